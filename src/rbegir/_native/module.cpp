@@ -1,0 +1,17 @@
+// The bindings of the native module: one line a part, each part binds itself in its own file.
+#include <nanobind/nanobind.h>
+
+namespace nb = nanobind;
+
+void bind_checksum(nb::module_ &m);  // checksum.cpp: CRC-32C
+void bind_text(nb::module_ &m);      // text.cpp: texts → words → tri-letter grams
+void bind_tower(nb::module_ &m);     // tower.cpp: CLSM forward without torch
+void bind_scan(nb::module_ &m);      // scan.cpp: exhaustive match and selection
+
+NB_MODULE(_core, m) {
+    m.doc() = "Native kernels of rbegir: checksums, the gram tokeniser, the CLSM tower, the exhaustive scan.";
+    bind_checksum(m);
+    bind_text(m);
+    bind_tower(m);
+    bind_scan(m);
+}

@@ -1,0 +1,1 @@
+"""Speed, beside peers and the machine's limit in the same run."""

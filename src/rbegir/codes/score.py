@@ -1,0 +1,65 @@
+"""The score, in plain NumPy: the specification that every backend must equal, ties included.
+
+A query is a vector of integers q (|q_d| ≤ 255: the odd integers of up to eight planes, or any 8-bit integer
+query), a keyword a vector of odd integers k of one to four planes. Their similarity is the cosine
+
+    cos = q·k / (‖q‖ ‖k‖)
+
+and ‖q‖ is the same for all keywords, so keywords are ordered by q·k / ‖k‖: exactly, without rounding. As x ↦
+sign(x)·x² is monotone, that is the order of the rationals sign(q·k)·(q·k)² / ‖k‖². With a = (q·k)² and
+b = ‖k‖², two different such fractions differ by at least 1/(b·b') ≥ 1/230400² > 2⁻³⁶ (n ≤ 1024, four planes:
+b ≤ 1024·15²), so the fixed-point number
+
+    key = sign(q·k) · ⌊2³⁶ · a / b⌋                                        # int64
+
+is equal exactly when the fractions are equal, and ordered as they are. By Cauchy–Schwarz a/b ≤ ‖q‖² ≤
+1024·255² < 2²⁶, so it fits. Hits are ordered by (key descending, row ascending) everywhere; the float that
+people see is derived from the key in one place (`cosine`), so it is the same number on every device.
+
+The norm needs no storage: ‖k‖² = Σ_d k_d² is a function of the popcounts of XORs of the planes. For two
+planes k_d ∈ {±1, ±3} and ‖k‖² = 9n − 8·popcount(p₀ XOR p₁).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from rbegir.codes.planes import Codes
+
+FRACTION_BITS = 36
+QUERY_LIMIT = 255
+
+
+def dot(queries: npt.NDArray[np.int16], keywords: npt.NDArray[np.int16]) -> npt.NDArray[np.int64]:
+    """q·k of integer vectors [Q, n] and [K, n] → [Q, K]. float64 products are exact: all sums are < 2⁵³."""
+    product = queries.astype(np.float64) @ keywords.astype(np.float64).T
+    return product.astype(np.int64)
+
+
+def norm_squared(values: npt.NDArray[np.int16]) -> npt.NDArray[np.int64]:
+    """‖v‖² of integer vectors [count, n] → [count]."""
+    wide = values.astype(np.int64)
+    return np.einsum("id,id->i", wide, wide)
+
+
+def order_key(dots: npt.NDArray[np.int64], norms: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The exact, integer order key of dot products [..., K] with keywords of squared norms [K]."""
+    whole, rest = np.divmod(dots * dots, norms)
+    key = (whole << FRACTION_BITS) + (rest << FRACTION_BITS) // norms
+    return np.where(dots < 0, -key, key)
+
+
+def keys(queries: npt.NDArray[np.int16], keywords: Codes) -> npt.NDArray[np.int64]:
+    """Order keys of every (query, keyword) pair [Q, K]. Queries are integer vectors [Q, n]."""
+    values = keywords.values()
+    return order_key(dot(queries, values), norm_squared(values))
+
+
+def cosine(
+    order_keys: npt.NDArray[np.int64], query_norms_squared: npt.NDArray[np.int64]
+) -> npt.NDArray[np.float64]:
+    """The cosine that an order key stands for, [Q, k] with ‖q‖² [Q]; 0 for the zero query."""
+    scale = np.maximum(query_norms_squared, 1).astype(np.float64)[:, None] * 2.0**FRACTION_BITS
+    magnitude = np.sqrt(np.abs(order_keys).astype(np.float64) / scale)
+    return np.where(order_keys < 0, -magnitude, magnitude)

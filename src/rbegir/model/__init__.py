@@ -1,0 +1,1 @@
+"""Two-tower text models whose embeddings are sums of binary vectors."""

@@ -1,0 +1,96 @@
+"""The models of the paper by name, and the configuration they are made of.
+
+| preset   | n   | query            | keyword          | bytes a keyword |
+|----------|-----|------------------|------------------|-----------------|
+| m_1      | 64  | float            | float            | 256             |
+| m_2      | 64  | 1 plane          | 1 plane          | 8               |
+| m_3      | 128 | 1 plane          | 1 plane          | 16              |
+| rbe_1    | 64  | 1 plane          | 1 plane          | 8               |
+| rbe_2    | 64  | 2 planes         | 2 planes         | 16              |
+| rbe_star | 64  | 3 planes         | 2 planes         | 16              |
+| rbe_3    | 64  | 3 planes         | 3 planes         | 24              |
+| m_5      | 64  | float (8 planes) | 2 planes         | 16              |
+
+A float query is searched as eight planes: each dimension rounded to one of the 256 odd integers ±1..±255.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal
+
+from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_PLANES, check_dimension
+from rbegir.errors import InputError
+
+FLOAT = 0  # a number of planes: 0 means a float vector (tanh), not a binary one
+Estimator = Literal["straight_through", "straight_through_variant", "annealing_tanh", "stochastic"]
+ESTIMATORS: tuple[Estimator, ...] = (
+    "straight_through",
+    "straight_through_variant",
+    "annealing_tanh",
+    "stochastic",
+)
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The shape of a model. Everything that a checkpoint must repeat to compute the same codes."""
+
+    n: int = 64  # code dimension
+    query_planes: int = 3  # u + 1; FLOAT (0) for a float query
+    keyword_planes: int = 2  # v + 1; FLOAT (0) for a float keyword
+    conv: int = 288  # width of the convolution, and of f when there are no hidden layers
+    hidden: tuple[int, ...] = ()  # widths of further tanh layers after the pooling
+    hash_buckets: int = 8192  # rows for grams outside a–z0–9
+    share_towers: bool = False  # one tower below the heads for both sides
+    time_varying: bool = True  # B^t and R^t differ from iteration to iteration
+    residual_weights: bool = True  # (½)^t; off: all planes weigh the same
+    bias: bool = True
+    estimator: Estimator = "straight_through_variant"
+
+    def __post_init__(self) -> None:
+        check_dimension(self.n)
+        for name, limit in (("query_planes", MAX_PLANES), ("keyword_planes", MAX_KEYWORD_PLANES)):
+            value = getattr(self, name)
+            if not 0 <= value <= limit:
+                raise InputError(f"{name} must be from 0 (float) to {limit}, got {value!r}")
+        if self.conv < 1 or any(width < 1 for width in self.hidden) or self.hash_buckets < 1:
+            raise InputError("conv, hidden and hash_buckets must be positive")
+        if self.estimator not in ESTIMATORS:
+            raise InputError(f"estimator must be one of {', '.join(ESTIMATORS)}, got {self.estimator!r}")
+
+    @property
+    def width(self) -> int:
+        """m: the width of f, what the RBE layers see."""
+        return self.hidden[-1] if self.hidden else self.conv
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "hidden": list(self.hidden)}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> ModelConfig:
+        known = {f.name for f in fields(cls)}
+        unknown = sorted(set(data) - known)
+        if unknown:
+            raise InputError(f"unknown model settings: {', '.join(unknown)}")
+        return cls(**{**data, "hidden": tuple(data.get("hidden", ()))})
+
+
+_BASE = ModelConfig()
+PRESETS: dict[str, ModelConfig] = {
+    "m_1": replace(_BASE, query_planes=FLOAT, keyword_planes=FLOAT),
+    "m_2": replace(_BASE, query_planes=1, keyword_planes=1),
+    "m_3": replace(_BASE, n=128, query_planes=1, keyword_planes=1),
+    "rbe_1": replace(_BASE, query_planes=1, keyword_planes=1),
+    "rbe_2": replace(_BASE, query_planes=2, keyword_planes=2),
+    "rbe_star": replace(_BASE, query_planes=3, keyword_planes=2),
+    "rbe_3": replace(_BASE, query_planes=3, keyword_planes=3),
+    "m_5": replace(_BASE, query_planes=FLOAT, keyword_planes=2),
+}
+
+
+def preset(name: str) -> ModelConfig:
+    """The configuration of a preset, by its name in the table above."""
+    if name not in PRESETS:
+        raise InputError(f"unknown preset {name!r}", hint=f"choose one of {', '.join(PRESETS)}")
+    return PRESETS[name]

@@ -1,0 +1,1 @@
+"""Exhaustive, exact top-k."""

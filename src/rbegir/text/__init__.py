@@ -1,0 +1,1 @@
+"""Text → words → tri-letter grams."""
