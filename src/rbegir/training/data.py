@@ -17,7 +17,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rbegir.errors import InputError
 from rbegir.text.tokenizer import GramBatch, tokenize
 from rbegir.training.batches import Chunk
 from rbegir.training.groups import Ints
@@ -43,7 +42,7 @@ class Data:
     ) -> None:
         self._stream, self._buffer, self._threads = stream, buffer_pairs, threads
         self._hash_buckets = hash_buckets
-        self.pairs = 0
+        self.sizes: list[int] = []  # pairs in each chunk
         self.held_out: pa.Table | None = None
         self._held: pa.Array | None = None
         self._only: Chunk | None = None
@@ -61,12 +60,16 @@ class Data:
                 kept += table.filter(chosen).to_batches()
                 table = table.filter(pc.invert(chosen))
                 self._held = held if self._held is None else pa.concat_arrays([self._held, held]).unique()
-            first = table if self.pairs == 0 else None
-            self.pairs += table.num_rows
+            first = None if self.sizes else table
+            self.sizes.append(table.num_rows)
         if hold_out:
             self.held_out = pa.Table.from_batches(kept, PairStream.schema)
         if first is not None:
             self._only = tokenize_pairs(first, self._hash_buckets, self._threads)
+
+    @property
+    def pairs(self) -> int:
+        return sum(self.sizes)
 
     @property
     def in_memory(self) -> bool:
@@ -124,13 +127,3 @@ def tokenize_pairs(table: pa.Table, hash_buckets: int, threads: int) -> Chunk:
     empty = (np.diff(query_texts.text_offsets) == 0)[query] | (np.diff(keyword_texts.text_offsets) == 0)[keyword]
     assert not empty.any()  # the readers refuse texts without a letter or digit
     return Chunk(query_texts, keyword_texts, query, keyword, weight)
-
-
-def check_trainable(data: Data, *, hold_out: bool) -> None:
-    """Refuse data in which nothing can be compared."""
-    if data.pairs < 2:
-        came = f"{data.pairs} pair" + ("" if data.pairs == 1 else "s")
-        raise InputError(
-            f"training needs at least 2 pairs with different keywords, got {came}"
-            + (f" after {data.held_out.num_rows} were held out" if hold_out and data.held_out else ""),
-        )
