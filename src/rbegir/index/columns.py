@@ -1,17 +1,17 @@
 """Columns of a segment: Arrow's memory layout on disk, one run of values for the whole segment.
 
     fixed width   `data`: the values, or one bit a value for bool
-    string        `offsets`: int32 or int64 [count + 1] · `data`: UTF-8 bytes; text i is data[offsets[i]:offsets[i+1]]
+    string        `offsets`: int32 or int64 [count + 1] · `data`: text i is data[offsets[i]:offsets[i+1]]
     with nulls    `validity`: one bit a value, set where there is one; what a null hides is zero or empty
 
 A mapped column is a zero-copy `pyarrow.Array` whatever its length: opening costs nothing, and the value at a
-position is one step away. Arrow's own IPC messages were rejected: their metadata would be parsed before it is
-trusted, and a hundred million rows would be thousands of record batches to open one by one for scattered hits.
+position is one step away. Arrow's own IPC messages were rejected: their metadata would be parsed before it
+is trusted, and a hundred million rows would be thousands of batches to open one by one for scattered hits.
 
 Two ways to read, both only after the checksums of what is read:
 
-    take(positions)   what hits need: touches a few blocks, checks the offsets it follows and the text it returns
-    whole()           what filters need: the array, fully validated once (a hostile offset cannot leave the file)
+    take(positions)   for hits: touches a few blocks, checks the offsets it follows and the text it returns
+    whole()           for filters: the array, fully validated once (a hostile offset cannot leave the file)
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from rbegir.index.format import File, FileWriter, Section
 _PLAIN = {
     str(t): t
     for t in (
-        pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64(),
-        pa.float32(), pa.float64(), pa.string(), pa.date32(), *(pa.timestamp(unit) for unit in ("s", "ms", "us", "ns")),
+        pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(),
+        pa.uint64(), pa.float32(), pa.float64(), pa.string(), pa.date32(),
+        pa.timestamp("s"), pa.timestamp("ms"), pa.timestamp("us"), pa.timestamp("ns"),
     )
 }  # fmt: skip
 _ZONED = re.compile(r"timestamp\[(s|ms|us|ns), tz=([A-Za-z0-9_+:/-]{1,64})\]")

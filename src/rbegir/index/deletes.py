@@ -17,7 +17,7 @@ from rbegir.index.format import File, FileWriter, Kind, Stamp
 
 
 def write_deletes(path: Path, dead: Mapping[str, tuple[masks.Mask, int]]) -> Stamp:
-    """Write the deleted positions (mask, length of the segment) of some segments, by name; durable on return."""
+    """Write the deleted positions (mask, length of the segment) of segments by name; durable on return."""
     with FileWriter(path, Kind.DELETES) as writer:
         for name, (mask, count) in dead.items():
             positions = masks.to_positions(mask, count)

@@ -2,9 +2,9 @@
 
 They are the whole fsync discipline in one place, and the one place that tests count, fail and kill:
 
-    create → write … → sync → close         a new file and its bytes are on disk
-    sync_directory                          and so is its name
-    create → write → sync → rename → sync_directory        a file is replaced: the old one or the new one, never less
+    create → write … → sync                      a new file: its bytes are on disk
+    sync_directory                               and so is its name
+    a new file → rename → sync_directory         a file is replaced: the old one or the new one, never less
 
 An immutable file is written under its final name, because nothing refers to it before the manifest that names
 it is renamed into place; a crash in between leaves an orphan that the next writer removes.

@@ -2,7 +2,7 @@
 
 Segments, delete lists and the manifest are all files of this form; `kind` tells them apart.
 
-    offset 0    header     magic "\\x89RBEGIR\\n" 8 · version u16 · kind u16 · block bytes u32 · CRC of these 16 u32
+    offset 0    header     magic "\\x89RBEGIR\\n" · version u16 · kind u16 · block bytes u32 · their CRC u32
            64   sections   one after the other, each at a multiple of 64, gaps filled with zeros
            d    directory  JSON: {"meta": {...}, "sections": {name: [offset, bytes]}}
            t    table      u32 CRC of every block [4096·b, 4096·(b + 1)) of [0, t); the last may be short
@@ -98,9 +98,9 @@ class FileWriter:
         self._open = self._sections[name]
 
     def write(self, data: disk.Buffer | npt.NDArray[Any]) -> None:
-        view = memoryview(data).cast("B") if memoryview(data).nbytes else memoryview(b"")
-        self._open[1] += view.nbytes
-        self._append(view)
+        flat = np.frombuffer(data, np.uint8) if len(data) else np.zeros(0, np.uint8)
+        self._open[1] += flat.size
+        self._append(flat.data)
 
     def section(self, name: str, data: disk.Buffer | npt.NDArray[Any]) -> None:
         """A whole section at once."""

@@ -57,7 +57,7 @@ class WriterLock:
 
 
 def _holder(descriptor: int) -> str:
-    """Who holds the lock, in words. The note is for people: if it is unreadable the lock holds all the same."""
+    """Who holds the lock, in words. The note is for people: the lock holds even if it is unreadable."""
     try:
         note = json.loads(os.pread(descriptor, 4096, 0))
         return f"process {int(note['pid'])} on {note['host']} since {note['since']}"

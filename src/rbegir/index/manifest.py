@@ -7,9 +7,9 @@
       model/                 the model that encodes texts, if one was given
       LOCK                   who is writing, see lock.py
 
-Renaming is the commit: before it a change is nowhere, after it (and the fsync of the directory) everywhere and
-for good. Numbers never come back, so a name means the same bytes for ever. Segments are ordered by row and
-their rows do not overlap, so the order of positions is the order of rows.
+Renaming is the commit: before it a change is nowhere, after it (and the fsync of the directory) everywhere
+and for good. Numbers never come back, so a name means the same bytes for ever. Segments are ordered by row
+and their rows do not overlap, so the order of positions is the order of rows.
 
 What a manifest says is believed only within bounds: names must have the exact form above (no path can leave
 the directory), counts must fit, rows must ascend. It is data, never code.
@@ -20,9 +20,9 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_PLANES, check_dimension
 from rbegir.errors import CorruptError, FileError, InputError
@@ -39,7 +39,8 @@ DELETES_NAME = re.compile(r"deletes-[0-9]{8,18}\.rbd")
 ID_TYPES = ("int64", "string")
 
 
-class Entry(NamedTuple):
+@dataclass(frozen=True)
+class Entry:
     """A segment as the manifest knows it."""
 
     file: str
@@ -49,6 +50,10 @@ class Entry(NamedTuple):
     last_row: int
     deletes: str | None  # the file that says what is deleted
     deleted: int
+
+    @property
+    def span(self) -> tuple[int, int, int]:
+        return self.count, self.first_row, self.last_row
 
     @property
     def live(self) -> int:
@@ -89,12 +94,11 @@ class Manifest:
 
 
 def prepare(directory: Path, manifest: Manifest) -> None:
-    """Write the next manifest beside the current one; it and the names of all new files are durable on return."""
+    """Write the next manifest beside the current one; it and all names are durable on return."""
     with contextlib.suppress(FileNotFoundError):  # there if an earlier change failed at its last step
         disk.unlink(directory / NEW)
     with FileWriter(directory / NEW, Kind.MANIFEST) as writer:
-        meta = {**manifest.__dict__, "columns": dict(manifest.columns), "deletes": dict(manifest.deletes)}
-        writer.finish(meta)
+        writer.finish({**manifest.__dict__, "segments": [astuple(entry) for entry in manifest.segments]})
     disk.sync_directory(directory)
 
 

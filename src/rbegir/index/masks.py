@@ -56,4 +56,5 @@ def size(mask: Mask) -> int:
 
 def contains(mask: Mask, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """Which of the positions are in the set."""
-    return (mask[positions >> 6] >> (positions & 63).astype(np.uint64) & np.uint64(1)).astype(np.bool_)
+    bits = mask[positions >> 6] >> (positions & 63).astype(np.uint64)
+    return np.asarray(bits & np.uint64(1), np.bool_)

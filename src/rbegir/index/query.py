@@ -1,7 +1,7 @@
 """A search, from its arguments to hits: check, filter, scan, look up.
 
-The scan sees only codes and masks. Ids, texts and attributes are read for the hits alone, by position, so they
-cost the same for a thousand keywords as for a hundred million.
+The scan sees only codes and masks. Ids, texts and attributes are read for the hits alone, by position, so
+they cost the same for a thousand keywords as for a hundred million.
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ class Query:
     ) -> Query:
         """The same, or an error that names the argument."""
         for name, value in (("k", k), ("per_thread", per_thread), ("queue", queue), ("planes", planes)):
-            whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-            if not (whole and value >= 1) and not (name == "planes" and value is None):
+            if name == "planes" and value is None:
+                continue
+            if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
                 raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
         if mode not in MODES:
             raise InputError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")

@@ -1,9 +1,9 @@
 """What a user hands in, checked and brought into one form before anything is written.
 
 Ids are int64 or strings, texts are UTF-8, attributes are columns of plain Arrow types. What does not fit is
-refused with the place where it stands, never converted silently: an int64 column takes whole numbers, a double
-column any finite number, a string column strings. A missing value is None; NaN is refused, because it is
-neither a value nor missing.
+refused with the place where it stands, never converted silently: an int64 column takes whole numbers, a
+double column any finite number, a string column strings. A missing value is None; NaN is refused, because it
+is neither a value nor missing.
 """
 
 from __future__ import annotations
@@ -171,7 +171,8 @@ def _by_column(attributes: Any) -> dict[Any, Any]:
         names = dict.fromkeys(name for row in attributes for name in row)
         return {name: [row.get(name) for row in attributes] for name in names}
     raise InputError(
-        f"attributes must be columns by name, an Arrow table or one dict a keyword, got {type(attributes).__name__}"
+        "attributes must be columns by name, an Arrow table or one dict a keyword, "
+        f"got {type(attributes).__name__}"
     )
 
 

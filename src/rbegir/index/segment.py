@@ -13,6 +13,7 @@ memory), chunk by chunk, so that a merge needs little memory whatever the size.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -44,9 +45,10 @@ class Shape(NamedTuple):
 class Table(Protocol):
     """Keywords that can be read by position: a mapped segment, or rows in memory."""
 
-    count: int
-    has_ids: bool
-
+    @property
+    def count(self) -> int: ...
+    @property
+    def has_ids(self) -> bool: ...
     @property
     def types(self) -> dict[str, pa.DataType]: ...  # of `text` and the attributes that are there
     def rows(self, positions: Positions) -> npt.NDArray[np.int64]: ...
@@ -55,7 +57,8 @@ class Table(Protocol):
     def codes(self, positions: Positions) -> Codes: ...
 
 
-class Source(NamedTuple):
+@dataclass(frozen=True)
+class Source:
     """A table and which of its positions are alive (None: all)."""
 
     table: Table
@@ -75,7 +78,8 @@ class Source(NamedTuple):
                 yield start + masks.to_positions(self.live[start >> 6 : -(-stop >> 6)], stop - start)
 
 
-class Written(NamedTuple):
+@dataclass(frozen=True)
+class Written:
     """What the manifest needs to know about a new segment."""
 
     stamp: Stamp
@@ -140,7 +144,8 @@ class Segment:
         meta = self.file.meta
         if meta.get("layout") != layout.LAYOUT_VERSION:
             raise VersionError(
-                f"{path} holds codes in layout {meta.get('layout')!r}, this rbegir reads {layout.LAYOUT_VERSION}",
+                f"{path} holds codes in layout {meta.get('layout')!r}, "
+                f"this rbegir reads layout {layout.LAYOUT_VERSION}",
                 hint="use the version of rbegir that wrote it, or build the index again",
             )
         if (meta.get("n"), meta.get("planes")) != shape:

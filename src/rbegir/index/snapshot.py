@@ -1,9 +1,9 @@
 """One consistent state of an index, open for reading.
 
-A snapshot is a manifest and the mapped files that it names. It never changes and any number of threads may use
-it; whoever holds it keeps reading the same keywords, whatever writers do meanwhile: files that are no longer
-named are unlinked, but what is mapped stays readable. Opening costs a few system calls a segment, not a
-keyword.
+A snapshot is a manifest and the mapped files that it names. It never changes and any number of threads may
+use it; whoever holds it keeps reading the same keywords, whatever writers do meanwhile: files that are no
+longer named are unlinked, but what is mapped stays readable. Opening costs a few system calls a segment, not
+a keyword.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Snapshot:
             segment = opened.get((entry.file, entry.stamp))
             if segment is None:
                 segment = Segment(directory / entry.file, manifest.shape, entry.stamp)
-            if (segment.count, segment.first_row, segment.last_row) != entry[2:5]:
+            if (segment.count, segment.first_row, segment.last_row) != entry.span:
                 raise CorruptError(
                     f"{segment.path} is damaged: it is not the segment that the manifest describes"
                 )

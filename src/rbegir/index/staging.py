@@ -1,4 +1,4 @@
-"""A new index comes into being at one stroke: it is made in a hidden sibling directory and renamed at the end.
+"""A new index comes into being at one stroke: made in a hidden sibling directory and renamed at the end.
 
     .ads.rbe.new-<pid>     being made, its LOCK held by the maker
     ads.rbe                complete
@@ -21,8 +21,8 @@ from rbegir.index.writer import Writer
 
 @contextlib.contextmanager
 def staged(path: Path, *, overwrite: bool) -> Iterator[Writer]:
-    """The writer of a directory to make an index in. When the block ends well the directory gets its name, and
-    the writer, still holding the lock, belongs to the caller; otherwise both are gone."""
+    """The writer of a directory to make an index in. When the block ends well the directory gets its name,
+    and the writer, still holding the lock, belongs to the caller; otherwise both are gone."""
     _check_free(path, overwrite=overwrite)
     with disk.explained("create", path):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The index: keywords with their codes, ids, texts and attributes, on disk, searchable exhaustively and exactly.
+"""The index: keywords with codes, ids, texts and attributes, on disk, searched exhaustively and exactly.
 
     index = Index.create("ads.rbe", model)
     index.add(["cheap flights", "red shoes"], attributes={"price": [10, 20]})
@@ -10,8 +10,8 @@ What is promised:
   happens, and searchable at once.
 - Many readers, one writer. The first change takes the lock and keeps it until `close`; readers never lock,
   see the state of when they opened or last called `refresh`, and may be many threads on one Index.
-- Every byte read has been checked: what opening needs at open, the codes of a segment before its first search,
-  the rest when hits touch it (`format.py`). Damage is a CorruptError, never another answer.
+- Every byte read has been checked: what opening needs at open, the codes of a segment before its first
+  search, the rest when hits touch it (`format.py`). Damage is a CorruptError, never another answer.
 - Hits are the true top k of the live keywords that pass the filter, ordered by (score, row), ties included.
 """
 
@@ -29,10 +29,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_PLANES, Codes, check_dimension
+from rbegir.codes.planes import Codes
 from rbegir.errors import CorruptError, FileError, InputError, MismatchError
-from rbegir.index.encoder import Encoder, Savable, check_encoder, check_match, load_stored
-from rbegir.index.manifest import ID_TYPES, MODEL, Manifest, commit, prepare
+from rbegir.index.creation import first_manifest, make
+from rbegir.index.encoder import Encoder, check_encoder, check_match, load_stored
+from rbegir.index.manifest import MODEL, Manifest
 from rbegir.index.query import Query, Searcher
 from rbegir.index.rows import Rows, check_attributes, check_ids, check_texts, refuse_repeats
 from rbegir.index.snapshot import Place, Snapshot
@@ -84,10 +85,10 @@ class Index:
         `id_type` is "int64" or "string"; without it the first `add` decides.
         """
         path = Path(path)
-        manifest = _first_manifest(model, n, keyword_planes, query_planes, id_type)
+        manifest = first_manifest(model, n, keyword_planes, query_planes, id_type)
         Searcher(device, manifest.n, manifest.keyword_planes, threads)
         with staged(path, overwrite=overwrite) as writer:
-            _make(writer.directory, manifest, model)
+            make(writer.directory, manifest, model)
         index = cls(path, device=device, threads=threads, model=model, read_only=False)
         index._writer = writer
         return index
@@ -125,9 +126,9 @@ class Index:
         from rbegir.index.build import fill
 
         path = Path(path)
-        manifest = _first_manifest(model, None, None, None, None)
+        manifest = first_manifest(model, None, None, None, None)
         with staged(path, overwrite=overwrite) as writer:
-            _make(writer.directory, manifest, model)
+            make(writer.directory, manifest, model)
             inner = cls(writer.directory, device=device, threads=threads, model=model, read_only=False)
             inner._writer = writer
             fill(inner, batches, segment_rows)
@@ -197,8 +198,8 @@ class Index:
             raise InputError(f"codes must be rbegir.Codes, got {type(codes).__name__}")
         if (codes.n, codes.plane_count) != manifest.shape:
             raise MismatchError(
-                f"codes have n = {codes.n} and {codes.plane_count} planes, the index holds n = {manifest.n} and "
-                f"{manifest.keyword_planes} planes"
+                f"codes have n = {codes.n} and {codes.plane_count} planes, "
+                f"the index holds n = {manifest.n} and {manifest.keyword_planes} planes"
             )
         given = None if texts is None else check_texts(texts)
         if given is not None and len(given) != len(codes):
@@ -382,46 +383,3 @@ def _id_type(manifest: Manifest, given: pa.Array | None) -> str:
     if known is not None and came != known:
         raise MismatchError(f"ids are {came}, the ids of this index are {known}")
     return came
-
-
-def _first_manifest(
-    model: Encoder | None,
-    n: int | None,
-    keyword_planes: int | None,
-    query_planes: int | None,
-    id_type: str | None,
-) -> Manifest:
-    if id_type is not None and id_type not in ID_TYPES:
-        raise InputError(f"id_type must be one of {', '.join(ID_TYPES)}, got {id_type!r}")
-    fingerprint = ""
-    if model is not None:
-        check_encoder(model)
-        for name, given in (("n", n), ("keyword_planes", keyword_planes), ("query_planes", query_planes)):
-            if given is not None and given != getattr(model, name):
-                raise MismatchError(f"{name} is {given}, the model has {getattr(model, name)}")
-        n, keyword_planes, query_planes = model.n, model.keyword_planes, model.query_planes
-        fingerprint = model.fingerprint
-    if n is None or keyword_planes is None:
-        raise InputError("an index needs a model, or n and keyword_planes", hint="Index.create(path, model)")
-    check_dimension(n)
-    query_planes = query_planes or 0
-    if keyword_planes == 0 and model is not None:
-        raise MismatchError(
-            "a model with float keywords has no codes to store", hint="use a preset with planes"
-        )
-    for name, value, low, high in (
-        ("keyword_planes", keyword_planes, 1, MAX_KEYWORD_PLANES),
-        ("query_planes", query_planes, 0, MAX_PLANES),
-    ):
-        if type(value) is not int or not low <= value <= high:
-            raise InputError(f"{name} must be from {low} to {high}, got {value!r}")
-    return Manifest(int(n), keyword_planes, query_planes, fingerprint, id_type=id_type)
-
-
-def _make(directory: Path, manifest: Manifest, model: Encoder | None) -> None:
-    """An empty index in an empty directory."""
-    savable = isinstance(model, Savable)
-    if isinstance(model, Savable):
-        model.save(directory / MODEL)
-    prepare(directory, Manifest(**{**manifest.__dict__, "has_model": savable}))
-    commit(directory)

@@ -13,9 +13,9 @@
 
     price < 10 and lang = 'en' and tag in ('a', 'b') and not sold
 
-A test on a null is neither true nor false, as in SQL: the keyword passes neither the test nor its `not`. Dates
-and times are compared with text in ISO form. The text becomes a pyarrow expression; nothing is ever evaluated
-as Python. Errors point at the place.
+A test on a null is neither true nor false, as in SQL: the keyword passes neither the test nor its `not`.
+Dates and times are compared with text in ISO form. The text becomes a pyarrow expression; nothing is ever
+evaluated as Python. Errors point at the place.
 """
 
 from __future__ import annotations

@@ -7,10 +7,11 @@
 Small adds would leave thousands of small segments, so an add also takes in its smaller neighbours: sizes are
 put in tiers (each eight times the one below), and when the tail of the index would hold eight segments of the
 same tier or lower they are written as one, up to MERGE_ROWS. Every row is thus rewritten a few times a tier,
-and an index of N rows has about N / MERGE_ROWS + 8·log₈(MERGE_ROWS / TIER_ROWS) segments. Neighbours only: the
-rows of segments must not interleave.
+and an index of N rows has about N / MERGE_ROWS + 8·log₈(MERGE_ROWS / TIER_ROWS) segments. Neighbours only:
+the rows of segments must not interleave.
 
-Rows that were deleted are left out whenever their segment is rewritten; a segment with nothing left is dropped.
+Rows that were deleted are left out whenever their segment is rewritten; a segment with nothing left is
+dropped.
 
 The order of a change is what makes it safe: new files and their names are on disk before the manifest that
 names them replaces the old one, and the old files go only after that is on disk too.
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -154,14 +156,14 @@ class _Change:
             entry = part.entry
             if dead is not None:
                 self._touched[entry.file] = (dead, entry.count)
-                entry = entry._replace(deleted=entry.count - live)
+                entry = replace(entry, deleted=entry.count - live)
             self._entries.append(entry)
 
     def write(self, sources: Sequence[Source]) -> None:
         """A new segment made of these sources."""
         path = self._new("segment-{:08d}.rbs")
-        stamp, count, first_row, last_row = write_segment(path, sources, self._before.shape)
-        self._entries.append(Entry(path.name, stamp, count, first_row, last_row, None, 0))
+        made = write_segment(path, sources, self._before.shape)
+        self._entries.append(Entry(path.name, made.stamp, made.count, made.first_row, made.last_row, None, 0))
 
     def commit(self, **changes: Any) -> None:
         """Make it the current state; durable when this returns."""
@@ -170,7 +172,7 @@ class _Change:
             path = self._new("deletes-{:08d}.rbd")
             deletes[path.name] = write_deletes(path, self._touched)
             self._entries = [
-                e._replace(deletes=path.name) if e.file in self._touched else e for e in self._entries
+                replace(e, deletes=path.name) if e.file in self._touched else e for e in self._entries
             ]
         after = self._before.follow(
             segments=tuple(self._entries), deletes=deletes, next_file=self._next_file, **changes
