@@ -1,5 +1,16 @@
+from typing_extensions import Buffer
+
 import numpy as np
 import numpy.typing as npt
+
+# checksum.cpp
+def crc32c(buffer: Buffer, start: int = 0, portable: bool = False) -> int: ...
+def crc32c_blocks(buffer: Buffer, block: int, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]: ...
+
+# hash.cpp
+def hash_strings(
+    offsets: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]
+) -> npt.NDArray[np.uint64]: ...
 
 # text.cpp
 VOCABULARY: int

@@ -1,67 +1,62 @@
-"""The command line: one thin file a command, errors as one line with a hint, data on stdout, the rest on stderr."""
+"""The command line: one thin file a command, errors as one line with a hint, data on stdout, the rest on stderr.
+
+Each file defines `app`, a Typer application: a single command, or a group of them. Only the file of the command
+that was asked for is imported, so `rbegir search` does not wait for what `rbegir train` needs.
+"""
 
 from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Iterable
 
-import click
 import typer
-from typer.core import TyperGroup
 
+import rbegir
 from rbegir.errors import RbegirError
 
-# command → module that defines it as `command` (a function) or `app` (a group); loaded only when it is used
-COMMANDS = {
-    "demo": "rbegir.cli.demo",
-    "train": "rbegir.cli.train",
-    "eval": "rbegir.cli.eval",
-    "index": "rbegir.cli.index",
-    "search": "rbegir.cli.search",
-    "missrate": "rbegir.cli.missrate",
-    "bench": "rbegir.cli.bench",
-}
+COMMANDS = ("demo", "train", "eval", "search", "missrate")
+GROUPS = ("index", "bench")
 
 
-class _Lazy(TyperGroup):
-    """Loads a command's module on use: `rbegir search` must not wait for the imports of `rbegir train`."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module = importlib.import_module(COMMANDS[cmd_name])
-        command = typer.main.get_command(module.app)
-        command.name = cmd_name
-        return command
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"rbegir {rbegir.__version__}")
+        raise typer.Exit
 
 
-app = typer.Typer(
-    cls=_Lazy,
-    no_args_is_help=True,
-    add_completion=False,
-    help="Exhaustive, exact retrieval over learned binary embeddings.",
-)
+def build(names: Iterable[str] = (*COMMANDS, *GROUPS)) -> typer.Typer:
+    """The application with the commands of these names."""
+    root = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
+    @root.callback()
+    def _root(
+        version: bool = typer.Option(
+            False, "--version", callback=_version, is_eager=True, help="Print the version."
+        ),
+    ) -> None:
+        """Exhaustive, exact retrieval over learned binary embeddings."""
 
-@app.callback()
-def _root() -> None:
-    pass
+    for name in names:
+        app: typer.Typer = importlib.import_module(f"rbegir.cli.{name}").app
+        if name in GROUPS:
+            root.add_typer(app, name=name)
+        else:
+            (only,) = app.registered_commands
+            assert only.callback is not None
+            root.command(name)(only.callback)
+    return root
 
 
 def main() -> None:
     """Run the command line; every expected failure is one line on stderr and exit status 1."""
+    known = [name for name in sys.argv[1:2] if name in COMMANDS or name in GROUPS]
     try:
-        app(standalone_mode=True)
+        build(known or (*COMMANDS, *GROUPS))()
     except RbegirError as error:
         print(f"error: {error.message}", file=sys.stderr)
         if error.hint:
             print(f"hint: {error.hint}", file=sys.stderr)
         sys.exit(1)
     except BrokenPipeError:
-        sys.exit(141)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(141)  # the reader of a pipe left, as `head` does

@@ -1,0 +1,40 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`. Both prepare .venv first.
+PYTHON ?= python3
+BIN := .venv/bin
+BUILD_TOOLS := scikit-build-core nanobind cmake ninja
+NATIVE := CMakeLists.txt $(wildcard src/rbegir/_native/*.cpp src/rbegir/_native/*.hpp)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: .venv/.installed  ## prepare .venv: pinned dependencies, the native module, rbegir itself
+
+.venv/.installed: pyproject.toml constraints.txt $(NATIVE)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: Python 3.11 or newer is needed, $(PYTHON) is $$($(PYTHON) -V); set PYTHON=..." >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(BUILD_TOOLS)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[train,dev]'
+	@touch $@
+
+demo: setup  ## train, evaluate, index and search the shipped sample, end to end
+	$(BIN)/rbegir demo
+
+test: setup  ## the whole test suite
+	$(BIN)/python -m pytest
+
+check: setup  ## ruff and mypy --strict
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: setup  ## the committed speed figures, with peers in the same run
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]' --no-build-isolation
+	$(BIN)/rbegir bench scan --peers --json > benchmarks/results/scan-cpu.json
+	$(BIN)/rbegir bench encode --peers --json > benchmarks/results/encode-cpu.json
+	$(BIN)/rbegir bench train --json > benchmarks/results/train-cpu.json
+
+clean:  ## remove what was built
+	rm -rf .venv build rbegir-demo
