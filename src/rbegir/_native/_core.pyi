@@ -1,5 +1,16 @@
+from typing_extensions import Buffer
+
 import numpy as np
 import numpy.typing as npt
+
+# checksum.cpp
+def crc32c(buffer: Buffer, start: int = 0, portable: bool = False) -> int: ...
+def crc32c_blocks(buffer: Buffer, block: int, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]: ...
+
+# hash.cpp
+def hash_strings(
+    offsets: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]
+) -> npt.NDArray[np.uint64]: ...
 
 # text.cpp
 VOCABULARY: int
@@ -18,3 +29,25 @@ class Texts:
 def tokenize(
     texts: Texts, buckets: int, threads: int
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]: ...
+
+# tower.cpp
+class Tower:
+    def __init__(
+        self, conv: npt.NDArray[np.float32], bias: npt.NDArray[np.float32], cache_words: int, isa: str = ""
+    ) -> None: ...
+    def add_hidden(self, weight: npt.NDArray[np.float32], bias: npt.NDArray[np.float32]) -> None: ...
+    def set_head(self, weight: npt.NDArray[np.float32], bias: npt.NDArray[np.float32]) -> None: ...
+    def add_iteration(
+        self,
+        b: npt.NDArray[np.float32],
+        b_bias: npt.NDArray[np.float32],
+        r: npt.NDArray[np.float32],
+        r_bias: npt.NDArray[np.float32],
+        worth: float,
+    ) -> None: ...
+    def encode(self, texts: Texts, planes: npt.NDArray[np.uint64], start: int, threads: int) -> int: ...
+    def embed(self, texts: Texts, vectors: npt.NDArray[np.float32], start: int, threads: int) -> int: ...
+    @property
+    def isa(self) -> str: ...
+
+def tower_isas() -> list[str]: ...
