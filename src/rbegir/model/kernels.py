@@ -27,7 +27,8 @@ def _forward(words, text_offsets, word_ids, best_out, where_out, width, BLOCK: t
     end = tl.load(text_offsets + text + 1)
     best = tl.full((BLOCK,), float("-inf"), dtype=tl.float32)
     where = tl.full((BLOCK,), 0, dtype=tl.int32) + start
-    for position in range(start, end):
+    position = start
+    while position < end:
         word = tl.load(word_ids + position).to(tl.int64) * 3 * width
         window = tl.load(words + word + width + column, mask=inside, other=0.0)
         before = tl.load(word_ids + position - 1, mask=position > start, other=0).to(tl.int64) * 3 * width
@@ -37,6 +38,7 @@ def _forward(words, text_offsets, word_ids, best_out, where_out, width, BLOCK: t
         better = window > best
         best = tl.where(better, window, best)
         where = tl.where(better, position, where)
+        position += 1
     out = text.to(tl.int64) * width + column
     tl.store(best_out + out, best, mask=inside)
     tl.store(where_out + out, where, mask=inside)

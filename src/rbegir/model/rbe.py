@@ -57,10 +57,4 @@ class RBE(nn.Module):
         return Embedding(vector, tuple(planes), log_prob)
 
     def _rho(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        return binarize(
-            x.float(),  # ρ decides in float32 even where the layers run in bfloat16
-            self.estimator,
-            training=self.training,
-            slope=self.slope,
-            generator=self.generator,
-        )
+        return binarize(x, self.estimator, training=self.training, slope=self.slope, generator=self.generator)

@@ -4,7 +4,7 @@
 cross sampling, fixed γ, no word dropout). Settings that depend on the amount of data are None until it is
 known:
 
-    batch_size   the power of two nearest to pairs / 100, from 1,024 to 16,384
+    batch_size   the largest power of two up to pairs / 80, from 1,024 to 16,384
     epochs       5 up to half a million pairs, else 10
 
 More pairs a batch mean more negatives for each and fewer, better steps; too few steps learn nothing.
@@ -28,11 +28,11 @@ class TrainConfig:
 
     epochs: int | None = None
     batch_size: int | None = None  # of all processes together
-    lr: float = 3e-3
-    table_lr: float = 1e-2  # of the gram tables, see optim.py
+    lr: float = 4e-3
+    table_lr: float = 1.2e-2  # of the gram tables, see optim.py
     negatives: Literal["in_batch"] | int = "in_batch"
     gamma: float | Literal["learned"] = "learned"
-    word_dropout: float = 0.1
+    word_dropout: float = 0.15
     patience: int | None = (
         None  # epochs without a better validation AUC before stopping; None: never stop early
     )
@@ -68,7 +68,7 @@ class TrainConfig:
 
     def for_pairs(self, pairs: int) -> TrainConfig:
         """With the settings that depend on the amount of data filled in."""
-        batch = 2 ** round(math.log2(max(1024, min(16384, pairs / 100))))
+        batch = 2 ** int(math.log2(max(1024, min(16384, pairs / 80))))
         epochs = 5 if pairs <= 500_000 else 10
         return replace(self, batch_size=self.batch_size or batch, epochs=self.epochs or epochs)
 

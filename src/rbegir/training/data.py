@@ -47,6 +47,7 @@ class Data:
         self._stream, self._buffer, self._threads = stream, buffer_pairs, threads
         self._hash_buckets = hash_buckets
         self.sizes: list[int] = []  # pairs in each chunk
+        self.varied = False  # whether there are different keywords
         self.held_out: pa.Table | None = None
         self._held: pa.Array | None = None
         self._only: Chunk | None = None
@@ -56,14 +57,18 @@ class Data:
         """Count, hold out, and keep the chunk if there is only one."""
         kept: list[pa.RecordBatch] = []
         first: pa.Table | None = None
+        some_keyword: pa.Scalar | None = None
         for table in buffers(self._stream, self._buffer):
             notify(self._stream.progress)
             if hold_out:
                 held = _held_out(table["keyword"], few=FEW if self._held is None else 0)
-                chosen = pc.is_in(table["keyword"], value_set=held)
+                self._held = held if self._held is None else pa.concat_arrays([self._held, held]).unique()
+                chosen = pc.is_in(table["keyword"], value_set=self._held)
                 kept += table.filter(chosen).to_batches()
                 table = table.filter(pc.invert(chosen))
-                self._held = held if self._held is None else pa.concat_arrays([self._held, held]).unique()
+            if table.num_rows:
+                some_keyword = some_keyword or table["keyword"][0]
+                self.varied = self.varied or pc.any(pc.not_equal(table["keyword"], some_keyword)).as_py()
             first = None if self.sizes else table
             self.sizes.append(table.num_rows)
         if hold_out:

@@ -12,9 +12,9 @@ one process with the whole batch, because pair weights sum to 1 over all of them
 
 from __future__ import annotations
 
+import atexit
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -25,18 +25,18 @@ from torch.autograd.function import once_differentiable
 from rbegir.training.batches import Share
 
 
-@contextmanager
-def processes(device: torch.device) -> Iterator[Share]:
-    """This process's share of the work; joins and leaves the group of torchrun, if there is one."""
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    if world == 1 or dist.is_initialized():
-        yield Share(dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else Share()
-        return
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    try:
-        yield Share(dist.get_rank(), dist.get_world_size())
-    finally:
-        dist.destroy_process_group()
+def join_processes(device: torch.device) -> Share:
+    """This process's share of the work, after joining the group that torchrun describes, if there is one.
+
+    The group lives as long as the process: a second one under the same torchrun would meet the first one's
+    addresses in its store.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return Share()
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        atexit.register(dist.destroy_process_group)
+    return Share(dist.get_rank(), dist.get_world_size())
 
 
 class _Gather(torch.autograd.Function):

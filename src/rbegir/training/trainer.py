@@ -31,7 +31,7 @@ from rbegir.model.twotower import TwoTower
 from rbegir.training import state
 from rbegir.training.config import TrainConfig, recipe
 from rbegir.training.data import Data, buffers
-from rbegir.training.distributed import processes
+from rbegir.training.distributed import join_processes
 from rbegir.training.engine import Engine, cpu_count
 from rbegir.training.pairs import PairStream, read_pairs
 from rbegir.training.pipeline import BatchPlan, epoch_batches, steps_in
@@ -120,7 +120,8 @@ def run(
 
     if directory is not None and _is_complete(directory, resume=resume):
         return _already_done(directory)
-    with processes(chosen) as share, Bar(enabled=progress and share.rank == 0) as bar:
+    share = join_processes(chosen)
+    with Bar(enabled=progress and share.rank == 0) as bar:
         stream = pairs if isinstance(pairs, PairStream) else reader(pairs)
         bar.begin("reading", 1.0)
         data = Data(
@@ -384,14 +385,15 @@ def batch_threads(device: torch.device) -> int:
 
 
 def _check_trainable(data: Data) -> None:
-    held = data.held_out.num_rows if data.held_out is not None else 0
+    """Refuse data in which there is nothing to compare."""
     if data.pairs < 2:
-        count = f"{data.pairs} pair" + ("" if data.pairs == 1 else "s")
-        raise InputError(
-            f"training needs at least 2 pairs, got {count}"
-            + (f" and {held} held out for validation" if held else ""),
-            hint="give more pairs" + (", or train without validation" if held else ""),
+        held = data.held_out.num_rows if data.held_out is not None else 0
+        came = f"{data.pairs} pair{'' if data.pairs == 1 else 's'}" + (
+            f" and {held} held out" if held else ""
         )
+        raise InputError(f"training needs at least 2 pairs, got {came}", hint="give more pairs")
+    if not data.varied:
+        raise InputError("training needs at least 2 different keywords, got 1", hint="give more pairs")
 
 
 def _validation(pairs: pa.Table, shape: ModelConfig, what: str) -> Validation:
