@@ -43,6 +43,7 @@ def scan_search(
     isa: str,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]: ...
 def read_sum(bytes: npt.NDArray[np.uint8], threads: int) -> int: ...
+
 # tower.cpp
 class Tower:
     def __init__(
