@@ -107,8 +107,10 @@ def write_segment(path: Path, sources: Sequence[Source], shape: Shape) -> Writte
 
     with FileWriter(path, Kind.SEGMENT) as writer:
         writer.begin("codes")
-        for codes in _regroup(source.table.codes(span) for source in sources for span in source.spans()):
-            writer.write(layout.pack(codes))
+        for plane in range(shape.planes):  # the layout keeps planes apart, so each is one pass
+            read_codes = (source.table.codes(span) for source in sources for span in source.spans())
+            for codes in _regroup(read_codes):
+                writer.write(layout.pack(Codes(codes.planes[plane : plane + 1], shape.n)))
         if not contiguous:
             _write_rows(writer, np.concatenate([s.table.rows(span) for s in sources for span in s.spans()]))
         specs: list[ColumnSpec] = []

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rbegir.errors import CorruptError
+from rbegir.errors import CorruptError, MismatchError
 from rbegir.index import masks
 from rbegir.index.columns import type_named
 from rbegir.index.deletes import read_deletes
@@ -122,6 +122,9 @@ class Snapshot:
 
     def find(self, ids: pa.Array) -> Place:
         """Where each id lives now. An id has at most one live keyword."""
+        known = self.manifest.id_type
+        if len(ids) and known is not None and str(ids.type) != known:
+            raise MismatchError(f"ids are {ids.type}, the ids of this index are {known}")
         part = np.full(len(ids), -1, np.int64)
         position = np.full(len(ids), -1, np.int64)
         todo = np.arange(len(ids))

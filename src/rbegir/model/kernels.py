@@ -1,0 +1,1 @@
+def usable(x): return False
