@@ -163,6 +163,17 @@ def test_files_of_many_blocks(tmp_path: Path, kind: str, monkeypatch: pytest.Mon
     assert len(batches) > 5
 
 
+def test_head_reads_no_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rbegir.tables.source.BLOCK_BYTES", 200)
+    monkeypatch.setattr("rbegir.tables.delimited.BLOCK_BYTES", 200)
+    path = put(tmp_path / "p.tsv", b"query\tkeyword\n" + b"".join(b"q%d\tk\n" % i for i in range(500)))
+    stream = read_pairs(path)
+    for rows in (1, 7, 100, 500, 501):
+        table = stream.head(rows)
+        assert table["query"].to_pylist() == [f"q{i}" for i in range(min(rows, 500))]
+        assert (stream.skipped.read < 500) == (rows <= 100)
+
+
 @pytest.mark.parametrize(
     "kind", [pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary()]
 )
