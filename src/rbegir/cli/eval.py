@@ -96,7 +96,8 @@ def evaluate(
             print(f"{stream.path}: {stream.skipped}", file=sys.stderr)
 
     reports = {}
-    with Progress(console=Console(stderr=True), transient=True) as bars:
+    errors = Console(stderr=True)
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bars:
         for name, scorer in scorers.items():
             reports[name] = evaluator.evaluate(
                 scorer,
