@@ -61,5 +61,7 @@ class PlainIndex:
             return []
         codes = self.encoder.encode_keywords([record["text"] for record in found])
         keys = score.keys(self.encoder.encode_queries([query]).values(), codes)[0]
-        ranked = sorted((-int(key), record["row"], record["id"]) for key, record in zip(keys, found, strict=True))
+        ranked = sorted(
+            (-int(key), record["row"], record["id"]) for key, record in zip(keys, found, strict=True)
+        )
         return [(key_id, -key, row) for key, row, key_id in ranked[:k]]

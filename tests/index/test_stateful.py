@@ -17,14 +17,25 @@ from rbegir.index import writer
 from rbegir.index.store import Index
 from tests.index.fakes import HashEncoder, PlainIndex
 
-WORDS = ["red", "green", "blue", "cyan", "teal", "plum", "gold"]  # few, so that equal codes and ties are common
+WORDS = [
+    "red",
+    "green",
+    "blue",
+    "cyan",
+    "teal",
+    "plum",
+    "gold",
+]  # few, so that equal codes and ties are common
 texts_of = st.lists(st.sampled_from(WORDS), min_size=1, max_size=12)
 prices = st.one_of(st.none(), st.integers(-3, 9))
 langs = st.one_of(st.none(), st.sampled_from(["en", "de"]))
 FILTERS: list[tuple[str, Any]] = [
     ("price < 4", lambda r: r["price"] is not None and r["price"] < 4),
     ("not price < 4", lambda r: r["price"] is not None and r["price"] >= 4),
-    ("price >= 0 and lang = 'en'", lambda r: r["price"] is not None and r["price"] >= 0 and r["lang"] == "en"),
+    (
+        "price >= 0 and lang = 'en'",
+        lambda r: r["price"] is not None and r["price"] >= 0 and r["lang"] == "en",
+    ),
     ("lang is null or price in (1, 2, 3)", lambda r: r["lang"] is None or r["price"] in (1, 2, 3)),
     ("lang not in ('de')", lambda r: r["lang"] == "en"),
     ("text = 'red' and not (lang = 'de')", lambda r: r["text"] == "red" and r["lang"] == "en"),
@@ -110,7 +121,9 @@ class History(RuleBasedStateMachine):
         if self.model.next_row:  # before the first add there are no attributes to filter by
             self.same_hits(self.index, self.model, query, k, passes, where=where)
 
-    @rule(query=st.sampled_from(WORDS), k=st.integers(1, 60), numbers=st.lists(st.integers(0, 60), max_size=20))
+    @rule(
+        query=st.sampled_from(WORDS), k=st.integers(1, 60), numbers=st.lists(st.integers(0, 60), max_size=20)
+    )
     def listed(self, query: str, k: int, numbers: list[int]) -> None:
         ids = [self.some_id(number) for number in numbers]
         self.same_hits(self.index, self.model, query, k, lambda r: r["id"] in ids, allow=ids)

@@ -2,8 +2,9 @@
 
     chunk (read and tokenised in the background) ─ permutation by (seed, epoch, chunk) ─ batches, in order
 
-A chunk is cut into equal batches near the wanted size, so there is no small last one. Because a batch depends only on
-its (seed, epoch, step) and its pairs, the threads need no order among themselves; results are handed out in order.
+A chunk is cut into equal batches near the wanted size, so there is no small last one. Because a batch
+depends only on its (seed, epoch, step) and its pairs, the threads need no order among themselves; results
+are handed out in order.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -29,7 +30,7 @@ class BatchPlan:
     seed: int
     dropout: float = 0.0
     negatives: int = 0
-    share: Share = Share()
+    share: Share = field(default_factory=Share)
     pin: bool = False
 
 

@@ -3,8 +3,9 @@
     log loss   mean of −log P(S) over the sample groups S of one positive and 10 negatives, with the model's γ
     ROC AUC    the chance that a positive scores above a negative of any group, ties counting half
 
-The groups are the same in every epoch and run. Scores of codes tie often (they are ratios of small integers), so
-the AUC is the exact Mann–Whitney statistic with half ties; it runs on the device and needs torch alone.
+The groups are the same in every epoch and run. Scores of codes tie often (they are ratios of small
+integers), so the AUC is the exact Mann–Whitney statistic with half ties; it runs on the device and needs
+torch alone.
 """
 
 from __future__ import annotations
@@ -59,10 +60,14 @@ class Validation:
     def __call__(self, model: TwoTower, gamma: float, device: torch.device) -> Scores:
         query = unit(embed(model, "query", self._chunk.query_texts, device))
         keyword = unit(embed(model, "keyword", self._chunk.keyword_texts, device))
-        scores = torch.cat([
-            torch.einsum("pn,pcn->pc", query[rows.to(device)], keyword[columns.to(device)])
-            for rows, columns in zip(self._query.split(TEXTS), self._columns.split(TEXTS), strict=True)
-        ])  # [pairs, 11], the positive first
+        scores = torch.cat(
+            [
+                torch.einsum("pn,pcn->pc", query[rows.to(device)], keyword[columns.to(device)])
+                for rows, columns in zip(
+                    torch.split(self._query, TEXTS), torch.split(self._columns, TEXTS), strict=True
+                )
+            ]
+        )  # [pairs, 11], the positive first
         losses = torch.logsumexp(gamma * scores, dim=1) - gamma * scores[:, 0]
         return Scores(float(losses.double().mean()), roc_auc(scores[:, 0], scores[:, 1:].flatten()))
 
