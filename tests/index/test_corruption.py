@@ -81,8 +81,9 @@ def _noticed(path: Path, wanted: list[Any], name: str) -> bool:
     try:
         assert _answers(path) == wanted
     except FileError as error:
-        assert name in error.message
-        return True
+        if name in error.message:
+            return True
+        raise
     return False
 
 
@@ -103,7 +104,7 @@ def test_the_sound_index_is_varied(sound: Path) -> None:
 
 
 def test_a_flipped_bit_is_noticed_or_harmless(sound: Path, tmp_path: Path) -> None:
-    """A few hundred single bits in every file: reading notices, or the answers are right; verify always does."""
+    """Many single bits in every file: reading notices, or the answers are right; verify always notices."""
     wanted = _answers(sound)
     chance = random.Random(5)
     noticed = 0
@@ -225,8 +226,9 @@ def _set_entry(field: int, value: Any) -> Callable[[dict[str, Any]], Any]:
 @pytest.mark.parametrize(
     "change",
     [
-        *(_set_entry(0, name) for name in ("../secret", "/etc/passwd", "segment-00000001.rbs/../x", "", 7, None)),
-        *(_set_entry(0, name) for name in ("segment-00000001.rbs\n", "SEGMENT-00000001.RBS", "segment-1.rbs")),
+        *(_set_entry(0, name) for name in ("../secret", "/etc/passwd", "segment-00000001.rbs/../x", "", 7)),
+        *(_set_entry(0, name) for name in ("segment-00000001.rbs\n", "SEGMENT-00000001.RBS", "segment-1")),
+        _set_entry(0, None),
         *(_set_entry(1, stamp) for stamp in ([-1, 0], [5], None, [2**70, 0], [10, 2**33])),
         *(_set_entry(2, count) for count in (0, -1, 2**40, 1.5, None, True, "3")),
         *(_set_entry(3, row) for row in (-1, 2**62 + 1, None)),
