@@ -6,13 +6,12 @@ run on whole Arrow arrays; only rows that a check cannot clear that way are look
 - UTF-8: casting binary to string validates a million texts in milliseconds but says only yes or no, so a bad
   array is halved until the bad rows are found;
 - something to encode: one regular expression clears texts with a plain letter or digit; the rest
-  (punctuation, symbols such as ™ that normalise to letters, rare scripts) are normalised one by one.
+  (punctuation, symbols such as ™ that normalise to letters, rare scripts) go through the tokeniser.
 """
 
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,11 +23,12 @@ import pyarrow.compute as pc
 
 from rbegir.errors import InputError
 from rbegir.tables.source import NOT_UTF8, Block, Source, reading
+from rbegir.text.tokenizer import tokenize
 
 MISSING = "missing field or null"
 NO_WORD = "no letter or digit"
 
-# Common letters and digits, all of which stay such under normalisation; has_word knows the others.
+# Common letters and digits, all of which make a word; the tokeniser knows the others.
 _PLAIN = (
     r"[0-9A-Za-z\x{C0}-\x{D6}\x{D8}-\x{F6}\x{F8}-\x{24F}\x{391}-\x{3A1}\x{3A3}-\x{3CE}\x{400}-\x{481}\x{48A}-\x{52F}"
     r"\x{0561}-\x{0587}\x{05D0}-\x{05EA}\x{0620}-\x{063F}\x{0641}-\x{064A}\x{0904}-\x{0939}\x{0E01}-\x{0E30}"
@@ -168,7 +168,7 @@ def text_column(array: pa.Array, name: str, path: Path, checker: Checker) -> pa.
     doubtful = np.flatnonzero(~clear & checker.good)
     if len(doubtful):
         empty = np.zeros(len(texts), dtype=np.bool_)
-        empty[doubtful] = [not has_word(text) for text in texts.take(pa.array(doubtful)).to_pylist()]
+        empty[doubtful] = np.diff(tokenize(texts.take(pa.array(doubtful))).text_offsets) == 0
         checker.reject(empty, NO_WORD)
     return texts
 
@@ -184,11 +184,6 @@ def as_binary(array: pa.Array) -> pa.BinaryArray | None:
     elif kind not in texts:
         return None
     return array.cast(pa.binary())
-
-
-def has_word(text: str) -> bool:
-    """Whether a text has anything to encode: a letter or digit after NFKC and case folding."""
-    return any(letter.isalnum() for letter in unicodedata.normalize("NFKC", text).casefold())
 
 
 def _decode(raw: pa.BinaryArray, checker: Checker) -> pa.StringArray:

@@ -29,18 +29,28 @@ if TYPE_CHECKING:
     TextInput: TypeAlias = "Sequence[str] | pa.Array[Any] | pa.ChunkedArray[Any]"
 
 
-def read_texts(texts: TextInput) -> _core.Texts:
-    """Views of a list or tuple of str or a pyarrow string or large_string array, normalised where needed."""
+def read_texts(texts: TextInput, first: int = 0) -> _core.Texts:
+    """Views of a list or tuple of str or a pyarrow string or large_string array, normalised where needed.
+
+    `first` is the position of the first of them in what the caller was given, for the errors.
+    """
     batch = _core.Texts()
     if isinstance(texts, (list, tuple)):
-        _check(batch.add_strings(tuple(texts)))
+        _check(batch.add_strings(tuple(texts)), first)
     else:
         for chunk in _arrow_chunks(texts):
-            _add_arrow(batch, chunk)
+            _add_arrow(batch, chunk, first)
     foreign = batch.foreign()
     if foreign:
         batch.supply(normalise(foreign.decode()).encode())
     return batch
+
+
+def count_texts(texts: TextInput) -> int:
+    """How many texts there are, once it is sure that they are texts."""
+    if not isinstance(texts, (list, tuple)):
+        _arrow_chunks(texts)
+    return len(texts)
 
 
 def normalise(text: str) -> str:
@@ -67,20 +77,20 @@ def _arrow_chunks(texts: object) -> Sequence[Any]:
     return texts.chunks if isinstance(texts, pa.ChunkedArray) else [texts]
 
 
-def _add_arrow(batch: _core.Texts, chunk: Any) -> None:
+def _add_arrow(batch: _core.Texts, chunk: Any, first: int) -> None:
     if chunk.null_count:
         position = len(batch) + int(np.flatnonzero(chunk.is_null().to_numpy(zero_copy_only=False))[0])
-        _check((position, "is null"))
+        _check((position, "is null"), first)
     if len(chunk) == 0:
         return  # an empty array may have no buffers at all
     _, offsets, data = chunk.buffers()
     width = "int32" if str(chunk.type) == "string" else "int64"
     ends: Any = np.frombuffer(offsets, dtype=width)[chunk.offset : chunk.offset + len(chunk) + 1]
     letters = np.frombuffer(data, dtype=np.uint8) if data is not None else np.zeros(0, dtype=np.uint8)
-    _check(batch.add_arrow(ends, letters))
+    _check(batch.add_arrow(ends, letters), first)
 
 
-def _check(problem: tuple[int, str] | None) -> None:
+def _check(problem: tuple[int, str] | None, first: int) -> None:
     if problem:
         position, reason = problem
-        raise TextError(f"text at position {position} {reason}", hint="drop or repair it first")
+        raise TextError(f"text at position {first + position} {reason}", hint="drop or repair it first")
