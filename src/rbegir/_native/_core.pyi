@@ -42,6 +42,16 @@ def scan_search(
     threads: int,
     isa: str,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]: ...
+def scan_rescore(
+    partitions: list[tuple[npt.NDArray[np.uint8], int, npt.NDArray[np.uint64] | None]],
+    values: npt.NDArray[np.int16],
+    positions: npt.NDArray[np.int64],
+    k: int,
+    *,
+    planes: int,
+    threads: int,
+    isa: str,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]: ...
 def read_sum(bytes: npt.NDArray[np.uint8], threads: int) -> int: ...
 
 # tower.cpp
