@@ -90,7 +90,9 @@ class _GramSum(torch.autograd.Function):
             batch.row_words, grad.contiguous(), batch.row_offsets, mode="sum", include_last_offset=True
         )  # [distinct grams, 3c]
         rows = batch.rows.to(torch.int64)[None]
-        return torch.sparse_coo_tensor(rows, values, ctx.shape, is_coalesced=True, check_invariants=False), None
+        return torch.sparse_coo_tensor(
+            rows, values, ctx.shape, is_coalesced=True, check_invariants=False
+        ), None
 
 
 class _Windows(NamedTuple):
@@ -114,7 +116,9 @@ class _Windows(NamedTuple):
         per_length = torch.bincount(lengths)  # texts of each length
         later = per_length.flip(0).cumsum(0).flip(0)[1:]  # [longest] texts with more than t words
         time = torch.repeat_interleave(torch.arange(len(later), device=device), later)  # [windows] t
-        rank = torch.arange(len(time), device=device) - (later.cumsum(0) - later)[time]  # [windows] place in `order`
+        rank = (
+            torch.arange(len(time), device=device) - (later.cumsum(0) - later)[time]
+        )  # [windows] place in `order`
         text = order[rank]
         position = text_offsets[text] + time  # [windows] of the middle word, in word_ids
         near = (position[:, None] + torch.tensor([-1, 0, 1], device=device)).clamp(0, len(word_ids) - 1)

@@ -1,1 +1,2 @@
-def usable(x): return False
+def usable(x):
+    return False
