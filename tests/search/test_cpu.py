@@ -81,7 +81,7 @@ def test_ties(isa: str, batch: int, threads: int) -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_best_keywords_close_together(isa: str) -> None:
-    """All good keywords in one corner: a sample misjudges the threshold, and the proof by count must notice."""
+    """All good keywords in one corner: a sample misjudges the threshold, the proof by count must notice."""
     rng = np.random.default_rng(3)
     values = queries(rng, 4, 64)
     near = Codes.from_signs(
@@ -247,7 +247,7 @@ def test_refuses_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(InputError, match="threads must be an integer from 1 to 1024"):
             CpuBackend(64, 2, threads=threads)
     with pytest.raises(
-        InputError, match="isa 'neon' does not run on this CPU .hint: choose one of .*portable"
+        InputError, match=r"isa 'neon' does not run on this CPU \(hint: choose one of .*portable\)"
     ):
         CpuBackend(64, 2, isa="neon")
     monkeypatch.setenv("RBEGIR_ISA", "portable")

@@ -5,7 +5,7 @@ import numpy as np
 import numpy.typing as npt
 
 # checksum.cpp
-def crc32c(buffer: Buffer, start: int = 0, portable: bool = False) -> int: ...
+def crc32c(buffer: Buffer | npt.NDArray[np.float32], start: int = 0, portable: bool = False) -> int: ...
 def crc32c_blocks(buffer: Buffer, block: int, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]: ...
 
 # hash.cpp
@@ -36,6 +36,16 @@ def scan_isas() -> list[str]: ...
 def scan_search(
     partitions: list[tuple[npt.NDArray[np.uint8], int, npt.NDArray[np.uint64] | None]],
     values: npt.NDArray[np.int16],
+    k: int,
+    *,
+    planes: int,
+    threads: int,
+    isa: str,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]: ...
+def scan_rescore(
+    partitions: list[tuple[npt.NDArray[np.uint8], int, npt.NDArray[np.uint64] | None]],
+    values: npt.NDArray[np.int16],
+    positions: npt.NDArray[np.int64],
     k: int,
     *,
     planes: int,

@@ -47,35 +47,63 @@ nb::object numpy(std::vector<int64_t> &&values, size_t rows, size_t columns) {
     return nb::cast(nb::ndarray<nb::numpy, int64_t, nb::ndim<2>>(owned->data(), {rows, columns}, owner));
 }
 
+// What every call gets: list of (packed, count, mask or None), int16 [queries, n], planes, threads, kernel.
+struct Call {
+    Shape shape;
+    const Kernel &kernel;
+    std::vector<Partition> partitions;
+    int64_t keywords = 0;
+
+    Call(const std::vector<nb::tuple> &parts, const Array<int16_t, 2> &values, int planes, int threads,
+         const std::string &isa)
+        : shape{static_cast<int>(values.shape(1) / 64), planes}, kernel(kernel_named(isa)) {
+        if (values.shape(1) % 64 || shape.words < 1 || shape.words > MAX_WORDS || planes < 1 ||
+            planes > MAX_PLANES || threads < 1)
+            throw std::invalid_argument("n, planes or threads out of range");
+        for (const nb::tuple &part : parts) {  // the list keeps the buffers alive
+            const auto packed = nb::cast<Array<uint8_t, 1>>(part[0]);
+            Partition partition{packed.data(), nb::cast<size_t>(part[1]), nullptr, keywords};
+            if (packed.shape(0) / (planes * shape.plane_bytes()) < partition.groups())
+                throw std::invalid_argument("packed is too small for its count");
+            if (!part[2].is_none()) {
+                const auto mask = nb::cast<Array<uint64_t, 1>>(part[2]);
+                if (mask.shape(0) < partition.groups()) throw std::invalid_argument("mask is too small for its count");
+                partition.mask = mask.data();
+            }
+            keywords += static_cast<int64_t>(partition.count);
+            partitions.push_back(partition);
+        }
+    }
+};
+
 nb::tuple bound_search(const std::vector<nb::tuple> &parts, Array<int16_t, 2> values, size_t k, int planes, int threads,
                        const std::string &isa) {
-    const Shape shape{static_cast<int>(values.shape(1) / 64), planes};
-    if (values.shape(1) % 64 || shape.words < 1 || shape.words > MAX_WORDS || planes < 1 || planes > MAX_PLANES || threads < 1)
-        throw std::invalid_argument("shape or threads out of range");
-    const Kernel &kernel = kernel_named(isa);
-    std::vector<Partition> partitions;
-    int64_t first = 0;
-    for (const nb::tuple &part : parts) {  // (packed, count, mask or None); the list keeps the buffers alive
-        const auto packed = nb::cast<Array<uint8_t, 1>>(part[0]);
-        Partition partition{packed.data(), nb::cast<size_t>(part[1]), nullptr, first};
-        if (packed.shape(0) / (planes * shape.plane_bytes()) < partition.groups())
-            throw std::invalid_argument("packed buffer is too small for its count");
-        if (!part[2].is_none()) {
-            const auto mask = nb::cast<Array<uint64_t, 1>>(part[2]);
-            if (mask.shape(0) < partition.groups()) throw std::invalid_argument("mask is too small for its count");
-            partition.mask = mask.data();
-        }
-        first += static_cast<int64_t>(partition.count);
-        partitions.push_back(partition);
-    }
+    const Call call(parts, values, planes, threads, isa);
     const size_t queries = values.shape(0);
     std::vector<int64_t> keys, positions;
     {
         nb::gil_scoped_release release;
-        k = std::min(k, count_candidates(partitions));
+        k = std::min(k, count_candidates(call.partitions));
         keys.resize(queries * k);
         positions.resize(queries * k);
-        search(shape, kernel, partitions, values.data(), queries, k, threads, keys.data(), positions.data());
+        search(call.shape, call.kernel, call.partitions, values.data(), queries, k, threads, keys.data(),
+               positions.data());
+    }
+    return nb::make_tuple(numpy(std::move(keys), queries, k), numpy(std::move(positions), queries, k));
+}
+
+nb::tuple bound_rescore(const std::vector<nb::tuple> &parts, Array<int16_t, 2> values, Array<int64_t, 2> among,
+                        size_t k, int planes, int threads, const std::string &isa) {
+    const Call call(parts, values, planes, threads, isa);
+    const size_t queries = values.shape(0), count = among.shape(1);
+    if (among.shape(0) != queries || k > count) throw std::invalid_argument("positions must be [queries, m], k <= m");
+    for (size_t i = 0; i < queries * count; ++i)
+        if (among.data()[i] < 0 || among.data()[i] >= call.keywords) throw std::invalid_argument("position out of range");
+    std::vector<int64_t> keys(queries * k), positions(queries * k);
+    {
+        nb::gil_scoped_release release;
+        rescore(call.shape, call.kernel, call.partitions, values.data(), queries, among.data(), count, k, threads,
+                keys.data(), positions.data());
     }
     return nb::make_tuple(numpy(std::move(keys), queries, k), numpy(std::move(positions), queries, k));
 }
@@ -90,6 +118,8 @@ void bind_scan(nb::module_ &m) {
     });
     m.def("scan_search", &bound_search, nb::arg("partitions"), nb::arg("values"), nb::arg("k"), nb::kw_only(),
           nb::arg("planes"), nb::arg("threads"), nb::arg("isa"));
+    m.def("scan_rescore", &bound_rescore, nb::arg("partitions"), nb::arg("values"), nb::arg("positions"), nb::arg("k"),
+          nb::kw_only(), nb::arg("planes"), nb::arg("threads"), nb::arg("isa"));
     m.def(
         "read_sum",
         [](Array<uint8_t, 1> bytes, int threads) {

@@ -23,6 +23,7 @@ constexpr size_t QUERY_TILE = 256;        // queries whose tables stay in L2
 constexpr size_t HIT_BYTES = size_t{256} << 20;  // kept hits of a tile of queries, about
 constexpr size_t RAW_QUERIES = 2;         // up to so many queries, expanding does not pay
 constexpr size_t THREAD_WORK = 2048;      // groups · queries that are worth a thread
+constexpr size_t SHARE = 16;              // queries to prepare or to sort that are worth a thread
 constexpr int GATHER_LANES = 32;          // groups with at most so many candidates are gathered for batches
 constexpr int EXACT_LANES = 2;            // up to so many candidates of a group are scored without the filter
 
@@ -58,6 +59,19 @@ uint64_t candidates_of(const Partition &partition, size_t group) {
     const size_t rest = partition.count - group * GROUP;
     const uint64_t valid = rest >= GROUP ? ~uint64_t{0} : (uint64_t{1} << rest) - 1;
     return partition.mask ? partition.mask[group] & valid : valid;
+}
+
+Group group_of(const Shape &shape, const Partition &partition, size_t group) {
+    return {partition.packed + group * shape.plane_bytes(), partition.groups() * shape.plane_bytes()};
+}
+
+// Calls body(i) for i < count, on one thread for every `share` of them at most.
+template <class Body>
+void for_each(size_t count, int threads, size_t share, const Body &body) {
+    std::atomic<size_t> next{0};
+    in_parallel(static_cast<int>(std::clamp<size_t>(count / share, 1, threads)), [&](int) {
+        for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) body(i);
+    });
 }
 
 Work whole(const std::vector<Partition> &partitions) {
@@ -197,10 +211,10 @@ class Scan {
                 const uint64_t lanes = candidates_of(partition, g);
                 const int64_t first = partition.first + static_cast<int64_t>(g * GROUP);
                 if (partition.mask && std::popcount(lanes) <= GATHER_LANES) {
-                    gather(group_of(partition, g), lanes, first);
+                    gather(group_of(scan_.shape_, partition, g), lanes, first);
                 } else {
                     expand_gathered();  // first: positions must come in ascending order
-                    expand({group_of(partition, g), lanes, first, nullptr});
+                    expand({group_of(scan_.shape_, partition, g), lanes, first, nullptr});
                 }
             }
         }
@@ -224,11 +238,6 @@ class Scan {
             int64_t first;
             const Block *block;
         };
-
-        Group group_of(const Partition &partition, size_t g) const {
-            const size_t bytes = scan_.shape_.plane_bytes();
-            return {partition.packed + g * bytes, partition.groups() * bytes};
-        }
 
         void set_limits(size_t q) {
             const size_t table = scan_.kernel_.plan.table();
@@ -272,12 +281,12 @@ class Scan {
         void raw_block(size_t q, const Partition &partition, size_t first, size_t groups) {
             const auto hits = [&](size_t g, uint64_t lanes) {
                 const int64_t start = partition.first + static_cast<int64_t>(g * GROUP);
-                score(q, group_of(partition, g), lanes, [=](int lane) { return start + lane; });
+                score(q, group_of(scan_.shape_, partition, g), lanes, [=](int lane) { return start + lane; });
             };
             const auto filter = [&](size_t from, size_t to) {
                 if (from == to) return;
                 Event events[RAW_GROUPS];
-                const int count = scan_.kernel_.filter_raw(scan_.shape_, kind_, luts_[q], group_of(partition, from),
+                const int count = scan_.kernel_.filter_raw(scan_.shape_, kind_, luts_[q], group_of(scan_.shape_, partition, from),
                                                            static_cast<int>(to - from), events);
                 for (int e = 0; e < count; ++e) {
                     const size_t g = from + events[e].group;
@@ -385,15 +394,6 @@ class Searcher {
     Searcher(const Shape &shape, const Kernel &kernel, const std::vector<Partition> &partitions, int threads)
         : shape_(shape), kernel_(kernel), partitions_(partitions), threads_(threads) {}
 
-    // Calls body(i) for i < count, on all threads if there is enough to do.
-    template <class Body>
-    void for_each(size_t count, const Body &body) const {
-        std::atomic<size_t> next{0};
-        in_parallel(static_cast<int>(std::clamp<size_t>(count / 16, 1, threads_)), [&](int) {
-            for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) body(i);
-        });
-    }
-
     // The best k of `work` (which has at least k candidates) for each query, in no order.
     //
     // The k-th best of the whole has about rank k·f in a sample of a fraction f. The key at a somewhat lower rank of
@@ -426,7 +426,7 @@ class Searcher {
                 else best[open[i]] = std::move(found[i]);
             open = std::move(still_open);
         }
-        for_each(queries.size(), [&](size_t q) {
+        for_each(queries.size(), threads_, SHARE, [&](size_t q) {
             if (best[q].size() > k) std::nth_element(best[q].begin(), best[q].begin() + (k - 1), best[q].end(), better);
             best[q].resize(k);
         });
@@ -436,7 +436,7 @@ class Searcher {
   private:
     std::vector<std::vector<Hit>> scan(const std::vector<Query *> &queries, const std::vector<int64_t> &thresholds,
                                        const Work &work, size_t k) const {
-        for_each(queries.size(), [&](size_t q) { queries[q]->prepare(thresholds[q]); });
+        for_each(queries.size(), threads_, SHARE, [&](size_t q) { queries[q]->prepare(thresholds[q]); });
         std::vector<std::vector<Hit>> found(queries.size());
         for (const Kind kind : {BYTE, WIDE, COARSE}) {
             std::vector<size_t> members;
@@ -482,13 +482,13 @@ void search(const Shape &shape, const Kernel &kernel, const std::vector<Partitio
     for (size_t first = 0; first < queries; first += tile) {
         const size_t count = std::min(tile, queries - first);
         std::vector<std::unique_ptr<Query>> made(count);
-        searcher.for_each(count, [&](size_t q) {
+        for_each(count, threads, SHARE, [&](size_t q) {
             made[q] = std::make_unique<Query>(shape, kernel, values + (first + q) * shape.n());
         });
         std::vector<Query *> asked;
         for (const auto &query : made) asked.push_back(query.get());
         auto best = searcher.top(asked, work, k);
-        searcher.for_each(count, [&](size_t q) {
+        for_each(count, threads, SHARE, [&](size_t q) {
             std::sort(best[q].begin(), best[q].end(), better);
             for (size_t i = 0; i < k; ++i) {
                 keys[(first + q) * k + i] = best[q][i].key;
@@ -496,6 +496,34 @@ void search(const Shape &shape, const Kernel &kernel, const std::vector<Partitio
             }
         });
     }
+}
+
+void rescore(const Shape &shape, const Kernel &kernel, const std::vector<Partition> &partitions, const int16_t *values,
+             size_t queries, const int64_t *among, size_t count, size_t k, int threads, int64_t *keys,
+             int64_t *positions) {
+    if (k == 0) return;
+    for_each(queries, threads, 1, [&](size_t q) {
+        const Query query(shape, kernel, values + q * shape.n());
+        std::vector<int64_t> sorted(among + q * count, among + (q + 1) * count);
+        std::sort(sorted.begin(), sorted.end());  // memory in order
+        std::vector<Hit> hits;
+        hits.reserve(count);
+        auto partition = partitions.begin();
+        for (const int64_t position : sorted) {
+            while (position >= partition->first + static_cast<int64_t>(partition->count)) ++partition;
+            const size_t at = static_cast<size_t>(position - partition->first);
+            int64_t deficit;
+            int32_t cls;
+            kernel.exact(shape, query.bits(), group_of(shape, *partition, at / GROUP), uint64_t{1} << at % GROUP,
+                         &deficit, &cls);
+            hits.push_back({query.key(deficit, cls), position});
+        }
+        std::partial_sort(hits.begin(), hits.begin() + k, hits.end(), better);
+        for (size_t i = 0; i < k; ++i) {
+            keys[q * k + i] = hits[i].key;
+            positions[q * k + i] = hits[i].position;
+        }
+    });
 }
 
 }  // namespace rbegir::scan

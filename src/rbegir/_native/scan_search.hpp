@@ -29,4 +29,9 @@ size_t count_candidates(const std::vector<Partition> &partitions);
 void search(const Shape &shape, const Kernel &kernel, const std::vector<Partition> &partitions, const int16_t *values,
             size_t queries, size_t k, int threads, int64_t *keys, int64_t *positions);
 
+// The best k of the keywords at `among` [queries, count] of each query (count ≥ k), written as `search` does.
+void rescore(const Shape &shape, const Kernel &kernel, const std::vector<Partition> &partitions, const int16_t *values,
+             size_t queries, const int64_t *among, size_t count, size_t k, int threads, int64_t *keys,
+             int64_t *positions);
+
 }  // namespace rbegir::scan

@@ -2,14 +2,15 @@
 
     packed[plane, group, row, lane]          # [planes, groups, n / 8, 64] uint8, C order
 
-A group is 64 keywords; row r of a group is byte r of each of them (dimensions 8r … 8r + 7, bit 0 the lowest) side
-by side, so that one vector register holds the same eight dimensions of 64 keywords. The last group is padded with
-zeros. Planes are apart, the base vectors of all groups first, as in the paper: a search with the base vector alone
-reads just the first part, and because the dot product is linear in the bits, all planes share one set of lookup
-tables.
+A group is 64 keywords; row r of a group is byte r of each of them (dimensions 8r … 8r + 7, bit 0 the
+lowest) side by side, so that one vector register holds the same eight dimensions of 64 keywords. The last
+group is padded with zeros. Planes are apart, the base vectors of all groups first, as in the paper: a
+search with the base vector alone reads just the first part, and because the dot product is linear in the
+bits, all planes share one set of lookup tables.
 
-Rejected: two bits of a dimension in one byte (the norm becomes linear too, but a query needs twice the tables and
-no longer fits in registers), and the plain [count, words] order (every kernel would transpose first).
+Rejected: two bits of a dimension in one byte (the norm becomes linear too, but a query needs twice the
+tables and no longer fits in registers), and the plain [count, words] order (every kernel would transpose
+first).
 """
 
 from __future__ import annotations

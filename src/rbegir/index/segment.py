@@ -175,6 +175,10 @@ class Segment:
     def types(self) -> dict[str, pa.DataType]:
         return {name: column.type for name, column in self._columns.items() if name != "id"}
 
+    @property
+    def id_type(self) -> str:
+        return str(self._columns["id"].type) if self.has_ids else "int64"
+
     def packed(self) -> npt.NDArray[np.uint8]:
         """The codes as a backend reads them, all checked at the first call."""
         return self._codes.view(np.uint8, self._codes.bytes)

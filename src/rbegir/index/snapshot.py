@@ -69,6 +69,7 @@ class Snapshot:
         self.manifest = manifest
         opened = {} if before is None else {(p.entry.file, p.entry.stamp): p.segment for p in before.parts}
         deletes: dict[str, File] = {}
+        expected = {**manifest.columns, "text": "string"}
         self.parts: list[Part] = []
         for entry in manifest.segments:
             segment = opened.get((entry.file, entry.stamp))
@@ -79,8 +80,10 @@ class Snapshot:
                     f"{segment.path} is damaged: it is not the segment that the manifest describes"
                 )
             for name, dtype in segment.types.items():
-                if name != "text" and manifest.columns.get(name) != str(dtype):
+                if str(dtype) != expected.get(name):
                     raise CorruptError(f"{segment.path} is damaged: column {name!r} is not in the manifest")
+            if segment.id_type != manifest.id_type:
+                raise CorruptError(f"{segment.path} is damaged: its ids are not {manifest.id_type}")
             if entry.deletes is not None and entry.deletes not in deletes:
                 path = directory / entry.deletes
                 deletes[entry.deletes] = File(path, Kind.DELETES, manifest.deletes[entry.deletes])

@@ -1,8 +1,8 @@
-"""What a search backend is: partitions of packed keywords and integer queries in, the best k in total order out.
+"""What a search backend is: packed keywords and integer queries in, the best k in total order out.
 
 The total order of hits is (order key descending, position ascending), with the exact integer keys of
-`rbegir.codes.score`. Positions count keywords over the partitions in their order, masked ones included, so that
-position order is row order. All backends return equal results, ties included.
+`rbegir.codes.score`. Positions count keywords over the partitions in their order, masked ones included, so
+that position order is row order. All backends return equal results, ties included.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from rbegir.codes.layout import GROUP, groups, packed_bytes
+from rbegir.codes.layout import groups, packed_bytes
 from rbegir.codes.score import QUERY_LIMIT
 from rbegir.errors import InputError
 
@@ -22,7 +22,7 @@ class Partition(NamedTuple):
     """Packed keywords (`codes.layout`) and which of them are candidates."""
 
     packed: npt.NDArray[np.uint8]  # [packed_bytes]
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
     mask: npt.NDArray[np.uint64] | None = None  # [groups] bit i % 64 of word i // 64; None: all
 
 
@@ -58,6 +58,11 @@ def read_mask(mask: npt.NDArray[np.uint64] | None, count: int) -> npt.NDArray[np
     return np.unpackbits(raw, bitorder="little")[:count].astype(np.bool_)
 
 
+def describe(value: object) -> str:
+    """What came, for a message."""
+    return f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
+
+
 def check_k(k: int) -> int:
     """k as an int; it must be positive."""
     if isinstance(k, bool) or not isinstance(k, (int, np.integer)):
@@ -79,38 +84,39 @@ def check_values(values: npt.NDArray[np.int16], n: int) -> npt.NDArray[np.int16]
     return np.ascontiguousarray(values)
 
 
+def check_positions(positions: npt.NDArray[np.int64], queries: int, keywords: int) -> npt.NDArray[np.int64]:
+    """Positions of keywords int64 [queries, m], as a contiguous array."""
+    if not isinstance(positions, np.ndarray) or positions.dtype != np.int64:
+        raise InputError(f"positions must be an int64 array [{queries}, m], got {describe(positions)}")
+    if positions.ndim != 2 or len(positions) != queries:
+        raise InputError(f"positions must have shape [{queries}, m], got {list(positions.shape)}")
+    if positions.size and (positions.min() < 0 or positions.max() >= keywords):
+        raise InputError(
+            f"positions must be from 0 to {keywords - 1}, got {positions.min()} to {positions.max()}"
+        )
+    return np.ascontiguousarray(positions)
+
+
 def check_partitions(partitions: Sequence[Partition], n: int, planes: int) -> list[Partition]:
     """Partitions whose buffers have the right type and size."""
     checked = []
-    for index, part in enumerate(partitions):
-        packed, count, mask = part
+    for index, (packed, count, mask) in enumerate(partitions):
         if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 0:
             raise InputError(f"count of partition {index} must be a non-negative integer, got {count!r}")
-        size = packed_bytes(int(count), n, planes)
+        count = int(count)
+        size, words = packed_bytes(count, n, planes), groups(count)
         if not isinstance(packed, np.ndarray) or packed.dtype != np.uint8 or packed.shape != (size,):
-            came = (
-                f"{packed.dtype} {list(packed.shape)}"
-                if isinstance(packed, np.ndarray)
-                else type(packed).__name__
-            )
             raise InputError(
-                f"packed of partition {index} must be uint8 [{size}] for {count} keywords of {planes} × {n} bits, "
-                f"got {came}"
+                f"packed of partition {index} must be uint8 [{size}] for {count} keywords of {planes} × {n} "
+                f"bits, got {describe(packed)}"
             )
-        if mask is not None and (
-            not isinstance(mask, np.ndarray) or mask.dtype != np.uint64 or mask.shape != (groups(int(count)),)
-        ):
-            came = f"{mask.dtype} {list(mask.shape)}" if isinstance(mask, np.ndarray) else type(mask).__name__
-            raise InputError(
-                f"mask of partition {index} must be uint64 [{groups(int(count))}], one bit for each of {count} "
-                f"keywords, got {came}"
-            )
-        checked.append(
-            Partition(
-                np.ascontiguousarray(packed), int(count), None if mask is None else np.ascontiguousarray(mask)
-            )
-        )
+        packed = np.ascontiguousarray(packed)
+        if mask is not None:
+            if not isinstance(mask, np.ndarray) or mask.dtype != np.uint64 or mask.shape != (words,):
+                raise InputError(
+                    f"mask of partition {index} must be uint64 [{words}], one bit for each of {count} "
+                    f"keywords, got {describe(mask)}"
+                )
+            mask = np.ascontiguousarray(mask)
+        checked.append(Partition(packed, count, mask))
     return checked
-
-
-__all__ = ["GROUP", "Backend", "Candidates", "Partition", "make_mask", "read_mask"]

@@ -1,8 +1,8 @@
 """Exact search on the CPU: a thin face of the native scan (`_native/scan_*.cpp`).
 
-The kernels: AVX-512 with VBMI (`avx512`), AVX2 (`avx2`) and plain C++ (`portable`). The best one that the CPU runs
-is chosen when a backend is made; `isa=` or the environment variable RBEGIR_ISA forces another. Threads default to
-the CPUs that this process may use.
+The kernels: AVX-512 with VBMI (`avx512`), AVX2 (`avx2`) and plain C++ (`portable`). The best one that the
+CPU runs is chosen when a backend is made; `isa=` or the environment variable RBEGIR_ISA forces another.
+Threads default to the CPUs that this process may use.
 """
 
 from __future__ import annotations
@@ -17,7 +17,17 @@ from rbegir._native import _core
 from rbegir.codes.layout import check_keyword_planes
 from rbegir.codes.planes import check_dimension
 from rbegir.errors import InputError
-from rbegir.search.backend import Candidates, Partition, check_k, check_partitions, check_values
+from rbegir.search.backend import (
+    Candidates,
+    Partition,
+    check_k,
+    check_partitions,
+    check_positions,
+    check_values,
+)
+from rbegir.search.missrate import MissCertificate
+from rbegir.search.paper import search_paper
+from rbegir.search.progressive import Progressive, check_planes, search_progressive
 
 MAX_THREADS = 1024
 
@@ -65,3 +75,60 @@ class CpuBackend:
             isa=self.isa,
         )
         return Candidates(keys, positions)
+
+    def rescore(
+        self,
+        partitions: Sequence[Partition],
+        values: npt.NDArray[np.int16],
+        positions: npt.NDArray[np.int64],
+        k: int,
+    ) -> Candidates:
+        """The best k among the keywords at `positions` [queries, m] (masks do not matter here)."""
+        k = check_k(k)
+        values = check_values(values, self.n)
+        parts = check_partitions(partitions, self.n, self.planes)
+        positions = check_positions(positions, len(values), sum(part.count for part in parts))
+        keys, best = _core.scan_rescore(
+            [(part.packed, part.count, part.mask) for part in parts],
+            values,
+            positions,
+            min(k, positions.shape[1]),
+            planes=self.planes,
+            threads=self.threads,
+            isa=self.isa,
+        )
+        return Candidates(keys, best)
+
+    def search_paper(
+        self,
+        partitions: Sequence[Partition],
+        values: npt.NDArray[np.int16],
+        k: int,
+        *,
+        per_thread: int = 256,
+        queue: int = 1,
+    ) -> tuple[Candidates, MissCertificate]:
+        """The published selection (I = `per_thread`, q = `queue`) and what it may miss; see `paper`."""
+        k = check_k(k)
+        values = check_values(values, self.n)
+        parts = check_partitions(partitions, self.n, self.planes)
+        return search_paper(self, parts, values, k, per_thread=per_thread, queue=queue)
+
+    def search_progressive(
+        self,
+        partitions: Sequence[Partition],
+        values: npt.NDArray[np.int16],
+        k: int,
+        *,
+        planes: int = 1,
+        candidates: int | None = None,
+        measure: bool = False,
+    ) -> Progressive:
+        """Scan the first planes, refine the best `candidates` with all of them; see `progressive`."""
+        k = check_k(k)
+        values = check_values(values, self.n)
+        parts = check_partitions(partitions, self.n, self.planes)
+        first = CpuBackend(self.n, check_planes(planes, self.planes), threads=self.threads, isa=self.isa)
+        return search_progressive(
+            self, first, parts, values, k, planes=first.planes, candidates=candidates, measure=measure
+        )

@@ -1,8 +1,9 @@
 """Hits: the public result of a search, and the merge of results from several places.
 
-One return type whatever the batch: every array is [queries, k]. All queries of a search share the same candidates,
-so every row is full; k is smaller than asked when fewer keywords pass. Rows are ordered by (order key descending,
-row ascending), which `merge` keeps, so that shards and devices together give what one index would.
+One return type whatever the batch: every array is [queries, k]. All queries of a search share the same
+candidates, so every row is full; k is smaller than asked when fewer keywords pass. Rows are ordered by
+(order key descending, row ascending), which `merge` keeps, so that shards and devices together give what
+one index would.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ class Hits:
         return columns
 
     def to_arrow(self) -> pa.Table:
-        """One row a hit: query (its number), rank (from 1), id, score, and text and attributes if there are any."""
+        """One row a hit: query (its number), rank (from 1), id, score; text and attributes if there are."""
         import pyarrow as pa
 
         return pa.table({name: pa.array(column) for name, column in self._columns().items()})
