@@ -321,6 +321,37 @@ def test_rows_keep_their_numbers(tmp_path_factory: pytest.TempPathFactory, lines
         assert lines[line - 2] == row
 
 
+@settings(max_examples=80, deadline=None)
+@given(
+    st.sampled_from(["p.tsv", "p.jsonl"]),
+    st.lists(st.sampled_from(["good", "good", "good", "good", "empty", "malformed", "blank"]), max_size=50),
+    st.sampled_from([40, 1 << 22]),
+)
+def test_strict_names_the_very_first_bad_row(
+    tmp_path_factory: pytest.TempPathFactory, name: str, kinds: list[str], block: int
+) -> None:
+    """Even where the parser runs ahead of the checks."""
+    tsv = {"good": "q\tk", "empty": "q\t.", "malformed": "lone", "blank": ""}
+    jsonl = {
+        "good": '{"query":"q","keyword":"k"}',
+        "empty": '{"query":"q","keyword":"."}',
+        "malformed": "lone",
+    }
+    lines = ["query\tkeyword"] if name == "p.tsv" else [jsonl["good"]]
+    lines += [(tsv if name == "p.tsv" else jsonl | {"blank": " "})[kind] for kind in ["good", *kinds]]
+    path = tmp_path_factory.mktemp("strict") / name
+    path.write_text("\n".join(lines))
+    wrong = [i for i, kind in enumerate(kinds) if kind in ("empty", "malformed")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rbegir.tables.source.BLOCK_BYTES", block)
+        patch.setattr("rbegir.tables.delimited.BLOCK_BYTES", block)
+        if wrong:
+            with pytest.raises(InputError, match=rf", line {wrong[0] + 3}: "):
+                read_pairs(path, strict=True).count()
+        else:
+            read_pairs(path, strict=True).count()
+
+
 def reference_jsonl(content: bytes) -> tuple[list[tuple[str, str]], int]:
     """What a JSONL file holds, line by line."""
     good, bad = [], 0
