@@ -15,7 +15,7 @@ from rbegir.model.shapes import tensor_shapes
 from rbegir.model.twotower import Side, TwoTower, cosine
 from rbegir.text.tokenizer import tokenize
 
-from . import reference
+from .reference import trace
 
 TEXTS = [
     "a",
@@ -57,16 +57,17 @@ def model_of(config: ModelConfig, seed: int = 0) -> TwoTower:
 def test_equations(name: str, side: Side) -> None:
     config = CONFIGS[name]
     model = model_of(config)
-    grams = tokenize(TEXTS, hash_buckets=config.hash_buckets)
-    embedding = model.embed(side, tower_batch(grams))
+    embedding = model.embed(side, tower_batch(tokenize(TEXTS, hash_buckets=config.hash_buckets)))
     tensors = {key: value.numpy() for key, value in model.state_dict().items()}
-    features = reference.tower(tensors, side, config, grams)
-    for i, f in enumerate(features):
-        vector, planes = reference.head(tensors, side, config, f)
-        np.testing.assert_allclose(embedding.vector[i].detach().numpy(), vector, atol=1e-12)
-        assert len(planes) == len(embedding.planes)
-        for found, wanted in zip(embedding.planes, planes, strict=True):
-            assert np.array_equal(found[i].detach().numpy(), wanted)
+    inputs = trace(config, side, tensors, TEXTS).inputs  # [planes, texts, n], what ρ or tanh is applied to
+    vector = embedding.vector.detach().numpy()
+    if not embedding.planes:
+        np.testing.assert_allclose(vector, np.tanh(inputs[0]), atol=1e-12)
+        return
+    signs = np.where(inputs > 0, 1.0, -1.0)
+    assert np.array_equal(torch.stack(embedding.planes).detach().numpy(), signs)
+    weights = [0.5**t if config.residual_weights else 1.0 for t in range(len(signs))]
+    assert np.array_equal(vector, np.tensordot(weights, signs, axes=1))
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -142,7 +142,7 @@ def test_line_ends_blank_lines_and_byte_order_mark(tmp_path: Path, name: str, en
 
 @pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl", "txt"])
 def test_files_of_many_blocks(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("source", "delimited", "jsonl"):
+    for module in ("source", "delimited"):
         monkeypatch.setattr(f"rbegir.tables.{module}.BLOCK_BYTES", 1000)
     path = tmp_path / f"x.{kind}"
     wanted: Rows = [{"query": f"query {i}", "keyword": f"keyword {i * i}"} for i in range(997)]
@@ -161,6 +161,17 @@ def test_files_of_many_blocks(tmp_path: Path, kind: str, monkeypatch: pytest.Mon
         assert progress == sorted(progress)
         assert 0 < progress[0] <= progress[-1] <= 1
     assert len(batches) > 5
+
+
+def test_head_reads_no_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rbegir.tables.source.BLOCK_BYTES", 200)
+    monkeypatch.setattr("rbegir.tables.delimited.BLOCK_BYTES", 200)
+    path = put(tmp_path / "p.tsv", b"query\tkeyword\n" + b"".join(b"q%d\tk\n" % i for i in range(500)))
+    stream = read_pairs(path)
+    for rows in (1, 7, 100, 500, 501):
+        table = stream.head(rows)
+        assert table["query"].to_pylist() == [f"q{i}" for i in range(min(rows, 500))]
+        assert (stream.skipped.read < 500) == (rows <= 100)
 
 
 @pytest.mark.parametrize(
@@ -223,6 +234,11 @@ JSON_BAD = [
     (b'{"query": "a", "keyword": "b"', "not a JSON object"),
     (b'{"query": "a", "keyword": "b"} {"query": "a", "keyword": "b"}', "not a JSON object"),
     (b'["a", "b"]', "not a JSON object"),
+    (b"null", "not a JSON object"),
+    (b'{"query": "a", "keyword": "b"} null', "not a JSON object"),
+    (b'{"query": "a", "keyword": "b"}, {"query": "a", "keyword": "b"}', "not a JSON object"),
+    (b'{"query": "a", "keyword": "b"}], [{"query": "a", "keyword": "b"}', "not a JSON object"),
+    (b'{"query": "a", "keyword": "b", "weight": 1' + b"0" * 5000 + b"}", "not a JSON object"),
     (b'"a"', "not a JSON object"),
     (b'{"query": "\\ud800", "keyword": "b"}', "invalid UTF-8"),
     (b'{"query": "\xff", "keyword": "b"}', "invalid UTF-8"),
@@ -283,6 +299,104 @@ def test_strict_names_the_first_bad_row_of_several(tmp_path: Path) -> None:
         read_pairs(put(path, b"query\tkeyword\nq\tk\nlone\n"), strict=True).read_all()
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(["q\tk", "q\tk", "lone", "a\tb\tc", ""]), max_size=60))
+def test_rows_keep_their_numbers(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
+    """Over many blocks, with malformed rows anywhere."""
+    path = tmp_path_factory.mktemp("numbers") / "p.tsv"
+    path.write_text("\n".join(["query\tkeyword", *lines]))
+    rows = [line for line in lines if line]
+    numbers: list[int] = []
+    malformed: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rbegir.tables.source.BLOCK_BYTES", 16)
+        patch.setattr("rbegir.tables.delimited.BLOCK_BYTES", 16)
+        source = source_module.open_source(path)
+        for block in source.blocks(["query"], lambda number, _: malformed.append(number)):
+            numbers += [block.numbers(i) for i in range(block.batch.num_rows)]
+    assert numbers == [i for i, row in enumerate(rows) if row == "q\tk"]
+    assert malformed == [i for i, row in enumerate(rows) if row != "q\tk"]
+    for i, row in enumerate(rows):
+        line = int(source.place(i).removeprefix("line "))
+        assert lines[line - 2] == row
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.sampled_from(["p.tsv", "p.jsonl"]),
+    st.lists(st.sampled_from(["good", "good", "good", "good", "empty", "malformed", "blank"]), max_size=50),
+    st.sampled_from([40, 1 << 22]),
+)
+def test_strict_names_the_very_first_bad_row(
+    tmp_path_factory: pytest.TempPathFactory, name: str, kinds: list[str], block: int
+) -> None:
+    """Even where the parser runs ahead of the checks."""
+    tsv = {"good": "q\tk", "empty": "q\t.", "malformed": "lone", "blank": ""}
+    jsonl = {
+        "good": '{"query":"q","keyword":"k"}',
+        "empty": '{"query":"q","keyword":"."}',
+        "malformed": "lone",
+    }
+    lines = ["query\tkeyword"] if name == "p.tsv" else [jsonl["good"]]
+    lines += [(tsv if name == "p.tsv" else jsonl | {"blank": " "})[kind] for kind in ["good", *kinds]]
+    path = tmp_path_factory.mktemp("strict") / name
+    path.write_text("\n".join(lines))
+    wrong = [i for i, kind in enumerate(kinds) if kind in ("empty", "malformed")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rbegir.tables.source.BLOCK_BYTES", block)
+        patch.setattr("rbegir.tables.delimited.BLOCK_BYTES", block)
+        if wrong:
+            with pytest.raises(InputError, match=rf", line {wrong[0] + 3}: "):
+                read_pairs(path, strict=True).count()
+        else:
+            read_pairs(path, strict=True).count()
+
+
+def reference_jsonl(content: bytes) -> tuple[list[tuple[str, str]], int]:
+    """What a JSONL file holds, line by line."""
+    good, bad = [], 0
+    for line in content.split(b"\n"):
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(line.decode())
+            query, keyword = found["query"], found["keyword"]
+            (query + keyword).encode()
+            if has_word(query) and has_word(keyword):
+                good.append((query, keyword))
+                continue
+        except (ValueError, TypeError, KeyError, AttributeError):
+            pass
+        bad += 1
+    return good, bad
+
+
+values = st.none() | st.text(max_size=3) | st.integers() | st.booleans()
+json_lines = st.one_of(
+    st.fixed_dictionaries({"query": st.text(max_size=5), "keyword": st.text(max_size=5)}).map(json.dumps),
+    st.dictionaries(st.sampled_from(["query", "keyword", "other"]), values).map(json.dumps),
+    st.sampled_from(["", " ", "{", "null", "{}", '{"query": "a", "keyword": "b"} x']),
+    st.just('{"query": "\\ud800", "keyword": "b"}'),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(json_lines, max_size=25), st.sampled_from([16, 100, 1 << 22]))
+def test_jsonl_agrees_with_plain_python(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str], block: int
+) -> None:
+    path = tmp_path_factory.mktemp("jsonl") / "p.jsonl"
+    content = "\n".join(['{"query": "first", "keyword": "row"}', *lines]).encode()
+    path.write_bytes(content)
+    good, bad = reference_jsonl(content)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rbegir.tables.source.BLOCK_BYTES", block)
+        stream = read_pairs(path)
+        assert pairs_of(stream) == good
+    assert stream.skipped.total == bad
+    assert stream.skipped.read == len(good) + bad
+
+
 def test_strict_counts_lines_through_quoted_newlines(tmp_path: Path) -> None:
     path = put(tmp_path / "p.csv", b'query,keyword\n"two\nlines",k\n\nq,"..\n"\nq,k\n')
     with pytest.raises(InputError, match="line 5: no letter or digit"):
@@ -336,6 +450,30 @@ def test_tsv_agrees_with_plain_python(tmp_path_factory: pytest.TempPathFactory, 
         with pytest.raises(InputError, match="holds no"):
             stream.read_all()
     assert stream.skipped.total == bad
+
+
+PIECES = [b"query", b"keyword", b'"', b",", b"\t", b"\n", b"\r", b"{", b"}", b":", b"null", b"a", b"PAR1"]
+PIECES += [b"\0", b"\xff", b"\xef\xbb\xbf", "\U0010ffff".encode()]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sampled_from(["p.tsv", "p.csv", "p.jsonl", "p.txt", "p.tsv.gz", "p.parquet"]),
+    st.lists(st.sampled_from(PIECES), max_size=40),
+    st.booleans(),
+)
+def test_any_bytes_are_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, name: str, parts: list[bytes], header: bool
+) -> None:
+    """Never another exception than ours, never a crash, and always each row accounted for."""
+    start = {"p.csv": b"query,keyword\n", "p.tsv": b"query\tkeyword\n"}.get(name, b"") if header else b""
+    path = put(tmp_path_factory.mktemp("any") / name, start + b"".join(parts))
+    try:
+        stream = read_texts(path) if name == "p.txt" else read_pairs(path)
+        kept = stream.count()
+    except (InputError, FileError):
+        return
+    assert kept == stream.skipped.read - stream.skipped.total
 
 
 texts = st.text(min_size=1, max_size=8).filter(
@@ -592,8 +730,7 @@ def test_attributes_that_change_their_type(tmp_path: Path) -> None:
 
 
 def test_json_columns_that_come_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("source", "jsonl"):
-        monkeypatch.setattr(f"rbegir.tables.{module}.BLOCK_BYTES", 1000)
+    monkeypatch.setattr("rbegir.tables.source.BLOCK_BYTES", 1000)
     lines = [b'{"text": "a", "price": %d, "note": null}' % i for i in range(100)]
     path = put(tmp_path / "t.jsonl", b"\n".join([*lines, b'{"text": "b", "price": "high", "note": "n"}']))
     stream = read_texts(path)

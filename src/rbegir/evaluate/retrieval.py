@@ -39,8 +39,8 @@ class TopK:
     def push(self, rows: slice, scores: npt.NDArray[np.float32], start: int) -> None:
         """Take the scores [queries of the slice, block] of the keywords from position `start` on.
 
-        No more columns at once than were seen before: then about k a query pass the threshold, so sorting what
-        passes is cheap, where selecting the k best of a whole block was measured to cost 20 times as much.
+        No more columns at once than were seen before: then about k a query pass the threshold, so sorting
+        what passes is cheap, where selecting the best of a whole block was measured to cost 20 times as much.
         """
         column = 0
         while column < scores.shape[1]:

@@ -87,6 +87,8 @@ class Stream:
     """
 
     what = "row"  # what a row is called in errors
+    _names: list[str]  # the columns to read
+    _others = False  # and the rest of them too
 
     def __init__(self, source: Source, *, strict: bool) -> None:
         self.path: Path = source.path
@@ -94,9 +96,6 @@ class Stream:
         self.skipped = Skipped()
         self.progress = 0.0
         self._source = source
-
-    _names: list[str]  # the columns to read
-    _others = False  # and the rest of them too
 
     def _convert(self, batch: pa.RecordBatch, checker: Checker) -> pa.RecordBatch:
         """Columns of the file → columns of the schema, all rows still there, bad ones rejected."""
@@ -118,7 +117,7 @@ class Stream:
                 checker = Checker(block.batch.num_rows)
                 batch = self._convert(block.batch, checker)
                 if self.strict:
-                    self._raise_first(block, checker, malformed)
+                    self._raise_first(_bad_rows(block, checker, malformed))
                 skipped.read += block.batch.num_rows
                 skipped.reasons += checker.reasons
                 self.progress = block.done
@@ -126,8 +125,7 @@ class Stream:
                     batch = batch.filter(pa.array(checker.good))
                 if batch.num_rows:
                     yield batch
-        if self.strict and malformed:  # bad rows after the last block that had good ones
-            self._raise_first(None, Checker(0), malformed)
+        self._raise_first(malformed)  # those behind the last well-formed row
         self.progress = 1.0
         if skipped.total == skipped.read:
             raise InputError(
@@ -136,10 +134,7 @@ class Stream:
                 else f"{self.path} holds no {self.what}"
             )
 
-    def _raise_first(self, block: Block | None, checker: Checker, malformed: dict[int, str]) -> None:
-        bad = dict(malformed)
-        if block is not None and checker.first is not None:
-            bad[block.numbers(checker.first[0])] = checker.first[1]
+    def _raise_first(self, bad: dict[int, str]) -> None:
         if bad:
             number = min(bad)
             raise InputError(
@@ -151,9 +146,31 @@ class Stream:
         """All good rows at once."""
         return pa.Table.from_batches(list(self))
 
+    def head(self, rows: int) -> pa.Table:
+        """The first good rows; no more of the file is read than they take."""
+        batches: list[pa.RecordBatch] = []
+        missing = rows
+        for batch in self:
+            batches.append(batch.slice(0, missing))
+            missing -= batches[-1].num_rows
+            if missing <= 0:
+                break
+        return pa.Table.from_batches(batches)
+
     def count(self) -> int:
         """How many good rows there are; reads the whole file."""
         return sum(batch.num_rows for batch in self)
+
+
+def _bad_rows(block: Block, checker: Checker, malformed: dict[int, str]) -> dict[int, str]:
+    """Bad rows up to the end of a block by number; what a parser has met ahead of it waits for its block."""
+    if not block.batch.num_rows:
+        return {}
+    last = block.numbers(block.batch.num_rows - 1)
+    bad = {number: reason for number, reason in malformed.items() if number < last}
+    if checker.first is not None:
+        bad[block.numbers(checker.first[0])] = checker.first[1]
+    return bad
 
 
 def text_column(array: pa.Array, name: str, path: Path, checker: Checker) -> pa.StringArray:
