@@ -54,6 +54,21 @@ def scan_rescore(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]: ...
 def read_sum(bytes: npt.NDArray[np.uint8], threads: int) -> int: ...
 
+# batch.cpp
+def cut_batch(
+    text_offsets: npt.NDArray[np.int32],
+    word_ids: npt.NDArray[np.int32],
+    gram_offsets: npt.NDArray[np.int32],
+    gram_ids: npt.NDArray[np.int32],
+    items: npt.NDArray[np.int32],
+    dropout: float,
+    key: int,
+    places: npt.NDArray[np.int64],
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]: ...
+def transpose_grams(
+    gram_offsets: npt.NDArray[np.int32], gram_ids: npt.NDArray[np.int32]
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]: ...
+
 # tower.cpp
 class Tower:
     def __init__(
