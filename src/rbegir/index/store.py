@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rbegir.codes.planes import Codes
-from rbegir.errors import CorruptError, FileError, InputError, MismatchError
+from rbegir.errors import CorruptError, FileError, InputError, LockedError, MismatchError
 from rbegir.index.creation import first_manifest, make
 from rbegir.index.encoder import Encoder, check_encoder, check_match, load_stored
 from rbegir.index.manifest import MODEL, Manifest
@@ -310,7 +310,7 @@ class Index:
                     self._snapshot = Snapshot.open(self._path, state)
                     self._writer.clean(self._snapshot)
                 yield self._writer
-            except (InputError, MismatchError):
+            except (InputError, LockedError, MismatchError):
                 raise
             except BaseException:
                 self._drop_writer()
