@@ -10,7 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from rbegir.errors import InputError
+from rbegir.codes import score
+from rbegir.codes.planes import Codes
+from rbegir.errors import InputError, MismatchError
 from rbegir.evaluate import scorers
 from rbegir.evaluate.baselines import TriletterCosine
 from rbegir.evaluate.evaluator import Report, corpus_texts, evaluate, evaluate_model
@@ -37,6 +39,26 @@ class Fake:
 
     def embed_keywords(self, texts: pa.Array) -> npt.NDArray[np.float32]:
         return np.array([vector_of(text) for text in texts.to_pylist()], dtype=np.float32)
+
+    def encode_queries(self, texts: pa.Array) -> Codes:
+        raise MismatchError("these are float vectors")
+
+    def encode_keywords(self, texts: pa.Array) -> Codes:
+        raise MismatchError("these are float vectors")
+
+
+class FakeCodes(Fake):
+    """The same with codes: the signs of the vectors, and of half of them as the second plane."""
+
+    def _codes(self, vectors: npt.NDArray[np.float32]) -> Codes:
+        wide = np.tile(vectors, (1, 4))  # [count, 64]
+        return Codes.from_signs(np.stack([wide > 0, np.abs(wide) > 0.7]))
+
+    def encode_queries(self, texts: pa.Array) -> Codes:
+        return self._codes(super().embed_queries(texts))
+
+    def encode_keywords(self, texts: pa.Array) -> Codes:
+        return self._codes(super().embed_keywords(texts))
 
 
 def pairs(count: int = 200) -> pa.Table:
@@ -78,6 +100,24 @@ def test_a_noisy_model_against_plain_python() -> None:
         assert measure.low is not None
         assert measure.high is not None
         assert measure.low <= measure.value <= measure.high
+
+
+def test_codes_are_searched_as_the_reference_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scorers, "BATCH", 70)  # several batches of the corpus, the last one shorter
+    model = FakeCodes(1.0)
+    queries, corpus = pairs()["query"].combine_chunks(), pa.array(CORPUS)
+    keys = score.keys(model.encode_queries(queries).values(), model.encode_keywords(corpus))
+    expected = np.argsort(-keys, axis=1, kind="stable")
+    done: list[float] = []
+    for k in (1, 100, 1000):
+        found = scorers.ModelScorer(model).search(queries, corpus, k, done.append)
+        assert np.array_equal(found, expected[:, :k])
+    assert done[-1] == 1.0
+    report = evaluate_model(model, pairs(), corpus=CORPUS)
+    rank = (expected == np.arange(200)[:, None]).argmax(axis=1)
+    assert {k: m.value for k, m in report.recall.items()} == {
+        k: pytest.approx((rank < k).mean()) for k in (1, 10, 100)
+    }
 
 
 def test_same_seed_same_report_other_batches(monkeypatch: pytest.MonkeyPatch) -> None:

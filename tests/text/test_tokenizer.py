@@ -158,7 +158,7 @@ def arrow_of_bytes(items: list[bytes]) -> pa.Array:
 def test_invalid_utf8_in_an_arrow_array_is_refused(bad: bytes) -> None:
     with pytest.raises(UnicodeDecodeError):
         bad.decode()
-    with pytest.raises(TextError, match="text at position 2 is not valid UTF-8"):
+    with pytest.raises(TextError, match=r"text at position 2 is not valid UTF-8"):
         tokenize(arrow_of_bytes([b"good", "größe".encode(), bad, b"x"]))
 
 
@@ -168,7 +168,7 @@ def test_utf8_is_judged_as_python_judges_it(items: list[bytes]) -> None:
     try:
         texts = [item.decode() for item in items]
     except UnicodeDecodeError:
-        with pytest.raises(TextError, match="is not valid UTF-8"):
+        with pytest.raises(TextError, match=r"is not valid UTF-8"):
             tokenize(arrow_of_bytes(items))
     else:
         assert_equal(tokenize(arrow_of_bytes(items)), texts)
@@ -178,7 +178,7 @@ def test_arrow_offsets_outside_of_the_buffer_are_refused() -> None:
     """pyarrow itself looks at the first and last offset only; a file can lie about those between."""
     for offsets in ([0, 1, 9, 4], [0, 3, 1, 4], [0, 1, -1, 4]):
         buffers = [None, pa.py_buffer(np.array(offsets, np.int32)), pa.py_buffer(b"abcd")]
-        with pytest.raises(TextError, match="text at position 1 lies outside of its Arrow buffer"):
+        with pytest.raises(TextError, match=r"text at position 1 lies outside of its Arrow buffer"):
             tokenize(pa.Array.from_buffers(pa.string(), 3, buffers))
 
 
@@ -236,5 +236,5 @@ def test_lines_lost_in_normalising_are_noticed() -> None:
     batch = _core.Texts()
     batch.add_strings(("é", "ü"))
     for lines in (b"e\n", b"e\nu\nx\n", b""):
-        with pytest.raises(ValueError, match="normalising changed the number of lines"):
+        with pytest.raises(ValueError, match=r"normalising changed the number of lines"):
             batch.supply(lines)

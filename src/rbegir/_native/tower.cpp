@@ -10,8 +10,9 @@
 #include <algorithm>
 #include <atomic>
 #include <limits>
+#include <memory>
 #include <mutex>
-#include <stdexcept>
+#include <optional>
 
 #include "parallel.hpp"
 #include "texts.hpp"
@@ -89,16 +90,16 @@ public:
     }
 
     void add_hidden(const Matrix &weight, const Bias &bias) {
-        expect(weight.shape(1) == top_);
+        expect(!head_ && weight.shape(1) == top_);
         hidden_.emplace_back(weight, bias);
         top_ = weight.shape(0);
     }
 
     // The first product: ρ of it is plane 0, or, of a float side, tanh of it is the vector.
     void set_head(const Matrix &weight, const Bias &bias) {
-        expect(weight.shape(1) == top_ && weight.shape(0) % 64 == 0);
+        expect(!head_ && weight.shape(1) == top_ && weight.shape(0) % 64 == 0);
+        head_.emplace(weight, bias);
         n_ = weight.shape(0);
-        head_.emplace_back(weight, bias);
     }
 
     // The iteration that makes plane t: reconstruct with B, project the rest with R. `worth` is (½)^t.
@@ -111,7 +112,7 @@ public:
     int64_t encode(const Texts &texts, nb::ndarray<uint64_t, nb::ndim<3>, nb::c_contig, nb::device::cpu> planes,
                    size_t start, size_t threads) {
         size_t total = planes.shape(1), words = planes.shape(2);
-        expect(planes.shape(0) == iterations_.size() + 1 && words * 64 == n_ && start + texts.size() <= total);
+        expect(head_ && planes.shape(0) == iterations_.size() + 1 && words * 64 == n_ && start + texts.size() <= total);
         uint64_t *out = planes.data();
         return run(texts, threads, [=, this](size_t first, size_t count, Work &work) {
             planes_of(count, work, out + (start + first) * words, total * words);
@@ -121,7 +122,7 @@ public:
     // Fill vectors[start : start + texts] of a float side; returns as above.
     int64_t embed(const Texts &texts, nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu> vectors,
                   size_t start, size_t threads) {
-        expect(iterations_.empty() && vectors.shape(1) == n_ && start + texts.size() <= vectors.shape(0));
+        expect(head_ && iterations_.empty() && vectors.shape(1) == n_ && start + texts.size() <= vectors.shape(0));
         float *out = vectors.data();
         return run(texts, threads, [=, this](size_t first, size_t count, Work &work) {
             project(count, work);
@@ -235,7 +236,7 @@ private:
     }
 
     void project(size_t count, Work &work) const {
-        head_.at(0)(kernels_, work.f, padded(top_), tiled(count), work.signs);
+        (*head_)(kernels_, work.f, padded(top_), tiled(count), work.signs);
     }
 
     // b⁰ = ρ(W f);  plane t = ρ(R (f − tanh(B b))), b += (½)^t · plane t.
@@ -270,7 +271,8 @@ private:
     size_t width_, cache_words_, top_ = 0, n_ = 0;
     uint32_t buckets_ = 0;
     std::vector<float> bias_;
-    std::vector<Dense> hidden_, head_;
+    std::vector<Dense> hidden_;
+    std::optional<Dense> head_;
     std::vector<Iteration> iterations_;
     std::mutex guard_;
     std::vector<std::unique_ptr<Work>> idle_;

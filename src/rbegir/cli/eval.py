@@ -44,6 +44,7 @@ def evaluate(
         float | None,
         typer.Option(help="γ of the log loss; fitted to the pairs if not given.", show_default=False),
     ] = None,
+    device: Annotated[str, typer.Option(help="Where texts are embedded: cpu, cuda, cuda:1 …")] = "cpu",
     bootstrap: Annotated[int, typer.Option(help="Replicates for the intervals; 0 for none.")] = 500,
     seed: Annotated[int, typer.Option(help="Seed of the negatives and of the intervals.")] = 0,
     baseline: Annotated[
@@ -70,7 +71,7 @@ def evaluate(
     from rbegir.model.model import Model
     from rbegir.training.pairs import read_labels, read_pairs, read_texts
 
-    scorers: dict[str, Scorer] = {str(model): ModelScorer(Model.load(model))}
+    scorers: dict[str, Scorer] = {str(model): ModelScorer(Model.load(model, device))}
     if baseline:
         scorers[BASELINE] = TriletterCosine()
     pair_stream = label_stream = text_stream = None

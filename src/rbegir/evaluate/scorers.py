@@ -13,8 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rbegir.codes.layout import pack
+from rbegir.codes.planes import Codes
+from rbegir.errors import MismatchError
 from rbegir.evaluate.groups import SampleGroups, unit
 from rbegir.evaluate.retrieval import Positions, search_dense
+from rbegir.search.backend import Partition
+from rbegir.search.cpu import CpuBackend
 
 BATCH = 65_536  # texts embedded at once
 
@@ -34,15 +39,16 @@ class Scorer(Protocol):
 
 
 class Embedder(Protocol):
-    """The part of `rbegir.model.model.Model` that evaluation needs."""
+    """The part of `rbegir.model.model.Model` that evaluation needs; encode_* may raise MismatchError."""
 
     def embed_queries(self, texts: pa.StringArray) -> npt.NDArray[np.float32]: ...
-
     def embed_keywords(self, texts: pa.StringArray) -> npt.NDArray[np.float32]: ...
+    def encode_queries(self, texts: pa.StringArray) -> Codes: ...
+    def encode_keywords(self, texts: pa.StringArray) -> Codes: ...
 
 
 class ModelScorer:
-    """Cosine of embeddings."""
+    """Cosine of embeddings; a corpus is searched by codes, as an index would, where the model has them."""
 
     def __init__(self, model: Embedder) -> None:
         self._model = model
@@ -54,6 +60,24 @@ class ModelScorer:
         return groups.scores(queries, keywords)
 
     def search(
+        self, queries: pa.StringArray, corpus: pa.StringArray, k: int, progress: Progress
+    ) -> Positions:
+        try:
+            asked = self._model.encode_queries(queries)
+            first = self._model.encode_keywords(corpus.slice(0, BATCH))
+        except MismatchError:  # float keywords, or planes without weights: their vectors are compared
+            return self._search_vectors(queries, corpus, k, progress)
+        parts = [first]
+        for start in range(BATCH, len(corpus), BATCH):
+            progress(start / len(corpus))
+            parts.append(self._model.encode_keywords(corpus.slice(start, BATCH)))
+        codes = Codes.concat(parts)
+        backend = CpuBackend(codes.n, codes.plane_count)
+        found = backend.search([Partition(pack(codes), len(codes))], asked.values(), k)
+        progress(1.0)
+        return found.positions
+
+    def _search_vectors(
         self, queries: pa.StringArray, corpus: pa.StringArray, k: int, progress: Progress
     ) -> Positions:
         vectors = unit(_embed(self._model.embed_queries, queries, 0, len(queries), lambda _: None))

@@ -4,21 +4,23 @@
 
     format, version       "rbegir-model", 1
     model                 the fields of ModelConfig
-    weights               bytes and crc32c of the file model.safetensors, header_crc32c of what precedes its data,
-                          tensors: the crc32c of each
-    fingerprint           32 hex digits: SHA-256 of `model` and the tensors' checksums; what an index remembers
+    weights               bytes and crc32c of the file model.safetensors, header_crc32c of what precedes its
+                          data, tensors: the crc32c of each
+    fingerprint           32 hex digits of SHA-256 over `model` and the tensors' checksums: what an index
+                          remembers
     …                     whatever the trainer adds
     crc32c                of all that precedes
 
-*Checking.* `read` checks every byte. `Checkpoint`, which searching uses, checks all of config.json, the size and
-the header at once and each tensor at its first use, so that the keyword tower's 200 MB are never touched by a
-process that encodes only queries; a flipped byte cannot go unnoticed in anything that is used. `verify` checks
-the rest on demand.
+*Checking.* `read` checks every byte. `Checkpoint`, which searching uses, checks all of config.json, the
+size and the header at once and each tensor at its first use, so that the keyword tower's 200 MB are never
+touched by a process that encodes only queries; a flipped byte cannot go unnoticed in anything that is used.
+`verify` checks the rest on demand.
 
-*Replacing.* Two files cannot be renamed at once, so the header of the weights carries the fingerprint, and the
-order is: write both as `*.new` and sync them, rename the weights, rename the config. Between the two renames the
-config that belongs to the weights is `config.json.new`, and readers look there when fingerprints differ. At every
-moment, killed or not, the directory holds a whole model: the old one or the new one.
+*Replacing.* Two files cannot be renamed at once, so the header of the weights carries the fingerprint, and
+the order is: write both as `*.new` and sync them, rename the weights, rename the config. Between the two
+renames the config that belongs to the weights is `config.json.new`, and readers look there when
+fingerprints differ. At every moment, killed or not, the directory holds a whole model: the old one or the
+new one.
 """
 
 from __future__ import annotations

@@ -3,13 +3,14 @@
 For each text, over its words w_1 … w_T:
 
     e_w = Σ_grams conv.weight[gram] = L | C | R                    cached: words repeat
-    f   = tanh(max_t  L(w_{t−1}) + C(w_t) + R(w_{t+1}) + bias)     then f = tanh(H f + b) for each hidden layer
+    f   = tanh(max_t  L(w_{t−1}) + C(w_t) + R(w_{t+1}) + bias)     then tanh(H f + b) for each hidden layer
     b⁰  = ρ(W f)
     b^t = b^{t−1} + (½)^t · ρ(R^{t−1}(f − tanh(B^{t−1} b^{t−1})))   for each further plane
 
 The products are small, so the time goes to fetching gram rows; that is why word vectors are cached, up to
 `CACHE_BYTES` for each thread. A text has the same bits in any batch, with any number of threads and on any
-instruction set (see `_native/tower_kernels.hpp`): an index can be filled on one machine and asked from another.
+instruction set (see `_native/tower_kernels.hpp`): an index can be filled on one machine and asked from
+another.
 """
 
 from __future__ import annotations

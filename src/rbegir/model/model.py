@@ -4,13 +4,13 @@
     codes = model.encode_keywords(["red shoes", "city maps"])      # Codes, what an index stores
     vectors = model.embed_queries(["shoes"])                       # float32 [count, n]
 
-On the CPU it needs NumPy and the native module alone. The weights are memory-mapped and each side is made at its
-first use, so a process that only searches pays for the query side: a few milliseconds. `device="cuda"` goes
-through torch, for bulk encoding.
+On the CPU it needs NumPy and the native module alone. The weights are memory-mapped and each side is made
+at its first use, so a process that only searches pays for the query side: a few milliseconds.
+`device="cuda"` goes through torch, for bulk encoding.
 
-A code is what search compares: planes worth 1, ½, ¼ … A float query side (m_5) is rounded to eight planes: the
-largest magnitude of a vector becomes 255, every dimension the nearest odd integer. Keywords of a float side, and
-planes that all weigh the same, have no such code; `embed_*` still gives their vectors.
+A code is what search compares: planes worth 1, ½, ¼ … A float query side (m_5) is rounded to eight planes:
+the largest magnitude of a vector becomes 255, every dimension the nearest odd integer. Keywords of a float
+side, and planes that all weigh the same, have no such code; `embed_*` still gives their vectors.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Model:
     def _encode(self, side: Side, texts: TextInput) -> Codes:
         if not self.config.residual_weights and planes_of(self.config, side) > 1:
             raise MismatchError(
-                "this model gives all its planes the same weight, and codes are compared with weights 1, ½, ¼ …",
+                "this model gives all its planes the same weight; codes are compared with weights 1, ½, ¼",
                 hint="use embed_queries and embed_keywords, or train with residual_weights on",
             )
         return Codes(self._encoder(side).planes(texts), self.n)
@@ -129,8 +129,9 @@ class Model:
             return self._encoder(side).vectors(texts)
         codes = Codes(self._encoder(side).planes(texts), self.n)
         if self.config.residual_weights:
-            return codes.values().astype(np.float32) / np.float32(2 ** (planes - 1))
-        return 2 * codes.signs().sum(axis=0, dtype=np.float32) - np.float32(planes)
+            return codes.values().astype(np.float32) * np.float32(0.5 ** (planes - 1))
+        ones: npt.NDArray[np.float32] = codes.signs().sum(axis=0, dtype=np.float32)
+        return 2 * ones - np.float32(planes)
 
     def _encoder(self, side: Side) -> Encoder:
         with self._lock:
@@ -147,7 +148,7 @@ class Model:
 
 
 def quantise(vectors: npt.NDArray[np.float32]) -> Codes:
-    """Eight planes of float vectors [count, n]: the largest magnitude becomes 255, each the nearest odd integer."""
+    """Eight planes of float vectors [count, n]: the largest magnitude is 255, each a nearest odd integer."""
     peak = np.abs(vectors).max(axis=1, keepdims=True, initial=0)  # [count, 1]
     scaled = vectors * (np.float32(255) / np.where(peak > 0, peak, 1))
     values = (

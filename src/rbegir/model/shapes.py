@@ -1,7 +1,7 @@
 """The tensors of a model: their names and shapes follow from the configuration, and from nothing else.
 
-All are float32, row-major, weights as [out, in]. V = 37³ + hash_buckets, c = conv, m = width, side is `query` or
-`keyword`; with `share_towers` conv and hidden layers are named `shared` instead.
+All are float32, row-major, weights as [out, in]. V = 37³ + hash_buckets, c = conv, m = width, side is
+`query` or `keyword`; with `share_towers` conv and hidden layers are named `shared` instead.
 
     {side}.conv.weight          [V, 3c]   columns: word before | the word | word after
     {side}.conv.bias            [c]
@@ -15,6 +15,8 @@ Every weight but the first has a bias [out] of the same name; without `bias` no 
 """
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -50,7 +52,7 @@ def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         shapes[f"{tower}.conv.weight"] = (VOCABULARY + config.hash_buckets, 3 * config.conv)
         if config.bias:
             shapes[f"{tower}.conv.bias"] = (config.conv,)
-        for i, (before, after) in enumerate(zip(widths[:-1], widths[1:], strict=True)):
+        for i, (before, after) in enumerate(pairwise(widths)):
             layers[f"{tower}.hidden.{i}"] = (after, before)
     for side in SIDES:
         if planes_of(config, side) == FLOAT:

@@ -2,12 +2,13 @@
 
     8 bytes      length of the header, little-endian
     header       JSON: name → {"dtype": "F32", "shape": […], "data_offsets": [first, last]}, and optionally
-                 "__metadata__": string → string; padded with spaces, so that the data start at a multiple of 64
+                 "__metadata__": string → string; padded with spaces, so that the data start at a
+                 multiple of 64
     data         the tensors end to end, offsets counted from here, no gaps
 
-The layout is that simple, so reading and writing it here costs less than a dependency, and reading can be strict:
-every number in the header is checked against the size of the file before any of it is used. Only F32 occurs in a
-model. The `safetensors` package reads these files, and its files are read here.
+The layout is that simple, so reading and writing it here costs less than a dependency, and reading can be
+strict: every number in the header is checked against the size of the file before any of it is used. Only
+F32 occurs in a model. The `safetensors` package reads these files, and its files are read here.
 """
 
 from __future__ import annotations

@@ -96,18 +96,28 @@ class Engine:
         if self._lanes is not None:
             self._lanes.shutdown()
 
-    def step(self, batch: StepBatch, *, lr_scale: float, progress: float) -> Tensor:
-        """Learn from one batch; the loss before the update, a scalar on the device."""
+    def step(
+        self, batch: StepBatch, *, lr_scale: float, progress: float, mark: Callable[[str], None] | None = None
+    ) -> Tensor:
+        """Learn from one batch; the loss before the update, a scalar on the device.
+
+        `mark` is told the name of each part of the step as it ends, for benchmarks.
+        """
+        mark = mark or (lambda part: None)
         self._prepare_estimators(progress)
         query, keyword = self._both(
             lambda: self._embed("query", batch.query), lambda: self._embed("keyword", batch.keyword)
         )
+        mark("forward")
         # The loss sees leaves, so that each side's backward pass is a graph of its own, for its own lane.
         leaves = Leaves.of(query, keyword)
         loss = self._one(lambda: self._loss(batch, leaves))
+        mark("loss")
         self._both(lambda: leaves.backward(query, "query"), lambda: leaves.backward(keyword, "keyword"))
+        mark("backward")
         sum_gradients(self.dense, (table.table for table in self.tables), self.share)
         self._update(lr_scale)
+        mark("update")
         self.steps += 1
         return loss
 

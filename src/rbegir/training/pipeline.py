@@ -13,13 +13,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import numpy as np
 
 from rbegir.training.batches import Chunk, HostBatch, Share, build
-
-T = TypeVar("T")
+from rbegir.training.data import ahead
 
 
 @dataclass(frozen=True)
@@ -37,17 +35,6 @@ class BatchPlan:
 def steps_in(pairs: int, batch_size: int) -> int:
     """Batches that a chunk of this many pairs is cut into."""
     return max(1, round(pairs / batch_size)) if pairs else 0
-
-
-def ahead(items: Iterable[T]) -> Iterator[T]:
-    """The same items, the next one always being made in a thread of its own."""
-    iterator = iter(items)
-    end = object()
-    with ThreadPoolExecutor(1, thread_name_prefix="rbegir-chunks") as pool:
-        waiting = pool.submit(next, iterator, end)
-        while (item := waiting.result()) is not end:
-            waiting = pool.submit(next, iterator, end)
-            yield item  # type: ignore[misc]
 
 
 def epoch_batches(

@@ -55,7 +55,24 @@ class TrainResult:
     pairs: int  # in an epoch
     valid_pairs: int
     pairs_per_s: float  # of the training steps of this process's run, validation and saving left out
+    gamma: float
     skipped: dict[str, int]  # rows of the file that were left out, by reason
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: the figures of the best epoch and of the run; None where there was no validation."""
+        best: dict[str, float] = next((e for e in self.history if e["epoch"] == self.best_epoch), {})
+        return {
+            "log_loss": best.get("log_loss"),
+            "roc_auc": best.get("roc_auc"),
+            "pairs_per_s": self.pairs_per_s,
+            "pairs": self.pairs,
+            "valid_pairs": self.valid_pairs,
+            "epochs": len(self.history),
+            "best_epoch": self.best_epoch,
+            "gamma": self.gamma,
+            "skipped": self.skipped,
+            "history": self.history,
+        }
 
 
 def train(pairs: str | Path | PairStream, **options: Any) -> Model:
@@ -120,9 +137,9 @@ def run(
         validation = None
         if valid is None:
             assert data.held_out is not None
-            validation = _validation(data.held_out, shape, "the pairs held out of the training file")
+            validation = _validation(data.held_out, shape, "the pairs held out for validation")
         elif valid is not False:
-            validation = _validation(next(buffers(reader(valid), MAX_PAIRS)), shape, str(valid))
+            validation = _validation(next(buffers(reader(valid), MAX_PAIRS)), shape, f"the pairs of {valid}")
         settings = settings.for_pairs(data.pairs)
         with torch.random.fork_rng(devices=[]), matmul_precision(chosen, settings):
             torch.manual_seed(settings.seed)
@@ -141,6 +158,7 @@ def run(
         pairs=data.pairs,
         valid_pairs=len(validation) if validation else 0,
         pairs_per_s=run.pairs_per_s,
+        gamma=engine.gamma_value,
         skipped=stream.skipped.to_dict(),
     )
 
@@ -225,7 +243,7 @@ class _Run:
             self.plan,
             position.epoch,
             skip=position.step,
-            threads=_builders(engine.device),
+            threads=batch_threads(engine.device),
         )
         for batch in batches:
             if min(batch.owned) > 0 or sum(batch.owned) > 1:
@@ -360,7 +378,7 @@ def matmul_precision(device: torch.device, settings: TrainConfig) -> Iterator[No
         torch.set_float32_matmul_precision(before)
 
 
-def _builders(device: torch.device) -> int:
+def batch_threads(device: torch.device) -> int:
     """Threads that build batches: a GPU trains faster than one thread can build."""
     return 1 if device.type == "cpu" else max(1, min(8, cpu_count() - 2))
 
@@ -377,7 +395,13 @@ def _check_trainable(data: Data) -> None:
 
 
 def _validation(pairs: pa.Table, shape: ModelConfig, what: str) -> Validation:
-    return Validation(pairs, hash_buckets=shape.hash_buckets, threads=cpu_count(), what=what)
+    distinct = len(pairs["keyword"].unique())
+    if distinct < 2:
+        raise InputError(
+            f"validation needs at least 2 different keywords, {what} have {distinct}",
+            hint="give more pairs, a file of validation pairs, or train without validation (--no-valid)",
+        )
+    return Validation(pairs, hash_buckets=shape.hash_buckets, threads=cpu_count())
 
 
 def _is_complete(out: Path, *, resume: bool) -> bool:
@@ -405,5 +429,6 @@ def _already_done(out: Path) -> TrainResult:
         pairs=training.get("pairs", 0),
         valid_pairs=0,
         pairs_per_s=0.0,
+        gamma=extra.get("gamma", 0.0),
         skipped={},
     )
