@@ -1,7 +1,7 @@
 """Writes the golden index of the current format version: python -m tests.golden.make DIRECTORY
 
-A golden index is committed once for each version of the format and never changed: every later rbegir must open
-it and find in it what was found when it was made.
+A golden index is committed once for each version of the format and never changed: every later rbegir must
+open it and find in it what was found when it was made.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from rbegir.index.store import Index
 
 def codes(count: int, planes: int, seed: int) -> Codes:
     """Codes by the arithmetic of splitmix64, the same on any machine for ever."""
-    state = np.arange(1, planes * count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed)
+    state = np.arange(1, planes * count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(
+        seed
+    )
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return Codes((state ^ (state >> np.uint64(31))).reshape(planes, count, 1), 64)
@@ -40,7 +42,9 @@ def make(path: Path) -> None:
                 "seen": pa.array([i * 86_400_000 for i in numbers], pa.timestamp("ms", tz="UTC")),
             }
             texts = [f"text {i}" for i in numbers]
-            index.add_codes(codes(len(numbers), 2, start), [f"id{i}" for i in numbers], attributes, texts=texts)
+            index.add_codes(
+                codes(len(numbers), 2, start), [f"id{i}" for i in numbers], attributes, texts=texts
+            )
             if stop == 70:
                 index.delete([f"id{i}" for i in range(0, 70, 6)])
                 index.compact()
