@@ -1,12 +1,16 @@
 # The native module, as Python sees it. Callers have checked their input: errors here are ValueError or TypeError.
+from typing import Any
+
 from typing_extensions import Buffer
 
 import numpy as np
 import numpy.typing as npt
 
 # checksum.cpp
-def crc32c(buffer: Buffer | npt.NDArray[np.float32], start: int = 0, portable: bool = False) -> int: ...
-def crc32c_blocks(buffer: Buffer, block: int, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]: ...
+def crc32c(buffer: Buffer | npt.NDArray[Any], start: int = 0, portable: bool = False) -> int: ...
+def crc32c_blocks(
+    buffer: Buffer | npt.NDArray[Any], block: int, indices: npt.NDArray[np.int64]
+) -> npt.NDArray[np.uint32]: ...
 
 # hash.cpp
 def hash_strings(
