@@ -163,6 +163,17 @@ def test_files_of_many_blocks(tmp_path: Path, kind: str, monkeypatch: pytest.Mon
     assert len(batches) > 5
 
 
+def test_head_reads_no_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rbegir.tables.source.BLOCK_BYTES", 200)
+    monkeypatch.setattr("rbegir.tables.delimited.BLOCK_BYTES", 200)
+    path = put(tmp_path / "p.tsv", b"query\tkeyword\n" + b"".join(b"q%d\tk\n" % i for i in range(500)))
+    stream = read_pairs(path)
+    for rows in (1, 7, 100, 500, 501):
+        table = stream.head(rows)
+        assert table["query"].to_pylist() == [f"q{i}" for i in range(min(rows, 500))]
+        assert (stream.skipped.read < 500) == (rows <= 100)
+
+
 @pytest.mark.parametrize(
     "kind", [pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary()]
 )
@@ -281,6 +292,73 @@ def test_strict_names_the_first_bad_row_of_several(tmp_path: Path) -> None:
         read_pairs(put(path, b"\n".join(lines)), strict=True).read_all()
     with pytest.raises(InputError, match="line 3: wrong number of fields"):
         read_pairs(put(path, b"query\tkeyword\nq\tk\nlone\n"), strict=True).read_all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(["q\tk", "q\tk", "lone", "a\tb\tc", ""]), max_size=60))
+def test_rows_keep_their_numbers(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
+    """Over many blocks, with malformed rows anywhere."""
+    path = tmp_path_factory.mktemp("numbers") / "p.tsv"
+    path.write_text("\n".join(["query\tkeyword", *lines]))
+    rows = [line for line in lines if line]
+    numbers: list[int] = []
+    malformed: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rbegir.tables.source.BLOCK_BYTES", 16)
+        patch.setattr("rbegir.tables.delimited.BLOCK_BYTES", 16)
+        source = source_module.open_source(path)
+        for block in source.blocks(["query"], lambda number, _: malformed.append(number)):
+            numbers += [block.numbers(i) for i in range(block.batch.num_rows)]
+    assert numbers == [i for i, row in enumerate(rows) if row == "q\tk"]
+    assert malformed == [i for i, row in enumerate(rows) if row != "q\tk"]
+    for i, row in enumerate(rows):
+        line = int(source.place(i).removeprefix("line "))
+        assert lines[line - 2] == row
+
+
+def reference_jsonl(content: bytes) -> tuple[list[tuple[str, str]], int]:
+    """What a JSONL file holds, line by line."""
+    good, bad = [], 0
+    for line in content.split(b"\n"):
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(line.decode())
+            query, keyword = found["query"], found["keyword"]
+            (query + keyword).encode()
+            if has_word(query) and has_word(keyword):
+                good.append((query, keyword))
+                continue
+        except (ValueError, TypeError, KeyError, AttributeError):
+            pass
+        bad += 1
+    return good, bad
+
+
+values = st.none() | st.text(max_size=3) | st.integers() | st.booleans()
+json_lines = st.one_of(
+    st.fixed_dictionaries({"query": st.text(max_size=5), "keyword": st.text(max_size=5)}).map(json.dumps),
+    st.dictionaries(st.sampled_from(["query", "keyword", "other"]), values).map(json.dumps),
+    st.sampled_from(["", " ", "{", "null", '{"query": "a", "keyword": "b"} x']),
+    st.just('{"query": "\\ud800", "keyword": "b"}'),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(json_lines, max_size=25), st.sampled_from([16, 100, 1 << 22]))
+def test_jsonl_agrees_with_plain_python(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str], block: int
+) -> None:
+    path = tmp_path_factory.mktemp("jsonl") / "p.jsonl"
+    content = "\n".join(['{"query": "first", "keyword": "row"}', *lines]).encode()
+    path.write_bytes(content)
+    good, bad = reference_jsonl(content)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rbegir.tables.source.BLOCK_BYTES", block)
+        stream = read_pairs(path)
+        assert pairs_of(stream) == good
+    assert stream.skipped.total == bad
+    assert stream.skipped.read == len(good) + bad
 
 
 def test_strict_counts_lines_through_quoted_newlines(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+# The native module, as Python sees it. Callers have checked their input: errors here are ValueError or TypeError.
 from typing_extensions import Buffer
 
 import numpy as np
@@ -29,6 +30,29 @@ class Texts:
 def tokenize(
     texts: Texts, buckets: int, threads: int
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]: ...
+
+# scan*.cpp
+def scan_isas() -> list[str]: ...
+def scan_search(
+    partitions: list[tuple[npt.NDArray[np.uint8], int, npt.NDArray[np.uint64] | None]],
+    values: npt.NDArray[np.int16],
+    k: int,
+    *,
+    planes: int,
+    threads: int,
+    isa: str,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]: ...
+def scan_rescore(
+    partitions: list[tuple[npt.NDArray[np.uint8], int, npt.NDArray[np.uint64] | None]],
+    values: npt.NDArray[np.int16],
+    positions: npt.NDArray[np.int64],
+    k: int,
+    *,
+    planes: int,
+    threads: int,
+    isa: str,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]: ...
+def read_sum(bytes: npt.NDArray[np.uint8], threads: int) -> int: ...
 
 # tower.cpp
 class Tower:

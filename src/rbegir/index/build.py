@@ -14,10 +14,16 @@ if TYPE_CHECKING:
     from rbegir.index.store import Index
 
 
-def fill(index: Index, batches: Iterable[pa.RecordBatch], segment_rows: int) -> None:
-    """Add all batches, `segment_rows` keywords a segment."""
+SEGMENT_ROWS = 1 << 20
+
+
+def fill(
+    index: Index, batches: Iterable[pa.RecordBatch], segment_rows: int = SEGMENT_ROWS, *, upsert: bool = False
+) -> int:
+    """Add all batches, `segment_rows` keywords at a time; returns how many."""
     if segment_rows < 1:
         raise InputError(f"segment_rows must be at least 1, got {segment_rows}")
+    added = 0
     for table in _tables(batches, segment_rows):
         if "text" not in table.column_names:
             raise InputError(
@@ -26,7 +32,9 @@ def fill(index: Index, batches: Iterable[pa.RecordBatch], segment_rows: int) -> 
         ids = table.column("id") if "id" in table.column_names else None
         others = [name for name in table.column_names if name not in ("text", "id")]
         attributes = {name: _missing_for_nan(table.column(name)) for name in others}
-        index.add(table.column("text"), ids, attributes)
+        put = index.upsert if upsert else index.add
+        added += len(put(table.column("text"), ids, attributes))
+    return added
 
 
 def _tables(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:

@@ -123,7 +123,7 @@ def read_manifest(directory: Path) -> Manifest:
         raise FileError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
     try:
         return _parse(file.meta)
-    except (_WrongError, TypeError, KeyError, ValueError) as error:
+    except (_WrongError, AttributeError, TypeError, KeyError, ValueError) as error:
         raise CorruptError(
             f"{path} is damaged: {error if isinstance(error, _WrongError) else 'it cannot be understood'}",
             hint="restore the index from a copy",

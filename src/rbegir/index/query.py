@@ -38,6 +38,8 @@ class Query:
     deny: pa.Array | None = None
     mode: str = "exact"
     planes: int | None = None
+    candidates: int | None = None
+    measure: bool = False
     per_thread: int = 256
     queue: int = 1
 
@@ -51,12 +53,15 @@ class Query:
         deny: Any = None,
         mode: str = "exact",
         planes: int | None = None,
+        candidates: int | None = None,
+        measure: bool = False,
         per_thread: int = 256,
         queue: int = 1,
     ) -> Query:
         """The same, or an error that names the argument."""
-        for name, value in (("k", k), ("per_thread", per_thread), ("queue", queue), ("planes", planes)):
-            if name == "planes" and value is None:
+        numbers = {"k": k, "per_thread": per_thread, "queue": queue, "planes": planes, "candidates": candidates}
+        for name, value in numbers.items():
+            if value is None and name in ("planes", "candidates"):
                 continue
             if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
                 raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
@@ -71,6 +76,8 @@ class Query:
             None if deny is None else check_ids(deny, "deny"),
             mode,
             planes,
+            candidates,
+            measure,
             per_thread,
             queue,
         )
@@ -95,7 +102,14 @@ class Searcher:
                 partitions, values, query.k, per_thread=query.per_thread, queue=query.queue
             )
         elif query.planes is not None:
-            found, recall = self._backend.search_progressive(partitions, values, query.k, planes=query.planes)
+            found, recall, _ = self._backend.search_progressive(
+                partitions,
+                values,
+                query.k,
+                planes=query.planes,
+                candidates=query.candidates,
+                measure=query.measure,
+            )
         else:
             found = self._backend.search(partitions, values, query.k)
         place = snapshot.place(numbers, found.positions.ravel())

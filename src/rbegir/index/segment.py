@@ -107,8 +107,10 @@ def write_segment(path: Path, sources: Sequence[Source], shape: Shape) -> Writte
 
     with FileWriter(path, Kind.SEGMENT) as writer:
         writer.begin("codes")
-        for codes in _regroup(source.table.codes(span) for source in sources for span in source.spans()):
-            writer.write(layout.pack(codes))
+        for plane in range(shape.planes):  # the layout keeps planes apart, so each is one pass
+            read_codes = (source.table.codes(span) for source in sources for span in source.spans())
+            for codes in _regroup(read_codes):
+                writer.write(layout.pack(Codes(codes.planes[plane : plane + 1], shape.n)))
         if not contiguous:
             _write_rows(writer, np.concatenate([s.table.rows(span) for s in sources for span in s.spans()]))
         specs: list[ColumnSpec] = []
@@ -172,6 +174,10 @@ class Segment:
     @property
     def types(self) -> dict[str, pa.DataType]:
         return {name: column.type for name, column in self._columns.items() if name != "id"}
+
+    @property
+    def id_type(self) -> str:
+        return str(self._columns["id"].type) if self.has_ids else "int64"
 
     def packed(self) -> npt.NDArray[np.uint8]:
         """The codes as a backend reads them, all checked at the first call."""

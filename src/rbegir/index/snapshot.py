@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rbegir.errors import CorruptError
+from rbegir.errors import CorruptError, MismatchError
 from rbegir.index import masks
 from rbegir.index.columns import type_named
 from rbegir.index.deletes import read_deletes
@@ -69,6 +69,7 @@ class Snapshot:
         self.manifest = manifest
         opened = {} if before is None else {(p.entry.file, p.entry.stamp): p.segment for p in before.parts}
         deletes: dict[str, File] = {}
+        expected = {**manifest.columns, "text": "string"}
         self.parts: list[Part] = []
         for entry in manifest.segments:
             segment = opened.get((entry.file, entry.stamp))
@@ -79,8 +80,10 @@ class Snapshot:
                     f"{segment.path} is damaged: it is not the segment that the manifest describes"
                 )
             for name, dtype in segment.types.items():
-                if name != "text" and manifest.columns.get(name) != str(dtype):
+                if str(dtype) != expected.get(name):
                     raise CorruptError(f"{segment.path} is damaged: column {name!r} is not in the manifest")
+            if segment.id_type != manifest.id_type:
+                raise CorruptError(f"{segment.path} is damaged: its ids are not {manifest.id_type}")
             if entry.deletes is not None and entry.deletes not in deletes:
                 path = directory / entry.deletes
                 deletes[entry.deletes] = File(path, Kind.DELETES, manifest.deletes[entry.deletes])
@@ -122,6 +125,9 @@ class Snapshot:
 
     def find(self, ids: pa.Array) -> Place:
         """Where each id lives now. An id has at most one live keyword."""
+        known = self.manifest.id_type
+        if len(ids) and known is not None and str(ids.type) != known:
+            raise MismatchError(f"ids are {ids.type}, the ids of this index are {known}")
         part = np.full(len(ids), -1, np.int64)
         position = np.full(len(ids), -1, np.int64)
         todo = np.arange(len(ids))

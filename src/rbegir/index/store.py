@@ -239,6 +239,7 @@ class Index:
         mode      "exact" (the default), or "paper": the published algorithm with its miss certificate
         per_thread, queue    of "paper": keywords a thread sees, and how many of them it may keep
         planes    search with this many planes first and refine the best with the others; recall is reported
+        candidates, measure    of `planes`: how many are refined; measure the recall instead of estimating it
         """
         return self._searcher.search(self._state(), codes, Query.check(k, **options))
 

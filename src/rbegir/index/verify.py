@@ -46,6 +46,6 @@ def _of_model(directory: Path) -> Iterator[FileError]:
     from rbegir.model.model import Model
 
     try:
-        Model.load(directory)
+        Model.load(directory).verify()
     except FileError as error:
         yield error

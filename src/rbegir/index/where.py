@@ -20,6 +20,7 @@ evaluated as Python. Errors point at the place.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple, NoReturn
@@ -43,10 +44,9 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _WORDS = {"and", "or", "not", "in", "is", "null", "true", "false"}
-_COMPARE = {
-    "=": "__eq__", "==": "__eq__", "!=": "__ne__", "<>": "__ne__",
-    "<": "__lt__", "<=": "__le__", ">": "__gt__", ">=": "__ge__",
-}  # fmt: skip
+_COMPARE = {"=": "__eq__", "!=": "__ne__", "<": "__lt__", "<=": "__le__", ">": "__gt__", ">=": "__ge__"}
+_SAME = {"==": "=", "<>": "!="}
+_TURN = str.maketrans("<>", "><")  # 3 < x is x > 3
 _EXAMPLE = "write for example: price < 10 and lang = 'en' and tag in ('a', 'b') and not sold"
 
 
@@ -128,8 +128,7 @@ class _Parser:
             if self._peek()[:2] == ("word", "not"):
                 self._take()
                 self._expect("word", "in")
-                found = ~self._in(left)
-                return found & pc.field(left.name).is_valid()
+                return ~self._in(left)
         if self._peek().kind == "op":
             return self._compare(left, self._take(), self._operand())
         if isinstance(left, _Column) and pa.types.is_boolean(left.type):
@@ -138,51 +137,74 @@ class _Parser:
 
     def _in(self, column: _Column) -> pc.Expression:
         self._expect("mark", "(")
-        values = [self._scalar(column, self._value())]
+        values = [self._value()]
         while self._accept("mark", ","):
-            values.append(self._scalar(column, self._value()))
+            values.append(self._value())
         self._expect("mark", ")")
-        try:
-            options = pa.array([v.as_py() for v in values], values[0].type)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):  # whole numbers and fractions in one list
-            options = pa.array([float(v.as_py()) for v in values], pa.float64())
-        if pa.types.is_floating(options.type) and not pa.types.is_floating(column.type):
-            return pc.field(column.name).cast(pa.float64()).isin(options) & pc.field(column.name).is_valid()
-        return pc.field(column.name).isin(options.cast(column.type)) & pc.field(column.name).is_valid()
+        scalars = [self._scalar(column, value) for value in values]
+        known = [scalar for scalar in scalars if isinstance(scalar, pa.Scalar)]  # others equal nothing
+        options = pa.array([scalar.as_py() for scalar in known], known[0].type if known else column.type)
+        field = pc.field(column.name)
+        if _family(column.type) == "number":
+            wide = pa.float64() if pa.types.is_floating(column.type) else _widest(column.type)
+            field, options = field.cast(wide), options.cast(wide)
+        return pc.if_else(field.is_valid(), field.isin(options), pa.scalar(None, pa.bool_()))
 
     def _compare(self, left: _Column | _Value, op: _Token, right: _Column | _Value) -> pc.Expression:
-        if isinstance(left, _Value) and isinstance(right, _Value):
-            self._fail("one side of a comparison must be a column", left.at)
         if isinstance(left, _Column) and isinstance(right, _Column):
             if _family(left.type) != _family(right.type):
                 self._fail(
                     f"{left.name} ({left.type}) and {right.name} ({right.type}) cannot be compared", op.at
                 )
-            sides = (pc.field(left.name), pc.field(right.name))
-        elif isinstance(left, _Column):
-            assert isinstance(right, _Value)
-            sides = (pc.field(left.name), pc.scalar(self._scalar(left, right)))
-        else:
-            assert isinstance(right, _Column)
-            sides = (pc.scalar(self._scalar(right, left)), pc.field(right.name))
-        return getattr(sides[0], _COMPARE[op.value])(sides[1])
+            return getattr(pc.field(left.name), _COMPARE[op.value])(pc.field(right.name))
+        if isinstance(left, _Column) and isinstance(right, _Value):
+            return self._against(left, op.value, right)
+        if isinstance(left, _Value) and isinstance(right, _Column):
+            return self._against(right, op.value.translate(_TURN), left)
+        return self._fail("one side of a comparison must be a column", left.at)
 
-    def _scalar(self, column: _Column, value: _Value) -> pa.Scalar:
-        """A value as something that compares with the column, or an error that says why it does not."""
+    def _against(self, column: _Column, op: str, value: _Value) -> pc.Expression:
+        """column op value, exactly: whole numbers are never rounded to compare them with a fraction."""
+        field = pc.field(column.name)
+        scalar = self._scalar(column, value)
+        if isinstance(scalar, pa.Scalar):
+            return getattr(field, _COMPARE[op])(pc.scalar(scalar))
+        below, above = scalar  # the neighbours of a number that the column cannot hold, None: there is none
+        if op in ("=", "!="):
+            return field == field if op == "!=" else field != field  # always or never, but for null
+        if op in ("<", "<="):
+            return field != field if below is None else field <= pc.scalar(below)
+        return field != field if above is None else field >= pc.scalar(above)
+
+    def _scalar(
+        self, column: _Column, value: _Value
+    ) -> pa.Scalar | tuple[pa.Scalar | None, pa.Scalar | None]:
+        """A value as something that compares with the column, or an error that says why it does not.
+
+        A number that a column of whole numbers cannot hold gives its neighbours that it can.
+        """
         raw, family = value.value, _family(column.type)
-        try:
-            if family == "time" and isinstance(raw, str):
+        if family == "time" and isinstance(raw, str):
+            try:
                 return pa.scalar(raw).cast(column.type)
-            if family == "text" and isinstance(raw, str):
-                return pa.scalar(raw, pa.string())
-            if family == "bool" and isinstance(raw, bool):
-                return pa.scalar(raw, pa.bool_())
-            if family == "number" and isinstance(raw, float):
-                return pa.scalar(raw, pa.float64())
-            if family == "number" and isinstance(raw, int) and not isinstance(raw, bool):
-                return pa.scalar(raw, pa.uint64() if column.type == pa.uint64() else pa.int64())
-        except (pa.ArrowInvalid, OverflowError):
-            pass  # said below: 'tomorrow' is no date, −1 is no unsigned number
+            except pa.ArrowInvalid:
+                self._fail(f"{column.name} is {column.type}, which {raw!r} is not", value.at)
+        if family == "text" and isinstance(raw, str):
+            return pa.scalar(raw, pa.string())
+        if family == "bool" and isinstance(raw, bool):
+            return pa.scalar(raw, pa.bool_())
+        if family == "number" and isinstance(raw, (int, float)) and not isinstance(raw, bool):
+            if pa.types.is_floating(column.type):
+                return pa.scalar(float(raw), pa.float64())
+            wide = _widest(column.type)
+            low, high = (0, 2**64 - 1) if wide == pa.uint64() else (-(2**63), 2**63 - 1)
+            below, above = math.floor(raw), math.ceil(raw)
+            if below == above and low <= below <= high:
+                return pa.scalar(below, wide)
+            return (
+                None if below < low else pa.scalar(min(below, high), wide),
+                None if above > high else pa.scalar(max(above, low), wide),
+            )
         return self._fail(f"{column.name} is {column.type}, which does not compare with {raw!r}", value.at)
 
     def _operand(self) -> _Column | _Value:
@@ -224,14 +246,14 @@ class _Parser:
             elif kind == "name" and raw.lower() in _WORDS:
                 tokens.append(_Token("word", raw.lower(), at))
             elif kind != "space":
-                tokens.append(_Token(kind, raw, at))
+                tokens.append(_Token(kind, _SAME.get(raw, raw), at))
             at = match.end()
         return [*tokens, _Token("end", "", len(self._text))]
 
     def _number(self, raw: str, at: int) -> int | float:
         whole = raw.lstrip("+-").isdecimal()
         value = (int(raw) if len(raw) <= 20 else 2**64) if whole else float(raw)
-        if abs(value) >= 2**64:
+        if abs(value) >= 2**64 and (whole or math.isinf(value)):
             self._fail(f"{raw[:40]} is too large a number", at)
         return value
 
@@ -264,6 +286,11 @@ class _Parser:
         raise FilterError(
             f"where cannot be understood at character {at + 1}: {what}: {around.strip()}", hint=hint
         )
+
+
+def _widest(dtype: pa.DataType) -> pa.DataType:
+    """The type in which whole numbers are compared."""
+    return pa.uint64() if dtype == pa.uint64() else pa.int64()
 
 
 def _family(dtype: pa.DataType) -> str:

@@ -69,7 +69,7 @@ class _StraightThroughVariant(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (inside,) = ctx.saved_tensors
-        return grad * inside
+        return torch.mul(grad, inside)
 
 
 class _AnnealingTanh(torch.autograd.Function):

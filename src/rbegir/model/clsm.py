@@ -1,26 +1,29 @@
 """The CLSM tower on sparse input: tri-letter grams → words → windows of three words → one vector.
 
     e_w = Σ_{grams of w} conv.weight[gram]            a word's vector, three parts of width c: L | C | R
-    a_t = L(w_{t−1}) + C(w_t) + R(w_{t+1})            the window around the t-th word; a missing neighbour adds 0
+    a_t = L(w_{t−1}) + C(w_t) + R(w_{t+1})            the window of the t-th word; missing neighbours add 0
     f   = tanh(max_t a_t + bias)                      and through the hidden layers, each tanh(H f + b)
 
-A convolution over three concatenated bags of grams is linear in each of its words, so a word's share of every
-window it takes part in is a sum of rows of one [V, 3c] table, computed once for each *unique* word of the batch.
-No vector as wide as the vocabulary exists anywhere. The bias is added after the maximum, which is the same
-number: it is constant over t.
+A convolution over three concatenated bags of grams is linear in each of its words, so a word's share of
+every window it takes part in is a sum of rows of one [V, 3c] table, computed once for each *unique* word of
+the batch. No vector as wide as the vocabulary exists anywhere. The bias is added after the maximum, which is
+the same number: it is constant over t.
 
 Gradients stay sparse as well. Both steps are hand-written autograd functions:
 
-- `gram_sum`: the gradient of the table touches only rows of grams in the batch. It is the transposed bag: for each
-  such gram, the sum over the words that hold it. `TowerBatch` carries that transposed order, made on the host,
-  so the backward pass is again one embedding bag (no atomics, no sort) and yields a coalesced row-sparse tensor.
-  The dense gradient of `nn.EmbeddingBag` would write 200 MB a side and step.
+- `gram_sum`: the gradient of the table touches only rows of grams in the batch. It is the transposed bag:
+  for each such gram, the sum over the words that hold it. `TowerBatch` carries that transposed order, made
+  on the host, so the backward pass is again one embedding bag (no atomics, no sort) and yields a coalesced
+  row-sparse tensor. The dense gradient of `nn.EmbeddingBag` would write 200 MB a side and step.
 - `window_max`: keeps the position of each maximum and sends the gradient to the three words of that window.
-  The [words, c] array of all windows is never stored. On a GPU both directions are one kernel (see `kernels.py`).
+  The [words, c] array of all windows is never stored. On a GPU both directions are one kernel (see
+  `kernels.py`).
 """
 
 from __future__ import annotations
 
+from functools import cache
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,8 +33,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from rbegir.model import kernels
 from rbegir.text.tokenizer import GramBatch
+
+INITIAL_STD = 0.05  # some 20 rows meet in a window: their sum starts well inside the linear part of tanh
 
 
 class TowerBatch(NamedTuple):
@@ -98,9 +102,9 @@ class _GramSum(torch.autograd.Function):
 class _Windows(NamedTuple):
     """The windows of a batch in time-major order: the first window of every text, then the second ones, …
 
-    Texts are sorted by length, longest first, so the t-th windows belong to the first `active[t]` texts of `order`:
-    a maximum over t is a loop over contiguous blocks. A window is a bag of two or three rows of the word vectors
-    seen as [3 · unique words, c]: row 3w is L(w), 3w + 1 is C(w), 3w + 2 is R(w).
+    Texts are sorted by length, longest first, so the t-th windows belong to the first `active[t]` texts of
+    `order`: a maximum over t is a loop over contiguous blocks. A window is a bag of two or three rows of the
+    word vectors seen as [3 · unique words, c]: row 3w is L(w), 3w + 1 is C(w), 3w + 2 is R(w).
     """
 
     order: Tensor  # [texts]
@@ -130,12 +134,12 @@ class _Windows(NamedTuple):
 
 
 def window_max_forward(words: Tensor, windows: _Windows) -> tuple[Tensor, Tensor]:
-    """(max over the windows of each text, which t it was as int16), both [texts, c] in the order of `windows`."""
+    """(max over the windows of each text, which t it was), both [texts, c] in the order of `windows`."""
     width = words.shape[1] // 3
     vectors = F.embedding_bag(
         windows.rows, words.view(-1, width), windows.offsets, mode="sum", include_last_offset=True
     )  # [windows, c]
-    blocks = vectors.split(windows.active)
+    blocks = torch.split(vectors, windows.active)
     best = blocks[0].clone() if blocks else vectors
     which = torch.zeros(best.shape, dtype=torch.int16, device=words.device)
     for t, block in enumerate(blocks[1:], start=1):
@@ -159,6 +163,8 @@ def window_max_backward(grad: Tensor, which: Tensor, windows: _Windows, count: i
 
 
 class _WindowMax(torch.autograd.Function):
+    """In torch operations, for CPUs and for GPUs without Triton."""
+
     @staticmethod
     def forward(ctx: Any, words: Tensor, batch: TowerBatch) -> Tensor:
         windows = _Windows.of(batch.text_offsets, batch.word_ids)
@@ -176,6 +182,46 @@ class _WindowMax(torch.autograd.Function):
         return window_max_backward(grad[ctx.windows.order], which, ctx.windows, ctx.count), None
 
 
+class _WindowMaxKernel(torch.autograd.Function):
+    """The same with the kernels of `kernels.py`."""
+
+    @staticmethod
+    def forward(ctx: Any, words: Tensor, batch: TowerBatch) -> Tensor:
+        from rbegir.model import kernels
+
+        best, where = kernels.window_max_forward(words, batch.text_offsets, batch.word_ids)
+        ctx.batch, ctx.count = batch, len(words)
+        ctx.save_for_backward(where)
+        return best
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        from rbegir.model import kernels
+
+        (where,) = ctx.saved_tensors
+        batch, count = ctx.batch, ctx.count
+        return kernels.window_max_backward(
+            grad.contiguous(), where, batch.text_offsets, batch.word_ids, count
+        ), None
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
+
+
+def window_max(words: Tensor, batch: TowerBatch) -> Tensor:
+    """max_t a_t of each text, from the vectors of the unique words.  [unique words, 3c] → [texts, c]"""
+    function = _WindowMaxKernel if words.is_cuda and _has_triton() else _WindowMax
+    return function.apply(words, batch)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def gram_sum(table: Tensor, batch: TowerBatch) -> Tensor:
+    """The vectors of the unique words of a batch: sums of rows of the table.  [V, 3c] → [unique words, 3c]"""
+    return _GramSum.apply(table, batch)  # type: ignore[no-any-return, no-untyped-call]
+
+
 class Conv(nn.Module):
     """The [V, 3c] gram table and its bias."""
 
@@ -186,9 +232,5 @@ class Conv(nn.Module):
 
     def forward(self, batch: TowerBatch) -> Tensor:
         """f of the paper before the hidden layers. Every text must have a word.  [texts, c]"""
-        words = _GramSum.apply(self.weight, batch)  # type: ignore[no-untyped-call]
-        pooled: Tensor = _WindowMax.apply(words, batch)  # type: ignore[no-untyped-call]
+        pooled = window_max(gram_sum(self.weight, batch), batch)
         return torch.tanh(pooled if self.bias is None else pooled + self.bias)
-
-
-INITIAL_STD = 0.05  # some 20 rows meet in a window: their sum starts well inside the linear part of tanh

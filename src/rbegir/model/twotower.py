@@ -4,12 +4,14 @@
                                                                  ├ cos(b_q, b_k)
     keyword text ─ conv ─ hidden ─ RBE (v rounds) or tanh ─ b_k ┘
 
-The two sides have the same shape and their own parameters; with `share_towers` conv and hidden layers exist once,
-under the name `shared`, and only the heads differ. The names in `state_dict()` are those of the checkpoint.
+The two sides have the same shape and their own parameters; with `share_towers` conv and hidden layers exist
+once, under the name `shared`, and only the heads differ. The names in `state_dict()` are those of the
+checkpoint.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -35,8 +37,7 @@ class _Part(nn.Module):
             self.conv = Conv(VOCABULARY + config.hash_buckets, config.conv, bias=config.bias)
             widths = (config.conv, *config.hidden)
             self.hidden = nn.ModuleList(
-                nn.Linear(before, after, bias=config.bias)
-                for before, after in zip(widths[:-1], widths[1:], strict=True)
+                nn.Linear(before, after, bias=config.bias) for before, after in pairwise(widths)
             )
         if planes == FLOAT:
             self.out = nn.Linear(config.width, config.n, bias=config.bias)
@@ -93,7 +94,7 @@ class TwoTower(nn.Module):
 
 
 def cosine(query: Tensor, keyword: Tensor) -> Tensor:
-    """Cosine similarity of each query with each keyword, in float32: [queries, n], [keywords, n] → [queries, keywords]."""
+    """Cosine similarity in float32: [queries, n], [keywords, n] → [queries, keywords]."""
     return unit(query) @ unit(keyword).T
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import csv
 import gzip
 import re
-from bisect import insort
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -55,7 +55,9 @@ class DelimitedSource:
                 raise
 
     def blocks(self, names: Sequence[str], malformed: Malformed, *, others: bool = False) -> Iterator[Block]:
-        bad: list[int] = []  # numbers of malformed rows, in file order; the header is row 1 for Arrow
+        bad: list[
+            int
+        ] = []  # numbers of malformed rows from `start` on, ascending; Arrow's row 1 is the header
         last = _MARKER + self._delimiter * len(self.columns)
         ended = False
 
@@ -64,7 +66,7 @@ class DelimitedSource:
             if row.text == last:
                 ended = True
             else:
-                insort(bad, row.number - 2)
+                bad.append(row.number - 2)
                 malformed(row.number - 2, WRONG_FIELDS)
             return "skip"
 
@@ -77,7 +79,8 @@ class DelimitedSource:
                         broken = pc.replace_substring(batch.column(name), _MARKER.encode(), b"\xff")
                         batch = batch.set_column(batch.schema.get_field_index(name), name, broken)
                 yield Block(batch, partial(_number, bad, start), stream.done)
-                start += batch.num_rows
+                start = _number(bad, start, batch.num_rows)
+                del bad[: bisect_left(bad, start)]
         if not ended:
             raise InputError(
                 f"{self.path} opens a quote that is never closed", hint='write a quote inside a field as ""'
@@ -144,10 +147,10 @@ class _Utf8:
 
 
 def _number(bad: list[int], start: int, position: int) -> int:
-    """The number of a well-formed row: the good ones before it, and the malformed ones (`bad`, in order)."""
-    good = start + position
-    for number in bad:
-        if number > good:
+    """The number of the well-formed row at a position from `start` on; malformed ones are passed over."""
+    number = start + position
+    for other in bad:
+        if other > number:
             break
-        good += 1
-    return good
+        number += 1
+    return number

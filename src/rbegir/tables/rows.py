@@ -151,6 +151,17 @@ class Stream:
         """All good rows at once."""
         return pa.Table.from_batches(list(self))
 
+    def head(self, rows: int) -> pa.Table:
+        """The first good rows; no more of the file is read than they take."""
+        batches: list[pa.RecordBatch] = []
+        missing = rows
+        for batch in self:
+            batches.append(batch.slice(0, missing))
+            missing -= batches[-1].num_rows
+            if missing <= 0:
+                break
+        return pa.Table.from_batches(batches)
+
     def count(self) -> int:
         """How many good rows there are; reads the whole file."""
         return sum(batch.num_rows for batch in self)

@@ -1,16 +1,17 @@
 """From tokenised pairs to the arrays of one training step.
 
-A `Chunk` is as many pairs as the shuffle buffer holds, tokenised once: every distinct query and keyword text, every
-distinct word, and each pair as two text numbers. A batch is then cut out of it with vectorised NumPy alone:
+A `Chunk` is as many pairs as the shuffle buffer holds, tokenised once: every distinct query and keyword
+text, every distinct word, and each pair as two text numbers. A batch is then cut out of it with vectorised
+NumPy alone:
 
     pairs → texts → words (dropout here) → distinct words of the batch → their grams → the transposed bag
 
-All the arrays of a batch live in one int32 buffer, each aligned to 64 bytes, so that a step needs a single copy
-from (pinned) host memory to the device; there the arrays are views of the copy.
+All the arrays of a batch live in one int32 buffer, each aligned to 64 bytes, so that a step needs a single
+copy from (pinned) host memory to the device; there the arrays are views of the copy.
 
-Everything random is a function of (seed, epoch, step) and of the pair's place in the batch: no state is carried
-from batch to batch. Batches can be built by several threads in any order, a resumed run skips to its step, and
-each of several processes can build its share of a batch and nothing else.
+Everything random is a function of (seed, epoch, step) and of the pair's place in the batch: no state is
+carried from batch to batch. Batches can be built by several threads in any order, a resumed run skips to its
+step, and each of several processes can build its share of a batch and nothing else.
 """
 
 from __future__ import annotations
@@ -137,7 +138,8 @@ def cut(
 ) -> GramBatch:
     """The gram batch of some texts of a larger one, each word left out with probability `dropout`.
 
-    A text keeps at least one word. The draw depends on `key`, the text's number in `places` and the word's place.
+    A text keeps at least one word. The draw depends on `key`, the text's number in `places` and the word's
+    place.
     """
     positions, lengths = _ragged(texts.text_offsets, items)
     words = texts.word_ids[positions]  # [words]
@@ -148,7 +150,9 @@ def cut(
         draw = uniform(key, places[owner] * 65536 + within)
         keep = draw >= dropout
         kept = np.bincount(owner[keep], minlength=len(items))
-        rescued = np.flatnonzero((kept == 0)[owner] & (within == 0))  # first word of a text that would be empty
+        rescued = np.flatnonzero(
+            (kept == 0)[owner] & (within == 0)
+        )  # first word of a text that would be empty
         keep[rescued] = True
         words, lengths = words[keep], np.maximum(kept, 1)
     present = np.zeros(len(texts.gram_offsets) - 1, dtype=np.bool_)
@@ -189,7 +193,9 @@ def build(
     groups = group(query, keyword, negatives=negatives, rng=rng)
     bounds = share.bounds(len(pairs))
     low, high = int(bounds[share.rank]), int(bounds[share.rank + 1])
-    owners = np.searchsorted(groups.first, bounds)  # a distinct keyword belongs to the process of its first pair
+    owners = np.searchsorted(
+        groups.first, bounds
+    )  # a distinct keyword belongs to the process of its first pair
     first = groups.first[owners[share.rank] : owners[share.rank + 1]]
     mine = (groups.known_rows >= low) & (groups.known_rows < high)
     weight = chunk.weight[pairs] / chunk.weight[pairs].sum()

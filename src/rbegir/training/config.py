@@ -1,7 +1,8 @@
 """How a model is trained: one small frozen record, and the two recipes.
 
-`default` is tuned for recall and AUC on unseen keywords; `paper` is the published setting (10 negatives by cross
-sampling, fixed γ, no word dropout). Settings that depend on the amount of data are None until it is known:
+`default` is tuned for recall and AUC on unseen keywords; `paper` is the published setting (10 negatives by
+cross sampling, fixed γ, no word dropout). Settings that depend on the amount of data are None until it is
+known:
 
     batch_size   the power of two nearest to pairs / 100, from 1,024 to 16,384
     epochs       5 up to half a million pairs, else 10
@@ -32,13 +33,21 @@ class TrainConfig:
     negatives: Literal["in_batch"] | int = "in_batch"
     gamma: float | Literal["learned"] = "learned"
     word_dropout: float = 0.1
-    patience: int | None = None  # epochs without a better validation AUC before stopping; None: never stop early
+    patience: int | None = (
+        None  # epochs without a better validation AUC before stopping; None: never stop early
+    )
     precision: Precision = "auto"
     seed: int = 0
     buffer_pairs: int = 4_000_000  # shuffled together, held in memory
 
     def __post_init__(self) -> None:
-        for name, low in (("epochs", 1), ("batch_size", 2), ("patience", 1), ("buffer_pairs", 2), ("seed", 0)):
+        for name, low in (
+            ("epochs", 1),
+            ("batch_size", 2),
+            ("patience", 1),
+            ("buffer_pairs", 2),
+            ("seed", 0),
+        ):
             value = getattr(self, name)
             optional = name in ("epochs", "batch_size", "patience")
             if not ((optional and value is None) or (_is_int(value) and value >= low)):
@@ -67,6 +76,14 @@ class TrainConfig:
         return asdict(self)
 
 
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
 RECIPES: dict[str, TrainConfig] = {
     "default": TrainConfig(),
     "paper": TrainConfig(negatives=10, gamma=10.0, word_dropout=0.0),
@@ -80,13 +97,7 @@ def recipe(name: str, **changes: Any) -> TrainConfig:
     known = {field.name for field in fields(TrainConfig)}
     unknown = sorted(set(changes) - known)
     if unknown:
-        raise InputError(f"unknown training settings: {', '.join(unknown)}", hint=f"known: {', '.join(sorted(known))}")
+        raise InputError(
+            f"unknown training settings: {', '.join(unknown)}", hint=f"known: {', '.join(sorted(known))}"
+        )
     return replace(RECIPES[name], **{key: value for key, value in changes.items() if value is not None})
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

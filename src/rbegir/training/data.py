@@ -1,8 +1,9 @@
 """Pairs as chunks of the shuffle buffer's size, and the pairs held out of them for validation.
 
-A first pass (`survey`) counts the pairs and finds the keywords that validation keeps for itself. If everything fits
-into the buffer, its one chunk stays in memory, tokenised, and no epoch reads the file again; a larger file is
-streamed chunk by chunk in every epoch, the next one being read and tokenised while the current one trains.
+A first pass (`survey`) counts the pairs and finds the keywords that validation keeps for itself. If
+everything fits into the buffer, its one chunk stays in memory, tokenised, and no epoch reads the file again;
+a larger file is streamed chunk by chunk in every epoch, the next ones being read and tokenised while the
+current one trains.
 
 Pairs are shuffled within a chunk and chunks keep the file's order: a sorted file much larger than the buffer
 should be shuffled once beforehand.
@@ -11,6 +12,8 @@ should be shuffled once beforehand.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +27,7 @@ from rbegir.training.pairs import PairStream
 from rbegir.training.split import VALID_SHARE, positions
 
 BUFFER_BYTES = 1 << 30  # of text, whatever the number of pairs
+T = TypeVar("T")
 FEW = 20  # keywords that validation asks for where the hash share is smaller
 
 
@@ -52,7 +56,7 @@ class Data:
         """Count, hold out, and keep the chunk if there is only one."""
         kept: list[pa.RecordBatch] = []
         first: pa.Table | None = None
-        for table in _buffers(self._stream, self._buffer):
+        for table in buffers(self._stream, self._buffer):
             notify(self._stream.progress)
             if hold_out:
                 held = _held_out(table["keyword"], few=FEW if self._held is None else 0)
@@ -80,13 +84,24 @@ class Data:
         if self._only is not None:
             yield self._only
             return
-        for table in _buffers(self._stream, self._buffer):
+        for table in ahead(buffers(self._stream, self._buffer)):
             if self._held is not None:
                 table = table.filter(pc.invert(pc.is_in(table["keyword"], value_set=self._held)))
             yield tokenize_pairs(table, self._hash_buckets, self._threads)
 
 
-def _buffers(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
+def ahead(items: Iterable[T]) -> Iterator[T]:
+    """The same items, the next one always being made in a thread of its own."""
+    iterator = iter(items)
+    end = object()
+    with ThreadPoolExecutor(1, thread_name_prefix="rbegir-ahead") as pool:
+        waiting = pool.submit(next, iterator, end)
+        while (item := waiting.result()) is not end:
+            waiting = pool.submit(next, iterator, end)
+            yield item  # type: ignore[misc]
+
+
+def buffers(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
     """Tables of up to `rows` rows and BUFFER_BYTES bytes."""
     waiting: list[pa.RecordBatch] = []
     count = size = 0
@@ -115,15 +130,17 @@ def _held_out(keywords: pa.ChunkedArray, few: int) -> pa.Array:
 
 def tokenize_pairs(table: pa.Table, hash_buckets: int, threads: int) -> Chunk:
     """Tokenise the distinct texts of a table of pairs."""
-    sides: list[tuple[GramBatch, Ints]] = []
-    for name in ("query", "keyword"):
+
+    def side(name: str) -> tuple[GramBatch, Ints]:
         encoded = table[name].combine_chunks().dictionary_encode()
-        if isinstance(encoded, pa.ChunkedArray):
-            encoded = encoded.combine_chunks()
         texts = tokenize(encoded.dictionary, hash_buckets=hash_buckets, threads=threads)
-        sides.append((texts, encoded.indices.to_numpy(zero_copy_only=False).astype(np.int32)))
+        return texts, encoded.indices.to_numpy().astype(np.int32, copy=False)
+
+    with ThreadPoolExecutor(2, thread_name_prefix="rbegir-tokenize") as pool:
+        (query_texts, query), (keyword_texts, keyword) = pool.map(side, ("query", "keyword"))
     weight: npt.NDArray[np.float32] = table["weight"].to_numpy()
-    (query_texts, query), (keyword_texts, keyword) = sides
-    empty = (np.diff(query_texts.text_offsets) == 0)[query] | (np.diff(keyword_texts.text_offsets) == 0)[keyword]
+    empty = (np.diff(query_texts.text_offsets) == 0)[query] | (np.diff(keyword_texts.text_offsets) == 0)[
+        keyword
+    ]
     assert not empty.any()  # the readers refuse texts without a letter or digit
     return Chunk(query_texts, keyword_texts, query, keyword, weight)

@@ -1,13 +1,13 @@
 """Several processes, one batch: started by torchrun, one process a GPU (or on CPUs, with gloo).
 
-Each process takes its share of the pairs of every batch and of the distinct keywords, embeds them, and compares
-its queries with the keywords of all. The sum over processes of losses and gradients is then that of one process with
-the whole batch, because pair weights sum to 1 over all of them.
+Each process takes its share of the pairs of every batch and of the distinct keywords, embeds them, and
+compares its queries with the keywords of all. The sum over processes of losses and gradients is then that of
+one process with the whole batch, because pair weights sum to 1 over all of them.
 
-    keywords   gathered with a gradient: what the other processes' losses say about a keyword comes back to its owner
+    keywords   gathered with a gradient: what all losses say about a keyword comes back to its owner
     heads      one all-reduce of all small gradients laid end to end
-    tables     one all-reduce of a dense [V, 3c] gradient each. Gathering the touched rows of every process would
-               move more from three processes on: most of them are the same frequent grams
+    tables     one all-reduce of a dense [V, 3c] gradient each. Gathering the touched rows of each process
+               would move more from three processes on: most are the same frequent grams
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rbegir.training.batches import Share
 
 @contextmanager
 def processes(device: torch.device) -> Iterator[Share]:
-    """This process's share of the work; joins and leaves the group that torchrun describes, if there is one."""
+    """This process's share of the work; joins and leaves the group of torchrun, if there is one."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1 or dist.is_initialized():
         yield Share(dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else Share()
@@ -54,7 +54,7 @@ class _Gather(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         total = grad.contiguous().clone()
         dist.all_reduce(total)
-        return total.split(ctx.owned)[ctx.rank], None, None
+        return torch.split(total, ctx.owned)[ctx.rank], None, None
 
 
 def gather(mine: Tensor, owned: tuple[int, ...], share: Share) -> Tensor:
@@ -71,11 +71,9 @@ def sum_gradients(dense: Iterable[nn.Parameter], tables: Iterable[nn.Parameter],
         return
     parameters = list(dense)
     # a process whose share is empty has no gradients: it adds zeros
-    flat = torch.cat(
-        [(p.grad if p.grad is not None else torch.zeros_like(p)).flatten() for p in parameters]
-    )
+    flat = torch.cat([(p.grad if p.grad is not None else torch.zeros_like(p)).flatten() for p in parameters])
     dist.all_reduce(flat)
-    for parameter, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+    for parameter, part in zip(parameters, torch.split(flat, [p.numel() for p in parameters]), strict=True):
         parameter.grad = part.view_as(parameter)
     for table in tables:
         total = torch.zeros_like(table) if table.grad is None else table.grad.to_dense()
@@ -85,7 +83,9 @@ def sum_gradients(dense: Iterable[nn.Parameter], tables: Iterable[nn.Parameter],
         dist.all_reduce(total)
         dist.all_reduce(touched)
         rows = touched.nonzero().T  # [1, touched]
-        table.grad = torch.sparse_coo_tensor(rows, total[rows[0]], table.shape, is_coalesced=True, check_invariants=False)
+        table.grad = torch.sparse_coo_tensor(
+            rows, total[rows[0]], table.shape, is_coalesced=True, check_invariants=False
+        )
 
 
 def sum_scalar(value: Tensor, share: Share) -> Tensor:

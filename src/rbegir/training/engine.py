@@ -1,8 +1,8 @@
 """One training step: two towers forward, one loss, two towers backward, the update.
 
-The two sides meet in the loss alone. On a CPU each side therefore has a thread (a lane) of its own, with half of the
-cores: two barriers a step instead of one an operation, which also stands being disturbed by other programs. On a
-GPU there is one lane and the kernels queue up behind each other.
+The two sides meet in the loss alone. On a CPU each side therefore has a thread (a lane) of its own, with
+half of the cores: two barriers a step instead of one an operation, which also stands being disturbed by
+other programs. On a GPU there is one lane and the kernels queue up behind each other.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from rbegir.training.loss import Baseline, Gamma, group_loss, score_function_ter
 from rbegir.training.optim import RowRMS
 
 INITIAL_GAMMA = 10.0
-A, B = TypeVar("A"), TypeVar("B")
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 def cpu_count() -> int:
@@ -67,8 +68,11 @@ class Engine:
         self.model = model.to(device).train()
         self.config, self.device, self.share = config, device, share
         learned = config.gamma == "learned"
-        self.gamma = Gamma(INITIAL_GAMMA if config.gamma == "learned" else config.gamma, learned=learned).to(device)
-        self.tables = [RowRMS(table) for table in model.table_parameters()]
+        self.gamma = Gamma(INITIAL_GAMMA if config.gamma == "learned" else config.gamma, learned=learned).to(
+            device
+        )
+        distinct = share.world > 1 or not model.config.share_towers
+        self.tables = [RowRMS(table, distinct=distinct) for table in model.table_parameters()]
         in_tables = {id(table.table) for table in self.tables}
         self.dense = [p for p in model.parameters() if id(p) not in in_tables]
         self.dense += [p for p in self.gamma.parameters() if p.requires_grad]
@@ -84,22 +88,36 @@ class Engine:
             else None
         )
 
+    @property
+    def gamma_value(self) -> float:
+        return float(self.gamma().detach())
+
     def close(self) -> None:
         if self._lanes is not None:
             self._lanes.shutdown()
 
-    def step(self, batch: StepBatch, *, lr_scale: float, progress: float) -> Tensor:
-        """Learn from one batch; the loss before the update, a scalar on the device."""
+    def step(
+        self, batch: StepBatch, *, lr_scale: float, progress: float, mark: Callable[[str], None] | None = None
+    ) -> Tensor:
+        """Learn from one batch; the loss before the update, a scalar on the device.
+
+        `mark` is told the name of each part of the step as it ends, for benchmarks.
+        """
+        mark = mark or (lambda part: None)
         self._prepare_estimators(progress)
         query, keyword = self._both(
             lambda: self._embed("query", batch.query), lambda: self._embed("keyword", batch.keyword)
         )
+        mark("forward")
         # The loss sees leaves, so that each side's backward pass is a graph of its own, for its own lane.
         leaves = Leaves.of(query, keyword)
         loss = self._one(lambda: self._loss(batch, leaves))
+        mark("loss")
         self._both(lambda: leaves.backward(query, "query"), lambda: leaves.backward(keyword, "keyword"))
+        mark("backward")
         sum_gradients(self.dense, (table.table for table in self.tables), self.share)
         self._update(lr_scale)
+        mark("update")
         self.steps += 1
         return loss
 
@@ -128,7 +146,9 @@ class Engine:
         for number, head in enumerate(self._heads):
             head.slope = slope_at(progress)
             if head.estimator == "stochastic":
-                seed = ((self.config.seed * 1_000_003 + self.steps) * 2 + number) * self.share.world + self.share.rank
+                seed = (
+                    (self.config.seed * 1_000_003 + self.steps) * 2 + number
+                ) * self.share.world + self.share.rank
                 head.generator = torch.Generator(self.device).manual_seed(seed % 2**63)
 
     def _embed(self, side: Side, batch: TowerBatch) -> Embedding:

@@ -1,19 +1,19 @@
 """Sample groups: for each clicked pair of a batch, the keywords that its query is compared with.
 
-The paper's unit of training is a group S of one positive and several negatives, the negatives taken from the other
-pairs of the batch (cross sampling). Two ways to choose them:
+The paper's unit of training is a group S of one positive and several negatives, the negatives taken from the
+other pairs of the batch (cross sampling). Two ways to choose them:
 
 - in batch (default): every other keyword of the batch is a negative. One matrix product gives all of them.
 - a fixed number (paper: 10), drawn at random from those.
 
-A batch holds the same keyword more than once, and the same query with more than one keyword. Neither may turn a
-true positive into a negative, so
+A batch holds the same keyword more than once, and the same query with more than one keyword. Neither may
+turn a true positive into a negative, so
 
-- a group is made of *distinct* keywords: column j of the scores is the j-th distinct keyword of the batch, and
-  `target[i]` is the column of pair i. A duplicate has no column of its own, nothing has to be masked, and its tower
-  runs once;
-- for a query that occurs with several keywords, (`known_rows`, `known_columns`) lists the other positives: they are
-  excluded from its group.
+- a group is made of *distinct* keywords: column j of the scores is the j-th distinct keyword of the batch,
+  and `target[i]` is the column of pair i. A duplicate has no column of its own, nothing has to be masked,
+  and its tower runs once;
+- for a query that occurs with several keywords, (`known_rows`, `known_columns`) lists the other positives:
+  they are excluded from its group.
 
 Identity is that of the text: `query` and `keyword` are integers, equal where the texts are equal.
 """
@@ -38,7 +38,9 @@ class Groups(NamedTuple):
     negatives: Ints  # [pairs, count] columns of drawn negatives; [pairs, 0] for in-batch negatives
 
 
-def group(query: Ints, keyword: Ints, *, negatives: int = 0, rng: np.random.Generator | None = None) -> Groups:
+def group(
+    query: Ints, keyword: Ints, *, negatives: int = 0, rng: np.random.Generator | None = None
+) -> Groups:
     """Groups of the pairs (query[i], keyword[i]); `negatives` = 0 means all other keywords of the batch."""
     _, index, inverse = np.unique(keyword, return_index=True, return_inverse=True)
     order = np.argsort(index)  # distinct keywords in order of first occurrence
@@ -78,16 +80,18 @@ def _draw(
 ) -> Ints:
     """`count` columns a pair, drawn with replacement, none of them a positive of the pair's query.
 
-    A draw that hits a positive moves on to the next column until it hits none. Where every keyword of the batch is a
-    positive of the query there is nothing to draw: the group is then copies of the pair's own keyword, whose loss
-    has no gradient.
+    A draw that hits a positive moves on to the next column until it hits none. Where every keyword of the
+    batch is a positive of the query there is nothing to draw: the group is then copies of the pair's own
+    keyword, whose loss has no gradient.
     """
     drawn = rng.integers(0, columns, size=(len(target), count), dtype=np.int32)
     taken = np.sort(
-        np.concatenate([
-            np.arange(len(target), dtype=np.int64) * columns + target,
-            known_rows.astype(np.int64) * columns + known_columns,
-        ])
+        np.concatenate(
+            [
+                np.arange(len(target), dtype=np.int64) * columns + target,
+                known_rows.astype(np.int64) * columns + known_columns,
+            ]
+        )
     )
     base = np.arange(len(target), dtype=np.int64)[:, None] * columns
     hit = np.zeros(drawn.shape, dtype=np.bool_)

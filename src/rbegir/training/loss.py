@@ -2,15 +2,16 @@
 
     P(S) = exp(γ cos(b_q, b_k⁺)) / Σ_{k ∈ S} exp(γ cos(b_q, b_k))        loss = −Σ_S w_S log P(S),  Σ w = 1
 
-γ is a fixed number or learned (as its logarithm, so that it stays positive). Scores are float32 whatever the towers
-run in: γ ≈ 20 times a cosine in bfloat16 would be off by 0.1.
+γ is a fixed number or learned (as its logarithm, so that it stays positive). Scores are float32 whatever the
+towers run in: γ ≈ 20 times a cosine in bfloat16 would be off by 0.1.
 
-With in-batch negatives the scores are a [pairs, columns] matrix, a gigabyte for 16,384 pairs, and its passes through
-memory are most of the cost of a step on a GPU. Three facts cut them down:
+With in-batch negatives the scores are a [pairs, columns] matrix, a gigabyte for 16,384 pairs, and its passes
+through memory are most of the cost of a step on a GPU. Three facts cut them down:
 
-- a cosine is at most 1, so exp(γ cos − γ) cannot overflow and the softmax needs no search for the row maximum;
-- the gradient of the loss is known as soon as the row sums are, so it is computed together with the loss, block by
-  block of rows, and the matrix is never kept for a backward pass:
+- a cosine is at most 1, so exp(γ cos − γ) cannot overflow and the softmax needs no search for the row
+  maximum;
+- the gradient of the loss is known as soon as the row sums are, so it is computed together with the loss,
+  block by block of rows, and the matrix is never kept for a backward pass:
       E = exp(Q Kᵀ − γ),  s = E 1                     Q = γ · unit queries, K = unit keywords
       ∂Q = (w/s) ∘ (E K) − w ∘ K[target]              ∂K = Eᵀ ((w/s) ∘ Q) − Σ_i w_i Q_i at row target_i
 - the division by s is applied to the [pairs, n] products, not to E.
@@ -42,7 +43,7 @@ class Gamma(nn.Module):
 
 
 class _InBatch(torch.autograd.Function):
-    """(Σ w_i loss_i, the losses without gradient) for scaled queries [pairs, n] and unit keywords [columns, n]."""
+    """(Σ w_i loss_i, the losses) for scaled queries [pairs, n] and unit keywords [columns, n]."""
 
     @staticmethod
     def forward(
@@ -88,9 +89,9 @@ def group_loss(
 ) -> tuple[Tensor, Tensor]:
     """(the loss, −log P(S) of each pair without gradient).
 
-    query [pairs, n] and keyword [columns, n] are embeddings of any length; target int64 [pairs] the column of the
-    positive, known int64 [2, any] (row, column) of further positives to leave out, negatives int64 [pairs, count]
-    columns to compare with (count 0: all), weight float32 [pairs].
+    query [pairs, n] and keyword [columns, n] are embeddings of any length; target int64 [pairs] the column
+    of the positive, known int64 [2, any] (row, column) of further positives to leave out, negatives int64
+    [pairs, count] columns to compare with (count 0: all), weight float32 [pairs].
     """
     scaled, other = unit(query) * gamma, unit(keyword)
     if not negatives.shape[1]:
@@ -102,7 +103,7 @@ def group_loss(
 
 
 class Baseline:
-    """A running mean of the loss: what the stochastic estimator compares an outcome with to have less variance.
+    """A running mean of the loss, with which the stochastic estimator compares an outcome for less variance.
 
     Any number that does not depend on the outcome leaves the gradient unbiased, since E[∂ log P] = 0.
     """
@@ -122,9 +123,9 @@ def score_function_term(
 ) -> Tensor:
     """The term whose gradient is that of the stochastic bits; its value means nothing.
 
-    The bits of a query enter the loss of its own pair only: its factor is that loss less the baseline (`advantage`).
-    Those of a keyword enter every loss of the batch: their factor is the whole loss less the baseline (`total`).
-    query, keyword: log P of the rows, None for a side without stochastic bits.
+    The bits of a query enter the loss of its own pair only: its factor is that loss less the baseline
+    (`advantage`). Those of a keyword enter every loss of the batch: their factor is the whole loss less the
+    baseline (`total`). query, keyword: log P of the rows, None for a side without stochastic bits.
     """
     term = advantage.new_zeros(())
     if query is not None:

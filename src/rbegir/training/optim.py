@@ -1,17 +1,18 @@
 """The update of the gram tables: only rows that a batch touches, one step size a row.
 
-A table is [V, 3c], 50 million numbers a side, and a batch of 1,024 pairs touches 6 % of its rows (16,384 pairs: 16 %).
-Dense Adam would move 1.4 GB a side and step; this moves the touched rows of the table and nothing else of that size:
+A table is [V, 3c], 50 million numbers a side, and a batch of 1,024 pairs touches 6 % of its rows (16,384
+pairs: 16 %). Dense Adam would move 1.4 GB a side and step; this moves the touched rows of the table and
+nothing else of that size:
 
-    v[r, part] ← β v[r, part] + (1 − β) mean(g[r, part]²)         one number for each of the three parts of a row
+    v[r, part] ← β v[r, part] + (1 − β) mean(g[r, part]²)         for each of the three parts of a row
     row r      ← row r − lr · g[r] / (√(v[r] / (1 − β^steps(r))) + ε)
 
 β^steps(r) counts the steps in which row r was touched, so a rare gram starts with an unbiased v.
 
-Tried on the same data (losses and AUC in the project's log): Adam that skips untouched rows, Adam with the momentum
-of the skipped steps made up for in closed form (= dense Adam), and both without momentum. Momentum did not
-help the tables, a mean over the row did as well as one v for each number, and both cost two more arrays as large as
-the table, in memory, in every step and in the file that a resumed run starts from.
+Tried on the same data (losses and AUC in the project's log): Adam that skips untouched rows, Adam with the
+momentum of the skipped steps made up for in closed form (= dense Adam), and both without momentum. Momentum
+did not help the tables, a mean over the row did as well as one v for each number, and both cost two more
+arrays as large as the table, in memory, in every step and in the file that a resumed run starts from.
 """
 
 from __future__ import annotations
@@ -25,8 +26,11 @@ BLOCK = 512  # rows at a time on a CPU: 2 MB of gradient, which stays in the cac
 class RowRMS:
     """The optimiser above for one table."""
 
-    def __init__(self, table: nn.Parameter, *, beta: float = 0.99, eps: float = 1e-10) -> None:
-        self.table, self.beta, self.eps = table, beta, eps
+    def __init__(
+        self, table: nn.Parameter, *, distinct: bool = True, beta: float = 0.99, eps: float = 1e-10
+    ) -> None:
+        """`distinct`: no row occurs twice in a gradient, as long as it comes from one tower."""
+        self.table, self.distinct, self.beta, self.eps = table, distinct, beta, eps
         rows, device = table.shape[0], table.device
         self.second = torch.zeros((rows, 3), device=device)  # v
         self.steps = torch.zeros(rows, device=device)  # float32 counts are exact up to 2^24
@@ -37,8 +41,9 @@ class RowRMS:
         grad = self.table.grad
         assert grad is not None
         self.table.grad = None
-        grad = grad.coalesce()  # a no-op unless two towers share the table
-        rows, values = grad.indices()[0], grad.values()  # [touched], [touched, 3c]
+        if not self.distinct:
+            grad = grad.coalesce()  # sorts: autograd forgets that a gradient is coalesced already
+        rows, values = grad._indices()[0], grad._values()  # [touched], [touched, 3c]
         block = BLOCK if values.device.type == "cpu" else max(1, len(rows))
         for low in range(0, len(rows), block):
             self._update(rows[low : low + block], values[low : low + block], lr)

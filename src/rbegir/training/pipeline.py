@@ -2,8 +2,9 @@
 
     chunk (read and tokenised in the background) ─ permutation by (seed, epoch, chunk) ─ batches, in order
 
-A chunk is cut into equal batches near the wanted size, so there is no small last one. Because a batch depends only on
-its (seed, epoch, step) and its pairs, the threads need no order among themselves; results are handed out in order.
+A chunk is cut into equal batches near the wanted size, so there is no small last one. Because a batch
+depends only on its (seed, epoch, step) and its pairs, the threads need no order among themselves; results
+are handed out in order.
 """
 
 from __future__ import annotations
@@ -11,14 +12,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from rbegir.training.batches import Chunk, HostBatch, Share, build
-
-T = TypeVar("T")
+from rbegir.training.data import ahead
 
 
 @dataclass(frozen=True)
@@ -29,24 +28,13 @@ class BatchPlan:
     seed: int
     dropout: float = 0.0
     negatives: int = 0
-    share: Share = Share()
+    share: Share = field(default_factory=Share)
     pin: bool = False
 
 
 def steps_in(pairs: int, batch_size: int) -> int:
     """Batches that a chunk of this many pairs is cut into."""
     return max(1, round(pairs / batch_size)) if pairs else 0
-
-
-def ahead(items: Iterable[T]) -> Iterator[T]:
-    """The same items, the next one always being made in a thread of its own."""
-    iterator = iter(items)
-    end = object()
-    with ThreadPoolExecutor(1, thread_name_prefix="rbegir-chunks") as pool:
-        waiting = pool.submit(next, iterator, end)
-        while (item := waiting.result()) is not end:
-            waiting = pool.submit(next, iterator, end)
-            yield item  # type: ignore[misc]
 
 
 def epoch_batches(

@@ -68,7 +68,7 @@ class Log:
             say("tensorboard is not installed: no log is written")
             return
         # events that a killed run wrote after its last saved state are marked as superseded
-        self._writer = SummaryWriter(str(directory), purge_step=step or None)  # type: ignore[no-untyped-call]
+        self._writer = SummaryWriter(str(directory), purge_step=step or None)
 
     def add(self, step: int, **values: float) -> None:
         if self._writer is not None:

@@ -1,12 +1,12 @@
 """Where a training run stands, in one file that is replaced atomically: what `--resume` starts from.
 
-Everything random in training is a function of (seed, epoch, step), so the state is the parameters, the optimisers'
-numbers and two counters. It is one safetensors file, its JSON part in the header's metadata:
+Everything random in training is a function of (seed, epoch, step), so the state is the parameters, the
+optimisers' numbers and two counters. It is one safetensors file, its JSON part in the header's metadata:
 
     out/resume.safetensors     written beside, flushed to disk, then renamed over the previous one
 
-A process killed at any moment leaves either the previous state or the new one. There is none before the first save:
-a run resumed then starts from the beginning, which is the same result again.
+A process killed at any moment leaves either the previous state or the new one. There is none before the
+first save: a run resumed then starts from the beginning, which is the same result again.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _sync(path: Path) -> None:
 def load(
     out: Path, engine: Engine, identity: dict[str, Any]
 ) -> tuple[Position, dict[str, Tensor] | None] | None:
-    """Bring the engine to the saved state; its position and the best parameters so far. None if nothing was saved."""
+    """Bring the engine to the saved state → (position, best parameters so far); None if there is none."""
     from safetensors import SafetensorError, safe_open
 
     path = out / NAME
@@ -112,7 +112,8 @@ def _compare(saved: dict[str, Any], now: dict[str, Any]) -> None:
     if changed:
         told = "; ".join(f"{key} was {saved.get(key)!r}, now {now.get(key)!r}" for key in sorted(changed))
         raise MismatchError(
-            f"the run to resume had other settings: {told}", hint="repeat the settings, or train into a new directory"
+            f"the run to resume had other settings: {told}",
+            hint="repeat the settings, or train into a new directory",
         )
 
 

@@ -2,10 +2,10 @@
 
     pairs ─ survey, hold-out ─ for each epoch: batches ─ steps ─ validation ─ … ─ the best epoch's parameters
 
-The learning rate rises over the first steps and then falls linearly to zero. The model that is kept is the one of
-the epoch with the highest validation AUC (the last one without validation). A run writes its state every
-`save_seconds` and at the ends of epochs, so that `resume=True` continues after any interruption to the result of an
-uninterrupted run; see `state.py`.
+The learning rate rises over the first steps and then falls linearly to zero. The model that is kept is the
+one of the epoch with the highest validation AUC (the last one without validation). A run writes its state
+every `save_seconds` and at the ends of epochs, so that `resume=True` continues after any interruption to the
+result of an uninterrupted run; see `state.py`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -28,9 +29,8 @@ from rbegir.model.presets import ModelConfig
 from rbegir.model.presets import preset as named_preset
 from rbegir.model.twotower import TwoTower
 from rbegir.training import state
-from rbegir.training.batches import Share
 from rbegir.training.config import TrainConfig, recipe
-from rbegir.training.data import Data
+from rbegir.training.data import Data, buffers
 from rbegir.training.distributed import processes
 from rbegir.training.engine import Engine, cpu_count
 from rbegir.training.pairs import PairStream, read_pairs
@@ -55,7 +55,24 @@ class TrainResult:
     pairs: int  # in an epoch
     valid_pairs: int
     pairs_per_s: float  # of the training steps of this process's run, validation and saving left out
+    gamma: float
     skipped: dict[str, int]  # rows of the file that were left out, by reason
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: the figures of the best epoch and of the run; None where there was no validation."""
+        best: dict[str, float] = next((e for e in self.history if e["epoch"] == self.best_epoch), {})
+        return {
+            "log_loss": best.get("log_loss"),
+            "roc_auc": best.get("roc_auc"),
+            "pairs_per_s": self.pairs_per_s,
+            "pairs": self.pairs,
+            "valid_pairs": self.valid_pairs,
+            "epochs": len(self.history),
+            "best_epoch": self.best_epoch,
+            "gamma": self.gamma,
+            "skipped": self.skipped,
+            "history": self.history,
+        }
 
 
 def train(pairs: str | Path | PairStream, **options: Any) -> Model:
@@ -81,20 +98,30 @@ def run(
     save_seconds: float = 60.0,
     **changes: Any,
 ) -> TrainResult:
-    """Train and report. `changes` are fields of `TrainConfig`: epochs, batch_size, lr, negatives, gamma, seed …
+    """Train and report. `changes` are fields of `TrainConfig`: epochs, batch_size, lr, negatives, gamma …
 
-    `config` replaces the preset's shape. `valid` is a file of pairs, None to hold out 2 % of the keywords by a
-    fixed hash, False for no validation. `out` is the checkpoint's directory; without it the model is only returned.
+    `config` replaces the preset's shape. `valid` is a file of pairs, None to hold out 2 % of the keywords by
+    a fixed hash, False for no validation. `out` is the checkpoint's directory; without it the model is only
+    returned.
     """
     shape = config or named_preset(preset)
     settings = replace(settings, **changes) if settings else recipe("default", **changes)
     chosen = resolve_device(device)
     directory = None if out is None else Path(out)
-    columns = {"query_column": query_column, "keyword_column": keyword_column, "weight_column": weight_column}
+
+    def reader(path: str | Path) -> PairStream:
+        return read_pairs(
+            path,
+            query_column=query_column,
+            keyword_column=keyword_column,
+            weight_column=weight_column,
+            strict=strict,
+        )
+
     if directory is not None and _is_complete(directory, resume=resume):
         return _already_done(directory)
     with processes(chosen) as share, Bar(enabled=progress and share.rank == 0) as bar:
-        stream = pairs if isinstance(pairs, PairStream) else read_pairs(pairs, **columns, strict=strict)
+        stream = pairs if isinstance(pairs, PairStream) else reader(pairs)
         bar.begin("reading", 1.0)
         data = Data(
             stream,
@@ -107,7 +134,12 @@ def run(
         if stream.skipped:
             bar.say(str(stream.skipped))
         _check_trainable(data)
-        validation = _validation(valid, data, shape, strict=strict, **columns)
+        validation = None
+        if valid is None:
+            assert data.held_out is not None
+            validation = _validation(data.held_out, shape, "the pairs held out for validation")
+        elif valid is not False:
+            validation = _validation(next(buffers(reader(valid), MAX_PAIRS)), shape, f"the pairs of {valid}")
         settings = settings.for_pairs(data.pairs)
         with torch.random.fork_rng(devices=[]), matmul_precision(chosen, settings):
             torch.manual_seed(settings.seed)
@@ -126,6 +158,7 @@ def run(
         pairs=data.pairs,
         valid_pairs=len(validation) if validation else 0,
         pairs_per_s=run.pairs_per_s,
+        gamma=engine.gamma_value,
         skipped=stream.skipped.to_dict(),
     )
 
@@ -157,7 +190,9 @@ class _Run:
         )
         self.steps = sum(steps_in(size, self.plan.batch_size) for size in data.sizes)  # in an epoch
         self.position = state.Position()
-        self.best: dict[str, Tensor] | None = None  # parameters of the best epoch unless they are the current ones
+        self.best: dict[str, Tensor] | None = (
+            None  # parameters of the best epoch unless they are the current ones
+        )
         self.identity = {
             "model": engine.model.config.to_dict(),
             "training": self.settings.to_dict(),
@@ -186,7 +221,9 @@ class _Run:
         if resume and self.out is not None and (found := state.load(self.out, self.engine, self.identity)):
             self.position, self.best = found
             self.bar.say(f"resuming in epoch {self.position.epoch + 1} after {self.position.step} batches")
-        self.log = Log(self.out / "log" if self.writes and self.out else None, self.engine.steps, self.bar.say)
+        self.log = Log(
+            self.out / "log" if self.writes and self.out else None, self.engine.steps, self.bar.say
+        )
 
     def train(self) -> None:
         position = self.position
@@ -202,7 +239,11 @@ class _Run:
         self.bar.begin(f"epoch {position.epoch + 1}/{self.epochs}", self.steps)
         began = shown = time.monotonic()
         batches = epoch_batches(
-            self.data.chunks(), self.plan, position.epoch, skip=position.step, threads=_builders(engine.device)
+            self.data.chunks(),
+            self.plan,
+            position.epoch,
+            skip=position.step,
+            threads=batch_threads(engine.device),
         )
         for batch in batches:
             if min(batch.owned) > 0 or sum(batch.owned) > 1:
@@ -221,7 +262,7 @@ class _Run:
                 mean = float(loss_sum) / position.step
                 speed = (self._pairs) / (self._seconds + now - began)
                 self.bar.show(position.step, f"loss {mean:.4f}  {speed:,.0f} pairs/s")
-                self.log.add(engine.steps, loss=float(loss), pairs_per_s=speed, gamma=float(engine.gamma()))
+                self.log.add(engine.steps, loss=float(loss), pairs_per_s=speed, gamma=engine.gamma_value)
             if self.writes and now - self._saved > self.save_seconds:
                 position.loss_sum = float(loss_sum)
                 self._seconds += time.monotonic() - began
@@ -235,10 +276,15 @@ class _Run:
         entry = {"epoch": position.epoch + 1, "loss": position.loss_sum / max(1, position.step)}
         if self.validation:
             self.bar.begin("validation", 1)
-            scores = self.validation(engine.model, float(engine.gamma()), engine.device)
+            scores = self.validation(engine.model, engine.gamma_value, engine.device)
             entry |= {"log_loss": scores.log_loss, "roc_auc": scores.roc_auc}
             self.log.add(engine.steps, valid_log_loss=scores.log_loss, valid_roc_auc=scores.roc_auc)
-        self.bar.say("  ".join(f"{name} {value:.4f}" if name != "epoch" else f"epoch {value}" for name, value in entry.items()))
+        self.bar.say(
+            "  ".join(
+                f"{name} {value:.4f}" if name != "epoch" else f"epoch {value}"
+                for name, value in entry.items()
+            )
+        )
         position.history.append(entry)
         aucs = [past.get("roc_auc", 0.0) for past in position.history]
         if position.best_epoch is None or not self.validation or entry["roc_auc"] > max(aucs[:-1]):
@@ -251,7 +297,11 @@ class _Run:
 
     def _out_of_patience(self) -> bool:
         patience, position = self.settings.patience, self.position
-        return patience is not None and position.best_epoch is not None and position.epoch - position.best_epoch >= patience
+        return (
+            patience is not None
+            and position.best_epoch is not None
+            and position.epoch - position.best_epoch >= patience
+        )
 
     def _save(self) -> None:
         assert self.out is not None
@@ -265,9 +315,13 @@ class _Run:
         parameters = self.best or self.engine.model.state_dict()
         tensors = {name: value.detach().float().cpu().numpy() for name, value in parameters.items()}
         extra = {
-            "gamma": float(self.engine.gamma()),
-            "training": {**self.settings.to_dict(), "pairs": self.data.pairs, "history": self.position.history,
-                         "best_epoch": self.position.best_epoch},
+            "gamma": self.engine.gamma_value,
+            "training": {
+                **self.settings.to_dict(),
+                "pairs": self.data.pairs,
+                "history": self.position.history,
+                "best_epoch": self.position.best_epoch,
+            },
         }
         if self.out is None:
             with tempfile.TemporaryDirectory() as temporary:  # the loaded model keeps its files mapped
@@ -282,7 +336,7 @@ class _Run:
 
 
 def lr_scale(step: int, total: int) -> float:
-    """The factor of the learning rates in step 0, 1, … of `total`: up over the first steps, then down to zero."""
+    """The factor of the learning rates in step 0, 1, … of `total`: a short rise, then down to zero."""
     rise = min(WARM_UP, max(1, total // 10))
     return min(1.0, (step + 1) / rise) * max(0.0, 1.0 - step / max(1, total))
 
@@ -304,7 +358,9 @@ def resolve_device(name: str) -> torch.device:
         raise DeviceError("device cuda was asked for, but torch finds no GPU", hint="use --device cpu")
     index = int(os.environ.get("LOCAL_RANK", "0")) if device.index is None else device.index
     if index >= torch.cuda.device_count():
-        raise DeviceError(f"device cuda:{index} was asked for, but there are {torch.cuda.device_count()} GPUs")
+        raise DeviceError(
+            f"device cuda:{index} was asked for, but there are {torch.cuda.device_count()} GPUs"
+        )
     device = torch.device("cuda", index)
     torch.cuda.set_device(device)
     return device
@@ -312,7 +368,7 @@ def resolve_device(name: str) -> torch.device:
 
 @contextmanager
 def matmul_precision(device: torch.device, settings: TrainConfig) -> Iterator[None]:
-    """TF32 products on a GPU unless float32 is asked for. Codes are exact in TF32: odd multiples of ¼ below 2."""
+    """TF32 products on a GPU unless float32 is asked for. Codes are exact in TF32: few bits a number."""
     before = torch.get_float32_matmul_precision()
     if device.type == "cuda" and settings.precision != "float32":
         torch.set_float32_matmul_precision("high")
@@ -322,7 +378,7 @@ def matmul_precision(device: torch.device, settings: TrainConfig) -> Iterator[No
         torch.set_float32_matmul_precision(before)
 
 
-def _builders(device: torch.device) -> int:
+def batch_threads(device: torch.device) -> int:
     """Threads that build batches: a GPU trains faster than one thread can build."""
     return 1 if device.type == "cpu" else max(1, min(8, cpu_count() - 2))
 
@@ -332,22 +388,20 @@ def _check_trainable(data: Data) -> None:
     if data.pairs < 2:
         count = f"{data.pairs} pair" + ("" if data.pairs == 1 else "s")
         raise InputError(
-            f"training needs at least 2 pairs, got {count}" + (f" and {held} held out for validation" if held else ""),
+            f"training needs at least 2 pairs, got {count}"
+            + (f" and {held} held out for validation" if held else ""),
             hint="give more pairs" + (", or train without validation" if held else ""),
         )
 
 
-def _validation(
-    valid: str | Path | Literal[False] | None, data: Data, shape: ModelConfig, *, strict: bool, **columns: Any
-) -> Validation | None:
-    if valid is False:
-        return None
-    if valid is None:
-        table, what = data.held_out, "the part held out of the training pairs"
-        assert table is not None
-    else:
-        table, what = read_pairs(valid, **columns, strict=strict).head(MAX_PAIRS), str(valid)
-    return Validation(table, hash_buckets=shape.hash_buckets, threads=cpu_count(), what=what)
+def _validation(pairs: pa.Table, shape: ModelConfig, what: str) -> Validation:
+    distinct = len(pairs["keyword"].unique())
+    if distinct < 2:
+        raise InputError(
+            f"validation needs at least 2 different keywords, {what} have {distinct}",
+            hint="give more pairs, a file of validation pairs, or train without validation (--no-valid)",
+        )
+    return Validation(pairs, hash_buckets=shape.hash_buckets, threads=cpu_count())
 
 
 def _is_complete(out: Path, *, resume: bool) -> bool:
@@ -357,7 +411,9 @@ def _is_complete(out: Path, *, resume: bool) -> bool:
     if not out.is_dir():
         raise FileError(f"out must be a directory, but {out} is a file")
     if not resume and any(out.iterdir()):
-        raise FileError(f"{out} is not empty", hint="choose another directory, or continue a run with --resume")
+        raise FileError(
+            f"{out} is not empty", hint="choose another directory, or continue a run with --resume"
+        )
     return resume and (out / checkpoint.CONFIG).exists() and not (out / state.NAME).exists()
 
 
@@ -373,5 +429,6 @@ def _already_done(out: Path) -> TrainResult:
         pairs=training.get("pairs", 0),
         valid_pairs=0,
         pairs_per_s=0.0,
+        gamma=extra.get("gamma", 0.0),
         skipped={},
     )

@@ -3,8 +3,9 @@
     log loss   mean of −log P(S) over the sample groups S of one positive and 10 negatives, with the model's γ
     ROC AUC    the chance that a positive scores above a negative of any group, ties counting half
 
-The groups are the same in every epoch and run. Scores of codes tie often (they are ratios of small integers), so
-the AUC is the exact Mann–Whitney statistic with half ties; it runs on the device and needs torch alone.
+The groups are the same in every epoch and run. Scores of codes tie often (they are ratios of small
+integers), so the AUC is the exact Mann–Whitney statistic with half ties; it runs on the device and needs
+torch alone.
 """
 
 from __future__ import annotations
@@ -16,15 +17,12 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from rbegir.errors import InputError
+from rbegir.evaluate.groups import NEGATIVES, sample_groups
 from rbegir.model.clsm import TowerBatch, tower_batch
 from rbegir.model.twotower import Side, TwoTower, unit
-from rbegir.text.tokenizer import GramBatch
-from rbegir.training.batches import Chunk, cut
-from rbegir.training.data import tokenize_pairs
-from rbegir.training.groups import group
+from rbegir.text.tokenizer import GramBatch, tokenize
+from rbegir.training.batches import cut
 
-NEGATIVES = 10
 MAX_PAIRS = 50_000
 TEXTS = 8192  # embedded at a time
 
@@ -37,32 +35,28 @@ class Scores(NamedTuple):
 
 
 class Validation:
-    """A fixed set of sample groups."""
+    """A fixed set of sample groups, the same ones that `rbegir eval` draws."""
 
-    def __init__(self, pairs: pa.Table, *, hash_buckets: int, threads: int, what: str) -> None:
-        chunk = tokenize_pairs(pairs.slice(0, MAX_PAIRS), hash_buckets, threads)
-        groups = group(chunk.query, chunk.keyword, negatives=NEGATIVES, rng=np.random.default_rng(0))
-        if len(groups.first) < 2:
-            raise InputError(
-                f"validation needs at least 2 different keywords, got {len(groups.first)} in {what}",
-                hint="give more pairs, or train with --no-valid",
-            )
-        self._chunk: Chunk = chunk
-        columns = np.concatenate([groups.target[:, None], groups.negatives], axis=1)  # [pairs, 11]
-        self._columns = torch.from_numpy(chunk.keyword[groups.first][columns].astype(np.int64))
-        self._query = torch.from_numpy(chunk.query.astype(np.int64))
+    def __init__(self, pairs: pa.Table, *, hash_buckets: int, threads: int) -> None:
+        groups = sample_groups(pairs.slice(0, MAX_PAIRS), negatives=NEGATIVES)
+        self._query_texts, self._keyword_texts = (
+            tokenize(texts, hash_buckets=hash_buckets, threads=threads)
+            for texts in (groups.queries, groups.keywords)
+        )
+        self._query = torch.from_numpy(groups.query)  # [groups]
+        self._keyword = torch.from_numpy(groups.keyword)  # [groups, 11], the positive first
 
     def __len__(self) -> int:
-        return len(self._chunk)
+        return len(self._query)
 
     @torch.no_grad()
     def __call__(self, model: TwoTower, gamma: float, device: torch.device) -> Scores:
-        query = unit(embed(model, "query", self._chunk.query_texts, device))
-        keyword = unit(embed(model, "keyword", self._chunk.keyword_texts, device))
-        scores = torch.cat([
-            torch.einsum("pn,pcn->pc", query[rows.to(device)], keyword[columns.to(device)])
-            for rows, columns in zip(self._query.split(TEXTS), self._columns.split(TEXTS), strict=True)
-        ])  # [pairs, 11], the positive first
+        query = unit(embed(model, "query", self._query_texts, device))
+        keyword = unit(embed(model, "keyword", self._keyword_texts, device))
+        parts = zip(torch.split(self._query, TEXTS), torch.split(self._keyword, TEXTS), strict=True)
+        scores = torch.cat(
+            [torch.einsum("gn,gjn->gj", query[q.to(device)], keyword[k.to(device)]) for q, k in parts]
+        )  # [groups, 11]
         losses = torch.logsumexp(gamma * scores, dim=1) - gamma * scores[:, 0]
         return Scores(float(losses.double().mean()), roc_auc(scores[:, 0], scores[:, 1:].flatten()))
 
