@@ -7,7 +7,10 @@ from typing import Annotated
 
 import typer
 
+from rbegir.cli.bench_encode import encode
+
 app = typer.Typer(no_args_is_help=True, help="Measure speed.")
+app.command("encode")(encode)
 
 
 @app.command("train")
