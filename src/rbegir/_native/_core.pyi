@@ -1,10 +1,9 @@
 # The native module, as Python sees it. Callers have checked their input: errors here are ValueError or TypeError.
 from typing import Any
 
-from typing_extensions import Buffer
-
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import Buffer
 
 # checksum.cpp
 def crc32c(buffer: Buffer | npt.NDArray[Any], start: int = 0, portable: bool = False) -> int: ...
@@ -13,9 +12,7 @@ def crc32c_blocks(
 ) -> npt.NDArray[np.uint32]: ...
 
 # hash.cpp
-def hash_strings(
-    offsets: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]
-) -> npt.NDArray[np.uint64]: ...
+def hash_strings(offsets: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]: ...
 
 # text.cpp
 VOCABULARY: int

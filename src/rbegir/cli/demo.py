@@ -68,7 +68,9 @@ def demo(
 
     say("[bold]3. Index[/] the titles")
     with Index.build(out / "index.rbe", trained.model, read_texts(sample_path("titles"))) as index:
-        say(f"   {len(index):,} titles, {index.info()['bytes_per_keyword']} bytes each, in {out / 'index.rbe'}")
+        say(
+            f"   {len(index):,} titles, {index.info()['bytes_per_keyword']} bytes each, in {out / 'index.rbe'}"
+        )
         say("[bold]4. Search[/] all of them")
         queries = valid["query"].to_pylist()[:: max(1, valid.num_rows // SHOWN_QUERIES)][:SHOWN_QUERIES]
         hits = index.search(queries, k=10)
@@ -81,7 +83,7 @@ def demo(
         print(json.dumps({**found, "queries": answers, "seconds": round(took, 1)}))
         return
     _show(reports, queries, hits)
-    say(f"Done in {took:.0f} s. Go on with:  rbegir search {out / 'index.rbe'} \"your query\"")
+    say(f'Done in {took:.0f} s. Go on with:  rbegir search {out / "index.rbe"} "your query"')
 
 
 def _clear(out: Path) -> None:
