@@ -10,11 +10,8 @@ result of an uninterrupted run; see `state.py`.
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,7 +20,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from rbegir.errors import DeviceError, FileError, InputError
+from rbegir.errors import FileError, InputError
 from rbegir.model import checkpoint
 from rbegir.model.presets import ModelConfig
 from rbegir.model.presets import preset as named_preset
@@ -31,8 +28,9 @@ from rbegir.model.twotower import TwoTower
 from rbegir.training import state
 from rbegir.training.config import TrainConfig, recipe
 from rbegir.training.data import Data, buffers
+from rbegir.training.device import batch_threads, cpu_count, matmul_precision, resolve_device
 from rbegir.training.distributed import join_processes
-from rbegir.training.engine import Engine, cpu_count
+from rbegir.training.engine import Engine
 from rbegir.training.pairs import PairStream, read_pairs
 from rbegir.training.pipeline import BatchPlan, epoch_batches, steps_in
 from rbegir.training.progress import Bar, Log
@@ -277,7 +275,7 @@ class _Run:
         entry = {"epoch": position.epoch + 1, "loss": position.loss_sum / max(1, position.step)}
         if self.validation:
             self.bar.begin("validation", 1)
-            scores = self.validation(engine.model, engine.gamma_value, engine.device)
+            scores = self.validation(engine.model, engine.device)
             entry |= {"log_loss": scores.log_loss, "roc_auc": scores.roc_auc}
             self.log.add(engine.steps, valid_log_loss=scores.log_loss, valid_roc_auc=scores.roc_auc)
         self.bar.say(
@@ -340,48 +338,6 @@ def lr_scale(step: int, total: int) -> float:
     """The factor of the learning rates in step 0, 1, … of `total`: a short rise, then down to zero."""
     rise = min(WARM_UP, max(1, total // 10))
     return min(1.0, (step + 1) / rise) * max(0.0, 1.0 - step / max(1, total))
-
-
-def resolve_device(name: str) -> torch.device:
-    """auto, cpu, cuda or cuda:N as a device that is there; under torchrun cuda is the process's own GPU."""
-    available = torch.cuda.is_available()
-    if name == "auto":
-        name = "cuda" if available else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise InputError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}") from None
-    if device.type == "cpu":
-        return device
-    if device.type != "cuda":
-        raise InputError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}")
-    if not available:
-        raise DeviceError("device cuda was asked for, but torch finds no GPU", hint="use --device cpu")
-    index = int(os.environ.get("LOCAL_RANK", "0")) if device.index is None else device.index
-    if index >= torch.cuda.device_count():
-        raise DeviceError(
-            f"device cuda:{index} was asked for, but there are {torch.cuda.device_count()} GPUs"
-        )
-    device = torch.device("cuda", index)
-    torch.cuda.set_device(device)
-    return device
-
-
-@contextmanager
-def matmul_precision(device: torch.device, settings: TrainConfig) -> Iterator[None]:
-    """TF32 products on a GPU unless float32 is asked for. Codes are exact in TF32: few bits a number."""
-    before = torch.get_float32_matmul_precision()
-    if device.type == "cuda" and settings.precision != "float32":
-        torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
-def batch_threads(device: torch.device) -> int:
-    """Threads that build batches: a GPU trains faster than one thread can build."""
-    return 1 if device.type == "cpu" else max(1, min(8, cpu_count() - 2))
 
 
 def _check_trainable(data: Data) -> None:
