@@ -16,6 +16,7 @@ from rbegir.errors import DeviceError, FileError, InputError
 from rbegir.model import checkpoint
 from rbegir.model.presets import ESTIMATORS, PRESETS, Estimator
 from rbegir.training import trainer
+from rbegir.training.config import TrainConfig
 from rbegir.training.device import resolve_device
 from rbegir.training.trainer import lr_scale, run
 from rbegir.training.validate import roc_auc
@@ -26,7 +27,7 @@ QUICK = {"config": SMALL, "device": "cpu", "batch_size": 200}
 
 
 def test_it_learns(pairs_file: Path, tmp_path: Path) -> None:
-    untrained = run(pairs_file, **QUICK, epochs=1, lr=1e-9, table_lr=1e-9)
+    untrained = run(pairs_file, **QUICK, settings=TrainConfig(epochs=1, lr=1e-9, table_lr=1e-9))
     result = run(pairs_file, **QUICK, epochs=10, out=tmp_path / "model")
     before, after = untrained.to_dict(), result.to_dict()
     assert after["roc_auc"] > max(0.9, before["roc_auc"] + 0.1)
@@ -70,7 +71,7 @@ def test_the_same_seed_gives_the_same_weights(pairs_file: Path, tmp_path: Path) 
 
 
 def test_streaming_in_small_buffers_trains_on_all_pairs(pairs_file: Path) -> None:
-    result = run(pairs_file, **QUICK, epochs=2, buffer_pairs=700)
+    result = run(pairs_file, **QUICK, epochs=2, settings=TrainConfig(buffer_pairs=700))
     assert result.pairs + result.valid_pairs == 3000
     assert result.to_dict()["roc_auc"] > 0.65
 

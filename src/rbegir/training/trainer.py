@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec
 
 import pyarrow as pa
 import torch
@@ -26,10 +28,10 @@ from rbegir.model.presets import ModelConfig
 from rbegir.model.presets import preset as named_preset
 from rbegir.model.twotower import TwoTower
 from rbegir.training import state
-from rbegir.training.config import TrainConfig, recipe
+from rbegir.training.config import Precision, TrainConfig, change
 from rbegir.training.data import Data, buffers
 from rbegir.training.device import batch_threads, cpu_count, matmul_precision, resolve_device
-from rbegir.training.distributed import join_processes
+from rbegir.training.distributed import join_processes, wait_for_all
 from rbegir.training.engine import Engine
 from rbegir.training.pairs import PairStream, read_pairs
 from rbegir.training.pipeline import BatchPlan, epoch_batches, steps_in
@@ -73,11 +75,6 @@ class TrainResult:
         }
 
 
-def train(pairs: str | Path | PairStream, **options: Any) -> Model:
-    """Learn a model from clicked pairs; the arguments are those of `run`."""
-    return run(pairs, **options).model
-
-
 def run(
     pairs: str | Path | PairStream,
     *,
@@ -86,6 +83,15 @@ def run(
     valid: str | Path | Literal[False] | None = None,
     out: str | Path | None = None,
     settings: TrainConfig | None = None,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    lr: float | None = None,
+    negatives: Literal["in_batch"] | int | None = None,
+    gamma: float | Literal["learned"] | None = None,
+    word_dropout: float | None = None,
+    patience: int | None = None,
+    precision: Precision | None = None,
+    seed: int | None = None,
     device: str = "auto",
     resume: bool = False,
     progress: bool = False,
@@ -94,16 +100,27 @@ def run(
     keyword_column: str = "keyword",
     weight_column: str | None = "weight",
     save_seconds: float = 60.0,
-    **changes: Any,
 ) -> TrainResult:
-    """Train and report. `changes` are fields of `TrainConfig`: epochs, batch_size, lr, negatives, gamma …
+    """Learn a model from clicked pairs: a file (Parquet, CSV, TSV, JSONL, gz allowed) or a stream of pairs.
 
     `config` replaces the preset's shape. `valid` is a file of pairs, None to hold out 2 % of the keywords by
     a fixed hash, False for no validation. `out` is the checkpoint's directory; without it the model is only
     returned.
+    Settings from `epochs` to `seed` replace those of `settings`; see `TrainConfig` for what they mean.
     """
     shape = config or named_preset(preset)
-    settings = replace(settings, **changes) if settings else recipe("default", **changes)
+    settings = change(
+        settings or TrainConfig(),
+        epochs=epochs,
+        batch_size=batch_size,
+        lr=lr,
+        negatives=negatives,
+        gamma=gamma,
+        word_dropout=word_dropout,
+        patience=patience,
+        precision=precision,
+        seed=seed,
+    )
     chosen = resolve_device(device)
     directory = None if out is None else Path(out)
 
@@ -162,6 +179,23 @@ def run(
     )
 
 
+P = ParamSpec("P")
+
+
+def _returning_the_model(function: Callable[P, TrainResult]) -> Callable[P, Model]:
+    """The same arguments, which `help` and editors then show, and only the model as the result."""
+
+    @wraps(function)
+    def train(*args: P.args, **kwargs: P.kwargs) -> Model:
+        return function(*args, **kwargs).model
+
+    train.__name__ = train.__qualname__ = "train"
+    return train
+
+
+train = _returning_the_model(run)
+
+
 class _Run:
     """The state of one call of `run`, and its epochs."""
 
@@ -211,6 +245,7 @@ class _Run:
         return self._pairs / self._seconds if self._seconds else 0.0
 
     def start(self, *, resume: bool) -> None:
+        wait_for_all(self.engine.share)  # all have seen the directory as it was
         if self.writes:
             assert self.out is not None
             try:
@@ -219,6 +254,8 @@ class _Run:
                 raise FileError(f"cannot create {self.out}: {error.strerror}") from None
         if resume and self.out is not None and (found := state.load(self.out, self.engine, self.identity)):
             self.position, self.best = found
+            if self.position.best_epoch == self.position.epoch and self.position.step == 0:
+                self._keep_parameters()  # the best ones are the current ones
             self.bar.say(f"resuming in epoch {self.position.epoch + 1} after {self.position.step} batches")
         self.log = Log(
             self.out / "log" if self.writes and self.out else None, self.engine.steps, self.bar.say
@@ -236,6 +273,7 @@ class _Run:
         total = self.steps * self.epochs
         loss_sum = torch.tensor(position.loss_sum, dtype=torch.float64, device=engine.device)
         self.bar.begin(f"epoch {position.epoch + 1}/{self.epochs}", self.steps)
+        loss = loss_sum
         began = shown = time.monotonic()
         batches = epoch_batches(
             self.data.chunks(),
@@ -245,7 +283,7 @@ class _Run:
             threads=batch_threads(engine.device),
         )
         for batch in batches:
-            if min(batch.owned) > 0 or sum(batch.owned) > 1:
+            if sum(batch.owned) > 1:  # one keyword has nothing to be compared with
                 loss = engine.step(
                     batch.to(engine.device),
                     lr_scale=lr_scale(engine.steps, total),
@@ -289,7 +327,7 @@ class _Run:
         if position.best_epoch is None or not self.validation or entry["roc_auc"] > max(aucs[:-1]):
             position.best_epoch, self.best = position.epoch + 1, None
         if position.best_epoch == position.epoch + 1 and position.epoch + 1 < self.epochs and self.validation:
-            self.best = {name: value.detach().clone() for name, value in engine.model.state_dict().items()}
+            self._keep_parameters()
         position.epoch, position.step, position.loss_sum = position.epoch + 1, 0, 0.0
         if self.writes and time.monotonic() - self._saved > self.save_seconds / 6:
             self._save()
@@ -302,9 +340,15 @@ class _Run:
             and position.epoch - position.best_epoch >= patience
         )
 
+    def _keep_parameters(self) -> None:
+        self.best = {name: value.detach().clone() for name, value in self.engine.model.state_dict().items()}
+
     def _save(self) -> None:
         assert self.out is not None
-        state.save(self.out, self.engine, self.position, self.best, self.identity)
+        current_is_best = self.position.best_epoch == self.position.epoch and self.position.step == 0
+        state.save(
+            self.out, self.engine, self.position, None if current_is_best else self.best, self.identity
+        )
         self._saved = time.monotonic()
 
     def finish(self, shape: ModelConfig) -> Model:
@@ -329,8 +373,7 @@ class _Run:
         if self.writes:
             checkpoint.write(self.out, shape, tensors, extra)
             state.remove(self.out)
-        if self.engine.share.world > 1:
-            torch.distributed.barrier()
+        wait_for_all(self.engine.share)
         return Model.load(self.out)
 
 
