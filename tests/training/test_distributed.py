@@ -31,7 +31,8 @@ for i, config in enumerate(configs):
 # three pairs of which the first process holds every keyword, and batches too small for two processes
 with open(f"{out}/tiny-{os.environ['RANK']}.tsv", "w") as file:
     file.write("query\tkeyword\na b\tx y\nc\tz\nd\tz\n")
-run(file.name, out=f"{out}/tiny", valid=False, config=ModelConfig(conv=16, hash_buckets=64), device="cpu", epochs=3)
+run(file.name, out=f"{out}/tiny", valid=False, device="cpu", epochs=3,
+    config=ModelConfig(conv=16, hash_buckets=64))
 """
 
 CONFIGS = {
