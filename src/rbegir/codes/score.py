@@ -40,7 +40,8 @@ def dot(queries: npt.NDArray[np.int16], keywords: npt.NDArray[np.int16]) -> npt.
 def norm_squared(values: npt.NDArray[np.int16]) -> npt.NDArray[np.int64]:
     """‖v‖² of integer vectors [count, n] → [count]."""
     wide = values.astype(np.int64)
-    return (wide * wide).sum(axis=1)
+    squares: npt.NDArray[np.int64] = (wide * wide).sum(axis=1)
+    return squares
 
 
 def order_key(dots: npt.NDArray[np.int64], norms: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
