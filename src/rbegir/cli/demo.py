@@ -73,7 +73,8 @@ def demo(
         size = index.info()["bytes_per_keyword"]
         say(f"   {len(index):,} titles, {size} bytes each, in {out / 'index.rbe'}")
         say("[bold]4. Search[/] all of them")
-        queries = valid["query"].to_pylist()[:: max(1, valid.num_rows // SHOWN_QUERIES)][:SHOWN_QUERIES]
+        shown = valid.take(list(range(0, valid.num_rows, valid.num_rows // SHOWN_QUERIES))[:SHOWN_QUERIES])
+        queries, meant = shown["query"].to_pylist(), shown["keyword"].to_pylist()
         hits = index.search(queries, k=10)
     took = time.monotonic() - began
 
@@ -85,7 +86,7 @@ def demo(
         ]
         print(json.dumps({**best.to_dict(), "queries": answers, "seconds": round(took, 1)}))
         return
-    _show(reports, queries, hits)
+    _show(reports, queries, meant, hits)
     say(f'Done in {took:.0f} s. Go on with:  rbegir search {out / "index.rbe"} "your query"')
 
 
@@ -134,7 +135,7 @@ def _evaluate(model: Model, valid: pa.Table) -> dict[str, Report]:
     return reports
 
 
-def _show(reports: dict[str, Report], queries: list[str], hits: Hits) -> None:
+def _show(reports: dict[str, Report], queries: list[str], meant: list[str], hits: Hits) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -142,7 +143,10 @@ def _show(reports: dict[str, Report], queries: list[str], hits: Hits) -> None:
 
     console = Console()
     console.print(report_table(reports))
-    table = Table("query", *(f"hit {i + 1}" for i in range(SHOWN_HITS)), title="Titles found, of all titles")
-    for query, found in zip(queries, hits, strict=True):
-        table.add_row(query, *(f"{hit.text}  [dim]{hit.score:.3f}[/]" for hit in found[:SHOWN_HITS]))
+    table = Table("query", "meant", "rank", *(f"hit {i + 1}" for i in range(SHOWN_HITS)))
+    for query, wanted, found in zip(queries, meant, hits, strict=True):
+        texts = [hit.text for hit in found]
+        rank = str(texts.index(wanted) + 1) if wanted in texts else f"> {len(texts)}"
+        best = [f"{hit.text} [dim]{hit.score:.2f}[/]" for hit in found[:SHOWN_HITS]]
+        table.add_row(f"[bold]{query}[/]", wanted, rank, *best)
     console.print(table)
