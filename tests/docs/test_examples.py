@@ -1,8 +1,8 @@
 """Every example in README.md and docs/ runs: Python blocks in one namespace a page, `$ ` lines in a shell.
 
-A page starts in a directory that holds what its first lines may assume: `clicks.parquet` and `valid.parquet`
-(pairs), `titles.txt` (one text a line), `products.parquet` (texts with attributes) and, except on the pages that
-make it, `model/`.
+A page starts in a directory that holds what its first lines may assume: `clicks.parquet` and
+`valid.parquet` (pairs), `titles.txt` (one text a line), `products.parquet` (texts with attributes) and,
+except on the pages that make it, `model/`.
 """
 
 from __future__ import annotations

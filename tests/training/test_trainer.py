@@ -16,7 +16,9 @@ from rbegir.errors import DeviceError, FileError, InputError
 from rbegir.model import checkpoint
 from rbegir.model.presets import ESTIMATORS, PRESETS, Estimator
 from rbegir.training import trainer
-from rbegir.training.trainer import lr_scale, resolve_device, run
+from rbegir.training.config import TrainConfig
+from rbegir.training.device import resolve_device
+from rbegir.training.trainer import lr_scale, run
 from rbegir.training.validate import roc_auc
 
 from .conftest import SMALL
@@ -25,7 +27,7 @@ QUICK = {"config": SMALL, "device": "cpu", "batch_size": 200}
 
 
 def test_it_learns(pairs_file: Path, tmp_path: Path) -> None:
-    untrained = run(pairs_file, **QUICK, epochs=1, lr=1e-9, table_lr=1e-9)
+    untrained = run(pairs_file, **QUICK, settings=TrainConfig(epochs=1, lr=1e-9, table_lr=1e-9))
     result = run(pairs_file, **QUICK, epochs=10, out=tmp_path / "model")
     before, after = untrained.to_dict(), result.to_dict()
     assert after["roc_auc"] > max(0.9, before["roc_auc"] + 0.1)
@@ -51,7 +53,7 @@ def test_the_model_gives_the_codes_that_training_measured(pairs_file: Path, tmp_
     """Validation ran in torch, `Model` runs without: the figures agree to the last tie."""
     result = run(pairs_file, **QUICK, epochs=2, valid=pairs_file)
     from rbegir.evaluate.groups import sample_groups
-    from rbegir.evaluate.metrics import group_auc, log_loss
+    from rbegir.evaluate.metrics import fit_gamma, group_auc, log_loss
     from rbegir.training.pairs import read_pairs
 
     groups = sample_groups(read_pairs(pairs_file).read_all())
@@ -60,7 +62,7 @@ def test_the_model_gives_the_codes_that_training_measured(pairs_file: Path, tmp_
     )
     figures = result.to_dict()
     assert group_auc(scores) == pytest.approx(figures["roc_auc"], abs=2e-4)
-    assert log_loss(scores, result.gamma) == pytest.approx(figures["log_loss"], rel=1e-3)
+    assert log_loss(scores, fit_gamma(scores)) == pytest.approx(figures["log_loss"], rel=1e-3)
 
 
 def test_the_same_seed_gives_the_same_weights(pairs_file: Path, tmp_path: Path) -> None:
@@ -69,7 +71,7 @@ def test_the_same_seed_gives_the_same_weights(pairs_file: Path, tmp_path: Path) 
 
 
 def test_streaming_in_small_buffers_trains_on_all_pairs(pairs_file: Path) -> None:
-    result = run(pairs_file, **QUICK, epochs=2, buffer_pairs=700)
+    result = run(pairs_file, **QUICK, epochs=2, settings=TrainConfig(buffer_pairs=700))
     assert result.pairs + result.valid_pairs == 3000
     assert result.to_dict()["roc_auc"] > 0.65
 
@@ -133,7 +135,7 @@ def test_the_best_epoch_is_kept_and_patience_stops(
     states = []
 
     class Dictated(trainer.Validation):
-        def __call__(self, model, gamma, device):  # type: ignore[no-untyped-def]
+        def __call__(self, model, device):  # type: ignore[no-untyped-def]
             states.append({name: value.clone() for name, value in model.state_dict().items()})
             return scores.pop(0)
 

@@ -1,4 +1,4 @@
-# The native module, as Python sees it. Callers have checked their input: errors here are ValueError or TypeError.
+# The native module, as Python sees it. Callers check their input: errors here are ValueError or TypeError.
 from typing import Any
 
 import numpy as np

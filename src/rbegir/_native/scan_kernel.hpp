@@ -64,6 +64,7 @@ struct Plan {
     int index_bits;  // a table has 2^index_bits entries of one byte
     int lookups;     // tables of a word (64 dimensions)
     bool left;       // the last dimension of each word is not in them: it is gathered in tables of its own
+    bool keeps_rows;  // the first 8 index rows of a word are its rows, unchanged
     int cap[KINDS];  // largest entry with which chunks of lookups add up in bytes; 0: the kind is not there
 
     RBEGIR_INLINE constexpr int table() const { return 1 << index_bits; }

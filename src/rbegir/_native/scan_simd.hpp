@@ -23,7 +23,7 @@ struct Simd {
     static constexpr int HALVES = GROUP / T::LANES;
     static constexpr int LOOKUPS = T::LOOKUPS;
     static constexpr int TABLE = 1 << T::INDEX_BITS;
-    static constexpr Plan PLAN{T::INDEX_BITS, LOOKUPS, T::LEFT, {255 / T::CHUNK, 255 / T::CHUNK, 127}};
+    static constexpr Plan PLAN{T::INDEX_BITS, LOOKUPS, T::LEFT, T::KEEPS_ROWS, {255 / T::CHUNK, 255 / T::CHUNK, 127}};
 
     // ---- reading rows: from an expanded group, or made on the fly from a raw one ----
 

@@ -106,6 +106,7 @@ def random_codes(keywords: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 def random_queries(batch: int) -> np.ndarray[Any, np.dtype[np.int16]]:
     """Random queries of three planes."""
+    odd: np.ndarray[Any, np.dtype[np.int64]]
     odd = 2 * np.random.default_rng(3).integers(0, 2**QUERY_PLANES, (batch, N)) - (2**QUERY_PLANES - 1)
     return odd.astype(np.int16)
 
