@@ -171,7 +171,6 @@ def _merge_early(monkeypatch: pytest.MonkeyPatch) -> None:
 History.TestCase.settings = settings(
     max_examples=40,
     stateful_step_count=30,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
