@@ -14,7 +14,7 @@ import pytest
 from rbegir.codes import layout
 from rbegir.codes.planes import Codes
 from rbegir.errors import DeviceError, FileError, InputError, MismatchError, RbegirError
-from rbegir.index import disk, segment, writer
+from rbegir.index import disk, lock, segment, writer
 from rbegir.index.store import Index
 from rbegir.index.writer import tail_to_merge
 from rbegir.search.backend import Partition, make_mask
@@ -45,6 +45,9 @@ def test_the_life_of_an_index(tmp_path: Path) -> None:
         assert hits.texts[0, 0] == "red shoes"
         assert hits.attributes[0][0] == {"price": 10, "sold": None}
         assert index.search(["a", "b", "c"], k=100).ids.shape == (3, 3)
+        bare = index.search("red shoes", k=2, texts=False, attributes=False)
+        assert (bare.texts, bare.attributes) == (None, None)
+        assert bare.ids.tolist() == hits.ids.tolist()
         assert index.delete([1, 1, 99]) == 1
         assert len(index) == 2
         index.compact()
@@ -412,6 +415,37 @@ def test_read_only(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(disk, "create", refuse)
         _refused(FileError, f"cannot write to {index.path}: read-only file system", lambda: again.add(["b"]))
         assert len(again) == 1
+
+
+def test_a_directory_that_cannot_be_written(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index.add(["a"])
+    index.close()
+
+    def refuse(path: Any, *arguments: Any) -> int:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with Index.open(index.path, model=ENCODER) as again:
+        with monkeypatch.context() as patch:
+            patch.setattr(lock.os, "open", refuse)
+            message = f"cannot lock {index.path / 'LOCK'}: permission denied"
+            _refused(FileError, message, lambda: again.add(["b"]))
+        with monkeypatch.context() as patch:
+            patch.setattr(disk, "sync_directory", refuse)
+            _refused(FileError, f"cannot write to {index.path}: permission denied", lambda: again.add(["b"]))
+        assert again.search("a").texts.tolist() == [["a"]]
+    monkeypatch.setattr(disk, "make_directory", refuse)
+    message = f"cannot create {tmp_path / 'new.rbe'}: permission denied"
+    _refused(FileError, message, lambda: Index.create(tmp_path / "new.rbe", ENCODER))
+
+
+def test_an_index_in_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with Index.create(".", ENCODER) as index:
+        index.add(["a"])
+    assert len(Index.open(tmp_path / "here")) == 1
 
 
 def test_after_close(index: Index) -> None:

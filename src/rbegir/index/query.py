@@ -42,6 +42,8 @@ class Query:
     measure: bool = False
     per_thread: int = 256
     queue: int = 1
+    texts: bool = True
+    attributes: bool = True
 
     @classmethod
     def check(
@@ -57,6 +59,8 @@ class Query:
         measure: bool = False,
         per_thread: int = 256,
         queue: int = 1,
+        texts: bool = True,
+        attributes: bool = True,
     ) -> Query:
         """The same, or an error that names the argument."""
         numbers = {
@@ -86,6 +90,8 @@ class Query:
             measure,
             per_thread,
             queue,
+            texts,
+            attributes,
         )
 
 
@@ -120,11 +126,12 @@ class Searcher:
             found = self._backend.search(partitions, values, query.k)
         place = snapshot.place(numbers, found.positions.ravel())
         shape = found.positions.shape  # [Q, k]
-        columns = {name: snapshot.column(name, place) for name in snapshot.manifest.columns}
+        names = snapshot.manifest.columns if query.attributes else ()
+        columns = {name: snapshot.column(name, place) for name in names}
         return Hits(
             ids=snapshot.ids(place).reshape(shape),
             scores=cosine(found.keys, norm_squared(values)),
-            texts=snapshot.column("text", place).reshape(shape),
+            texts=snapshot.column("text", place).reshape(shape) if query.texts else None,
             keys=found.keys,
             rows=snapshot.rows(place).reshape(shape),
             attributes=_attributes(columns, shape),

@@ -32,6 +32,7 @@ import pyarrow.compute as pc
 from rbegir.codes.planes import Codes
 from rbegir.errors import CorruptError, FileError, InputError, LockedError, MismatchError
 from rbegir.index.creation import first_manifest, make
+from rbegir.index.disk import explained
 from rbegir.index.encoder import Encoder, check_encoder, check_match, load_stored
 from rbegir.index.manifest import MODEL, Manifest
 from rbegir.index.query import Query, Searcher
@@ -70,7 +71,8 @@ class Index:
             check_match(model, manifest)
         self._read_only = read_only
         self._writer: Writer | None = None
-        self._mutex = threading.RLock()
+        self._mutex = threading.RLock()  # of changes
+        self._loading = threading.Lock()  # of the model; searches do not wait for changes
         self._closed = False
 
     @classmethod
@@ -91,7 +93,7 @@ class Index:
 
         `id_type` is "int64" or "string"; without it the first `add` decides.
         """
-        path = Path(path)
+        path = Path(path).absolute()
         manifest = first_manifest(model, n, keyword_planes, query_planes, id_type)
         Searcher(device, manifest.n, manifest.keyword_planes, threads)
         with staged(path, overwrite=overwrite) as writer:
@@ -132,7 +134,7 @@ class Index:
         """
         from rbegir.index.build import fill
 
-        path = Path(path)
+        path = Path(path).absolute()
         manifest = first_manifest(model, None, None, None, None)
         with staged(path, overwrite=overwrite) as writer:
             make(writer.directory, manifest, model)
@@ -175,7 +177,7 @@ class Index:
     @property
     def model(self) -> Encoder:
         """The model that encodes texts; loaded from the index at the first use."""
-        with self._mutex:
+        with self._loading:
             if self._model is None:
                 self._model = load_stored(self._path / MODEL, self._snapshot.manifest)
             return self._model
@@ -246,6 +248,7 @@ class Index:
         mode      "exact" (the default), or "paper": the published algorithm with its miss certificate
         per_thread, queue    of "paper": keywords a thread sees, and how many of them it may keep
         planes    search with this many planes first and refine the best with the others; recall is reported
+        texts, attributes      False: leave them out of the hits, which is faster for large batches
         candidates, measure    of `planes`: how many are refined; measure the recall instead of estimating it
         """
         return self._searcher.search(self._state(), codes, Query.check(k, **options))
@@ -301,21 +304,16 @@ class Index:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[Writer]:
-        """The writer, made at the first change, when the latest state is read and left-overs are removed.
-
-        After a failure on disk it is given up: the next change starts again from what the disk says.
-        """
+        """The writer. After a failure on disk it is given up: the next change starts from what is there."""
         with self._mutex:
             state = self._state()
             if self._read_only:
                 raise FileError(
                     f"{self._path} was opened read-only", hint="open it without read_only to change it"
                 )
+            if self._writer is None:
+                self._writer = self._first_change(state)
             try:
-                if self._writer is None:
-                    self._writer = Writer(self._path)
-                    self._snapshot = Snapshot.open(self._path, state)
-                    self._writer.clean(self._snapshot)
                 yield self._writer
             except (InputError, LockedError, MismatchError):
                 raise
@@ -323,6 +321,18 @@ class Index:
                 self._drop_writer()
                 self._snapshot = Snapshot.open(self._path, self._snapshot)
                 raise
+
+    def _first_change(self, state: Snapshot) -> Writer:
+        """Become the writer: take the lock, read the latest state, remove what stopped writers have left."""
+        writer = Writer(self._path)
+        try:
+            self._snapshot = Snapshot.open(self._path, state)
+            with explained("write to", self._path):
+                writer.clean(self._snapshot)
+        except BaseException:
+            writer.close()
+            raise
+        return writer
 
     def _drop_writer(self) -> None:
         if self._writer is not None:
