@@ -1,8 +1,8 @@
 """Every example in README.md and docs/ runs: Python blocks in one namespace a page, `$ ` lines in a shell.
 
-A page starts in a directory that holds what its first lines may assume: `clicks.parquet` and `valid.parquet`
-(pairs), `titles.txt` (one text a line), `products.parquet` (texts with attributes) and, except on the pages that
-make it, `model/`.
+A page starts in a directory that holds what its first lines may assume: `clicks.parquet` and
+`valid.parquet` (pairs), `titles.txt` (one text a line), `products.parquet` (texts with attributes) and,
+except on the pages that make it, `model/`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rbegir.sample import sample_path
+from rbegir.data import sample_path
 from rbegir.training.pairs import read_pairs
 from rbegir.training.trainer import train
 
@@ -48,7 +48,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         }
     )
     pq.write_table(products, folder / "products.parquet")
-    train(folder / "clicks.parquet", valid=folder / "valid.parquet", out=folder / "model", epochs=1, progress=False)
+    train(
+        folder / "clicks.parquet",
+        valid=folder / "valid.parquet",
+        out=folder / "model",
+        epochs=1,
+        progress=False,
+    )
     return folder
 
 
@@ -71,7 +77,9 @@ def run_console(body: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 @pytest.mark.usefixtures("shell")
-def test_examples_of_page_run(page: Path, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_of_page_run(
+    page: Path, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     work = tmp_path / "work"
     keep = shutil.ignore_patterns("model") if page.name in MAKES_MODEL else None
     shutil.copytree(files, work, ignore=keep, copy_function=os.link)

@@ -11,11 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from rbegir.codes import layout
 from rbegir.codes.planes import Codes
 from rbegir.errors import DeviceError, FileError, InputError, MismatchError, RbegirError
 from rbegir.index import disk, segment, writer
 from rbegir.index.store import Index
 from rbegir.index.writer import tail_to_merge
+from rbegir.search.backend import Partition, make_mask
+from rbegir.search.reference import ReferenceBackend
 from tests.index.fakes import HashEncoder, PlainIndex
 
 ENCODER = HashEncoder()
@@ -117,6 +120,26 @@ def test_codes_made_elsewhere(tmp_path: Path) -> None:
         index.search("text")
     with pytest.raises(FileError, match="no model is stored"):
         index.add(["text"])
+
+
+def test_other_modes_go_through(tmp_path: Path) -> None:
+    """Paper mode and progressive search are the backend's; the index adds masks and looks up the hits."""
+    codes = _codes(3000)
+    index = Index.create(tmp_path / "x.rbe", n=64, keyword_planes=2)
+    index.add_codes(codes, attributes={"odd": [i % 2 == 1 for i in range(3000)]})
+    index.delete(list(range(0, 3000, 3)))
+    queries = codes.values()[:3]
+    backend = ReferenceBackend(64, 2)
+    keep = np.array([i % 2 == 1 and i % 3 != 0 for i in range(3000)])
+    partitions = [Partition(layout.pack(codes), 3000, make_mask(keep))]
+    paper = index.search_codes(queries, k=50, where="odd", mode="paper", per_thread=64, queue=2)
+    wanted, certificate = backend.search_paper(partitions, queries, 50, per_thread=64, queue=2)
+    assert paper.ids.tolist() == wanted.positions.tolist()
+    assert paper.certificate == certificate
+    first = index.search_codes(queries, k=50, where="odd", planes=1, candidates=80, measure=True)
+    progressive = backend.search_progressive(partitions, queries, 50, planes=1, candidates=80, measure=True)
+    assert first.ids.tolist() == progressive.candidates.positions.tolist()
+    assert first.recall == progressive.recall
 
 
 def test_every_type_of_attribute_comes_back(index: Index) -> None:

@@ -41,15 +41,8 @@ def fnv1a(data: bytes) -> int:
 def words_of(text: str) -> list[str]:
     assigned = "".join(" " if KINDS[ord(c)] == "-" else c for c in text)
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", assigned).casefold())
-    words, run = [], ""
-    for c in folded + " ":
-        if KINDS[ord(c)] in "WM":
-            run += c
-        else:
-            if any(KINDS[ord(x)] == "W" for x in run):
-                words.append(run)
-            run = ""
-    return words
+    runs = "".join(c if KINDS[ord(c)] in "WM" else "\n" for c in folded).split("\n")
+    return [run for run in runs if any(KINDS[ord(c)] == "W" for c in run)]
 
 
 def grams_of(word: str, hash_buckets: int) -> list[int]:

@@ -11,7 +11,7 @@ import torch
 
 from rbegir.model.clsm import TowerBatch
 from rbegir.text.tokenizer import GramBatch, tokenize
-from rbegir.training.batches import Chunk, HostBatch, Share, StepBatch, build, cut, uniform
+from rbegir.training.batches import Chunk, HostBatch, Share, StepBatch, build, cut
 from rbegir.training.data import tokenize_pairs
 from rbegir.training.pipeline import BatchPlan, epoch_batches, steps_in
 
@@ -68,12 +68,38 @@ def test_everything_dropped_leaves_the_first_word(chunk: Chunk) -> None:
     assert kept == [words[:1] for words in spelled(cut(chunk.query_texts, items))]
 
 
-def test_uniform_numbers() -> None:
-    values = uniform(12345, np.arange(100_000))
-    assert values.min() >= 0
-    assert values.max() < 1
-    assert np.histogram(values, bins=10)[0] == pytest.approx([10_000] * 10, rel=0.05)
-    assert not np.array_equal(values, uniform(12346, np.arange(100_000)))
+def plain_uniform(key: int, counter: int) -> float:
+    """SplitMix64 in Python's integers."""
+    z = (counter * 0x9E3779B97F4A7C15 + key) % 2**64
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+    return (z ^ (z >> 31)) / 2**64
+
+
+def test_dropout_draws_the_numbers_it_promises(chunk: Chunk) -> None:
+    texts, key, dropout = chunk.query_texts, 2**63 - 7, 0.4
+    items = np.arange(len(texts.text_offsets) - 1, dtype=np.int32)[::-1].copy()
+    places = np.arange(len(items), dtype=np.int64) * 977 + 3
+    found = cut(texts, items, dropout=dropout, key=key, places=places)
+    wanted = []
+    for item, place in zip(items, places, strict=True):
+        words = texts.word_ids[texts.text_offsets[item] : texts.text_offsets[item + 1]].tolist()
+        kept = [w for i, w in enumerate(words) if plain_uniform(key, int(place) * 65536 + i) >= dropout]
+        wanted.append(kept or words[:1])
+    distinct = sorted({word for words in wanted for word in words})
+    got = [found.word_ids[a:b].tolist() for a, b in pairwise(found.text_offsets)]
+    assert [[distinct[word] for word in words] for words in got] == wanted
+    draws = [plain_uniform(key, i) for i in range(20_000)]
+    assert np.histogram(draws, bins=10, range=(0, 1))[0] == pytest.approx([2000] * 10, rel=0.1)
+
+
+def test_cut_refuses_what_is_not_there(chunk: Chunk) -> None:
+    count = len(chunk.query_texts.text_offsets) - 1
+    for item in (-1, count):
+        with pytest.raises(ValueError, match="items is out of range"):
+            cut(chunk.query_texts, np.array([item], dtype=np.int32))
+    with pytest.raises(ValueError, match="places must be one an item"):
+        cut(chunk.query_texts, np.array([0], dtype=np.int32), places=np.zeros(2, dtype=np.int64))
 
 
 def test_build(chunk: Chunk) -> None:

@@ -1,17 +1,18 @@
-# The native module, as Python sees it. Callers have checked their input: errors here are ValueError or TypeError.
-from typing_extensions import Buffer
+# The native module, as Python sees it. Callers check their input: errors here are ValueError or TypeError.
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import Buffer
 
 # checksum.cpp
-def crc32c(buffer: Buffer | npt.NDArray[np.float32], start: int = 0, portable: bool = False) -> int: ...
-def crc32c_blocks(buffer: Buffer, block: int, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]: ...
+def crc32c(buffer: Buffer | npt.NDArray[Any], start: int = 0, portable: bool = False) -> int: ...
+def crc32c_blocks(
+    buffer: Buffer | npt.NDArray[Any], block: int, indices: npt.NDArray[np.int64]
+) -> npt.NDArray[np.uint32]: ...
 
 # hash.cpp
-def hash_strings(
-    offsets: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]
-) -> npt.NDArray[np.uint64]: ...
+def hash_strings(offsets: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]: ...
 
 # text.cpp
 VOCABULARY: int
@@ -53,6 +54,21 @@ def scan_rescore(
     isa: str,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]: ...
 def read_sum(bytes: npt.NDArray[np.uint8], threads: int) -> int: ...
+
+# batch.cpp
+def cut_batch(
+    text_offsets: npt.NDArray[np.int32],
+    word_ids: npt.NDArray[np.int32],
+    gram_offsets: npt.NDArray[np.int32],
+    gram_ids: npt.NDArray[np.int32],
+    items: npt.NDArray[np.int32],
+    dropout: float,
+    key: int,
+    places: npt.NDArray[np.int64],
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]: ...
+def transpose_grams(
+    gram_offsets: npt.NDArray[np.int32], gram_ids: npt.NDArray[np.int32]
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]: ...
 
 # tower.cpp
 class Tower:

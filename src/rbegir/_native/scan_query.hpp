@@ -15,7 +15,12 @@ constexpr int FRACTION_BITS = 36;                                      // of the
 constexpr int64_t NO_THRESHOLD = std::numeric_limits<int64_t>::min();  // every keyword passes
 
 // sign(dot) · ⌊2³⁶ · dot² / norm⌋
-int64_t order_key(int64_t dot, int64_t norm);
+inline int64_t order_key(int64_t dot, int64_t norm) {
+    const uint64_t square = static_cast<uint64_t>(dot * dot), divisor = static_cast<uint64_t>(norm);
+    const uint64_t whole = square / divisor, rest = square % divisor;
+    const int64_t key = static_cast<int64_t>((whole << FRACTION_BITS) + (rest << FRACTION_BITS) / divisor);
+    return dot < 0 ? -key : key;
+}
 
 struct AlignedDelete {
     void operator()(uint8_t *p) const { ::operator delete[](p, std::align_val_t{64}); }
@@ -40,6 +45,10 @@ class Query {
 
   private:
     double largest_deficit(int64_t threshold, int cls) const;
+    // The deficit that one unit of the filter's sum stands for, before scaling: BYTE adds the first plane with weight
+    // one, the others add the last one so.
+    double unit() const { return kind_ == BYTE ? 1 << (shape_.planes - 1) : 1; }
+    double top_limit() const { return kind_ == BYTE ? 255 : 65535; }  // lets everything pass
 
     Shape shape_;
     const Kernel &kernel_;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t TASK_GROUPS = 256;       // what a thread takes at a time
 constexpr size_t RAW_GROUPS = 64;         // groups between two looks at the threshold, without expanding
-constexpr size_t EXPANDED_BYTES = 20480;  // a block of expanded groups stays in L1
+constexpr size_t EXPANDED_BYTES = 24576;  // a block of expanded groups stays in L1
 constexpr size_t MAX_SLOTS = 16;
 constexpr size_t SAMPLE = 64;             // one group of so many is sampled for the first threshold
 constexpr size_t SMALL = 4096;            // so few keywords are scanned without a threshold
@@ -27,7 +27,10 @@ constexpr size_t SHARE = 16;              // queries to prepare or to sort that 
 constexpr int GATHER_LANES = 32;          // groups with at most so many candidates are gathered for batches
 constexpr int EXACT_LANES = 2;            // up to so many candidates of a group are scored without the filter
 
-bool better(const Hit &a, const Hit &b) { return a.key != b.key ? a.key > b.key : a.position < b.position; }
+// The total order. An object, because sorts call a function through a pointer.
+constexpr auto better = [](const Hit &a, const Hit &b) {
+    return a.key != b.key ? a.key > b.key : a.position < b.position;
+};
 
 // Consecutive groups of one partition.
 struct Span {
@@ -305,9 +308,12 @@ class Scan {
             filter(from, first + groups);
         }
 
-        void expand(const Slot &slot) {
-            scan_.kernel_.expand(scan_.shape_, kind_, slot.group, shift_,
-                                 expanded_.get() + slots_.size() * expanded_bytes_);
+        void expand(Slot slot) {
+            uint8_t *expanded = expanded_.get() + slots_.size() * expanded_bytes_;
+            scan_.kernel_.expand(scan_.shape_, kind_, slot.group, shift_, expanded);
+            // Exact scores read the rows where they are in L1 already, if they are there as they were.
+            if (scan_.kernel_.plan.keeps_rows && scan_.shape_.words == 1)
+                slot.group = {expanded, (expanded_bytes_ - GROUP) / scan_.shape_.planes};
             slots_.push_back(slot);
             if (slots_.size() == capacity_) flush_slots();
         }

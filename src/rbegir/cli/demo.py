@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -68,7 +68,8 @@ def demo(
 
     say("[bold]3. Index[/] the titles")
     with Index.build(out / "index.rbe", trained.model, read_texts(sample_path("titles"))) as index:
-        say(f"   {len(index):,} titles, {index.info()['bytes_per_keyword']} bytes each, in {out / 'index.rbe'}")
+        size = index.info()["bytes_per_keyword"]
+        say(f"   {len(index):,} titles, {size} bytes each, in {out / 'index.rbe'}")
         say("[bold]4. Search[/] all of them")
         queries = valid["query"].to_pylist()[:: max(1, valid.num_rows // SHOWN_QUERIES)][:SHOWN_QUERIES]
         hits = index.search(queries, k=10)
@@ -76,12 +77,14 @@ def demo(
 
     best = reports[PRESET]
     if as_json:
-        found = best.to_dict()
-        answers = [{"query": query, "hits": hit} for query, hit in zip(queries, _hits(hits), strict=True)]
-        print(json.dumps({**found, "queries": answers, "seconds": round(took, 1)}))
+        answers = [
+            {"query": query, "hits": [{"id": h.id, "score": h.score, "text": h.text} for h in found]}
+            for query, found in zip(queries, hits, strict=True)
+        ]
+        print(json.dumps({**best.to_dict(), "queries": answers, "seconds": round(took, 1)}))
         return
     _show(reports, queries, hits)
-    say(f"Done in {took:.0f} s. Go on with:  rbegir search {out / 'index.rbe'} \"your query\"")
+    say(f'Done in {took:.0f} s. Go on with:  rbegir search {out / "index.rbe"} "your query"')
 
 
 def _clear(out: Path) -> None:
@@ -129,15 +132,6 @@ def _evaluate(model: Model, valid: pa.Table) -> dict[str, Report]:
     return reports
 
 
-def _hits(hits: Hits) -> list[list[dict[str, Any]]]:
-    """Hits for JSON, by query."""
-    rows = zip(hits.ids.tolist(), hits.scores.tolist(), hits.texts.tolist(), strict=True)
-    return [
-        [{"id": i, "score": s, "text": t} for i, s, t in zip(ids, scores, texts, strict=True)]
-        for ids, scores, texts in rows
-    ]
-
-
 def _show(reports: dict[str, Report], queries: list[str], hits: Hits) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -147,6 +141,6 @@ def _show(reports: dict[str, Report], queries: list[str], hits: Hits) -> None:
     console = Console()
     console.print(report_table(reports))
     table = Table("query", *(f"hit {i + 1}" for i in range(SHOWN_HITS)), title="Titles found, of all titles")
-    for query, found in zip(queries, _hits(hits), strict=True):
-        table.add_row(query, *(f"{hit['text']}  [dim]{hit['score']:.3f}[/]" for hit in found[:SHOWN_HITS]))
+    for query, found in zip(queries, hits, strict=True):
+        table.add_row(query, *(f"{hit.text}  [dim]{hit.score:.3f}[/]" for hit in found[:SHOWN_HITS]))
     console.print(table)

@@ -61,6 +61,21 @@ def type_named(name: object) -> pa.DataType | None:
     return pa.timestamp(zoned[1], tz=zoned[2]) if zoned else _PLAIN.get(name)
 
 
+def int64_array(numbers: npt.NDArray[np.int64]) -> pa.Array:
+    """A NumPy array as an Arrow one, without a copy.
+
+    `pa.array` and `to_numpy` import pandas where it is installed, which takes longer than a search.
+    """
+    plain = np.ascontiguousarray(numbers, np.int64)
+    return pa.Array.from_buffers(pa.int64(), plain.size, [None, pa.py_buffer(plain)])
+
+
+def int64_numpy(array: pa.Array) -> npt.NDArray[np.int64]:
+    """The inverse, for arrays without nulls."""
+    data = array.buffers()[1]
+    return np.frombuffer(data or b"", np.int64)[array.offset : array.offset + len(array)]
+
+
 def write_column(
     writer: FileWriter, prefix: str, name: str, dtype: pa.DataType, chunks: Chunks
 ) -> ColumnSpec:
@@ -131,7 +146,7 @@ class Column:
             width = self.type.bit_width // 8
             self._data.touch(positions * width, (positions + 1) * width)
         try:
-            found = self._mapped().take(pa.array(positions))
+            found = self._mapped().take(int64_array(positions))
             found.validate(full=True)
         except pa.ArrowInvalid as error:
             raise self._data.corrupt("does not hold valid values") from error

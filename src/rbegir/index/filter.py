@@ -95,7 +95,11 @@ class Filter:
             ) from error
         if not pa.types.is_boolean(result.type):
             raise FilterError(f"where must be true or false for a keyword, but it gives {result.type}")
-        return np.asarray(result.fill_null(False).combine_chunks().to_numpy(zero_copy_only=False), np.bool_)
+        flags = result.fill_null(False).combine_chunks()
+        bits = np.frombuffer(flags.buffers()[1] or b"", np.uint8)
+        return np.unpackbits(bits, count=flags.offset + len(flags), bitorder="little")[flags.offset :].view(
+            np.bool_
+        )
 
 
 def _nothing(types: Mapping[str, pa.DataType]) -> pa.Table:

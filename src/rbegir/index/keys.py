@@ -6,7 +6,8 @@
 
 A lookup searches the fences, then the one block of keys they point at, so that a lookup among 10⁷ ids reads
 one small section once and then 4 KiB an id, each checked before it is believed. All wanted ids are searched
-side by side in NumPy. Equal keys (hash collisions) are told apart by the caller, who has the ids themselves.
+side by side in NumPy; when they are so many that most blocks would be read, all are. Equal keys (hash
+collisions) are told apart by the caller, who has the ids themselves.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rbegir._native._core import hash_strings
+from rbegir.index.columns import int64_numpy
 from rbegir.index.format import File, FileWriter, Section
 
 STRIDE = 512
@@ -26,7 +28,7 @@ STRIDE = 512
 def keys_of(ids: pa.Array) -> npt.NDArray[np.uint64]:
     """The keys [count] of int64 or string ids."""
     if pa.types.is_int64(ids.type):
-        return np.ascontiguousarray(ids.to_numpy()).view(np.uint64)
+        return int64_numpy(ids).view(np.uint64)
     texts = ids.cast(pa.large_string())
     if not len(texts):
         return np.zeros(0, np.uint64)
@@ -67,6 +69,8 @@ class SortedKeys:
 
     def find(self, wanted: npt.NDArray[np.generic]) -> Ranges:
         """The run of equal keys for each wanted one; empty (first == last) where there is none."""
+        if wanted.size > self._count // STRIDE:  # most blocks would be read anyway
+            return self._find_many(wanted)
         fences = self._fences.view(self._dtype, -(-self._count // STRIDE))
         # the run of a key starts after the last fence below it, and ends before the first fence above it
         low = np.maximum(np.searchsorted(fences, wanted, "left") - 1, 0) * STRIDE
@@ -75,6 +79,15 @@ class SortedKeys:
         return Ranges(
             self._bisect(wanted, low, high, right=False), self._bisect(wanted, low, high, right=True)
         )
+
+    def _find_many(self, wanted: npt.NDArray[np.generic]) -> Ranges:
+        """The same over all keys, with the wanted ones in order so that the searches share their way."""
+        keys = self._section.view(self._dtype, self._count)
+        order = np.argsort(wanted)
+        first, last = np.zeros(wanted.size, np.int64), np.zeros(wanted.size, np.int64)
+        first[order] = np.searchsorted(keys, wanted[order], "left")
+        last[order] = np.searchsorted(keys, wanted[order], "right")
+        return Ranges(first, last)
 
     def _bisect(
         self,

@@ -59,7 +59,13 @@ class Query:
         queue: int = 1,
     ) -> Query:
         """The same, or an error that names the argument."""
-        numbers = {"k": k, "per_thread": per_thread, "queue": queue, "planes": planes, "candidates": candidates}
+        numbers = {
+            "k": k,
+            "per_thread": per_thread,
+            "queue": queue,
+            "planes": planes,
+            "candidates": candidates,
+        }
         for name, value in numbers.items():
             if value is None and name in ("planes", "candidates"):
                 continue

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from rbegir.codes.planes import Codes
 from rbegir.errors import InputError, MismatchError
-from rbegir.index.columns import type_named
+from rbegir.index.columns import int64_array, type_named
 from rbegir.index.segment import Positions
 
 MAX_TEXT_BYTES = 2**15 - 1  # so that a chunk of rows fits Arrow's 32-bit offsets
@@ -51,11 +51,12 @@ class Rows:
         return self.first_row + positions
 
     def ids(self, positions: Positions) -> pa.Array:
-        taken = self.rows(positions) if self.given_ids is None else self.given_ids.take(pa.array(positions))
-        return pa.array(taken) if self.given_ids is None else taken
+        if self.given_ids is None:
+            return int64_array(self.rows(positions))
+        return self.given_ids.take(int64_array(positions))
 
     def column(self, name: str, positions: Positions) -> pa.Array:
-        return self.columns[name].take(pa.array(positions))
+        return self.columns[name].take(int64_array(positions))
 
     def codes(self, positions: Positions) -> Codes:
         return self.packed[positions]
@@ -81,6 +82,14 @@ def check_texts(texts: Any, argument: str = "texts") -> pa.Array:
         place = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
         raise InputError(f"{argument}[{place}] is None, expected a text")
     return array
+
+
+def check_queries(queries: Any) -> list[str]:
+    """The same for queries; a plain list, the usual case, is looked at as it is."""
+    if isinstance(queries, list) and all(isinstance(text, str) for text in queries):
+        return queries
+    texts: list[str] = check_texts(queries, "queries").to_pylist()
+    return texts
 
 
 def check_ids(ids: Any, argument: str = "ids") -> pa.Array:

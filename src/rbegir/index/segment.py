@@ -25,7 +25,7 @@ from rbegir.codes import layout
 from rbegir.codes.planes import Codes
 from rbegir.errors import CorruptError, VersionError
 from rbegir.index import masks
-from rbegir.index.columns import Column, ColumnSpec, write_column
+from rbegir.index.columns import Column, ColumnSpec, int64_array, int64_numpy, write_column
 from rbegir.index.format import File, FileWriter, Kind, Stamp
 from rbegir.index.keys import STRIDE, SortedKeys, keys_of, write_keys
 
@@ -194,7 +194,7 @@ class Segment:
 
     def ids(self, positions: Positions) -> pa.Array:
         """int64 or string ids; the rows where no ids were given."""
-        return self._columns["id"].take(positions) if self.has_ids else pa.array(self.rows(positions))
+        return self._columns["id"].take(positions) if self.has_ids else int64_array(self.rows(positions))
 
     def column(self, name: str, positions: Positions) -> pa.Array:
         """Text or an attribute at these positions; the column must be there (`types`)."""
@@ -203,7 +203,7 @@ class Segment:
     def whole(self, name: str) -> pa.Array:
         """A whole column, or the ids, for filters; validated at the first call."""
         if name == "id" and not self.has_ids:
-            return pa.array(self.rows(np.arange(self.count)))
+            return int64_array(self.rows(np.arange(self.count)))
         return self._columns[name].whole()
 
     def find(self, ids: pa.Array) -> Positions:
@@ -221,7 +221,7 @@ class Segment:
             positions = order[first[open_runs]].astype(np.int64)
             if int(positions.max()) >= self.count:
                 raise self._order.corrupt("points outside the segment")
-            same = np.asarray(_equal(self.ids(positions), ids.take(pa.array(open_runs))))
+            same = np.asarray(_equal(self.ids(positions), ids.take(int64_array(open_runs))))
             found[open_runs[same]] = positions[same]
             first[open_runs] += 1
             open_runs = open_runs[~same & (first[open_runs] < last[open_runs])]
@@ -237,7 +237,7 @@ class Segment:
     def _find_rows(self, ids: pa.Array) -> Positions:
         if not pa.types.is_int64(ids.type):
             return np.full(len(ids), -1, np.int64)
-        rows = ids.to_numpy()
+        rows = int64_numpy(ids)
         if self._rows is None:
             return np.where((rows >= self.first_row) & (rows <= self.last_row), rows - self.first_row, -1)
         first, last = self._rows.find(rows)

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from rbegir.errors import CorruptError, MismatchError
 from rbegir.index import masks
-from rbegir.index.columns import type_named
+from rbegir.index.columns import int64_array, int64_numpy, type_named
 from rbegir.index.deletes import read_deletes
 from rbegir.index.disk import explained
 from rbegir.index.filter import Filter
@@ -134,7 +134,7 @@ class Snapshot:
         for number in range(len(self.parts) - 1, -1, -1):
             if not todo.size:
                 break
-            found = self.parts[number].segment.find(ids.take(pa.array(todo)))
+            found = self.parts[number].segment.find(ids.take(int64_array(todo)))
             here = found >= 0
             live = self.parts[number].live
             if live is not None:
@@ -182,10 +182,11 @@ class Snapshot:
 
     def ids(self, place: Place) -> npt.NDArray[Any]:
         """int64, or str objects."""
-        found = np.zeros(place.part.shape, object if self.manifest.id_type == "string" else np.int64)
+        strings = self.manifest.id_type == "string"
+        found = np.zeros(place.part.shape, object if strings else np.int64)
         for number, where in _by_part(place):
             ids = self.parts[number].segment.ids(place.position[where])
-            found[where] = ids.to_numpy(zero_copy_only=False)
+            found[where] = ids.to_pylist() if strings else int64_numpy(ids)
         return found
 
     def column(self, name: str, place: Place) -> npt.NDArray[Any]:

@@ -30,12 +30,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rbegir.codes.planes import Codes
-from rbegir.errors import CorruptError, FileError, InputError, MismatchError
+from rbegir.errors import CorruptError, FileError, InputError, LockedError, MismatchError
 from rbegir.index.creation import first_manifest, make
 from rbegir.index.encoder import Encoder, check_encoder, check_match, load_stored
 from rbegir.index.manifest import MODEL, Manifest
 from rbegir.index.query import Query, Searcher
-from rbegir.index.rows import Rows, check_attributes, check_ids, check_texts, refuse_repeats
+from rbegir.index.rows import (
+    Rows,
+    check_attributes,
+    check_ids,
+    check_queries,
+    check_texts,
+    refuse_repeats,
+)
 from rbegir.index.snapshot import Place, Snapshot
 from rbegir.index.staging import staged
 from rbegir.index.verify import damage
@@ -227,7 +234,7 @@ class Index:
 
     def search(self, queries: str | Sequence[str], k: int = 10, **options: Any) -> Hits:
         """The best k keywords for a text or for each of a list of texts; options as for `search_codes`."""
-        texts = [queries] if isinstance(queries, str) else check_texts(queries, "queries").to_pylist()
+        texts = [queries] if isinstance(queries, str) else check_queries(queries)
         query = Query.check(k, **options)
         return self._searcher.search(self._state(), self.model.encode_queries(texts), query)
 
@@ -310,7 +317,7 @@ class Index:
                     self._snapshot = Snapshot.open(self._path, state)
                     self._writer.clean(self._snapshot)
                 yield self._writer
-            except (InputError, MismatchError):
+            except (InputError, LockedError, MismatchError):
                 raise
             except BaseException:
                 self._drop_writer()

@@ -1,8 +1,8 @@
 """From tokenised pairs to the arrays of one training step.
 
 A `Chunk` is as many pairs as the shuffle buffer holds, tokenised once: every distinct query and keyword
-text, every distinct word, and each pair as two text numbers. A batch is then cut out of it with vectorised
-NumPy alone:
+text, every distinct word, and each pair as two text numbers. A batch is then cut out of it by
+the native module, without holding the interpreter's lock:
 
     pairs → texts → words (dropout here) → distinct words of the batch → their grams → the transposed bag
 
@@ -24,6 +24,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from rbegir._native import _core
 from rbegir.model.clsm import TowerBatch, transpose
 from rbegir.text.tokenizer import GramBatch
 from rbegir.training.groups import Ints, group
@@ -111,23 +112,6 @@ def _pack(arrays: list[npt.NDArray[np.int32]], *, pin: bool) -> tuple[Tensor, tu
     return buffer, lengths
 
 
-def _ragged(offsets: Ints, items: Ints) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """(positions of all elements of the chosen items, one after the other; number of elements of each)."""
-    starts = offsets[items].astype(np.int64)
-    lengths = offsets[items + 1] - starts
-    ends = np.cumsum(lengths)
-    positions = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
-    return positions, lengths
-
-
-def uniform(key: int, counter: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Uniform numbers in [0, 1), one a counter value: SplitMix64 of key and counter."""
-    z = counter.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(key)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return (z ^ (z >> np.uint64(31))) * 2.0**-64
-
-
 def cut(
     texts: GramBatch,
     items: Ints,
@@ -138,41 +122,12 @@ def cut(
 ) -> GramBatch:
     """The gram batch of some texts of a larger one, each word left out with probability `dropout`.
 
-    A text keeps at least one word. The draw depends on `key`, the text's number in `places` and the word's
-    place.
+    A text keeps at least one word. The draw (SplitMix64) depends on `key`, the text's number in `places` and
+    the word's place. The distinct words are numbered in the order they have in the larger batch.
     """
-    positions, lengths = _ragged(texts.text_offsets, items)
-    words = texts.word_ids[positions]  # [words]
-    if dropout:
-        assert places is not None
-        owner = np.repeat(np.arange(len(items)), lengths)
-        within = np.arange(len(words)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        draw = uniform(key, places[owner] * 65536 + within)
-        keep = draw >= dropout
-        kept = np.bincount(owner[keep], minlength=len(items))
-        rescued = np.flatnonzero(
-            (kept == 0)[owner] & (within == 0)
-        )  # first word of a text that would be empty
-        keep[rescued] = True
-        words, lengths = words[keep], np.maximum(kept, 1)
-    present = np.zeros(len(texts.gram_offsets) - 1, dtype=np.bool_)
-    present[words] = True
-    distinct = np.flatnonzero(present).astype(np.int32)  # [unique words]
-    number = np.empty(len(present), dtype=np.int32)
-    number[distinct] = np.arange(len(distinct), dtype=np.int32)
-    grams, gram_counts = _ragged(texts.gram_offsets, distinct)
-    return GramBatch(
-        text_offsets=_offsets(lengths),
-        word_ids=number[words],
-        gram_offsets=_offsets(gram_counts),
-        gram_ids=texts.gram_ids[grams],
-    )
-
-
-def _offsets(lengths: npt.NDArray[np.int64]) -> Ints:
-    offsets = np.zeros(len(lengths) + 1, dtype=np.int32)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets
+    if places is None:
+        places = np.zeros(len(items), dtype=np.int64)
+    return GramBatch(*_core.cut_batch(*texts, np.ascontiguousarray(items), dropout, key, places))
 
 
 def build(
