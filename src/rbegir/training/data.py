@@ -132,8 +132,8 @@ def buffers(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
 def _threshold(places: npt.NDArray[np.float64]) -> float:
     """Keywords whose hash lies below this are held out, given those of the first buffer.
 
-    It is the fixed share, so that the same keywords are held out of every file. A file that was split by this hash
-    already, or a very small one, has almost none or only such keywords: there it is the share of its own.
+    It is the fixed share, so that the same keywords are held out of every file. A file that was split by this
+    hash before, or a very small one, has almost none or only such keywords: there it is a share of its own.
     """
     below = int((places < VALID_SHARE).sum())
     if below >= FEW and 0.5 < below / (VALID_SHARE * len(places)) < 2:
