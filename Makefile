@@ -5,7 +5,7 @@ BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 NATIVE := CMakeLists.txt $(wildcard src/rbegir/_native/*.cpp src/rbegir/_native/*.hpp)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench clean
+.PHONY: help setup demo test test-gpu check bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ demo: setup  ## train, evaluate, index and search the shipped sample, end to end
 
 test: setup  ## the whole test suite
 	$(BIN)/python -m pytest
+
+test-gpu: setup  ## the tests that need a real GPU
+	$(BIN)/python -m pytest -m gpu
 
 check: setup  ## ruff and mypy --strict
 	$(BIN)/ruff check .
