@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import rbegir
 from rbegir.errors import DeviceError, FileError, InputError
@@ -42,7 +44,9 @@ def test_it_learns(pairs_file: Path, tmp_path: Path) -> None:
         "log",
         "model.safetensors",
     ]
-    assert any((tmp_path / "model" / "log").iterdir())
+    log = EventAccumulator(str(tmp_path / "model" / "log")).Reload()
+    figures = [event.value for event in log.Scalars("valid_roc_auc")]
+    assert figures == pytest.approx([entry["roc_auc"] for entry in result.history])
     config, _, extra = checkpoint.read(tmp_path / "model")
     assert config == SMALL
     assert extra["gamma"] == result.gamma
@@ -150,6 +154,15 @@ def test_the_best_epoch_is_kept_and_patience_stops(
     _, tensors, _ = checkpoint.read(tmp_path / "model")
     for name, value in states[1].items():
         assert np.array_equal(tensors[name], value.numpy())
+
+
+def test_without_tensorboard_one_line_says_so(
+    pairs_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    run(pairs_file, **QUICK, epochs=1, out=tmp_path / "model", progress=True)
+    assert capsys.readouterr().err.count("tensorboard is not installed: no log is written") == 1
+    assert not (tmp_path / "model" / "log").exists()
 
 
 def test_without_validation(pairs_file: Path) -> None:
