@@ -37,7 +37,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, sample, count in (("clicks", "train", 4000), ("valid", "valid", 400)):
         table = pa.Table.from_batches(read_pairs(sample_path(sample)))
         pq.write_table(table.slice(0, count).select(["query", "keyword"]), folder / f"{name}.parquet")
-    titles = pq.read_table(folder / "clicks.parquet")["keyword"].unique().to_pylist()[:2000]
+    known = [pq.read_table(folder / f"{name}.parquet")["keyword"] for name in ("clicks", "valid")]
+    titles = [title for column in known for title in column.unique().to_pylist()[:1000]]
     (folder / "titles.txt").write_text("\n".join(titles) + "\n")
     products = pa.table(
         {
