@@ -92,9 +92,8 @@ def test_every_preset_trains(preset: str, pairs_file: Path) -> None:
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_every_estimator_trains(estimator: Estimator, pairs_file: Path) -> None:
     config = replace(SMALL, estimator=estimator)
-    epochs = 6 if estimator == "stochastic" else 2  # an unbiased gradient is a noisy one
-    result = run(pairs_file, config=config, device="cpu", batch_size=300, epochs=epochs)
-    assert result.history[-1]["loss"] < result.history[0]["loss"] - 0.05
+    result = run(pairs_file, config=config, device="cpu", batch_size=100, epochs=3)
+    assert result.history[2]["loss"] < result.history[0]["loss"] - 0.1
 
 
 @pytest.mark.parametrize(
