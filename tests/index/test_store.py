@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -203,6 +204,25 @@ def test_chunks_and_groups_of_all_sizes(
         for part in index._snapshot.parts:
             assert part.segment.codes(np.arange(len(kept))) == codes[kept]
             assert part.segment.rows(np.arange(len(kept))).tolist() == kept
+
+
+@pytest.mark.parametrize("deleted", [[], [0, 5, 64, 129], list(range(0, 200, 2))])
+def test_what_passes_is_what_passes_every_test(index: Index, deleted: list[int]) -> None:
+    """Deletes, filter, allow-list and deny-list together, in all combinations, over two segments."""
+    for numbers in (range(130), range(130, 200)):
+        index.add([f"t{i}" for i in numbers], attributes={"price": list(numbers)})
+    index.delete(deleted)
+    filters = {None: 200, "price < 50": 50, "price < 0": 0}
+    allows = [None, [], [5, 6, 7, 150, 999], list(range(199))]
+    denies = [None, [], [7], list(range(100, 200))]
+    for (where, limit), allow, deny in itertools.product(filters.items(), allows, denies):
+        wanted = [
+            i
+            for i in range(limit)
+            if i not in deleted and (allow is None or i in allow) and (deny is None or i not in deny)
+        ]
+        hits = index.search("t7", k=1000, where=where, allow=allow, deny=deny)
+        assert sorted(hits.ids[0].tolist()) == wanted
 
 
 def test_segments_of_limited_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
