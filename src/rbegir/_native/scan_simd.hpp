@@ -192,7 +192,7 @@ struct Simd {
         load_tables<P>(lut.tables, tables);
         const Table limits = T::table(lut.limit_low);
         int events = 0;
-        for (int g = 0; g < groups; ++g, group.data += 8 * GROUP) {
+        for (int g = 0; g < groups; ++g, group.data += shape.plane_bytes()) {
             uint64_t lanes = 0;
 #pragma GCC unroll 2
             for (int half = 0; half < HALVES; ++half) {
