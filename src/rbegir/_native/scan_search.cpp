@@ -18,7 +18,8 @@ constexpr size_t QUERY_TILE = 256;   // queries whose tables stay in L2
 constexpr size_t HIT_BYTES = size_t{256} << 20;  // kept hits of a tile of queries, about
 constexpr size_t THREAD_WORK = 4096;  // groups · queries that are worth a thread
 constexpr size_t SHARE = 16;          // queries to prepare or to sort that are worth a thread
-constexpr size_t TASK_SPANS = 2;      // what a thread takes at a time
+constexpr size_t BLOCK_SPAN = 256;    // groups that a thread takes at a time to expand them
+constexpr size_t SPANS_A_THREAD = 8;  // of groups read in place: long ones are faster, many are fairer
 
 // Calls body(i) for i < count, on one thread for every `share` of them at most.
 template <class Body>
@@ -103,16 +104,13 @@ class Searcher {
     }
 
     std::vector<std::unique_ptr<Worker>> run(ScanState &state, const Work &work) const {
-        const size_t spans = work.spans.size(), tasks = (spans + TASK_SPANS - 1) / TASK_SPANS;
         const size_t enough = work.groups * state.queries.size() / THREAD_WORK;
         std::vector<std::unique_ptr<Worker>> workers(std::clamp<size_t>(enough, 1, threads_));
         std::atomic<size_t> next{0};
         in_parallel(static_cast<int>(workers.size()), [&](int id) {
             workers[id] = std::make_unique<Worker>(state);
-            for (size_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) {
-                const size_t end = std::min(spans, (task + 1) * TASK_SPANS);
-                for (size_t i = task * TASK_SPANS; i < end; ++i) workers[id]->scan(work.spans[i]);
-            }
+            for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < work.spans.size();)
+                workers[id]->scan(work.spans[i]);
             workers[id]->flush();
         });
         return workers;
@@ -146,7 +144,10 @@ size_t count_candidates(const std::vector<Partition> &partitions) {
 void search(const Shape &shape, const Kernel &kernel, const std::vector<Partition> &partitions,
             const int16_t *values, size_t queries, size_t k, int threads, int64_t *keys, int64_t *positions) {
     if (k == 0 || queries == 0) return;
-    const Work work = Work::whole(partitions);
+    size_t groups = 0;
+    for (const Partition &partition : partitions) groups += partition.groups();
+    const size_t fair = std::clamp<size_t>(groups / (SPANS_A_THREAD * threads), BLOCK_SPAN / 4, MAX_SPAN);
+    const Work work = Work::whole(partitions, queries <= RAW_QUERIES ? fair : BLOCK_SPAN);
     const Searcher searcher(shape, kernel, partitions, threads);
     const size_t tile = std::clamp<size_t>(HIT_BYTES / (sizeof(Hit) * 3 * k * threads), 1, QUERY_TILE);
     for (size_t first = 0; first < queries; first += tile) {

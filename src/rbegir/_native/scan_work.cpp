@@ -5,13 +5,13 @@
 
 namespace rbegir::scan {
 
-Work Work::whole(const std::vector<Partition> &partitions) {
+Work Work::whole(const std::vector<Partition> &partitions, size_t span_groups) {
     Work work;
     for (uint32_t p = 0; p < partitions.size(); ++p) {
         const Partition &partition = partitions[p];
         const size_t groups = partition.groups();
         if (!partition.mask) {
-            for (size_t g = 0; g < groups; g += SPAN_GROUPS) work.add(p, g, std::min(SPAN_GROUPS, groups - g));
+            for (size_t g = 0; g < groups; g += span_groups) work.add(p, g, std::min(span_groups, groups - g));
             work.candidates += partition.count;
             continue;
         }
@@ -20,7 +20,7 @@ Work Work::whole(const std::vector<Partition> &partitions) {
         for (size_t g = 0; g < groups; ++g) {
             const uint64_t lanes = partition.candidates(g);
             work.candidates += std::popcount(lanes);
-            if (lanes && g - first < SPAN_GROUPS) continue;
+            if (lanes && g - first < span_groups) continue;
             if (g > first) work.add(p, first, g - first);
             first = lanes ? g : g + 1;
         }

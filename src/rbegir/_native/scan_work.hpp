@@ -27,20 +27,20 @@ struct Partition {
     }
 };
 
-// Consecutive groups of one partition, at most SPAN_GROUPS; none of them is without candidates.
+// Consecutive groups of one partition; none of them is without candidates.
 struct Span {
     uint32_t partition;
     uint32_t groups;
     size_t first;
 };
-constexpr size_t SPAN_GROUPS = 128;
+constexpr size_t MAX_SPAN = 2048;  // groups of a span
 
 struct Work {
     std::vector<Span> spans;  // in ascending order
     size_t groups = 0, candidates = 0;
     bool masked = false;
 
-    static Work whole(const std::vector<Partition> &partitions);
+    static Work whole(const std::vector<Partition> &partitions, size_t span_groups);
     // A random group of every `share`, in order. A fixed stride would follow any period of the data.
     Work sample(const std::vector<Partition> &partitions, size_t share) const;
 

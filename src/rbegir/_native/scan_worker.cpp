@@ -73,7 +73,7 @@ void Worker::score_in_place(size_t q, const Partition &partition, size_t group, 
 
 void Worker::filter_in_place(size_t q, const Partition &partition, size_t first, size_t groups) {
     if (groups == 0) return;
-    Event events[SPAN_GROUPS];
+    Event events[MAX_SPAN];
     const int found = state_.kernel.filter_raw(state_.shape, kind_, luts_[q], partition.group(state_.shape, first),
                                                static_cast<int>(groups), events);
     for (int e = 0; e < found; ++e) {
