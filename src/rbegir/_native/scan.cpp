@@ -122,9 +122,10 @@ void bind_scan(nb::module_ &m) {
           nb::kw_only(), nb::arg("planes"), nb::arg("threads"), nb::arg("isa"));
     m.def(
         "read_sum",
-        [](Array<uint8_t, 1> bytes, int threads) {
+        [](Array<uint8_t, 1> bytes, int threads, int streams) {
+            if (threads < 1 || streams < 1) throw std::invalid_argument("threads and streams must be positive");
             nb::gil_scoped_release release;
-            return rbegir::read_sum(bytes.data(), bytes.shape(0), threads);
+            return rbegir::read_sum(bytes.data(), bytes.shape(0), threads, streams);
         },
-        nb::arg("bytes"), nb::arg("threads"));
+        nb::arg("bytes"), nb::arg("threads"), nb::arg("streams") = 1);
 }

@@ -116,7 +116,7 @@ struct Kernel {
     void (*expand)(const Shape &, Kind, Group, int bin_shift, uint8_t *out);
     // One query against `groups` expanded groups; at most `groups` events.
     int (*filter)(const Shape &, Kind, const Lut &, const uint8_t *expanded, int groups, Event *out);
-    // One query against `groups` groups where they lie, one after the other.
+    // One query against `groups` groups where they lie, one after the other; events come in any order.
     int (*filter_raw)(const Shape &, Kind, const Lut &, Group first, int groups, Event *out);
     // Exact deficits and classes of the keywords in `lanes`, in ascending order of lane.
     void (*exact)(const Shape &, const QueryBits &, Group, uint64_t lanes, int64_t *deficits, int32_t *classes);
