@@ -32,7 +32,7 @@ class TrainConfig:
     table_lr: float = 1.2e-2  # of the gram tables, see optim.py
     negatives: Literal["in_batch"] | int = "in_batch"
     gamma: float | Literal["learned"] = "learned"
-    word_dropout: float = 0.15
+    word_dropout: float = 0.2
     patience: int | None = (
         None  # epochs without a better validation AUC before stopping; None: never stop early
     )

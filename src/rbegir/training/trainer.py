@@ -50,7 +50,7 @@ class TrainResult:
     """A trained model and how it got there."""
 
     model: Model
-    history: list[dict[str, float]]  # epoch, loss and, with validation, log_loss and roc_auc
+    history: list[dict[str, float]]  # epoch, loss, gamma and, with validation, log_loss and roc_auc
     best_epoch: int
     pairs: int  # in an epoch
     valid_pairs: int
@@ -174,7 +174,7 @@ def run(
         pairs=data.pairs,
         valid_pairs=len(validation) if validation else 0,
         pairs_per_s=run.pairs_per_s,
-        gamma=engine.gamma_value,
+        gamma=run.gamma,
         skipped=stream.skipped.to_dict(),
     )
 
@@ -239,6 +239,11 @@ class _Run:
     @property
     def writes(self) -> bool:
         return self.out is not None and self.engine.share.rank == 0
+
+    @property
+    def gamma(self) -> float:
+        """γ of the best epoch."""
+        return self.position.history[(self.position.best_epoch or 1) - 1]["gamma"]
 
     @property
     def pairs_per_s(self) -> float:
@@ -311,6 +316,7 @@ class _Run:
     def _end_epoch(self) -> None:
         engine, position = self.engine, self.position
         entry = {"epoch": position.epoch + 1, "loss": position.loss_sum / max(1, position.step)}
+        entry["gamma"] = engine.gamma_value
         if self.validation:
             self.bar.begin("validation", 1)
             scores = self.validation(engine.model, engine.device)
@@ -358,7 +364,7 @@ class _Run:
         parameters = self.best or self.engine.model.state_dict()
         tensors = {name: value.detach().float().cpu().numpy() for name, value in parameters.items()}
         extra = {
-            "gamma": self.engine.gamma_value,
+            "gamma": self.gamma,
             "training": {
                 **self.settings.to_dict(),
                 "pairs": self.data.pairs,
