@@ -60,6 +60,9 @@ class Engine:
     """Model, γ, optimisers and the step on them. Everything that training changes is here."""
 
     def __init__(self, model: TwoTower, config: TrainConfig, device: torch.device, share: Share) -> None:
+        invariants = torch.sparse.check_sparse_tensor_invariants
+        if not invariants.is_enabled():
+            invariants.disable()  # said explicitly, or some releases of torch warn that nothing was said
         self.model = model.to(device).train()
         self.config, self.device, self.share = config, device, share
         learned = config.gamma == "learned"
