@@ -89,7 +89,9 @@ def main() -> None:
             result = {
                 "host": describe(("torch", "triton", "pyarrow", "scikit-learn")),
                 "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-                "command": " ".join(["python", *sys.argv]),
+                "command": " ".join(
+                    ["python benchmarks/accuracy.py", *(Path(word).name for word in sys.argv[1:])]
+                ),
                 "pairs": counts,
                 "corpus": len(corpus),
                 "rows": rows,

@@ -61,8 +61,9 @@ class Engine:
 
     def __init__(self, model: TwoTower, config: TrainConfig, device: torch.device, share: Share) -> None:
         invariants = torch.sparse.check_sparse_tensor_invariants
-        if not invariants.is_enabled():
-            invariants.disable()  # said explicitly, or some releases of torch warn that nothing was said
+        if not invariants.is_enabled():  # type: ignore[no-untyped-call]
+            # said explicitly, or some releases of torch warn that nothing was said
+            invariants.disable()  # type: ignore[no-untyped-call]
         self.model = model.to(device).train()
         self.config, self.device, self.share = config, device, share
         learned = config.gamma == "learned"
