@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rbegir.codes import layout
+from rbegir.codes import layout, score
 from rbegir.codes.planes import Codes
 from rbegir.errors import DeviceError, FileError, InputError, MismatchError, RbegirError
 from rbegir.index import disk, lock, segment, writer
@@ -270,6 +270,15 @@ def test_which_neighbours_an_add_takes_in(sizes: list[int], new: int, taken: int
     assert tail_to_merge(sizes, new) == taken
 
 
+def test_queries_may_have_any_number_of_planes(index: Index) -> None:
+    codes = _codes(200, planes=index.info()["keyword_planes"])
+    index.add_codes(codes)
+    for planes in range(1, 9):
+        queries = _codes(3, planes=planes, seed=planes)
+        wanted = np.sort(score.keys(queries.values(), codes), axis=1)[:, ::-1][:, :7]
+        np.testing.assert_array_equal(index.search_codes(queries, k=7).keys, wanted)
+
+
 def _refused(kind: type[RbegirError], message: str, use: Any) -> None:
     with pytest.raises(kind, match=re.escape(message)):
         use()
@@ -328,9 +337,6 @@ def test_bad_codes_and_queries(index: Index) -> None:
     )
     _refused(InputError, "texts has 1 values for 2 codes", lambda: index.add_codes(_codes(2), texts=["a"]))
     _refused(MismatchError, "queries have n = 128, the index", lambda: index.search_codes(_codes(1, 128, 3)))
-    _refused(
-        MismatchError, "queries have 2 planes, this index is asked", lambda: index.search_codes(_codes(1))
-    )
     for values in (
         np.zeros((1, 64)),
         np.full((1, 64), np.nan),

@@ -7,7 +7,7 @@ they cost the same for a thousand keywords as for a hundred million.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,22 @@ from rbegir.search.backend import Candidates
 from rbegir.search.hits import Hits
 
 MODES = ("exact", "paper")
+
+
+class SearchOptions(TypedDict, total=False):
+    """What `Index.search` and `Index.search_codes` take besides the queries and k."""
+
+    where: str | pc.Expression | None  # a filter: text such as "price < 10 and not sold", or an expression
+    allow: Any  # only these ids
+    deny: Any  # not these ids
+    mode: str  # "exact" (the default), or "paper": the published algorithm with its miss certificate
+    per_thread: int  # of "paper": keywords that a thread sees …
+    queue: int  # … and how many of them it may keep
+    planes: int | None  # search with this many planes first, refine the best with the others
+    candidates: int | None  # of `planes`: how many are refined
+    measure: bool  # of `planes`: measure the recall instead of estimating it
+    texts: bool  # False leaves the texts out of the hits, which is faster for large batches
+    attributes: bool  # likewise
 
 
 @dataclass(frozen=True)
@@ -145,10 +161,6 @@ def _query_values(queries: Any, manifest: Manifest) -> npt.NDArray[np.int16]:
     if isinstance(queries, Codes):
         if queries.n != manifest.n:
             raise MismatchError(f"queries have n = {queries.n}, the index holds n = {manifest.n}")
-        if manifest.query_planes and queries.plane_count != manifest.query_planes:
-            raise MismatchError(
-                f"queries have {queries.plane_count} planes, this index is asked with {manifest.query_planes}"
-            )
         return queries.values()
     if not isinstance(queries, np.ndarray) or queries.dtype not in (np.int8, np.int16) or queries.ndim != 2:
         came = (

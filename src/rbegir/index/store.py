@@ -22,7 +22,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,7 @@ from rbegir.index.creation import first_manifest, make
 from rbegir.index.disk import explained
 from rbegir.index.encoder import Encoder, check_encoder, check_match, load_stored
 from rbegir.index.manifest import MODEL, Manifest
-from rbegir.index.query import Query, Searcher
+from rbegir.index.query import Query, Searcher, SearchOptions
 from rbegir.index.rows import (
     Rows,
     check_attributes,
@@ -234,13 +234,15 @@ class Index:
 
     # ---- ask ----
 
-    def search(self, queries: str | Sequence[str], k: int = 10, **options: Any) -> Hits:
+    def search(self, queries: str | Sequence[str], k: int = 10, **options: Unpack[SearchOptions]) -> Hits:
         """The best k keywords for a text or for each of a list of texts; options as for `search_codes`."""
         texts = [queries] if isinstance(queries, str) else check_queries(queries)
         query = Query.check(k, **options)
         return self._searcher.search(self._state(), self.model.encode_queries(texts), query)
 
-    def search_codes(self, codes: Codes | npt.NDArray[Any], k: int = 10, **options: Any) -> Hits:
+    def search_codes(
+        self, codes: Codes | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
+    ) -> Hits:
         """The best k keywords for each code, or for each integer vector (int8 or int16 [queries, n], ±255).
 
         where     a filter: text such as "price < 10 and not sold", or a pyarrow expression

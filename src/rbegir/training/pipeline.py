@@ -20,8 +20,8 @@ import numpy as np
 from rbegir.training.batches import Chunk, HostBatch, Share, build
 from rbegir.training.data import ahead
 
-# A thread may have to wait this long for the interpreter's lock. The usual 5 ms would let a GPU that takes 12 ms
-# a step run dry whenever a builder is busy while the next kernels should be launched.
+# A thread may have to wait this long for the interpreter's lock. The usual 5 ms would let a GPU that takes
+# 12 ms a step run dry whenever a builder is busy while the next kernels should be launched.
 SWITCH_SECONDS = 1e-4
 
 
