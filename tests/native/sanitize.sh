@@ -17,4 +17,5 @@ cmake --build $build
 # The interpreter is not instrumented: the runtime must be loaded first, and its own leaks are not ours.
 export LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.so)"
 export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONPATH="$PWD/$package"
+"$python" -c "import rbegir._native._core as core; assert '$package' in core.__file__, core.__file__"
 exec "$python" -m pytest -q -p no:cacheprovider "${@:-tests/search/test_cpu.py}"
