@@ -11,6 +11,7 @@ import contextlib
 import io
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -100,3 +101,8 @@ def test_links_between_pages_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
+
+
+def test_the_page_of_the_command_line_is_current() -> None:
+    tool = runpy.run_path(str(ROOT / "tools" / "cli_docs.py"))
+    assert tool["PAGE"].read_text() == tool["page"](), "run: python tools/cli_docs.py"
