@@ -47,6 +47,12 @@ inline void exact_lanes(const Shape &shape, const QueryBits &query, Group group,
     }
 }
 
+[[maybe_unused]] inline size_t count_bits(const uint64_t *mask, size_t words) {
+    size_t count = 0;
+    for (size_t i = 0; i < words; ++i) count += __builtin_popcountll(mask[i]);
+    return count;
+}
+
 // Appends the columns in `lanes`, one after the other.
 [[maybe_unused]] inline void compact_columns(const Shape &shape, Group group, uint64_t lanes, uint8_t *out, int fill) {
     for (; lanes; lanes &= lanes - 1, ++fill) {

@@ -20,7 +20,8 @@ namespace {
 // and one stream alone does not use all of the bandwidth of a core.
 class Turn {
   public:
-    RBEGIR_INLINE explicit Turn(int groups) : part_(groups / STREAMS), left_(part_ + groups % STREAMS) {}
+    RBEGIR_INLINE explicit Turn(int groups)
+        : part_(groups < ENOUGH ? 0 : groups / STREAMS), left_(groups - part_ * (STREAMS - 1)) {}
     RBEGIR_INLINE bool more() const { return step_ < left_; }
     RBEGIR_INLINE int group() const {  // in the end those that do not divide by the number of streams
         return step_ < part_ ? stream_ * part_ + step_ : part_ * STREAMS + step_ - part_;
@@ -32,7 +33,7 @@ class Turn {
     }
 
   private:
-    static constexpr int STREAMS = 4;
+    static constexpr int STREAMS = 4, ENOUGH = 512;  // groups; shorter runs are read in order
     int part_, left_, step_ = 0, stream_ = 0;
 };
 
