@@ -103,7 +103,8 @@ void Worker::scan_block(const Partition &partition, const Span &span) {
         const uint64_t lanes = partition.candidates(g);
         if (!lanes) continue;
         const Group group = partition.group(state_.shape, g);
-        if (span.groups > 1 && g + MAX_SLOTS < partition.groups()) prefetch(partition.group(state_.shape, g + MAX_SLOTS));
+        if (span.groups > 1 && g + MAX_SLOTS < partition.groups())
+            prefetch(partition.group(state_.shape, g + MAX_SLOTS));
         if (partition.mask && std::popcount(lanes) <= GATHER_LANES) {
             gather(group, lanes, partition.position(g));
         } else {
