@@ -122,6 +122,8 @@ struct Kernel {
     void (*exact)(const Shape &, const QueryBits &, Group, uint64_t lanes, int64_t *deficits, int32_t *classes);
     // Appends the columns in `lanes` to rows of COMPACT_ROW bytes from column `fill` on. [planes · rows]
     void (*compact)(const Shape &, Group, uint64_t lanes, uint8_t *out, int fill);
+    // Set bits of a mask.
+    size_t (*count)(const uint64_t *mask, size_t words);
 };
 
 extern const Kernel PORTABLE;

@@ -78,6 +78,7 @@ int filter_raw(const Shape &shape, Kind, const Lut &lut, Group group, int groups
 
 }  // namespace
 
-const Kernel PORTABLE{"portable", PLAN, expanded_bytes, expand, filter, filter_raw, exact_lanes, compact_columns};
+const Kernel PORTABLE{"portable", PLAN,        expanded_bytes,  expand,    filter,
+                      filter_raw, exact_lanes, compact_columns, count_bits};
 
 }  // namespace rbegir::scan

@@ -20,7 +20,8 @@ namespace {
 // and one stream alone does not use all of the bandwidth of a core.
 class Turn {
   public:
-    RBEGIR_INLINE explicit Turn(int groups) : part_(groups / STREAMS), left_(part_ + groups % STREAMS) {}
+    RBEGIR_INLINE explicit Turn(int groups)
+        : part_(groups < ENOUGH ? 0 : groups / STREAMS), left_(groups - part_ * (STREAMS - 1)) {}
     RBEGIR_INLINE bool more() const { return step_ < left_; }
     RBEGIR_INLINE int group() const {  // in the end those that do not divide by the number of streams
         return step_ < part_ ? stream_ * part_ + step_ : part_ * STREAMS + step_ - part_;
@@ -32,7 +33,7 @@ class Turn {
     }
 
   private:
-    static constexpr int STREAMS = 4;
+    static constexpr int STREAMS = 4, ENOUGH = 512;  // groups; shorter runs are read in order
     int part_, left_, step_ = 0, stream_ = 0;
 };
 
@@ -90,7 +91,10 @@ struct Simd {
     RBEGIR_INLINE static V different_bits(const uint8_t *a, const uint8_t *b) {  // of one word: 0 … 64
         V count = T::zero();
 #pragma GCC unroll 8
-        for (int r = 0; r < 8; ++r) count = T::add8(count, T::popcount8(T::bit_xor(T::load(a + r * GROUP), T::load(b + r * GROUP))));
+        for (int r = 0; r < 8; ++r) {
+            const V different = T::bit_xor(T::load(a + r * GROUP), T::load(b + r * GROUP));
+            count = T::add8(count, T::popcount8(different));
+        }
         return count;
     }
 
@@ -175,7 +179,8 @@ struct Simd {
             for (int p = 0; p < P; ++p) {
                 const RawByte<P> raw(group.data + p * group.stride + half * T::LANES);
                 for (int j = 0; j < BYTE_TABLES<P>; ++j) T::store(out + (p * BYTE_TABLES<P> + j) * GROUP, raw[j]);
-                if constexpr (PLAN.left_in_limit(BYTE, P)) limit = T::bit_or(limit, left_in_limit<P>(raw[LOOKUPS - 1], p));
+                if constexpr (PLAN.left_in_limit(BYTE, P))
+                    limit = T::bit_or(limit, left_in_limit<P>(raw[LOOKUPS - 1], p));
             }
             T::store(out + P * BYTE_TABLES<P> * GROUP, limit);
         }
@@ -224,7 +229,8 @@ struct Simd {
                     const RawByte<P> raw(group.data + p * group.stride + half * T::LANES);
                     const V plane = byte_sum<P>(tables, raw);
                     sum = p < P - 1 ? T::adds8(T::halve8(sum), plane) : plane;
-                    if constexpr (PLAN.left_in_limit(BYTE, P)) limit = T::bit_or(limit, left_in_limit<P>(raw[LOOKUPS - 1], p));
+                    if constexpr (PLAN.left_in_limit(BYTE, P))
+                        limit = T::bit_or(limit, left_in_limit<P>(raw[LOOKUPS - 1], p));
                 }
                 limit = T::bit_or(limit, class_bins(shape, group, half, lut.bin_shift, PLAN.limit_bins(BYTE, P)));
                 lanes |= T::at_most8(sum, T::lookup(limits, limit)) << (half * T::LANES);

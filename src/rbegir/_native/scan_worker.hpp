@@ -32,7 +32,7 @@ class Worker {
   public:
     explicit Worker(ScanState &state);
 
-    void scan(const Span &span);  // in ascending order
+    void scan(const Span *spans, const Span *end);  // a task; tasks come in ascending order
     void flush();  // after the last span
     std::vector<Hit> &hits(size_t q) { return best_[q].hits(); }
 
