@@ -1,8 +1,8 @@
 """Speed of the exact scan beside the machine's limit and its peers, measured in turns.
 
 A cell is (keywords, batch, k, threads) over random rbe* codes: n = 64, two keyword planes (16 bytes),
-queries of three planes. A round times, one after the other: reading the codes once (the best of six, by
-one, two or four streams: the limit of a single query), the scan, and every peer. The figures of a cell are
+queries of three planes. A round times, one after the other: reading the codes once (the best of ten, in 1
+to 16 interleaved streams: the limit of a single query), the scan, and every peer. The figures of a cell are
 medians over rounds, and ratios are taken within rounds, so that a machine that slows down for a while slows
 all sides alike.
 
@@ -34,7 +34,7 @@ from rbegir.codes.layout import packed_bytes
 from rbegir.errors import DeviceError, InputError, MissingExtraError, RbegirError
 
 N, PLANES, QUERY_PLANES = 64, 2, 3
-STREAMS = (1, 2, 4)  # ways to read memory; the scan reads a stream a plane
+STREAMS = (1, 2, 4, 8, 16)  # places of memory that are read in turn; which is fastest depends on the CPU
 PEER_SECONDS = 10.0  # a peer is not asked again in a cell after so long
 
 
