@@ -49,6 +49,13 @@ inline void exact_lanes(const Shape &shape, const QueryBits &query, Group group,
     }
 }
 
+// The rows of all planes of a group, one after the other; returns the end of the copy.
+inline uint8_t *copy_rows(const Shape &shape, Group group, uint8_t *to) {
+    for (int p = 0; p < shape.planes; ++p, to += shape.plane_bytes())
+        __builtin_memcpy(to, group.data + p * group.stride, shape.plane_bytes());
+    return to;
+}
+
 [[maybe_unused]] inline size_t count_bits(const uint64_t *mask, size_t words) {
     size_t count = 0;
     for (size_t i = 0; i < words; ++i) count += __builtin_popcountll(mask[i]);

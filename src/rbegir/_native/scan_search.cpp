@@ -20,6 +20,7 @@ constexpr size_t THREAD_WORK = 4096;  // groups · queries that are worth a thre
 constexpr size_t SHARE = 16;          // queries to prepare or to sort that are worth a thread
 constexpr size_t BLOCK_TASK = 256;    // groups that a thread takes at a time to expand them
 constexpr size_t TASKS_A_THREAD = 8;  // of groups read in place: long ones are faster, many are fairer
+constexpr size_t TASK_BYTES = size_t{2} << 20;  // the longest
 
 // Calls body(i) for i < count, on one thread for every `share` of them at most.
 template <class Body>
@@ -136,7 +137,8 @@ Found search(const Shape &shape, const Kernel &kernel, const std::vector<Partiti
              const int16_t *values, size_t queries, size_t k, int threads) {
     size_t groups = 0;
     for (const Partition &partition : partitions) groups += partition.groups();
-    const size_t fair = std::clamp<size_t>(groups / (TASKS_A_THREAD * threads), BLOCK_TASK / 4, MAX_SPAN);
+    const size_t longest = std::max<size_t>(TASK_BYTES / (shape.planes * shape.plane_bytes()), BLOCK_TASK / 4);
+    const size_t fair = std::clamp<size_t>(groups / (TASKS_A_THREAD * threads), BLOCK_TASK / 4, longest);
     const Work work = Work::whole(kernel, partitions, queries <= RAW_QUERIES ? fair : BLOCK_TASK);
     k = std::min(k, work.candidates);
     Found found{k, std::vector<int64_t>(queries * k), std::vector<int64_t>(queries * k)};

@@ -212,7 +212,8 @@ struct Simd {
     }
 
     template <int P>
-    static int byte_filter_raw(const Shape &shape, const Lut &lut, Group first, int groups, Event *out) {
+    static int byte_filter_raw(const Shape &shape, const Lut &lut, Group first, int groups, Event *out,
+                               uint8_t *rows) {
         Table tables[BYTE_TABLES<P>];
         load_tables<P>(lut.tables, tables);
         const Table limits = T::table(lut.limit_low);
@@ -235,7 +236,11 @@ struct Simd {
                 limit = T::bit_or(limit, class_bins(shape, group, half, lut.bin_shift, PLAN.limit_bins(BYTE, P)));
                 lanes |= T::at_most8(sum, T::lookup(limits, limit)) << (half * T::LANES);
             }
-            if (__builtin_expect(lanes != 0, 0)) out[events++] = {static_cast<uint32_t>(g), lanes};
+            if (__builtin_expect(lanes != 0, 0)) {
+                out[events++] = {static_cast<uint32_t>(g), lanes};
+                for (int p = 0; p < P; ++p, rows += 8 * GROUP)
+                    __builtin_memcpy(rows, group.data + p * group.stride, 8 * GROUP);
+            }
         }
         return events;
     }
@@ -301,7 +306,8 @@ struct Simd {
     }
 
     template <int CHUNK>
-    static int wide_filter_raw(const Shape &shape, const Lut &lut, Group first, int groups, Event *out) {
+    static int wide_filter_raw(const Shape &shape, const Lut &lut, Group first, int groups, Event *out,
+                               uint8_t *rows) {
         int events = 0;
         for (Turn turn(groups); turn.more(); turn.next()) {
             const int g = turn.group();
@@ -329,7 +335,10 @@ struct Simd {
                 const V bins = class_bins(shape, group, half, lut.bin_shift, TABLE);
                 lanes |= wide_at_most(lut, deficit, bins) << (half * T::LANES);
             }
-            if (lanes) out[events++] = {static_cast<uint32_t>(g), lanes};
+            if (lanes) {
+                out[events++] = {static_cast<uint32_t>(g), lanes};
+                rows = copy_rows(shape, group, rows);
+            }
         }
         return events;
     }
@@ -363,10 +372,11 @@ struct Simd {
         return with_planes(shape, [&]<int P>() { return byte_filter<P>(lut, expanded, groups, out); });
     }
 
-    static int filter_raw(const Shape &shape, Kind kind, const Lut &lut, Group first, int groups, Event *out) {
-        if (kind == WIDE) return wide_filter_raw<T::CHUNK>(shape, lut, first, groups, out);
-        if (kind == COARSE) return wide_filter_raw<2>(shape, lut, first, groups, out);
-        return with_planes(shape, [&]<int P>() { return byte_filter_raw<P>(shape, lut, first, groups, out); });
+    static int filter_raw(const Shape &shape, Kind kind, const Lut &lut, Group first, int groups, Event *out,
+                          uint8_t *rows) {
+        if (kind == WIDE) return wide_filter_raw<T::CHUNK>(shape, lut, first, groups, out, rows);
+        if (kind == COARSE) return wide_filter_raw<2>(shape, lut, first, groups, out, rows);
+        return with_planes(shape, [&]<int P>() { return byte_filter_raw<P>(shape, lut, first, groups, out, rows); });
     }
 };
 

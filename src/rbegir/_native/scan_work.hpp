@@ -33,7 +33,6 @@ struct Span {
     uint32_t groups;
     size_t first;
 };
-constexpr size_t MAX_SPAN = 2048;  // groups of a span
 
 struct Work {
     std::vector<Span> spans;    // in ascending order

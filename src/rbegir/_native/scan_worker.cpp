@@ -71,28 +71,35 @@ void Worker::score(size_t q, Group group, uint64_t lanes, const Position &positi
 
 // ---- few queries: groups where they lie ----
 
-void Worker::score_in_place(size_t q, const Partition &partition, size_t group, uint64_t lanes) {
-    const int64_t first = partition.position(group);
-    score(q, partition.group(state_.shape, group), lanes, [=](int lane) { return first + lane; });
-}
-
 void Worker::filter_in_place(size_t q, const Partition &partition, size_t first, size_t groups) {
-    Event events[MAX_SPAN];
-    const int found = state_.kernel.filter_raw(state_.shape, kind_, luts_[q], partition.group(state_.shape, first),
-                                               static_cast<int>(groups), events);
+    const size_t bytes = rows_ * GROUP;
+    if (events_.size() < groups) {
+        events_.resize(groups);
+        copies_ = aligned_bytes(groups * bytes);
+    }
+    const int found =
+        state_.kernel.filter_raw(state_.shape, kind_, luts_[q], partition.group(state_.shape, first),
+                                 static_cast<int>(groups), events_.data(), copies_.get());
     for (int e = 0; e < found; ++e) {
-        const size_t g = first + events[e].group;
-        if (const uint64_t lanes = events[e].lanes & partition.candidates(g)) score_in_place(q, partition, g, lanes);
+        const size_t g = first + events_[e].group;
+        const uint64_t lanes = events_[e].lanes & partition.candidates(g);
+        if (!lanes) continue;
+        const int64_t start = partition.position(g);
+        const Group copy{copies_.get() + e * bytes, state_.shape.plane_bytes()};
+        score(q, copy, lanes, [=](int lane) { return start + lane; });
     }
 }
 
 void Worker::scan_in_place(const Partition &partition, const Span &span) {
     const uint64_t lanes = partition.candidates(span.first);
+    const int64_t start = partition.position(span.first);
     for (size_t q = 0; q < luts_.size(); ++q) {
         const int64_t before = best_[q].threshold();
-        if (span.groups == 1 && std::popcount(lanes) <= EXACT_LANES) score_in_place(q, partition, span.first, lanes);
-        else filter_in_place(q, partition, span.first, span.groups);
-        exchange_thresholds(q, before, partition.position(span.first));
+        if (span.groups == 1 && std::popcount(lanes) <= EXACT_LANES)
+            score(q, partition.group(state_.shape, span.first), lanes, [=](int lane) { return start + lane; });
+        else
+            filter_in_place(q, partition, span.first, span.groups);
+        exchange_thresholds(q, before, start);
     }
 }
 
