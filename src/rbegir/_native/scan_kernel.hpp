@@ -37,15 +37,15 @@ struct Shape {
     int words;   // n / 64
     int planes;  // of a keyword
 
-    RBEGIR_INLINE int n() const { return words * 64; }
-    RBEGIR_INLINE size_t rows() const { return 8 * static_cast<size_t>(words); }  // of a plane of a group
-    RBEGIR_INLINE size_t plane_bytes() const { return rows() * GROUP; }           // of a group
-    RBEGIR_INLINE int top() const { return (1 << planes) - 1; }  // the largest value of a dimension
+    RBEGIR_INLINE constexpr int n() const { return words * 64; }
+    RBEGIR_INLINE constexpr size_t rows() const { return 8 * static_cast<size_t>(words); }  // of a plane of a group
+    RBEGIR_INLINE constexpr size_t plane_bytes() const { return rows() * GROUP; }           // of a group
+    RBEGIR_INLINE constexpr int top() const { return (1 << planes) - 1; }  // the largest value of a dimension
     // The weights of the pairs of planes add up to 0, 1, 7, 35 for 1 to 4 planes.
-    RBEGIR_INLINE int max_class() const {
+    RBEGIR_INLINE constexpr int max_class() const {
         return (planes == 1 ? 0 : planes == 2 ? 1 : planes == 3 ? 7 : 35) * n();
     }
-    RBEGIR_INLINE int64_t norm(int cls) const {
+    RBEGIR_INLINE constexpr int64_t norm(int cls) const {
         return static_cast<int64_t>(top()) * top() * n() - 8 * static_cast<int64_t>(cls);
     }
 };

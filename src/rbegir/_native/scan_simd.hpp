@@ -173,9 +173,9 @@ struct Simd {
     };
 
     template <int P>
-    static void byte_expand(const Shape &shape, Group group, int shift, uint8_t *out) {
+    static void byte_expand(Group group, int shift, uint8_t *out) {
         for (int half = 0; half < HALVES; ++half, out += T::LANES) {
-            V limit = class_bins(shape, group, half, shift, PLAN.limit_bins(BYTE, P));
+            V limit = class_bins(Shape{1, P}, group, half, shift, PLAN.limit_bins(BYTE, P));
             for (int p = 0; p < P; ++p) {
                 const RawByte<P> raw(group.data + p * group.stride + half * T::LANES);
                 for (int j = 0; j < BYTE_TABLES<P>; ++j) T::store(out + (p * BYTE_TABLES<P> + j) * GROUP, raw[j]);
@@ -212,19 +212,22 @@ struct Simd {
     }
 
     template <int P>
-    static int byte_filter_raw(const Shape &shape, const Lut &lut, Group first, int groups, Event *out,
-                               uint8_t *rows) {
+    static int byte_filter_raw(const Lut &lut, Group first, int groups, Event *out, uint8_t *rows) {
+        constexpr Shape ONE{1, P};
         Table tables[BYTE_TABLES<P>];
         load_tables<P>(lut.tables, tables);
         const Table limits = T::table(lut.limit_low);
         int events = 0;
         for (Turn turn(groups); turn.more(); turn.next()) {
             const int g = turn.group();
-            const Group group{first.data + g * shape.plane_bytes(), first.stride};
+            Group group{first.data + static_cast<size_t>(g) * ONE.plane_bytes(), first.stride};
             uint64_t lanes = 0;
 #pragma GCC unroll 2
             for (int half = 0; half < HALVES; ++half) {
-                V sum = T::zero(), limit = T::zero();
+                V limit = class_bins(ONE, group, half, lut.bin_shift, PLAN.limit_bins(BYTE, P));
+                // Rows are in L1 now. Holding them in registers until they are looked up would spill the tables.
+                asm volatile("" : "+r"(group.data));
+                V sum = T::zero();
 #pragma GCC unroll 4
                 for (int p = P - 1; p >= 0; --p) {
                     const RawByte<P> raw(group.data + p * group.stride + half * T::LANES);
@@ -233,7 +236,6 @@ struct Simd {
                     if constexpr (PLAN.left_in_limit(BYTE, P))
                         limit = T::bit_or(limit, left_in_limit<P>(raw[LOOKUPS - 1], p));
                 }
-                limit = T::bit_or(limit, class_bins(shape, group, half, lut.bin_shift, PLAN.limit_bins(BYTE, P)));
                 lanes |= T::at_most8(sum, T::lookup(limits, limit)) << (half * T::LANES);
             }
             if (__builtin_expect(lanes != 0, 0)) {
@@ -311,7 +313,7 @@ struct Simd {
         int events = 0;
         for (Turn turn(groups); turn.more(); turn.next()) {
             const int g = turn.group();
-            const Group group{first.data + g * shape.plane_bytes(), first.stride};
+            const Group group{first.data + static_cast<size_t>(g) * shape.plane_bytes(), first.stride};
             uint64_t lanes = 0;
             for (int half = 0; half < HALVES; ++half) {
                 Pair deficit{T::zero(), T::zero()};
@@ -363,7 +365,7 @@ struct Simd {
 
     static void expand(const Shape &shape, Kind kind, Group group, int shift, uint8_t *out) {
         if (kind != BYTE) return wide_expand(shape, group, shift, out);
-        with_planes(shape, [&]<int P>() { byte_expand<P>(shape, group, shift, out); });
+        with_planes(shape, [&]<int P>() { byte_expand<P>(group, shift, out); });
     }
 
     static int filter(const Shape &shape, Kind kind, const Lut &lut, const uint8_t *expanded, int groups, Event *out) {
@@ -376,7 +378,7 @@ struct Simd {
                           uint8_t *rows) {
         if (kind == WIDE) return wide_filter_raw<T::CHUNK>(shape, lut, first, groups, out, rows);
         if (kind == COARSE) return wide_filter_raw<2>(shape, lut, first, groups, out, rows);
-        return with_planes(shape, [&]<int P>() { return byte_filter_raw<P>(shape, lut, first, groups, out, rows); });
+        return with_planes(shape, [&]<int P>() { return byte_filter_raw<P>(lut, first, groups, out, rows); });
     }
 };
 
