@@ -20,7 +20,7 @@ constexpr size_t THREAD_WORK = 4096;  // groups · queries that are worth a thre
 constexpr size_t SHARE = 16;          // queries to prepare or to sort that are worth a thread
 constexpr size_t BLOCK_TASK = 256;    // groups that a thread takes at a time to expand them
 constexpr size_t TASKS_A_THREAD = 8;  // of groups read in place: long ones are faster, many are fairer
-constexpr size_t TASK_BYTES = size_t{2} << 20;  // the longest
+constexpr size_t TASK_BYTES = size_t{4} << 20;  // the longest
 
 // Calls body(i) for i < count, on one thread for every `share` of them at most.
 template <class Body>
