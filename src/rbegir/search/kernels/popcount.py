@@ -20,69 +20,37 @@ can only err by letting too much through, and, where a block of keywords holds a
 integers: dot·|dot|·limit₁ ≥ limit₀·‖k‖² + limit₂, a rational threshold, strict when limit₂ is 1.
 """
 
+# mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra import libdevice
 
-from rbegir.search.kernels.runtime import INTERPRETED
-
-if INTERPRETED:
-
-    @triton.jit
-    def popcount(x):  # type: ignore[no-untyped-def]  # the interpreter has no libdevice
-        x = x - ((x >> 1) & 0x55555555)
-        x = (x & 0x33333333) + ((x >> 2) & 0x33333333)
-        x = (x + (x >> 4)) & 0x0F0F0F0F
-        return ((x * 0x01010101) >> 24).to(tl.int32)
-
-else:
-
-    @triton.jit
-    def popcount(x):  # type: ignore[no-untyped-def]
-        return libdevice.popc(x.to(tl.int32, bitcast=True))
+from rbegir.search.kernels.bits import majority, odd_even, parity, popcount, rotate_left, rotate_right
 
 
 @triton.jit
-def rotate_right(x):  # type: ignore[no-untyped-def]
-    return (x >> 1) | (x << 31)
-
-
-@triton.jit
-def rotate_left(x):  # type: ignore[no-untyped-def]
-    return (x << 1) | (x >> 31)
-
-
-@triton.jit
-def majority(x, y, z):  # type: ignore[no-untyped-def]
-    return (x & y) | (z & (x | y))
-
-
-@triton.jit
-def word(pointer, offset, inside):  # type: ignore[no-untyped-def]
+def word(pointer, offset, inside):
     """32 bits of every keyword of a block; read once, so they need not stay in the cache."""
     value = tl.load(pointer + offset, mask=inside, other=0, eviction_policy="evict_first")
     return value.to(tl.uint32, bitcast=True)
 
 
 @triton.jit
-def query_word(query, plane, block, BLOCKS: tl.constexpr):  # type: ignore[no-untyped-def]
+def query_word(query, plane, block, BLOCKS: tl.constexpr):
     return tl.load(query + plane * BLOCKS + block).to(tl.uint32, bitcast=True)
 
 
 @triton.jit
-def mismatches_woven_3(words, stride, query, offset, inside, block, BLOCKS: tl.constexpr):  # type: ignore[no-untyped-def]
+def mismatches_woven_3(words, stride, query, offset, inside, block, BLOCKS: tl.constexpr):
     """Two planes against three, two 32-dimension blocks at once: (weighted mismatches, 8·popcount(x₀ XOR x₁))."""
     step = BLOCKS * stride
     u0 = word(words + block * stride, offset, inside)
     v0 = word(words + block * stride + stride, offset, inside)
     u1 = word(words + block * stride + step, offset, inside)
     v1 = word(words + block * stride + step + stride, offset, inside)
-    x0 = (u0 & 0xAAAAAAAA) | (u1 & 0x55555555)
-    y0 = (u0 & 0x55555555) | (u1 & 0xAAAAAAAA)  # rotated right by one
-    x1 = (v0 & 0xAAAAAAAA) | (v1 & 0x55555555)
-    y1 = (v0 & 0x55555555) | (v1 & 0xAAAAAAAA)
+    x0, y0 = odd_even(u0, u1), odd_even(u1, u0)  # y rotated right by one
+    x1, y1 = odd_even(v0, v1), odd_even(v1, v0)
     a0 = query_word(query, 0, block, BLOCKS)
     a1 = query_word(query, 0, block + 1, BLOCKS)
     b0 = query_word(query, 1, block, BLOCKS)
@@ -94,19 +62,19 @@ def mismatches_woven_3(words, stride, query, offset, inside, block, BLOCKS: tl.c
     rc0, rc1 = rotate_right(c0), rotate_right(c1)
     # weight 2: four words become two and a carry
     p, q, r = y0 ^ rb0, y1 ^ rb1, x0 ^ c0
-    two = p ^ q ^ r
+    two = parity(p, q, r)
     four = majority(p, q, r)
     # weight 4: four words and that carry become one and two carries
     p, q, r = y0 ^ ra0, y1 ^ ra1, x0 ^ b0
-    s = p ^ q ^ r
+    s = parity(p, q, r)
     eight = majority(p, q, r)
     p = x1 ^ b1
     carry = majority(s, p, four)
-    four = s ^ p ^ four
+    four = parity(s, p, four)
     # weight 8: two words and two carries become two and a carry
     p = x0 ^ a0
     sixteen = majority(p, eight, carry)
-    eight = p ^ eight ^ carry
+    eight = parity(p, eight, carry)
     total = 16 * popcount(sixteen) + 8 * (popcount(eight) + popcount(x1 ^ a1)) + 4 * popcount(four)
     total += 2 * (popcount(two) + popcount(x1 ^ c1)) + popcount(y0 ^ rc0) + popcount(y1 ^ rc1)
     spread = 8 * (popcount(x0 ^ rotate_left(y0)) + popcount(x1 ^ rotate_left(y1)))
@@ -114,7 +82,7 @@ def mismatches_woven_3(words, stride, query, offset, inside, block, BLOCKS: tl.c
 
 
 @triton.jit
-def mismatches(  # type: ignore[no-untyped-def]
+def mismatches(
     words, stride, query, offset, inside, block,
     P: tl.constexpr, B: tl.constexpr, MIXED: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
@@ -133,8 +101,8 @@ def mismatches(  # type: ignore[no-untyped-def]
         x3 = word(base + 3 * step, offset, inside)
     if P == 2:
         u = x0
-        x0 = (u & 0xAAAAAAAA) | (x1 & 0x55555555)
-        x1 = rotate_left((u & 0x55555555) | (x1 & 0xAAAAAAAA))
+        x0 = odd_even(u, x1)
+        x1 = rotate_left(odd_even(x1, u))
     total = tl.zeros_like(x0).to(tl.int32)
     for b in tl.static_range(B + MIXED):
         q = query_word(query, b, block, BLOCKS)
@@ -161,7 +129,7 @@ def mismatches(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def score(  # type: ignore[no-untyped-def]
+def score(
     words, stride, query, offset, inside,
     N: tl.constexpr, P: tl.constexpr, B: tl.constexpr, MIXED: tl.constexpr,
 ):  # fmt: skip
@@ -185,14 +153,14 @@ def score(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def allowed(mask, offset, inside):  # type: ignore[no-untyped-def]
+def allowed(mask, offset, inside):
     """The mask bit of every keyword of a block: 1 for a candidate."""
     bits = tl.load(mask + (offset >> 5), mask=inside, other=0)
     return ((bits >> (offset & 31)) & 1) != 0
 
 
 @triton.jit
-def scan(  # type: ignore[no-untyped-def]
+def scan(
     words, stride, begin, end, base, mask, query, limits, counts, positions, dots, norms, room,
     N: tl.constexpr, P: tl.constexpr, B: tl.constexpr, MIXED: tl.constexpr, MASKED: tl.constexpr,
     BLOCK: tl.constexpr, STEPS: tl.constexpr,

@@ -7,6 +7,7 @@ k keywords. It is found from a random sample, a histogram of cosines in BINS bin
 the sample, weighted, promises enough.
 """
 
+# mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
 import triton
@@ -20,7 +21,7 @@ EVERYTHING = -(1 << 44)  # a numerator that every keyword passes, whatever its n
 
 
 @triton.jit
-def histogram(  # type: ignore[no-untyped-def]
+def histogram(
     words, stride, count, mask, places, query, scales, weight, bins,
     N: tl.constexpr, P: tl.constexpr, B: tl.constexpr, MIXED: tl.constexpr, MASKED: tl.constexpr,
     BINS: tl.constexpr, BLOCK: tl.constexpr,
@@ -40,7 +41,7 @@ def histogram(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def histogram_survivors(  # type: ignore[no-untyped-def]
+def histogram_survivors(
     counts, dots, norms, room, scales, weight, bins, BINS: tl.constexpr, BLOCK: tl.constexpr
 ):
     """The same from appended survivors [Q, room] of a scan of the sample."""
@@ -56,7 +57,7 @@ def histogram_survivors(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def choose(bins, scales, target, everything, limits, BINS: tl.constexpr, UNIT: tl.constexpr):  # type: ignore[no-untyped-def]
+def choose(bins, scales, target, everything, limits, BINS: tl.constexpr, UNIT: tl.constexpr):
     """limits [Q, 3] from bins [Q, BINS]: the highest bin edge with a weight of `target` or more above it."""
     q = tl.program_id(0)
     index = tl.arange(0, BINS)
@@ -70,7 +71,7 @@ def choose(bins, scales, target, everything, limits, BINS: tl.constexpr, UNIT: t
 
 
 @triton.jit
-def floors(  # type: ignore[no-untyped-def]
+def floors(
     limits, sums, out, queries, width, shift, N: tl.constexpr, P: tl.constexpr, HALF: tl.constexpr, BLOCK: tl.constexpr
 ):
     """Minus the least u·q that may pass in each norm bucket, [buckets, width]: a bound, so rounded to let more through.
@@ -98,7 +99,7 @@ def floors(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def order_keys(counts, dots, norms, room, keys, EMPTY: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def order_keys(counts, dots, norms, room, keys, EMPTY: tl.constexpr, BLOCK: tl.constexpr):
     """The exact order key of every survivor, as codes/score.py defines it; EMPTY in unused slots. [Q, room] int64."""
     q = tl.program_id(1)
     offset = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
