@@ -1,5 +1,130 @@
+// Bindings of the scan. Python checks what a user may get wrong; here only what would read outside a buffer.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "scan_bandwidth.hpp"
+#include "scan_search.hpp"
 
 namespace nb = nanobind;
+using namespace rbegir::scan;
 
-void bind_scan(nb::module_ &) {}
+namespace {
+
+template <class T, int Dimensions>
+using Array = nb::ndarray<const T, nb::numpy, nb::ndim<Dimensions>, nb::c_contig, nb::device::cpu>;
+
+// Kernels that this CPU runs, the best first.
+std::vector<const Kernel *> kernels() {
+    std::vector<const Kernel *> found;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
+    if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi") &&
+        __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512bitalg"))
+        found.push_back(&AVX512);
+    if (avx2) found.push_back(&AVX2);
+#endif
+    found.push_back(&PORTABLE);
+    return found;
+}
+
+const Kernel &kernel_named(const std::string &name) {
+    for (const Kernel *kernel : kernels())
+        if (name == kernel->name) return *kernel;
+    throw std::invalid_argument("this CPU does not run the kernel " + name);
+}
+
+nb::object numpy(std::vector<int64_t> &&values, size_t rows, size_t columns) {
+    auto *owned = new std::vector<int64_t>(std::move(values));
+    nb::capsule owner(owned, [](void *p) noexcept { delete static_cast<std::vector<int64_t> *>(p); });
+    return nb::cast(nb::ndarray<nb::numpy, int64_t, nb::ndim<2>>(owned->data(), {rows, columns}, owner));
+}
+
+// What every call gets: list of (packed, count, mask or None), int16 [queries, n], planes, threads, kernel.
+struct Call {
+    Shape shape;
+    const Kernel &kernel;
+    std::vector<Partition> partitions;
+    int64_t keywords = 0;
+
+    Call(const std::vector<nb::tuple> &parts, const Array<int16_t, 2> &values, int planes, int threads,
+         const std::string &isa)
+        : shape{static_cast<int>(values.shape(1) / 64), planes}, kernel(kernel_named(isa)) {
+        if (values.shape(1) % 64 || shape.words < 1 || shape.words > MAX_WORDS || planes < 1 ||
+            planes > MAX_PLANES || threads < 1)
+            throw std::invalid_argument("n, planes or threads out of range");
+        for (const nb::tuple &part : parts) {  // the list keeps the buffers alive
+            const auto packed = nb::cast<Array<uint8_t, 1>>(part[0]);
+            Partition partition{packed.data(), nb::cast<size_t>(part[1]), nullptr, keywords};
+            if (packed.shape(0) / (planes * shape.plane_bytes()) < partition.groups())
+                throw std::invalid_argument("packed is too small for its count");
+            if (!part[2].is_none()) {
+                const auto mask = nb::cast<Array<uint64_t, 1>>(part[2]);
+                if (mask.shape(0) < partition.groups()) throw std::invalid_argument("mask is too small for its count");
+                partition.mask = mask.data();
+            }
+            keywords += static_cast<int64_t>(partition.count);
+            partitions.push_back(partition);
+        }
+    }
+};
+
+nb::tuple bound_search(const std::vector<nb::tuple> &parts, Array<int16_t, 2> values, size_t k, int planes, int threads,
+                       const std::string &isa) {
+    const Call call(parts, values, planes, threads, isa);
+    const size_t queries = values.shape(0);
+    std::vector<int64_t> keys, positions;
+    {
+        nb::gil_scoped_release release;
+        k = std::min(k, count_candidates(call.partitions));
+        keys.resize(queries * k);
+        positions.resize(queries * k);
+        search(call.shape, call.kernel, call.partitions, values.data(), queries, k, threads, keys.data(),
+               positions.data());
+    }
+    return nb::make_tuple(numpy(std::move(keys), queries, k), numpy(std::move(positions), queries, k));
+}
+
+nb::tuple bound_rescore(const std::vector<nb::tuple> &parts, Array<int16_t, 2> values, Array<int64_t, 2> among,
+                        size_t k, int planes, int threads, const std::string &isa) {
+    const Call call(parts, values, planes, threads, isa);
+    const size_t queries = values.shape(0), count = among.shape(1);
+    if (among.shape(0) != queries || k > count) throw std::invalid_argument("positions must be [queries, m], k <= m");
+    for (size_t i = 0; i < queries * count; ++i)
+        if (among.data()[i] < 0 || among.data()[i] >= call.keywords) throw std::invalid_argument("position out of range");
+    std::vector<int64_t> keys(queries * k), positions(queries * k);
+    {
+        nb::gil_scoped_release release;
+        rescore(call.shape, call.kernel, call.partitions, values.data(), queries, among.data(), count, k, threads,
+                keys.data(), positions.data());
+    }
+    return nb::make_tuple(numpy(std::move(keys), queries, k), numpy(std::move(positions), queries, k));
+}
+
+}  // namespace
+
+void bind_scan(nb::module_ &m) {
+    m.def("scan_isas", [] {
+        std::vector<std::string> names;
+        for (const Kernel *kernel : kernels()) names.emplace_back(kernel->name);
+        return names;
+    });
+    m.def("scan_search", &bound_search, nb::arg("partitions"), nb::arg("values"), nb::arg("k"), nb::kw_only(),
+          nb::arg("planes"), nb::arg("threads"), nb::arg("isa"));
+    m.def("scan_rescore", &bound_rescore, nb::arg("partitions"), nb::arg("values"), nb::arg("positions"), nb::arg("k"),
+          nb::kw_only(), nb::arg("planes"), nb::arg("threads"), nb::arg("isa"));
+    m.def(
+        "read_sum",
+        [](Array<uint8_t, 1> bytes, int threads) {
+            nb::gil_scoped_release release;
+            return rbegir::read_sum(bytes.data(), bytes.shape(0), threads);
+        },
+        nb::arg("bytes"), nb::arg("threads"));
+}

@@ -1,0 +1,83 @@
+// Plain C++ that any CPU runs: a row is the index of a table of 256 entries, so a word takes 8 lookups and nothing
+// needs expanding. The chunk is one lookup, so entries may use the whole byte; BYTE does not exist.
+#include "scan_exact.hpp"
+
+namespace rbegir::scan {
+namespace {
+
+constexpr int TABLE = 256;
+constexpr Plan PLAN{8, 8, false, {0, 255, 255}};
+
+size_t expanded_bytes(const Shape &shape, Kind) { return shape.planes * shape.plane_bytes() + GROUP; }
+
+void bins_of(const Shape &shape, Group group, int shift, uint8_t *bins) {
+    uint16_t cls[GROUP] = {};
+    for (int i = 0; i < shape.planes; ++i)
+        for (int j = i + 1; j < shape.planes; ++j) {
+            const uint8_t *a = group.data + i * group.stride, *b = group.data + j * group.stride;
+            const int weight = 2 * shape.planes - 3 - i - j;
+            for (size_t r = 0; r < shape.rows(); ++r, a += GROUP, b += GROUP)
+                for (int lane = 0; lane < GROUP; ++lane) {  // a byte popcount that vectorises anywhere
+                    unsigned x = a[lane] ^ b[lane];
+                    x -= (x >> 1) & 0x55;
+                    x = (x & 0x33) + ((x >> 2) & 0x33);
+                    x = (x + (x >> 4)) & 0x0f;
+                    cls[lane] = static_cast<uint16_t>(cls[lane] + (x << weight));
+                }
+        }
+    for (int lane = 0; lane < GROUP; ++lane) {
+        const int bin = cls[lane] >> shift;
+        bins[lane] = static_cast<uint8_t>(bin < TABLE ? bin : TABLE - 1);
+    }
+}
+
+uint64_t below_limit(const Shape &shape, const Lut &lut, Group group, const uint8_t *bins) {
+    uint32_t deficit[GROUP] = {};
+    for (int p = 0; p < shape.planes; ++p) {
+        const uint8_t *rows = group.data + p * group.stride;
+        for (int lane = 0; lane < GROUP; ++lane) deficit[lane] *= 2;
+        for (size_t r = 0; r < shape.rows(); ++r, rows += GROUP) {
+            const uint8_t *table = lut.tables + r * TABLE;
+            for (int lane = 0; lane < GROUP; ++lane) deficit[lane] += table[rows[lane]];
+        }
+    }
+    uint64_t lanes = 0;
+    for (int lane = 0; lane < GROUP; ++lane) {
+        const uint32_t limit = lut.limit_low[bins[lane]] | static_cast<uint32_t>(lut.limit_high[bins[lane]]) << 8;
+        lanes |= static_cast<uint64_t>(deficit[lane] < limit) << lane;
+    }
+    return lanes;
+}
+
+void expand(const Shape &shape, Kind, Group group, int shift, uint8_t *out) {
+    for (int p = 0; p < shape.planes; ++p, out += shape.plane_bytes())
+        __builtin_memcpy(out, group.data + p * group.stride, shape.plane_bytes());
+    bins_of(shape, group, shift, out);
+}
+
+int filter(const Shape &shape, Kind kind, const Lut &lut, const uint8_t *expanded, int groups, Event *out) {
+    int events = 0;
+    for (int g = 0; g < groups; ++g, expanded += expanded_bytes(shape, kind)) {
+        const Group group{expanded, shape.plane_bytes()};
+        const uint64_t lanes = below_limit(shape, lut, group, expanded + shape.planes * shape.plane_bytes());
+        if (lanes) out[events++] = {static_cast<uint32_t>(g), lanes};
+    }
+    return events;
+}
+
+int filter_raw(const Shape &shape, Kind, const Lut &lut, Group group, int groups, Event *out) {
+    int events = 0;
+    for (int g = 0; g < groups; ++g, group.data += shape.plane_bytes()) {
+        uint8_t bins[GROUP];
+        bins_of(shape, group, lut.bin_shift, bins);
+        const uint64_t lanes = below_limit(shape, lut, group, bins);
+        if (lanes) out[events++] = {static_cast<uint32_t>(g), lanes};
+    }
+    return events;
+}
+
+}  // namespace
+
+const Kernel PORTABLE{"portable", PLAN, expanded_bytes, expand, filter, filter_raw, exact_lanes, compact_columns};
+
+}  // namespace rbegir::scan

@@ -1,0 +1,125 @@
+#include "scan_query.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+namespace rbegir::scan {
+
+int64_t order_key(int64_t dot, int64_t norm) {
+    const uint64_t square = static_cast<uint64_t>(dot * dot), divisor = static_cast<uint64_t>(norm);
+    const uint64_t whole = square / divisor, rest = square % divisor;
+    const int64_t key = static_cast<int64_t>((whole << FRACTION_BITS) + (rest << FRACTION_BITS) / divisor);
+    return dot < 0 ? -key : key;
+}
+
+AlignedBytes aligned_bytes(size_t size) {
+    return AlignedBytes(static_cast<uint8_t *>(::operator new[](size, std::align_val_t{64})));
+}
+
+namespace {
+
+// Dimension of bit `bit` of the index of table `table`, or −1: the one place that knows how kernels cut a word.
+int dimension_of(const Plan &plan, int words, int table, int bit) {
+    if (table >= words * plan.lookups) {  // left-out dimensions, one a word
+        const int word = (table - words * plan.lookups) * plan.index_bits + bit;
+        return word < words ? word * 64 + 63 : -1;
+    }
+    const int word = table / plan.lookups, j = table % plan.lookups;
+    if (!plan.left) return word * 64 + j * plan.index_bits + bit;
+    return word * 64 + (j < 8 ? 8 * j + bit : 8 * bit + 7);
+}
+
+}  // namespace
+
+Query::Query(const Shape &shape, const Kernel &kernel, const int16_t *values)
+    : shape_(shape), kernel_(kernel), sign_(shape.words), magnitude_(MAGNITUDE_BITS * shape.words) {
+    const Plan &plan = kernel.plan;
+    int64_t sum = 0, squares = 0;
+    for (int d = 0; d < shape.n(); ++d) {
+        const int v = values[d], size = std::abs(v);
+        sum += size;
+        squares += size * size;
+        sign_[d / 64] |= static_cast<uint64_t>(v > 0) << (d % 64);
+        for (int m = 0; m < MAGNITUDE_BITS; ++m)
+            if (size >> m & 1) {
+                magnitude_[m * shape.words + d / 64] |= uint64_t{1} << (d % 64);
+                magnitude_bits_ = std::max(magnitude_bits_, m + 1);
+            }
+    }
+    best_dot_ = shape.top() * sum;
+    double weights = 0;
+    for (int p = 0; p < shape.planes; ++p) weights += std::pow(4.0, p);
+    deviation_ = std::sqrt(static_cast<double>(squares) / 4 * weights);
+    if (plan.left)
+        for (int w = 0; w < shape.words; ++w) left_.push_back(values[w * 64 + 63]);
+
+    const int tables = plan.tables(shape.words), size = plan.table();
+    entries_.resize(static_cast<size_t>(tables) * size);
+    for (int t = 0; t < tables; ++t) {
+        uint16_t *entry = &entries_[static_cast<size_t>(t) * size];
+        int value[8] = {};
+        for (int bit = 0; bit < plan.index_bits; ++bit) {
+            const int d = dimension_of(plan, shape.words, t, bit);
+            value[bit] = d < 0 ? 0 : values[d];
+            entry[0] = static_cast<uint16_t>(entry[0] + std::max(value[bit], 0));  // clear bits disagree with v > 0
+        }
+        for (int x = 1; x < size; ++x)
+            entry[x] = static_cast<uint16_t>(entry[x & (x - 1)] - value[__builtin_ctz(x)]);
+        largest_entry_ = std::max<int>(largest_entry_, *std::max_element(entry, entry + size));
+    }
+    tables_ = aligned_bytes(entries_.size());
+}
+
+// The largest deficit with which a keyword of this class can reach the threshold; a hair generous.
+double Query::largest_deficit(int64_t threshold, int cls) const {
+    if (threshold == NO_THRESHOLD) return static_cast<double>(best_dot_);
+    const double unit = std::ldexp(static_cast<double>(shape_.norm(cls)), -FRACTION_BITS);
+    const double size = static_cast<double>(threshold);
+    const double dot = threshold > 0 ? std::sqrt(size * unit) : -std::sqrt((1 - size) * unit);
+    return std::floor((static_cast<double>(best_dot_) - dot) / 2 + 1e-6);
+}
+
+void Query::prepare(int64_t threshold) {
+    const Plan &plan = kernel_.plan;
+    const double largest =
+        std::max(largest_deficit(threshold, 0), largest_deficit(threshold, shape_.max_class()));
+    for (int kind = shape_.words == 1 && shape_.planes <= 2 ? BYTE : WIDE; kind < KINDS; ++kind) {
+        if (plan.cap[kind] == 0) continue;
+        kind_ = static_cast<Kind>(kind);
+        scale_ = std::max({1.0, static_cast<double>(largest_entry_) / plan.cap[kind],
+                           largest / (kind_ == BYTE ? 254.0 : 65534.0)});
+        // Rounding down loses half a unit a lookup. Half a deviation of slack passes a few times more keywords
+        // than needed, which costs less than a slower kind.
+        const double slack = scale_ == 1 ? 0 : scale_ / 2 * shape_.top() * plan.tables(shape_.words);
+        if (slack <= deviation_ / 2) break;
+    }
+    const double unit = (scale_ == 1 ? 1.0 : 1 - 1e-9) / scale_;
+    for (size_t i = 0; i < entries_.size(); ++i) tables_[i] = static_cast<uint8_t>(entries_[i] * unit);
+}
+
+void Query::limits(int64_t threshold, uint8_t *low, uint8_t *high) const {
+    const Plan &plan = kernel_.plan;
+    const int bins = plan.limit_bins(kind_, shape_.planes), shift = bin_shift();
+    const double most = kind_ == BYTE ? 255 : 65535;
+    for (int bin = 0; bin < bins; ++bin) {
+        // Within a bin the generous end counts: small norms for positive scores, large ones for negative.
+        const int first = std::min(bin << shift, shape_.max_class());
+        const int last = bin == bins - 1 ? shape_.max_class() : std::min(((bin + 1) << shift) - 1, shape_.max_class());
+        const double largest = std::max(largest_deficit(threshold, first), largest_deficit(threshold, last));
+        for (int x = bin; x < plan.table(); x += bins) {  // the high bits: left-out dimensions, with BYTE only
+            double rest = largest;
+            for (int p = 0; p < shape_.planes && bins < plan.table(); ++p) {
+                const bool set = x / bins >> p & 1;
+                if (set != (left_[0] > 0)) rest -= std::abs(left_[0]) << (shape_.planes - 1 - p);
+            }
+            const double limit = rest < 0 ? 0 : std::min(std::floor(rest / scale_ * (1 + 1e-9)) + 1, most);
+            low[x] = static_cast<uint8_t>(static_cast<int>(limit) & 255);
+            high[x] = static_cast<uint8_t>(static_cast<int>(limit) >> 8);
+        }
+    }
+}
+
+}  // namespace rbegir::scan

@@ -1,0 +1,58 @@
+// A query made ready for the scan: exact bit planes, exact table entries, and from them the rounded tables and the
+// limits that stand for a threshold on the order key.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "scan_kernel.hpp"
+
+namespace rbegir::scan {
+
+constexpr int FRACTION_BITS = 36;                                      // of the order key, as in codes/score.py
+constexpr int64_t NO_THRESHOLD = std::numeric_limits<int64_t>::min();  // every keyword passes
+
+// sign(dot) · ⌊2³⁶ · dot² / norm⌋
+int64_t order_key(int64_t dot, int64_t norm);
+
+struct AlignedDelete {
+    void operator()(uint8_t *p) const { ::operator delete[](p, std::align_val_t{64}); }
+};
+using AlignedBytes = std::unique_ptr<uint8_t[], AlignedDelete>;
+AlignedBytes aligned_bytes(size_t size);
+
+class Query {
+  public:
+    Query(const Shape &shape, const Kernel &kernel, const int16_t *values);
+
+    // Chooses the cheapest kind that is sharp enough at this threshold and rounds the tables for it.
+    void prepare(int64_t threshold);
+    Kind kind() const { return kind_; }
+    int bin_shift() const { return kernel_.plan.bin_shift(kind_, shape_); }
+    const uint8_t *tables() const { return tables_.get(); }
+    // Limits of the prepared kind for a threshold that is not below the prepared one. Both [plan.table()].
+    void limits(int64_t threshold, uint8_t *low, uint8_t *high) const;
+
+    QueryBits bits() const { return {sign_.data(), magnitude_.data(), magnitude_bits_}; }
+    int64_t key(int64_t deficit, int32_t cls) const { return order_key(best_dot_ - 2 * deficit, shape_.norm(cls)); }
+
+  private:
+    double largest_deficit(int64_t threshold, int cls) const;
+
+    Shape shape_;
+    const Kernel &kernel_;
+    std::vector<uint64_t> sign_, magnitude_;
+    int magnitude_bits_ = 0;
+    int64_t best_dot_ = 0;            // (2^P − 1)·Σ|v|
+    double deviation_ = 0;            // of the deficit of random keywords
+    std::vector<int16_t> left_;       // v of the left-out dimension of each word
+    std::vector<uint16_t> entries_;   // [tables][table] exact
+    int largest_entry_ = 0;
+    Kind kind_ = WIDE;
+    double scale_ = 1;                // of tables and limits; 1: not rounded
+    AlignedBytes tables_;
+};
+
+}  // namespace rbegir::scan

@@ -1,0 +1,134 @@
+"""Exact search on the CPU: a thin face of the native scan (`_native/scan_*.cpp`).
+
+The kernels: AVX-512 with VBMI (`avx512`), AVX2 (`avx2`) and plain C++ (`portable`). The best one that the
+CPU runs is chosen when a backend is made; `isa=` or the environment variable RBEGIR_ISA forces another.
+Threads default to the CPUs that this process may use.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from rbegir._native import _core
+from rbegir.codes.layout import check_keyword_planes
+from rbegir.codes.planes import check_dimension
+from rbegir.errors import InputError
+from rbegir.search.backend import (
+    Candidates,
+    Partition,
+    check_k,
+    check_partitions,
+    check_positions,
+    check_values,
+)
+from rbegir.search.missrate import MissCertificate
+from rbegir.search.paper import search_paper
+from rbegir.search.progressive import Progressive, check_planes, search_progressive
+
+MAX_THREADS = 1024
+
+
+def available_isas() -> list[str]:
+    """Kernels that this CPU runs, the best first."""
+    return _core.scan_isas()
+
+
+def usable_cpus() -> int:
+    """CPUs that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class CpuBackend:
+    """Searches packed keywords of dimension n with a fixed number of planes."""
+
+    def __init__(self, n: int, planes: int, *, threads: int | None = None, isa: str | None = None) -> None:
+        check_dimension(n)
+        check_keyword_planes(planes)
+        if threads is None:
+            threads = usable_cpus()
+        if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= MAX_THREADS:
+            raise InputError(f"threads must be an integer from 1 to {MAX_THREADS}, got {threads!r}")
+        available = available_isas()
+        isa = isa or os.environ.get("RBEGIR_ISA") or available[0]
+        if isa not in available:
+            raise InputError(
+                f"isa {isa!r} does not run on this CPU", hint=f"choose one of {', '.join(available)}"
+            )
+        self.n, self.planes, self.threads, self.isa = n, planes, threads, isa
+
+    def search(self, partitions: Sequence[Partition], values: npt.NDArray[np.int16], k: int) -> Candidates:
+        """The best k of each query, exactly."""
+        k = check_k(k)
+        values = check_values(values, self.n)
+        parts = check_partitions(partitions, self.n, self.planes)
+        total = sum(part.count for part in parts)
+        keys, positions = _core.scan_search(
+            [(part.packed, part.count, part.mask) for part in parts],
+            values,
+            min(k, total),
+            planes=self.planes,
+            threads=self.threads,
+            isa=self.isa,
+        )
+        return Candidates(keys, positions)
+
+    def rescore(
+        self,
+        partitions: Sequence[Partition],
+        values: npt.NDArray[np.int16],
+        positions: npt.NDArray[np.int64],
+        k: int,
+    ) -> Candidates:
+        """The best k among the keywords at `positions` [queries, m] (masks do not matter here)."""
+        k = check_k(k)
+        values = check_values(values, self.n)
+        parts = check_partitions(partitions, self.n, self.planes)
+        positions = check_positions(positions, len(values), sum(part.count for part in parts))
+        keys, best = _core.scan_rescore(
+            [(part.packed, part.count, part.mask) for part in parts],
+            values,
+            positions,
+            min(k, positions.shape[1]),
+            planes=self.planes,
+            threads=self.threads,
+            isa=self.isa,
+        )
+        return Candidates(keys, best)
+
+    def search_paper(
+        self,
+        partitions: Sequence[Partition],
+        values: npt.NDArray[np.int16],
+        k: int,
+        *,
+        per_thread: int = 256,
+        queue: int = 1,
+    ) -> tuple[Candidates, MissCertificate]:
+        """The published selection (I = `per_thread`, q = `queue`) and what it may miss; see `paper`."""
+        k = check_k(k)
+        values = check_values(values, self.n)
+        parts = check_partitions(partitions, self.n, self.planes)
+        return search_paper(self, parts, values, k, per_thread=per_thread, queue=queue)
+
+    def search_progressive(
+        self,
+        partitions: Sequence[Partition],
+        values: npt.NDArray[np.int16],
+        k: int,
+        *,
+        planes: int = 1,
+        candidates: int | None = None,
+        measure: bool = False,
+    ) -> Progressive:
+        """Scan the first planes, refine the best `candidates` with all of them; see `progressive`."""
+        k = check_k(k)
+        values = check_values(values, self.n)
+        parts = check_partitions(partitions, self.n, self.planes)
+        first = CpuBackend(self.n, check_planes(planes, self.planes), threads=self.threads, isa=self.isa)
+        return search_progressive(
+            self, first, parts, values, k, planes=first.planes, candidates=candidates, measure=measure
+        )

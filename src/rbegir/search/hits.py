@@ -1,0 +1,156 @@
+"""Hits: the public result of a search, and the merge of results from several places.
+
+One return type whatever the batch: every array is [queries, k]. All queries of a search share the same
+candidates, so every row is full; k is smaller than asked when fewer keywords pass. Rows are ordered by
+(order key descending, row ascending), which `merge` keeps, so that shards and devices together give what
+one index would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rbegir.errors import InputError, MismatchError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+    from rbegir.search.missrate import MissCertificate
+
+
+class Hit(NamedTuple):
+    """One hit of one query, as iteration gives it."""
+
+    id: int | str
+    score: float
+    text: str | None
+    attributes: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Hits:
+    """The best keywords of each query, best first."""
+
+    ids: npt.NDArray[Any]  # [queries, k] int64, or str as objects
+    scores: npt.NDArray[np.float64]  # [queries, k] cosine
+    keys: npt.NDArray[np.int64]  # [queries, k] exact order key
+    rows: npt.NDArray[np.int64]  # [queries, k] the number a keyword got when it was added
+    texts: npt.NDArray[np.object_] | None = None  # [queries, k] str, or None where there is no text
+    attributes: list[list[dict[str, Any]]] | None = None  # [queries][k]
+    certificate: MissCertificate | None = None  # of mode="paper"
+    recall: float | None = None  # of a progressive search, where it was measured
+
+    def __post_init__(self) -> None:
+        shape = self.ids.shape
+        if len(shape) != 2:
+            raise InputError(f"ids must have shape [queries, k], got {list(shape)}")
+        for name in ("scores", "keys", "rows", "texts"):
+            array = getattr(self, name)
+            if array is not None and array.shape != shape:
+                raise InputError(f"{name} must have the shape of ids {list(shape)}, got {list(array.shape)}")
+        if self.attributes is not None and (
+            len(self.attributes) != shape[0] or any(len(row) != shape[1] for row in self.attributes)
+        ):
+            raise InputError(f"attributes must be {shape[0]} lists of {shape[1]} dictionaries")
+
+    def __len__(self) -> int:
+        """The number of queries."""
+        return int(self.ids.shape[0])
+
+    @property
+    def k(self) -> int:
+        """Hits a query."""
+        return int(self.ids.shape[1])
+
+    def __getitem__(self, query: int) -> list[Hit]:
+        """The hits of one query."""
+        texts = [None] * self.k if self.texts is None else self.texts[query].tolist()
+        attributes = [None] * self.k if self.attributes is None else self.attributes[query]
+        return [
+            Hit(*hit)
+            for hit in zip(
+                self.ids[query].tolist(), self.scores[query].tolist(), texts, attributes, strict=True
+            )
+        ]
+
+    def __iter__(self) -> Iterator[list[Hit]]:
+        return (self[query] for query in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"Hits({len(self)} queries × {self.k})"
+
+    def _columns(self) -> dict[str, Any]:
+        queries, k = self.ids.shape
+        columns: dict[str, Any] = {
+            "query": np.repeat(np.arange(queries), k),
+            "rank": np.tile(np.arange(1, k + 1), queries),
+            "id": self.ids.reshape(-1),
+            "score": self.scores.reshape(-1),
+        }
+        if self.texts is not None:
+            columns["text"] = self.texts.reshape(-1)
+        if self.attributes is not None:
+            flat = [attributes for row in self.attributes for attributes in row]
+            names = dict.fromkeys(name for attributes in flat for name in attributes)
+            for name in names:
+                # An attribute may be called like one of ours; then it is told apart by a prefix.
+                columns[f"attribute_{name}" if name in columns else name] = [a.get(name) for a in flat]
+        return columns
+
+    def to_arrow(self) -> pa.Table:
+        """One row a hit: query (its number), rank (from 1), id, score; text and attributes if there are."""
+        import pyarrow as pa
+
+        return pa.table({name: pa.array(column) for name, column in self._columns().items()})
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The table of `to_arrow` as a DataFrame."""
+        try:
+            import pandas as pd
+        except ImportError as error:
+            from rbegir.errors import MissingExtraError
+
+            raise MissingExtraError(
+                "to_pandas needs pandas", hint="pip install pandas, or use to_arrow()"
+            ) from error
+        return pd.DataFrame(self._columns())
+
+
+def merge(parts: Sequence[Hits], k: int) -> Hits:
+    """The best k over several results of the same queries, in the total order."""
+    if not parts:
+        raise InputError("nothing to merge: parts is empty")
+    if k <= 0:
+        raise InputError(f"k must be at least 1, got {k}")
+    queries = {len(part) for part in parts}
+    if len(queries) > 1:
+        raise MismatchError(f"results of different numbers of queries cannot be merged: {sorted(queries)}")
+    keys = np.concatenate([part.keys for part in parts], axis=1)  # [queries, Σ k]
+    rows = np.concatenate([part.rows for part in parts], axis=1)
+    order = np.lexsort((rows, -keys), axis=1)[:, :k]  # [queries, ≤ k]
+
+    def pick(arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        return np.take_along_axis(np.concatenate(arrays, axis=1), order, axis=1)
+
+    with_texts = all(part.texts is not None for part in parts)
+    attributes = None
+    if all(part.attributes is not None for part in parts):
+        joined = [
+            [a for part in parts if part.attributes is not None for a in part.attributes[query]]
+            for query in range(len(parts[0]))
+        ]
+        attributes = [[row[i] for i in picks] for row, picks in zip(joined, order.tolist(), strict=True)]
+    return Hits(
+        ids=pick([part.ids for part in parts]),
+        scores=pick([part.scores for part in parts]),
+        keys=pick([part.keys for part in parts]),
+        rows=pick([part.rows for part in parts]),
+        texts=pick([part.texts for part in parts if part.texts is not None]) if with_texts else None,
+        attributes=attributes,
+    )

@@ -1,0 +1,135 @@
+"""The oracle: search in plain NumPy, straight from the definitions. Slow; every backend equals it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from rbegir.codes import score
+from rbegir.codes.layout import check_keyword_planes, unpack
+from rbegir.codes.planes import Codes, check_dimension
+from rbegir.search.backend import (
+    Candidates,
+    Partition,
+    check_k,
+    check_partitions,
+    check_positions,
+    check_values,
+    read_mask,
+)
+from rbegir.search.missrate import MissCertificate, certificate_of_threads
+from rbegir.search.paper import BLOCK, check_settings
+from rbegir.search.progressive import Progressive, check_planes, search_progressive
+
+
+def first_in_order(
+    keys: npt.NDArray[np.int64], positions: npt.NDArray[np.int64], k: int
+) -> npt.NDArray[np.intp]:
+    """Indices of the best k of one query in the total order: key descending, position ascending."""
+    return np.lexsort((positions, -keys))[:k]
+
+
+class ReferenceBackend:
+    """Scores every keyword with `codes.score` and sorts all of them."""
+
+    def __init__(self, n: int, planes: int) -> None:
+        check_dimension(n)
+        check_keyword_planes(planes)
+        self.n, self.planes = n, planes
+
+    def scores(
+        self, partitions: Sequence[Partition], values: npt.NDArray[np.int16]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Keys of all candidates [queries, candidates] and their positions [candidates]."""
+        values = check_values(values, self.n)
+        parts = check_partitions(partitions, self.n, self.planes)
+        if not parts:
+            return np.zeros((len(values), 0), dtype=np.int64), np.zeros(0, dtype=np.int64)
+        codes = Codes.concat([unpack(part.packed, part.count, self.n, self.planes) for part in parts])
+        passes = np.concatenate([read_mask(part.mask, part.count) for part in parts])
+        positions = np.flatnonzero(passes).astype(np.int64)
+        return score.keys(values, codes[positions]), positions
+
+    def search(self, partitions: Sequence[Partition], values: npt.NDArray[np.int16], k: int) -> Candidates:
+        """The best k of each query, exactly."""
+        k = check_k(k)
+        keys, positions = self.scores(partitions, values)
+        best = np.array([first_in_order(row, positions, k) for row in keys], dtype=np.intp)
+        best = best.reshape(len(keys), min(k, len(positions)))
+        return Candidates(np.take_along_axis(keys, best, axis=1), positions[best])
+
+    def rescore(
+        self,
+        partitions: Sequence[Partition],
+        values: npt.NDArray[np.int16],
+        positions: npt.NDArray[np.int64],
+        k: int,
+    ) -> Candidates:
+        """The best k among the keywords at `positions` [queries, m]; masks do not matter."""
+        k = check_k(k)
+        unmasked = [part._replace(mask=None) for part in partitions]
+        keys, every = self.scores(unmasked, values)
+        positions = check_positions(positions, len(keys), len(every))
+        keys = np.take_along_axis(keys, positions, axis=1)
+        best = [first_in_order(*row, k) for row in zip(keys, positions, strict=True)]
+        order = np.array(best, dtype=np.intp).reshape(len(keys), min(k, positions.shape[1]))
+        return Candidates(
+            np.take_along_axis(keys, order, axis=1), np.take_along_axis(positions, order, axis=1)
+        )
+
+    def search_paper(
+        self,
+        partitions: Sequence[Partition],
+        values: npt.NDArray[np.int16],
+        k: int,
+        *,
+        per_thread: int = 256,
+        queue: int = 1,
+    ) -> tuple[Candidates, MissCertificate]:
+        """Algorithm 1 of the paper, thread by thread."""
+        k = check_k(k)
+        check_settings(per_thread, queue)
+        keys, positions = self.scores(partitions, values)
+        threads: dict[int, list[int]] = {}
+        for index, position in enumerate(positions.tolist()):
+            block, within = divmod(position, BLOCK * per_thread)
+            threads.setdefault(block * BLOCK + within % BLOCK, []).append(index)
+        sizes = Counter(len(members) for members in threads.values())
+        found = []
+        for row in keys:
+            queues = [
+                np.array(members)[first_in_order(row[members], positions[members], queue)]
+                for members in threads.values()
+            ]
+            local = np.concatenate(queues) if queues else np.zeros(0, dtype=np.intp)
+            best = local[first_in_order(row[local], positions[local], k)]
+            found.append((row[best], positions[best]))
+        kept = min(k, sum(min(size, queue) * count for size, count in sizes.items()))
+        shape = (len(keys), kept)
+        result = Candidates(
+            np.array([row for row, _ in found], dtype=np.int64).reshape(shape),
+            np.array([row for _, row in found], dtype=np.int64).reshape(shape),
+        )
+        return result, certificate_of_threads(sizes, min(k, len(positions)), per_thread, queue)
+
+    def search_progressive(
+        self,
+        partitions: Sequence[Partition],
+        values: npt.NDArray[np.int16],
+        k: int,
+        *,
+        planes: int = 1,
+        candidates: int | None = None,
+        measure: bool = False,
+    ) -> Progressive:
+        """Scan the first planes, refine the best `candidates` with all of them; see `progressive`."""
+        k = check_k(k)
+        values = check_values(values, self.n)
+        parts = check_partitions(partitions, self.n, self.planes)
+        first = ReferenceBackend(self.n, check_planes(planes, self.planes))
+        return search_progressive(
+            self, first, parts, values, k, planes=first.planes, candidates=candidates, measure=measure
+        )

@@ -1,0 +1,255 @@
+"""Every kernel equals the reference, ties included, over odd sizes, shapes, masks, queries and k."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rbegir.codes.layout import pack
+from rbegir.codes.planes import Codes
+from rbegir.errors import InputError
+from rbegir.search.backend import Partition, make_mask, read_mask
+from rbegir.search.cpu import CpuBackend, available_isas
+from rbegir.search.reference import ReferenceBackend
+
+ISAS = available_isas()
+
+
+def partition(
+    rng: np.random.Generator, count: int, n: int, planes: int, *, distinct: int = 0, keep: float = 1.0
+):
+    """Random keywords; `distinct` > 0 draws them from so few that ties abound; `keep` < 1 adds a mask."""
+    bits = rng.integers(0, 2**64, (planes, distinct or count, n // 64), dtype=np.uint64)
+    if distinct:
+        bits = bits[:, rng.integers(0, distinct, count)]
+    mask = None if keep == 1.0 else make_mask(rng.random(count) < keep)
+    return Partition(pack(Codes(np.ascontiguousarray(bits), n)), count, mask)
+
+
+def queries(rng: np.random.Generator, count: int, n: int, limit: int = 7) -> np.ndarray:
+    return rng.integers(-limit, limit + 1, (count, n)).astype(np.int16)
+
+
+def assert_equal(partitions, values, k, n, planes, isa, threads=1) -> None:
+    expected = ReferenceBackend(n, planes).search(partitions, values, k)
+    got = CpuBackend(n, planes, threads=threads, isa=isa).search(partitions, values, k)
+    np.testing.assert_array_equal(got.keys, expected.keys)
+    np.testing.assert_array_equal(got.positions, expected.positions)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 127, 129, 1000])
+@pytest.mark.parametrize("k", [1, 10, 5000])
+@pytest.mark.parametrize("batch", [0, 1, 3, 9])
+def test_sizes(isa: str, count: int, k: int, batch: int) -> None:
+    rng = np.random.default_rng(count + k)
+    assert_equal([partition(rng, count, 64, 2)], queries(rng, batch, 64), k, 64, 2, isa)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("words", range(1, 17))
+@pytest.mark.parametrize("planes", [1, 2, 3, 4])
+def test_shapes(isa: str, words: int, planes: int) -> None:
+    n = 64 * words
+    rng = np.random.default_rng(n + planes)
+    parts = [partition(rng, 700, n, planes)]
+    for limit, batch in [(7, 1), (255, 4)]:
+        assert_equal(parts, queries(rng, batch, n, limit), 20, n, planes, isa)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("batch", [1, 5])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_large_enough_to_sample(isa: str, batch: int, threads: int) -> None:
+    """More keywords than are scanned without a threshold: sample, scan and proof all run."""
+    rng = np.random.default_rng(batch)
+    parts = [partition(rng, 40_000, 64, 2), partition(rng, 30_001, 64, 2)]
+    for k in (1, 100, 7000, 70_001):
+        assert_equal(parts, queries(rng, batch, 64), k, 64, 2, isa, threads)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("batch", [1, 6])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_ties(isa: str, batch: int, threads: int) -> None:
+    """Few distinct keywords, so that whole runs of hits tie and only the position orders them."""
+    rng = np.random.default_rng(7)
+    parts = [partition(rng, 20_000, 64, 2, distinct=3), partition(rng, 9000, 64, 2, distinct=1)]
+    for k in (1, 64, 1000, 10_000):
+        assert_equal(parts, queries(rng, batch, 64), k, 64, 2, isa, threads)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_best_keywords_close_together(isa: str) -> None:
+    """All good keywords in one corner: a sample misjudges the threshold, the proof by count must notice."""
+    rng = np.random.default_rng(3)
+    values = queries(rng, 4, 64)
+    near = Codes.from_signs(
+        np.repeat((values[:1] > 0)[None], 2, axis=0)
+    )  # the best possible keyword of query 0
+    bits = rng.integers(0, 2**64, (2, 100_000, 1), dtype=np.uint64)
+    for start in (0, 31_337, 99_000):
+        codes = bits.copy()
+        codes[:, start : start + 900] = near.planes ^ (
+            np.uint64(1) << rng.integers(0, 64, (2, 900, 1), dtype=np.uint64)
+        )
+        assert_equal([Partition(pack(Codes(codes, 64)), 100_000)], values, 1000, 64, 2, isa)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("keep", [0.0, 0.001, 0.02, 0.1, 0.4, 0.6, 0.99])
+@pytest.mark.parametrize("batch", [1, 7])
+def test_masks(isa: str, keep: float, batch: int) -> None:
+    rng = np.random.default_rng(11)
+    parts = [
+        partition(rng, 30_000, 64, 2, keep=keep),
+        partition(rng, 5000, 64, 2),
+        partition(rng, 777, 64, 2, keep=0.5, distinct=4),
+        partition(rng, 10_000, 64, 2, keep=0.0),
+    ]
+    for k in (1, 50, 2000):
+        assert_equal(parts, queries(rng, batch, 64), k, 64, 2, isa)
+    assert_equal(parts[:1], queries(rng, batch, 64), 50, 64, 2, isa)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_masks_that_change_density(isa: str) -> None:
+    """Dense and sparse groups by turns with ties: gathered and plain groups keep the order of positions."""
+    rng = np.random.default_rng(5)
+    count = 64 * 200
+    keep = np.repeat(rng.choice([0.0, 0.1, 1.0], 200), 64)
+    plain = partition(rng, count, 64, 2, distinct=2)
+    part = plain._replace(mask=make_mask(rng.random(count) < keep))
+    for k in (10, 1000):
+        assert_equal([part], queries(rng, 6, 64), k, 64, 2, isa)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("planes", [1, 2, 4])
+def test_hostile_queries(isa: str, batch: int, planes: int) -> None:
+    """Zero queries, one dimension that drowns the rest, extremes: nothing overflows, nothing is lost."""
+    rng = np.random.default_rng(13)
+    parts = [partition(rng, 6000, 64, planes)]
+    for values in (
+        np.zeros((batch, 64)),
+        np.full((batch, 64), 255),
+        np.full((batch, 64), -255),
+        np.where(np.arange(64) == 63, -255, 1)[None].repeat(batch, 0),
+        np.where(np.arange(64) == 0, 255, -1)[None].repeat(batch, 0),
+        np.where(np.arange(64) < 3, 200, 0)[None].repeat(batch, 0),
+    ):
+        assert_equal(parts, values.astype(np.int16), 37, 64, planes, isa)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_anything(data: st.DataObject) -> None:
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    planes = data.draw(st.integers(1, 4))
+    n = 64 * data.draw(st.sampled_from([1, 1, 2, 3, 8, 16]))
+    parts = [
+        partition(rng, count, n, planes, distinct=distinct, keep=keep)
+        for count, distinct, keep in data.draw(
+            st.lists(
+                st.tuples(
+                    st.sampled_from([0, 1, 63, 64, 65, 500, 4500]),
+                    st.sampled_from([0, 0, 1, 5]),
+                    st.sampled_from([1.0, 1.0, 0.0, 0.05, 0.5, 0.95]),
+                ),
+                max_size=4,
+            )
+        )
+    ]
+    values = queries(
+        rng, data.draw(st.sampled_from([0, 1, 2, 3, 8])), n, data.draw(st.sampled_from([1, 7, 15, 255]))
+    )
+    k = data.draw(st.sampled_from([1, 2, 65, 300, 10**9]))
+    threads = data.draw(st.integers(1, 3))
+    for isa in ISAS:
+        assert_equal(parts, values, k, n, planes, isa, threads)
+
+
+def test_unaligned_buffers() -> None:
+    rng = np.random.default_rng(1)
+    part = partition(rng, 5000, 64, 2)
+    for offset in (1, 31):
+        moved = np.zeros(len(part.packed) + 64, dtype=np.uint8)[offset : offset + len(part.packed)]
+        moved[:] = part.packed
+        for isa in ISAS:
+            assert_equal([part._replace(packed=moved)], queries(rng, 5, 64), 10, 64, 2, isa)
+
+
+def test_a_keyword_finds_itself() -> None:
+    codes = Codes(np.random.default_rng(0).integers(0, 2**64, (2, 3000, 1), dtype=np.uint64), 64)
+    found = CpuBackend(64, 2).search([Partition(pack(codes), 3000)], codes.values()[:50], 1)
+    assert found.positions[:, 0].tolist() == list(range(50))
+
+
+def test_no_partitions() -> None:
+    found = CpuBackend(64, 2).search([], np.zeros((3, 64), np.int16), 5)
+    assert found.keys.shape == found.positions.shape == (3, 0)
+
+
+def test_mask_round_trip() -> None:
+    passes = np.random.default_rng(0).random(130) < 0.5
+    np.testing.assert_array_equal(read_mask(make_mask(passes), 130), passes)
+    assert make_mask(np.zeros(0, dtype=bool)).shape == (0,)
+    with pytest.raises(InputError, match="passes must be a one-dimensional bool array"):
+        make_mask(np.zeros(3))
+
+
+@pytest.mark.parametrize("backend", [CpuBackend, ReferenceBackend])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"k": 0}, "k must be at least 1, got 0"),
+        ({"k": -3}, "k must be at least 1, got -3"),
+        ({"k": 2.0}, "k must be an integer, got float"),
+        ({"k": True}, "k must be an integer, got bool"),
+        ({"values": np.zeros((1, 64))}, r"values must be an int16 array \[queries, 64\], got float64"),
+        ({"values": [[0] * 64]}, "values must be an int16 array .* got list"),
+        ({"values": np.zeros((1, 63), np.int16)}, r"values must have shape \[queries, 64\], got \[1, 63\]"),
+        ({"values": np.zeros(64, np.int16)}, r"got \[64\]"),
+        ({"values": np.full((1, 64), 256, np.int16)}, "values of a query must be within ±255"),
+        ({"values": np.full((1, 64), -(2**15), np.int16)}, "values of a query must be within ±255"),
+        (
+            {"packed": np.zeros(100, np.uint8)},
+            r"packed of partition 0 must be uint8 \[1024\] for 10 keywords",
+        ),
+        ({"packed": np.zeros(1024, np.int8)}, r"got int8 \[1024\]"),
+        ({"packed": b""}, "got bytes"),
+        ({"count": -1}, "count of partition 0 must be a non-negative integer, got -1"),
+        ({"count": 1.5}, "count of partition 0 must be a non-negative integer, got 1.5"),
+        (
+            {"mask": np.zeros(1, np.int64)},
+            r"mask of partition 0 must be uint64 \[1\], one bit .* got int64 \[1\]",
+        ),
+        ({"mask": np.zeros(2, np.uint64)}, r"got uint64 \[2\]"),
+        ({"mask": [1]}, "got list"),
+    ],
+)
+def test_refuses(backend, change: dict, message: str) -> None:
+    part = {"packed": np.zeros(1024, np.uint8), "count": 10, "mask": None}
+    call = {"values": np.zeros((1, 64), np.int16), "k": 5}
+    for name, value in change.items():
+        (part if name in part else call)[name] = value
+    with pytest.raises(InputError, match=message):
+        backend(64, 2).search([Partition(**part)], call["values"], call["k"])
+
+
+def test_refuses_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="n must be a multiple of 64 from 64 to 1024, got 100"):
+        CpuBackend(100, 2)
+    with pytest.raises(InputError, match="keyword planes must be from 1 to 4, got 9"):
+        CpuBackend(64, 9)
+    for threads in (0, -1, 1.0, True, 10**6):
+        with pytest.raises(InputError, match="threads must be an integer from 1 to 1024"):
+            CpuBackend(64, 2, threads=threads)
+    with pytest.raises(
+        InputError, match=r"isa 'neon' does not run on this CPU \(hint: choose one of .*portable\)"
+    ):
+        CpuBackend(64, 2, isa="neon")
+    monkeypatch.setenv("RBEGIR_ISA", "portable")
+    assert CpuBackend(64, 2).isa == "portable"
+    assert CpuBackend(64, 2, isa=ISAS[0]).isa == ISAS[0]
