@@ -159,20 +159,25 @@ def allowed(mask, offset, inside):
     return ((bits >> (offset & 31)) & 1) != 0
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["begin", "end", "base", "q", "room"])
 def scan(
-    words, stride, begin, end, base, mask, query, limits, counts, positions, dots, norms, room,
+    words, stride, begin, end, base: tl.int64, mask, q, query, limits, counts, positions, dots, norms, room,
     N: tl.constexpr, P: tl.constexpr, B: tl.constexpr, MIXED: tl.constexpr, MASKED: tl.constexpr,
     BLOCK: tl.constexpr, STEPS: tl.constexpr,
 ):  # fmt: skip
-    """Append every keyword of [begin, end) that passes: words [streams, stride] int32, limits int64 [3].
+    """Append every keyword of [begin, end) that passes for query q; `begin` is a multiple of 64.
+
+    words [streams, stride], query [Q, planes, n/32], limits [Q, 3] int64, counts [Q]; positions, dots, norms [Q, room].
 
     MASKED 0: no mask; 1: read everything, test the bit; 2: read only where a bit is set, which is less when few are.
     """
     stride = stride.to(tl.int64)
-    limit0 = tl.load(limits)
-    limit1 = tl.load(limits + 1)
-    limit2 = tl.load(limits + 2)
+    limit0 = tl.load(limits + 3 * q)
+    limit1 = tl.load(limits + 3 * q + 1)
+    limit2 = tl.load(limits + 3 * q + 2)
+    query += q * ((B + MIXED) * (N // 32))
+    row = q.to(tl.int64) * room
+    begin = tl.multiple_of(begin, 64)
     floor = limit0.to(tl.float32) / limit1.to(tl.float32)
     floor -= tl.abs(floor) * 1e-5
     first = begin + tl.program_id(0) * (BLOCK * STEPS)
@@ -192,8 +197,8 @@ def scan(
             wide = dot.to(tl.int64)
             square = wide * tl.abs(wide)
             hit = hit & (offset < end) & (square * limit1 >= limit0 * norm.to(tl.int64) + limit2)
-            slot = tl.atomic_add(counts + tl.zeros_like(offset), 1, mask=hit, sem="relaxed")
+            slot = tl.atomic_add(counts + q + tl.zeros_like(offset), 1, mask=hit, sem="relaxed")
             keep = hit & (slot < room)
-            tl.store(positions + slot, base + offset.to(tl.int64), mask=keep)
-            tl.store(dots + slot, dot, mask=keep)
-            tl.store(norms + slot, norm, mask=keep)
+            tl.store(positions + row + slot, base + offset.to(tl.int64), mask=keep)
+            tl.store(dots + row + slot, dot, mask=keep)
+            tl.store(norms + row + slot, norm, mask=keep)

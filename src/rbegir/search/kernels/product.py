@@ -18,9 +18,9 @@ from rbegir.search.kernels.bits import odd_even, popcount, rotate_left
 from rbegir.search.kernels.popcount import allowed, word
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["begin", "end", "base", "room"])
 def scan(
-    words, stride, begin, end, base, mask, operand, width, limits, sums, counts, positions, dots, norms, room,
+    words, stride, begin, end, base: tl.int64, mask, operand, width, limits, sums, counts, positions, dots, norms, room,
     N: tl.constexpr, P: tl.constexpr, WIDE: tl.constexpr, MASKED: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -28,6 +28,7 @@ def scan(
     BLOCKS: tl.constexpr = N // 32
     TOP: tl.constexpr = (1 << P) - 1
     stride = stride.to(tl.int64)
+    begin = tl.multiple_of(begin, 64)
     tiles = width // COLUMNS
     offset = begin + (tl.program_id(0) // tiles) * ROWS + tl.arange(0, ROWS)
     column = (tl.program_id(0) % tiles) * COLUMNS + tl.arange(0, COLUMNS)

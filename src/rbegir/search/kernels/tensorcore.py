@@ -77,6 +77,20 @@ class Shape:
         return width * self.n * (2 if self.wide else 1) + self.buckets * width * (2 if self.kind == "float8" else 4)
 
 
+def shape_for(kind: Kind, n: int, planes: int, wide: bool) -> Shape:
+    """The settings that measured best."""
+    rows = 4 if n <= 128 and not wide else 2
+    return Shape(n, planes, kind, wide, rows, *((256, 2) if kind == "mma" else (512, 1)))
+
+
+def group_size(shape: Shape) -> int:
+    """The largest batch for which queries and floors fit into shared memory."""
+    size = 256
+    while shape.shared(size) * shape.blocks > SHARED_LIMIT and size > 64:
+        size //= 2
+    return size
+
+
 def padded(kind: Kind, queries: int) -> int:
     """The batch size that a kernel works with."""
     chunk = _CHUNK[kind]
@@ -105,12 +119,10 @@ def arrange(values: torch.Tensor, kind: Kind, wide: bool) -> torch.Tensor:
 
 
 @cache
-def kernel(shape: Shape, width: int, device: int) -> Kernel:
-    """The compiled kernel for a shape, loaded on a device."""
-    major, minor = torch.cuda.get_device_capability(device)
-    if shape.kind != "mma" and (major, minor) != (9, 0):
-        raise CompileError(f"{shape.kind} kernels need a Hopper card, this one has capability {major}.{minor}")
-    architecture = "sm_90a" if (major, minor) == (9, 0) else f"sm_{major}{minor}"
+def _cubin(shape: Shape, capability: tuple[int, int]) -> bytes:
+    if shape.kind != "mma" and capability != (9, 0):
+        raise CompileError(f"{shape.kind} kernels need a Hopper card, this one is of capability {capability}")
+    architecture = "sm_90a" if capability == (9, 0) else f"sm_{capability[0]}{capability[1]}"
     defines = [
         f"RBE_N={shape.n}",
         f"RBE_P={shape.planes}",
@@ -121,8 +133,15 @@ def kernel(shape: Shape, width: int, device: int) -> Kernel:
         f"RBE_MINBLOCKS={shape.blocks}",
     ]
     source = Path(__file__).with_name("tensorcore.cu").read_text(encoding="utf-8")
+    return compile_cubin(source, architecture, defines)
+
+
+@cache
+def kernel(shape: Shape, width: int, device: int) -> Kernel:
+    """The compiled kernel for a shape and a padded batch, loaded on a device."""
+    cubin = _cubin(shape, torch.cuda.get_device_capability(device))
     with torch.cuda.device(device):
-        return Kernel(compile_cubin(source, architecture, defines), "scan", shape.shared(width))
+        return Kernel(cubin, "scan", shape.shared(width))
 
 
 def launch(

@@ -20,7 +20,7 @@ UNIT = 1 << 17  # the denominator of a threshold taken from a bin edge: 2^17 · 
 EVERYTHING = -(1 << 44)  # a numerator that every keyword passes, whatever its norm and the denominator up to UNIT
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def histogram(
     words, stride, count, mask, places, query, scales, weight, bins,
     N: tl.constexpr, P: tl.constexpr, B: tl.constexpr, MIXED: tl.constexpr, MASKED: tl.constexpr,
@@ -40,7 +40,7 @@ def histogram(
     tl.atomic_add(bins + q * BINS + bin, weight + tl.zeros_like(cosine), mask=inside, sem="relaxed")
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["room"])
 def histogram_survivors(
     counts, dots, norms, room, scales, weight, bins, BINS: tl.constexpr, BLOCK: tl.constexpr
 ):
@@ -57,7 +57,7 @@ def histogram_survivors(
 
 
 @triton.jit
-def choose(bins, scales, target, everything, limits, BINS: tl.constexpr, UNIT: tl.constexpr):
+def choose(bins, scales, target, limits, BINS: tl.constexpr, UNIT: tl.constexpr, EVERYTHING: tl.constexpr):
     """limits [Q, 3] from bins [Q, BINS]: the highest bin edge with a weight of `target` or more above it."""
     q = tl.program_id(0)
     index = tl.arange(0, BINS)
@@ -65,12 +65,12 @@ def choose(bins, scales, target, everything, limits, BINS: tl.constexpr, UNIT: t
     bin = tl.sum((above >= target).to(tl.int32), 0) - 1
     edge = ((bin.to(tl.float64) - 0.01) * (2.0 / BINS) - 1.0) / tl.load(scales + q).to(tl.float64)
     limit = tl.floor(edge * tl.abs(edge) * UNIT).to(tl.int64)
-    tl.store(limits + 3 * q, tl.where(bin < 0, everything, limit))
+    tl.store(limits + 3 * q, tl.where(bin < 0, EVERYTHING, limit))
     tl.store(limits + 3 * q + 1, tl.full([], UNIT, tl.int64))
     tl.store(limits + 3 * q + 2, tl.full([], 0, tl.int64))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["queries", "width", "shift"])
 def floors(
     limits, sums, out, queries, width, shift, N: tl.constexpr, P: tl.constexpr, HALF: tl.constexpr, BLOCK: tl.constexpr
 ):
@@ -98,7 +98,7 @@ def floors(
         tl.store(out + bucket * width + q, -product, mask=q < width)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["room"])
 def order_keys(counts, dots, norms, room, keys, EMPTY: tl.constexpr, BLOCK: tl.constexpr):
     """The exact order key of every survivor, as codes/score.py defines it; EMPTY in unused slots. [Q, room] int64."""
     q = tl.program_id(1)

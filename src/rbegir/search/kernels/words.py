@@ -51,7 +51,7 @@ def _word_of(source, first, inside, plane_bytes, plane, block, N: tl.constexpr):
     return value
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["plane_bytes", "count", "start"])
 def lay_out(
     source, plane_bytes, count, words, stride, start, N: tl.constexpr, P: tl.constexpr, BLOCK: tl.constexpr
 ):
