@@ -1,6 +1,36 @@
-# The native module. Callers have checked their input: what is wrong here is a ValueError or TypeError.
+# The native module, as Python sees it. Callers have checked their input: errors here are ValueError or TypeError.
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import Buffer
+
+# checksum.cpp
+def crc32c(buffer: Buffer | npt.NDArray[Any], start: int = 0, portable: bool = False) -> int: ...
+def crc32c_blocks(
+    buffer: Buffer | npt.NDArray[Any], block: int, indices: npt.NDArray[np.int64]
+) -> npt.NDArray[np.uint32]: ...
+
+# hash.cpp
+def hash_strings(offsets: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]: ...
+
+# text.cpp
+VOCABULARY: int
+UNICODE_VERSION: str
+
+class Texts:
+    def __init__(self) -> None: ...
+    def __len__(self) -> int: ...
+    def add_strings(self, strings: tuple[object, ...]) -> tuple[int, str] | None: ...
+    def add_arrow(
+        self, offsets: npt.NDArray[np.int32] | npt.NDArray[np.int64], data: npt.NDArray[np.uint8]
+    ) -> tuple[int, str] | None: ...
+    def foreign(self) -> bytes: ...
+    def supply(self, normalised: bytes) -> None: ...
+
+def tokenize(
+    texts: Texts, buckets: int, threads: int
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]: ...
 
 # scan*.cpp
 def scan_isas() -> list[str]: ...
@@ -24,3 +54,40 @@ def scan_rescore(
     isa: str,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]: ...
 def read_sum(bytes: npt.NDArray[np.uint8], threads: int) -> int: ...
+
+# batch.cpp
+def cut_batch(
+    text_offsets: npt.NDArray[np.int32],
+    word_ids: npt.NDArray[np.int32],
+    gram_offsets: npt.NDArray[np.int32],
+    gram_ids: npt.NDArray[np.int32],
+    items: npt.NDArray[np.int32],
+    dropout: float,
+    key: int,
+    places: npt.NDArray[np.int64],
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]: ...
+def transpose_grams(
+    gram_offsets: npt.NDArray[np.int32], gram_ids: npt.NDArray[np.int32]
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]: ...
+
+# tower.cpp
+class Tower:
+    def __init__(
+        self, conv: npt.NDArray[np.float32], bias: npt.NDArray[np.float32], cache_words: int, isa: str = ""
+    ) -> None: ...
+    def add_hidden(self, weight: npt.NDArray[np.float32], bias: npt.NDArray[np.float32]) -> None: ...
+    def set_head(self, weight: npt.NDArray[np.float32], bias: npt.NDArray[np.float32]) -> None: ...
+    def add_iteration(
+        self,
+        b: npt.NDArray[np.float32],
+        b_bias: npt.NDArray[np.float32],
+        r: npt.NDArray[np.float32],
+        r_bias: npt.NDArray[np.float32],
+        worth: float,
+    ) -> None: ...
+    def encode(self, texts: Texts, planes: npt.NDArray[np.uint64], start: int, threads: int) -> int: ...
+    def embed(self, texts: Texts, vectors: npt.NDArray[np.float32], start: int, threads: int) -> int: ...
+    @property
+    def isa(self) -> str: ...
+
+def tower_isas() -> list[str]: ...

@@ -39,23 +39,23 @@ struct Avx2 {
         const V low = bit_and(a, set8(15)), high = bit_and(shift_right16(a, 4), set8(15));
         return add8(_mm256_shuffle_epi8(counts, low), _mm256_shuffle_epi8(counts, high));
     }
-    RBEGIR_INLINE static uint64_t less8(V a, V b) {  // unsigned a < b ⇔ b − a does not saturate to 0
-        const V not_less = _mm256_cmpeq_epi8(_mm256_subs_epu8(b, a), zero());
-        return static_cast<uint32_t>(~_mm256_movemask_epi8(not_less));
+    RBEGIR_INLINE static V halve8(V a) { return _mm256_avg_epu8(a, zero()); }  // rounds up
+    RBEGIR_INLINE static uint64_t at_most8(V a, V b) {  // unsigned a ≤ b ⇔ a − b saturates to 0
+        return static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_subs_epu8(a, b), zero())));
     }
-    RBEGIR_INLINE static uint64_t less16(V even, V odd, V even_limit, V odd_limit) {
-        const V even_not = _mm256_cmpeq_epi16(_mm256_subs_epu16(even_limit, even), zero());
-        const V odd_not = _mm256_cmpeq_epi16(_mm256_subs_epu16(odd_limit, odd), zero());
-        return static_cast<uint32_t>(~_mm256_movemask_epi8(_mm256_blendv_epi8(odd_not, even_not, set16(255))));
+    RBEGIR_INLINE static uint64_t at_most16(V even, V odd, V even_limit, V odd_limit) {
+        const V even_is = _mm256_cmpeq_epi16(_mm256_subs_epu16(even, even_limit), zero());
+        const V odd_is = _mm256_cmpeq_epi16(_mm256_subs_epu16(odd, odd_limit), zero());
+        return static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_blendv_epi8(odd_is, even_is, set16(255))));
     }
 
     RBEGIR_INLINE static Table table(const uint8_t *p) {
         return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
     }
     RBEGIR_INLINE static V lookup(Table t, V index) { return _mm256_shuffle_epi8(t, index); }
-    RBEGIR_INLINE static void pin(Table (&)[LOOKUPS]) {}  // 16 registers hold no 16 tables
+    RBEGIR_INLINE static void pin(Table &) {}  // 16 registers hold no 16 tables
 
-    RBEGIR_INLINE static void indices(const uint8_t *rows, V (&index)[LOOKUPS]) {
+    RBEGIR_INLINE static void indices(const uint8_t *rows, V *index) {
         const V nibble = set8(15);
 #pragma GCC unroll 8
         for (int r = 0; r < 8; ++r) {

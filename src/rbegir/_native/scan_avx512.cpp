@@ -40,21 +40,19 @@ struct Avx512 {
     RBEGIR_INLINE static V low_bytes(V a) { return bit_and(a, set16(255)); }
     RBEGIR_INLINE static V high_bytes(V a) { return shift_right16(a, 8); }
     RBEGIR_INLINE static V popcount8(V a) { return _mm512_popcnt_epi8(a); }
-    RBEGIR_INLINE static uint64_t less8(V a, V b) { return _mm512_cmplt_epu8_mask(a, b); }
-    RBEGIR_INLINE static uint64_t less16(V even, V odd, V even_limit, V odd_limit) {
-        return _pdep_u64(_mm512_cmplt_epu16_mask(even, even_limit), 0x5555555555555555ull) |
-               _pdep_u64(_mm512_cmplt_epu16_mask(odd, odd_limit), 0xaaaaaaaaaaaaaaaaull);
+    RBEGIR_INLINE static V halve8(V a) { return _mm512_avg_epu8(a, zero()); }  // rounds up
+    RBEGIR_INLINE static uint64_t at_most8(V a, V b) { return _mm512_cmple_epu8_mask(a, b); }
+    RBEGIR_INLINE static uint64_t at_most16(V even, V odd, V even_limit, V odd_limit) {
+        return _pdep_u64(_mm512_cmple_epu16_mask(even, even_limit), 0x5555555555555555ull) |
+               _pdep_u64(_mm512_cmple_epu16_mask(odd, odd_limit), 0xaaaaaaaaaaaaaaaaull);
     }
 
     RBEGIR_INLINE static Table table(const uint8_t *p) { return {load(p), load(p + 64)}; }
     RBEGIR_INLINE static V lookup(const Table &t, V index) { return _mm512_permutex2var_epi8(t.low, index, t.high); }
     // Compilers would rather load the 18 registers again for every group.
-    RBEGIR_INLINE static void pin(Table (&tables)[LOOKUPS]) {
-#pragma GCC unroll 16
-        for (int j = 0; j < LOOKUPS; ++j) asm volatile("" : "+v"(tables[j].low), "+v"(tables[j].high));
-    }
+    RBEGIR_INLINE static void pin(Table &t) { asm volatile("" : "+v"(t.low), "+v"(t.high)); }
 
-    RBEGIR_INLINE static void indices(const uint8_t *rows, V (&index)[LOOKUPS]) {
+    RBEGIR_INLINE static void indices(const uint8_t *rows, V *index) {
         const V below = set8(0x7f);
         V high = index[0] = load(rows);
 #pragma GCC unroll 8

@@ -8,40 +8,46 @@
 //     deficit = Σ_p 2^(P−1−p) · Σ_d |v_d|·[bit (p, d) disagrees with the sign of v_d]          ≥ 0
 //
 // The inner sum is the same function for every plane, so a query needs one set of lookup tables however many
-// planes a keyword has, and the planes are folded by doubling (Horner). All terms are non-negative: sums may
-// saturate, entries may be rounded down, and "deficit < limit" stays a necessary condition.
+// planes a keyword has, and planes are folded by doubling or halving (Horner). All terms are non-negative: sums
+// may saturate, entries may be rounded down, and "deficit ≤ limit" stays a necessary condition. The largest
+// limit lets everything pass.
 //
-// ‖k‖² = (2^P − 1)²·n − 8·class, where class is a weighted sum of popcounts of XORs of planes. A threshold on the
-// exact order key is therefore one limit on the deficit for every class ("limit by class").
+// ‖k‖² = (2^P − 1)²·n − 8·class, where class is a weighted sum of popcounts of XORs of planes. A threshold on
+// the exact order key is therefore one limit on the deficit for every class.
 //
-// A keyword whose rounded deficit is below the limit of its class is reported; its exact deficit and class are
-// then computed from its bits. No decision is ever taken on a rounded number.
+// A keyword whose rounded deficit is within the limit of its class is reported; its exact deficit and class are
+// then computed from its bits. No decision to keep a keyword is taken on a rounded number.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-namespace rbegir::scan {
-
 // Never emitted as a function of its own: the linker would keep one copy, perhaps one with AVX-512 in it.
 #define RBEGIR_INLINE [[gnu::always_inline]] inline
+
+namespace rbegir::scan {
 
 constexpr int GROUP = 64;  // keywords side by side: one byte of each is one row
 constexpr int MAX_PLANES = 4;
 constexpr int MAX_WORDS = 16;
 constexpr int MAGNITUDE_BITS = 8;  // |v| ≤ 255
+constexpr int COMPACT_ROW = 128;   // bytes of a row while columns are gathered: it may run over by a group
 
 struct Shape {
-    int words;  // n / 64
+    int words;   // n / 64
     int planes;  // of a keyword
 
     RBEGIR_INLINE int n() const { return words * 64; }
     RBEGIR_INLINE size_t rows() const { return 8 * static_cast<size_t>(words); }  // of a plane of a group
-    RBEGIR_INLINE size_t plane_bytes() const { return rows() * GROUP; }  // of a plane of a group
+    RBEGIR_INLINE size_t plane_bytes() const { return rows() * GROUP; }           // of a group
     RBEGIR_INLINE int top() const { return (1 << planes) - 1; }  // the largest value of a dimension
-  // The largest class: the weights of the pairs of planes add up to 0, 1, 7, 35 for 1 to 4 planes.
-    RBEGIR_INLINE int max_class() const { return (planes == 1 ? 0 : planes == 2 ? 1 : planes == 3 ? 7 : 35) * n(); }
-    RBEGIR_INLINE int64_t norm(int cls) const { return static_cast<int64_t>(top()) * top() * n() - 8 * static_cast<int64_t>(cls); }
+    // The weights of the pairs of planes add up to 0, 1, 7, 35 for 1 to 4 planes.
+    RBEGIR_INLINE int max_class() const {
+        return (planes == 1 ? 0 : planes == 2 ? 1 : planes == 3 ? 7 : 35) * n();
+    }
+    RBEGIR_INLINE int64_t norm(int cls) const {
+        return static_cast<int64_t>(top()) * top() * n() - 8 * static_cast<int64_t>(cls);
+    }
 };
 
 // A group in memory: plane p starts at data + p·stride, rows of 64 bytes follow each other.
@@ -50,23 +56,29 @@ struct Group {
     size_t stride;
 };
 
-// The three ways to add up a deficit. Entries of the tables are at most `cap` so that chunks of lookups can be
-// added in bytes without overflow.
+// The ways to add up a deficit, the fastest first; see scan_simd.hpp.
 enum Kind { BYTE = 0, WIDE = 1, COARSE = 2, KINDS = 3 };
 
 // How a kernel cuts the 64·words dimensions into tables.
 struct Plan {
     int index_bits;  // a table has 2^index_bits entries of one byte
-    int lookups;  // tables of a word (64 dimensions)
-    bool left;  // the last dimension of each word is not in them: it is gathered in tables of its own
-    int cap[KINDS];  // largest entry; 0: the kind is not there
+    int lookups;     // tables of a word (64 dimensions)
+    bool left;       // the last dimension of each word is not in them: it is gathered in tables of its own
+    int cap[KINDS];  // largest entry with which chunks of lookups add up in bytes; 0: the kind is not there
 
-    RBEGIR_INLINE int table() const { return 1 << index_bits; }
-    RBEGIR_INLINE int left_tables(int words) const { return left ? (words + index_bits - 1) / index_bits : 0; }
-    RBEGIR_INLINE int tables(int words) const { return words * lookups + left_tables(words); }
-  // Limits are looked up by class; with BYTE the left-out dimension of each plane is part of that index.
-    RBEGIR_INLINE int limit_bins(Kind kind, int planes) const { return kind == BYTE && left ? table() >> planes : table(); }
-  // The class is shifted right by this much, and what is still too large counts as the last bin.
+    RBEGIR_INLINE constexpr int table() const { return 1 << index_bits; }
+    RBEGIR_INLINE constexpr int left_tables(int words) const {
+        return left ? (words + index_bits - 1) / index_bits : 0;
+    }
+    RBEGIR_INLINE constexpr int tables(int words) const { return words * lookups + left_tables(words); }
+    // Limits are looked up by class; where bits can be spared, the left-out dimensions join that index.
+    RBEGIR_INLINE constexpr bool left_in_limit(Kind kind, int planes) const {
+        return left && kind == BYTE && planes <= 2;
+    }
+    RBEGIR_INLINE constexpr int limit_bins(Kind kind, int planes) const {
+        return left_in_limit(kind, planes) ? table() >> planes : table();
+    }
+    // The class is shifted right by this much, and what is still too large counts as the last bin.
     RBEGIR_INLINE int bin_shift(Kind kind, const Shape &shape) const {
         int shift = 0;
         while ((shape.max_class() >> shift) > limit_bins(kind, shape.planes)) ++shift;
@@ -76,15 +88,15 @@ struct Plan {
 
 // One query as the filters see it.
 struct Lut {
-    const uint8_t *tables;  // [plan.tables(words)][plan.table()], 64-byte aligned
-    const uint8_t *limit_low;  // [plan.table()] low byte of the limit: a keyword passes if deficit < limit
-    const uint8_t *limit_high; // [plan.table()] high byte; not read by BYTE
+    const uint8_t *tables;      // [plan.tables(words)][plan.table()], 64-byte aligned
+    const uint8_t *limit_low;   // [plan.table()] low byte of the limit: a keyword passes with a sum up to it
+    const uint8_t *limit_high;  // [plan.table()] high byte; not read by BYTE
     int bin_shift;
 };
 
 // One query as the exact sums see it: bit planes of its signs and magnitudes.
 struct QueryBits {
-    const uint64_t *sign;  // [words] set where v > 0
+    const uint64_t *sign;       // [words] set where v > 0
     const uint64_t *magnitude;  // [bits][words] bit m of |v|
     int bits;
 };
@@ -97,21 +109,19 @@ struct Event {
 struct Kernel {
     const char *name;
     Plan plan;
-  // Bytes that `expand` writes for a group.
+    // Bytes that `expand` writes for a group.
     size_t (*expanded_bytes)(const Shape &, Kind);
-  // Index rows of a group, made once and used by every query of a batch.
+    // Index rows of a group, made once and used by every query of a batch.
     void (*expand)(const Shape &, Kind, Group, int bin_shift, uint8_t *out);
-  // One query against `groups` expanded groups; at most `groups` events.
+    // One query against `groups` expanded groups; at most `groups` events.
     int (*filter)(const Shape &, Kind, const Lut &, const uint8_t *expanded, int groups, Event *out);
-  // One query against `groups` groups where they lie, one after the other.
+    // One query against `groups` groups where they lie, one after the other.
     int (*filter_raw)(const Shape &, Kind, const Lut &, Group first, int groups, Event *out);
-  // Exact deficits and classes of the keywords in `lanes`, in ascending order of lane.
+    // Exact deficits and classes of the keywords in `lanes`, in ascending order of lane.
     void (*exact)(const Shape &, const QueryBits &, Group, uint64_t lanes, int64_t *deficits, int32_t *classes);
-  // Appends the columns in `lanes` to rows of 128 bytes from column `fill` on. [planes · rows][128]
+    // Appends the columns in `lanes` to rows of COMPACT_ROW bytes from column `fill` on. [planes · rows]
     void (*compact)(const Shape &, Group, uint64_t lanes, uint8_t *out, int fill);
 };
-
-constexpr int COMPACT_ROW = 128;  // a compacted row may run over by up to one group
 
 extern const Kernel PORTABLE;
 #if defined(__x86_64__)

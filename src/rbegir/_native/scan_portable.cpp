@@ -31,7 +31,7 @@ void bins_of(const Shape &shape, Group group, int shift, uint8_t *bins) {
     }
 }
 
-uint64_t below_limit(const Shape &shape, const Lut &lut, Group group, const uint8_t *bins) {
+uint64_t within_limit(const Shape &shape, const Lut &lut, Group group, const uint8_t *bins) {
     uint32_t deficit[GROUP] = {};
     for (int p = 0; p < shape.planes; ++p) {
         const uint8_t *rows = group.data + p * group.stride;
@@ -44,7 +44,7 @@ uint64_t below_limit(const Shape &shape, const Lut &lut, Group group, const uint
     uint64_t lanes = 0;
     for (int lane = 0; lane < GROUP; ++lane) {
         const uint32_t limit = lut.limit_low[bins[lane]] | static_cast<uint32_t>(lut.limit_high[bins[lane]]) << 8;
-        lanes |= static_cast<uint64_t>(deficit[lane] < limit) << lane;
+        lanes |= static_cast<uint64_t>(deficit[lane] <= limit || limit == 0xffff) << lane;
     }
     return lanes;
 }
@@ -59,7 +59,7 @@ int filter(const Shape &shape, Kind kind, const Lut &lut, const uint8_t *expande
     int events = 0;
     for (int g = 0; g < groups; ++g, expanded += expanded_bytes(shape, kind)) {
         const Group group{expanded, shape.plane_bytes()};
-        const uint64_t lanes = below_limit(shape, lut, group, expanded + shape.planes * shape.plane_bytes());
+        const uint64_t lanes = within_limit(shape, lut, group, expanded + shape.planes * shape.plane_bytes());
         if (lanes) out[events++] = {static_cast<uint32_t>(g), lanes};
     }
     return events;
@@ -70,7 +70,7 @@ int filter_raw(const Shape &shape, Kind, const Lut &lut, Group group, int groups
     for (int g = 0; g < groups; ++g, group.data += shape.plane_bytes()) {
         uint8_t bins[GROUP];
         bins_of(shape, group, lut.bin_shift, bins);
-        const uint64_t lanes = below_limit(shape, lut, group, bins);
+        const uint64_t lanes = within_limit(shape, lut, group, bins);
         if (lanes) out[events++] = {static_cast<uint32_t>(g), lanes};
     }
     return events;

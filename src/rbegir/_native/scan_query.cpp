@@ -86,38 +86,40 @@ void Query::prepare(int64_t threshold) {
     const Plan &plan = kernel_.plan;
     const double largest =
         std::max(largest_deficit(threshold, 0), largest_deficit(threshold, shape_.max_class()));
-    for (int kind = shape_.words == 1 && shape_.planes <= 2 ? BYTE : WIDE; kind < KINDS; ++kind) {
+    for (int kind = shape_.words == 1 ? BYTE : WIDE; kind < KINDS; ++kind) {
         if (plan.cap[kind] == 0) continue;
         kind_ = static_cast<Kind>(kind);
-        scale_ = std::max({1.0, static_cast<double>(largest_entry_) / plan.cap[kind],
-                           largest / (kind_ == BYTE ? 254.0 : 65534.0)});
-        // Rounding down loses half a unit a lookup. Half a deviation of slack passes a few times more keywords
-        // than needed, which costs less than a slower kind.
-        const double slack = scale_ == 1 ? 0 : scale_ / 2 * shape_.top() * plan.tables(shape_.words);
+        scale_ = std::max({1.0, static_cast<double>(largest_entry_) / plan.cap[kind], largest / unit() / (top_limit() - 1)});
+        // Rounding down loses about half a unit a lookup; entries are integers, so a small scale is better whole.
+        // Half a deviation of slack passes a few times more keywords than needed, cheaper than a slower kind.
+        if (scale_ < 16) scale_ = std::ceil(scale_);
+        const double slack = (scale_ - 1) / 2 * shape_.top() * plan.tables(shape_.words);
         if (slack <= deviation_ / 2) break;
     }
-    const double unit = (scale_ == 1 ? 1.0 : 1 - 1e-9) / scale_;
-    for (size_t i = 0; i < entries_.size(); ++i) tables_[i] = static_cast<uint8_t>(entries_[i] * unit);
+    const double factor = (scale_ == 1 ? 1.0 : 1 - 1e-9) / scale_;
+    for (size_t i = 0; i < entries_.size(); ++i) tables_[i] = static_cast<uint8_t>(entries_[i] * factor);
 }
 
 void Query::limits(int64_t threshold, uint8_t *low, uint8_t *high) const {
     const Plan &plan = kernel_.plan;
     const int bins = plan.limit_bins(kind_, shape_.planes), shift = bin_shift();
-    const double most = kind_ == BYTE ? 255 : 65535;
+    const double rounding = 1 - 1 / unit();  // what the halvings of BYTE add at most: ½ + ¼ + …
     for (int bin = 0; bin < bins; ++bin) {
         // Within a bin the generous end counts: small norms for positive scores, large ones for negative.
         const int first = std::min(bin << shift, shape_.max_class());
         const int last = bin == bins - 1 ? shape_.max_class() : std::min(((bin + 1) << shift) - 1, shape_.max_class());
         const double largest = std::max(largest_deficit(threshold, first), largest_deficit(threshold, last));
-        for (int x = bin; x < plan.table(); x += bins) {  // the high bits: left-out dimensions, with BYTE only
+        for (int x = bin; x < plan.table(); x += bins) {  // higher bits: left-out dimensions
             double rest = largest;
             for (int p = 0; p < shape_.planes && bins < plan.table(); ++p) {
                 const bool set = x / bins >> p & 1;
                 if (set != (left_[0] > 0)) rest -= std::abs(left_[0]) << (shape_.planes - 1 - p);
             }
-            const double limit = rest < 0 ? 0 : std::min(std::floor(rest / scale_ * (1 + 1e-9)) + 1, most);
-            low[x] = static_cast<uint8_t>(static_cast<int>(limit) & 255);
-            high[x] = static_cast<uint8_t>(static_cast<int>(limit) >> 8);
+            // A limit below 0 becomes 0, which the exact score will refuse.
+            const double limit = std::floor(rest / unit() / scale_ * (1 + 1e-9) + rounding);
+            const int whole = static_cast<int>(std::clamp(limit, 0.0, top_limit()));
+            low[x] = static_cast<uint8_t>(whole & 255);
+            high[x] = static_cast<uint8_t>(whole >> 8);
         }
     }
 }

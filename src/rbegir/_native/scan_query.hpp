@@ -40,6 +40,10 @@ class Query {
 
   private:
     double largest_deficit(int64_t threshold, int cls) const;
+    // The deficit that one unit of the filter's sum stands for, before scaling: BYTE adds the first plane with weight
+    // one, the others add the last one so.
+    double unit() const { return kind_ == BYTE ? 1 << (shape_.planes - 1) : 1; }
+    double top_limit() const { return kind_ == BYTE ? 255 : 65535; }  // lets everything pass
 
     Shape shape_;
     const Kernel &kernel_;

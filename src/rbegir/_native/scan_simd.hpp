@@ -1,7 +1,9 @@
 // The filters, written once for every vector instruction set. A trait T supplies a vector of T::LANES bytes and
 // its few operations; a group of 64 keywords is 64 / LANES such vectors a row.
 //
-//   BYTE    words = 1, planes ≤ 2: the deficit in one saturating byte. The fast path, all tables in registers.
+//   BYTE    words = 1: the deficit in one saturating byte, all tables in registers. Planes are folded from the last
+//           to the first by halving, s₀ + (s₁ + (s₂ + …)/2)/2, which keeps the sum in a byte where doubling would
+//           not; each halving rounds up by at most one half, and limits are raised by as much.
 //   WIDE    any shape: chunks of lookups are added in bytes, chunks in 16 bits (even and odd bytes apart).
 //   COARSE  the same with chunks of two, hence larger entries: for queries of many bits.
 //
@@ -36,26 +38,7 @@ struct Simd {
         RBEGIR_INLINE V operator[](int j) const { return index[j]; }
     };
 
-    RBEGIR_INLINE static void load_tables(const uint8_t *from, Table (&tables)[LOOKUPS]) {
-#pragma GCC unroll 16
-        for (int j = 0; j < LOOKUPS; ++j) tables[j] = T::table(from + j * TABLE);
-    }
-
-    // ---- sums of one word ----
-
-    template <class Source>
-    RBEGIR_INLINE static V byte_sum(const Table (&tables)[LOOKUPS], const Source &source) {
-        V total = T::zero();
-#pragma GCC unroll 8
-        for (int first = 0; first < LOOKUPS; first += T::CHUNK) {
-            V sum = T::lookup(tables[first], source[first]);
-#pragma GCC unroll 8
-            for (int j = first + 1; j < first + T::CHUNK; ++j)
-                if (j < LOOKUPS) sum = T::add8(sum, T::lookup(tables[j], source[j]));
-            total = first ? T::adds8(total, sum) : sum;
-        }
-        return total;
-    }
+    // ---- 16-bit sums of one word ----
 
     struct Pair {  // 16-bit numbers of the even and of the odd lanes
         V even, odd;
@@ -114,56 +97,89 @@ struct Simd {
 
     // ---- BYTE: one word ----
 
-    // Limit index: the bin in the low bits, then one bit a plane for the left-out dimension.
-    template <int P, class Source>
-    RBEGIR_INLINE static V left_bit(const Source &source, int plane) {
-        if constexpr (T::LEFT) {
-            const int place = T::INDEX_BITS - P + plane;
-            return T::bit_and(T::shift_right16(source[LOOKUPS - 1], 7 - place), T::set8(1 << place));
-        }
-        return T::zero();
+    template <int P>
+    static constexpr bool LEFT_ROW = T::LEFT && !PLAN.left_in_limit(BYTE, P);  // the left-out dimension has a row
+    template <int P>
+    static constexpr int BYTE_TABLES = LOOKUPS + LEFT_ROW<P>;  // index rows of a plane, then there is a limit row
+
+    // The left-out dimension as a bit of the limit index, above the bin.
+    template <int P>
+    RBEGIR_INLINE static V left_in_limit(V last_index, int plane) {
+        const int place = T::INDEX_BITS - P + plane;
+        return T::bit_and(T::shift_right16(last_index, 7 - place), T::set8(1 << place));
+    }
+    RBEGIR_INLINE static V left_row(V last_index) {
+        return T::bit_and(T::shift_right16(last_index, 7), T::set8(1));
     }
 
-    static constexpr size_t byte_rows(int planes) { return static_cast<size_t>(planes) * LOOKUPS + 1; }
+    // The sum of one plane. `source` gives its index vectors.
+    template <int P, class Source>
+    RBEGIR_INLINE static V byte_sum(const Table (&tables)[BYTE_TABLES<P>], const Source &source) {
+        constexpr int COUNT = BYTE_TABLES<P>;
+        V total = T::zero();
+#pragma GCC unroll 8
+        for (int first = 0; first < COUNT; first += T::CHUNK) {
+            V sum = T::lookup(tables[first], source[first]);
+#pragma GCC unroll 8
+            for (int j = first + 1; j < first + T::CHUNK; ++j)
+                if (j < COUNT) sum = T::add8(sum, T::lookup(tables[j], source[j]));
+            total = first ? T::adds8(total, sum) : sum;
+        }
+        return total;
+    }
 
     template <int P>
-    RBEGIR_INLINE static V byte_limit_index(const Shape &shape, Group group, int half, int shift) {
-        return class_bins(shape, group, half, shift, PLAN.limit_bins(BYTE, P));
+    RBEGIR_INLINE static void load_tables(const uint8_t *from, Table (&tables)[BYTE_TABLES<P>]) {
+#pragma GCC unroll 16
+        for (int j = 0; j < BYTE_TABLES<P>; ++j) {
+            tables[j] = T::table(from + j * TABLE);
+            T::pin(tables[j]);
+        }
     }
+
+    // Index vectors of a plane made from its rows, the left-out one included.
+    template <int P>
+    struct RawByte {
+        V index[LOOKUPS + 1];
+        RBEGIR_INLINE explicit RawByte(const uint8_t *rows) {
+            T::indices(rows, index);
+            index[LOOKUPS] = LEFT_ROW<P> ? left_row(index[LOOKUPS - 1]) : T::zero();
+        }
+        RBEGIR_INLINE V operator[](int j) const { return index[j]; }
+    };
 
     template <int P>
     static void byte_expand(const Shape &shape, Group group, int shift, uint8_t *out) {
-        for (int half = 0; half < HALVES; ++half) {
-            uint8_t *to = out + half * T::LANES;
-            V limit = byte_limit_index<P>(shape, group, half, shift);
+        for (int half = 0; half < HALVES; ++half, out += T::LANES) {
+            V limit = class_bins(shape, group, half, shift, PLAN.limit_bins(BYTE, P));
             for (int p = 0; p < P; ++p) {
-                const Raw raw(group.data + p * group.stride + half * T::LANES);
-                for (int j = 0; j < LOOKUPS; ++j) T::store(to + (p * LOOKUPS + j) * GROUP, raw[j]);
-                limit = T::bit_or(limit, left_bit<P>(raw, p));
+                const RawByte<P> raw(group.data + p * group.stride + half * T::LANES);
+                for (int j = 0; j < BYTE_TABLES<P>; ++j) T::store(out + (p * BYTE_TABLES<P> + j) * GROUP, raw[j]);
+                if constexpr (PLAN.left_in_limit(BYTE, P)) limit = T::bit_or(limit, left_in_limit<P>(raw[LOOKUPS - 1], p));
             }
-            T::store(to + P * LOOKUPS * GROUP, limit);
+            T::store(out + P * BYTE_TABLES<P> * GROUP, limit);
         }
     }
 
     template <int P>
     static int byte_filter(const Lut &lut, const uint8_t *expanded, int groups, Event *out) {
-        Table tables[LOOKUPS];
-        load_tables(lut.tables, tables);
-        T::pin(tables);
+        Table tables[BYTE_TABLES<P>];
+        load_tables<P>(lut.tables, tables);
         const Table limits = T::table(lut.limit_low);
         int events = 0;
         for (int g = 0; g < groups; ++g) {
             uint64_t lanes = 0;
 #pragma GCC unroll 2
             for (int half = 0; half < HALVES; ++half) {
-                const uint8_t *rows = expanded + g * byte_rows(P) * GROUP + half * T::LANES;
-                V deficit = T::zero();
+                const uint8_t *rows = expanded + g * (P * BYTE_TABLES<P> + 1) * GROUP + half * T::LANES;
+                V sum = T::zero();
 #pragma GCC unroll 4
-                for (int p = 0; p < P; ++p) {
-                    const V sum = byte_sum(tables, Expanded{rows + p * LOOKUPS * GROUP});
-                    deficit = p ? T::adds8(T::adds8(deficit, deficit), sum) : sum;
+                for (int p = P - 1; p >= 0; --p) {
+                    const V plane = byte_sum<P>(tables, Expanded{rows + p * BYTE_TABLES<P> * GROUP});
+                    sum = p < P - 1 ? T::adds8(T::halve8(sum), plane) : plane;
                 }
-                lanes |= T::less8(deficit, T::lookup(limits, T::load(rows + P * LOOKUPS * GROUP))) << (half * T::LANES);
+                const V limit = T::lookup(limits, T::load(rows + P * BYTE_TABLES<P> * GROUP));
+                lanes |= T::at_most8(sum, limit) << (half * T::LANES);
             }
             if (__builtin_expect(lanes != 0, 0)) out[events++] = {static_cast<uint32_t>(g), lanes};
         }
@@ -172,25 +188,24 @@ struct Simd {
 
     template <int P>
     static int byte_filter_raw(const Shape &shape, const Lut &lut, Group group, int groups, Event *out) {
-        Table tables[LOOKUPS];
-        load_tables(lut.tables, tables);
-        T::pin(tables);
+        Table tables[BYTE_TABLES<P>];
+        load_tables<P>(lut.tables, tables);
         const Table limits = T::table(lut.limit_low);
         int events = 0;
         for (int g = 0; g < groups; ++g, group.data += 8 * GROUP) {
             uint64_t lanes = 0;
 #pragma GCC unroll 2
             for (int half = 0; half < HALVES; ++half) {
-                V deficit = T::zero(), limit = T::zero();
+                V sum = T::zero(), limit = T::zero();
 #pragma GCC unroll 4
-                for (int p = 0; p < P; ++p) {
-                    const Raw raw(group.data + p * group.stride + half * T::LANES);
-                    const V sum = byte_sum(tables, raw);
-                    deficit = p ? T::adds8(T::adds8(deficit, deficit), sum) : sum;
-                    limit = T::bit_or(limit, left_bit<P>(raw, p));
+                for (int p = P - 1; p >= 0; --p) {
+                    const RawByte<P> raw(group.data + p * group.stride + half * T::LANES);
+                    const V plane = byte_sum<P>(tables, raw);
+                    sum = p < P - 1 ? T::adds8(T::halve8(sum), plane) : plane;
+                    if constexpr (PLAN.left_in_limit(BYTE, P)) limit = T::bit_or(limit, left_in_limit<P>(raw[LOOKUPS - 1], p));
                 }
-                limit = T::bit_or(limit, byte_limit_index<P>(shape, group, half, lut.bin_shift));
-                lanes |= T::less8(deficit, T::lookup(limits, limit)) << (half * T::LANES);
+                limit = T::bit_or(limit, class_bins(shape, group, half, lut.bin_shift, PLAN.limit_bins(BYTE, P)));
+                lanes |= T::at_most8(sum, T::lookup(limits, limit)) << (half * T::LANES);
             }
             if (__builtin_expect(lanes != 0, 0)) out[events++] = {static_cast<uint32_t>(g), lanes};
         }
@@ -226,11 +241,11 @@ struct Simd {
         }
     }
 
-    RBEGIR_INLINE static uint64_t wide_less(const Lut &lut, const Pair &deficit, V bins) {
+    RBEGIR_INLINE static uint64_t wide_at_most(const Lut &lut, const Pair &deficit, V bins) {
         const V low = T::lookup(T::table(lut.limit_low), bins), high = T::lookup(T::table(lut.limit_high), bins);
         const V even = T::bit_or(T::low_bytes(low), T::shift_left16(high, 8));
         const V odd = T::bit_or(T::high_bytes(low), T::shift_left16(T::high_bytes(high), 8));
-        return T::less16(deficit.even, deficit.odd, even, odd);
+        return T::at_most16(deficit.even, deficit.odd, even, odd);
     }
 
     template <int CHUNK>
@@ -250,7 +265,7 @@ struct Simd {
                         widen_add(sum, T::lookup(T::table(lut.tables + j * TABLE), T::load(rows + j * GROUP)));
                     deficit = p ? doubled_plus(deficit, sum) : sum;
                 }
-                lanes |= wide_less(lut, deficit, T::load(rows)) << (half * T::LANES);
+                lanes |= wide_at_most(lut, deficit, T::load(rows)) << (half * T::LANES);
             }
             if (lanes) out[events++] = {static_cast<uint32_t>(g), lanes};
         }
@@ -282,7 +297,7 @@ struct Simd {
                     deficit = p ? doubled_plus(deficit, sum) : sum;
                 }
                 const V bins = class_bins(shape, group, half, lut.bin_shift, TABLE);
-                lanes |= wide_less(lut, deficit, bins) << (half * T::LANES);
+                lanes |= wide_at_most(lut, deficit, bins) << (half * T::LANES);
             }
             if (lanes) out[events++] = {static_cast<uint32_t>(g), lanes};
         }
@@ -291,26 +306,37 @@ struct Simd {
 
     // ---- the interface: one dispatch on the shape a call ----
 
+    // Calls call.template operator()<P>() for the number of planes.
+    template <class Call>
+    RBEGIR_INLINE static auto with_planes(const Shape &shape, const Call &call) {
+        switch (shape.planes) {
+            case 1: return call.template operator()<1>();
+            case 2: return call.template operator()<2>();
+            case 3: return call.template operator()<3>();
+            default: return call.template operator()<4>();
+        }
+    }
+
     static size_t expanded_bytes(const Shape &shape, Kind kind) {
-        return GROUP * (kind == BYTE ? byte_rows(shape.planes) : wide_plane_rows(shape) * shape.planes + 1);
+        if (kind != BYTE) return GROUP * (wide_plane_rows(shape) * shape.planes + 1);
+        return GROUP * with_planes(shape, [&]<int P>() -> size_t { return P * BYTE_TABLES<P> + 1; });
     }
 
     static void expand(const Shape &shape, Kind kind, Group group, int shift, uint8_t *out) {
         if (kind != BYTE) return wide_expand(shape, group, shift, out);
-        return shape.planes == 1 ? byte_expand<1>(shape, group, shift, out) : byte_expand<2>(shape, group, shift, out);
+        with_planes(shape, [&]<int P>() { byte_expand<P>(shape, group, shift, out); });
     }
 
     static int filter(const Shape &shape, Kind kind, const Lut &lut, const uint8_t *expanded, int groups, Event *out) {
         if (kind == WIDE) return wide_filter<T::CHUNK>(shape, lut, expanded, groups, out);
         if (kind == COARSE) return wide_filter<2>(shape, lut, expanded, groups, out);
-        return shape.planes == 1 ? byte_filter<1>(lut, expanded, groups, out) : byte_filter<2>(lut, expanded, groups, out);
+        return with_planes(shape, [&]<int P>() { return byte_filter<P>(lut, expanded, groups, out); });
     }
 
     static int filter_raw(const Shape &shape, Kind kind, const Lut &lut, Group first, int groups, Event *out) {
         if (kind == WIDE) return wide_filter_raw<T::CHUNK>(shape, lut, first, groups, out);
         if (kind == COARSE) return wide_filter_raw<2>(shape, lut, first, groups, out);
-        return shape.planes == 1 ? byte_filter_raw<1>(shape, lut, first, groups, out)
-                                 : byte_filter_raw<2>(shape, lut, first, groups, out);
+        return with_planes(shape, [&]<int P>() { return byte_filter_raw<P>(shape, lut, first, groups, out); });
     }
 };
 

@@ -31,7 +31,9 @@ def build(names: Iterable[str] = (*COMMANDS, *GROUPS)) -> typer.Typer:
 
     @root.callback()
     def _root(
-        version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+        version: bool = typer.Option(
+            False, "--version", callback=_version, is_eager=True, help="Print the version."
+        ),
     ) -> None:
         """Exhaustive, exact retrieval over learned binary embeddings."""
 

@@ -1,0 +1,221 @@
+"""Speed of the exact scan beside the machine's limit and its peers, measured in turns.
+
+A cell is (keywords, batch, k, threads) over random rbe* codes: n = 64, two keyword planes (16 bytes),
+queries of three planes. A round times, one after the other: reading the codes once (best of three, the
+limit of a single query), the scan, and every peer. The figures of a cell are medians over rounds, and
+ratios are taken within rounds, so that a machine that slows down for a while slows all sides alike.
+
+How this can mislead: codes are random, so hits are spread evenly, and the first threshold comes from a good
+sample; all is warm and in memory; peers search float vectors of the same size and return approximate
+scores, not the same hits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from rbegir.bench import host
+from rbegir.bench.peers import PACKAGES
+from rbegir.codes.layout import packed_bytes
+from rbegir.errors import DeviceError, InputError, MissingExtraError, RbegirError
+
+N, PLANES, QUERY_PLANES = 64, 2, 3
+PEER_SECONDS = 10.0  # a peer is not asked again in a cell after so long
+
+
+class Peer:
+    """A peer in its own process (see `peers`)."""
+
+    def __init__(self, name: str, keywords: int, threads: int) -> None:
+        self.name = name
+        environment = {**os.environ, "RAYON_NUM_THREADS": str(threads)}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "rbegir.bench.peers", name, str(keywords), str(threads)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        self._read()
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RbegirError(f"the peer {self.name} ended with status {self._process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def search(self, batch: int, k: int) -> float:
+        """Milliseconds of one search."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"batch": batch, "k": k}) + "\n")
+        self._process.stdin.flush()
+        return float(self._read()["ms"])
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+def require_peers() -> None:
+    """Refuse to start when a peer is not installed."""
+    missing = [
+        package
+        for module, package in (("faiss", "faiss-cpu"), ("turbovec", "turbovec"))
+        if not find_spec(module)
+    ]
+    if missing:
+        raise MissingExtraError(
+            f"--peers needs {' and '.join(missing)}",
+            hint="pip install 'rbegir[bench]', or leave --peers away",
+        )
+
+
+def _milliseconds(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return (time.perf_counter() - start) * 1e3
+
+
+def random_codes(keywords: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Packed random keywords, aligned to 64 bytes as a mapped segment is."""
+    size = packed_bytes(keywords, N, PLANES)
+    buffer = np.empty(size + 64, dtype=np.uint8)
+    packed = buffer[-buffer.ctypes.data % 64 :][:size]
+    rng = np.random.default_rng(0)
+    step = 1 << 24
+    for start in range(0, size, step):
+        part = packed[start : start + step]
+        part[:] = rng.integers(0, 2**64, len(part) // 8, dtype=np.uint64).view(np.uint8)
+    return packed
+
+
+def random_queries(batch: int) -> np.ndarray[Any, np.dtype[np.int16]]:
+    """Random queries of three planes."""
+    odd = 2 * np.random.default_rng(3).integers(0, 2**QUERY_PLANES, (batch, N)) - (2**QUERY_PLANES - 1)
+    return odd.astype(np.int16)
+
+
+def run(
+    *,
+    keywords: Sequence[int],
+    batches: Sequence[int],
+    ks: Sequence[int],
+    threads: Sequence[int],
+    device: str = "cpu",
+    peers: bool = False,
+    rounds: int = 7,
+    progress: Callable[[str, int, int], None] = lambda cell, done, total: None,
+) -> dict[str, Any]:
+    """All cells; `progress` is called with (cell, cells done, cells in all)."""
+    from rbegir._native import _core
+    from rbegir.search.backend import Partition
+    from rbegir.search.cpu import CpuBackend
+
+    if device != "cpu":
+        raise DeviceError(f"bench scan knows the device cpu, got {device!r}")
+    for name, numbers in (("keywords", keywords), ("batches", batches), ("k", ks), ("threads", threads)):
+        if not numbers or any(number < 1 for number in numbers):
+            raise InputError(f"{name} must be positive numbers, got {list(numbers)}")
+    if rounds < 1:
+        raise InputError(f"rounds must be at least 1, got {rounds}")
+    if peers:
+        require_peers()
+    cells: list[dict[str, Any]] = []
+    total = len(keywords) * len(threads) * len(batches) * len(ks)
+    for count in keywords:
+        packed = random_codes(count)
+        partitions = [Partition(packed, count)]
+        for thread_count in threads:
+            progress(f"{count:,} keywords: preparing", len(cells), total)
+            running = [Peer(name, count, thread_count) for name in PACKAGES] if peers else []
+            backend = CpuBackend(N, PLANES, threads=thread_count)
+            try:
+                for batch in batches:
+                    values = random_queries(batch)
+                    for k in ks:
+                        progress(
+                            f"{count:,} keywords, batch {batch}, top {k}, {thread_count} threads",
+                            len(cells),
+                            total,
+                        )
+
+                        def scan(values: Any = values, k: int = k) -> object:
+                            return backend.search(partitions, values, k)  # noqa: B023  one backend a loop
+
+                        def read() -> float:
+                            return min(
+                                _milliseconds(lambda: _core.read_sum(packed, thread_count))  # noqa: B023
+                                for _ in range(3)
+                            )
+
+                        cells.append(
+                            {
+                                "backend": f"cpu/{backend.isa}",
+                                "keywords": count,
+                                "batch": batch,
+                                "k": k,
+                                "threads": thread_count,
+                                **_cell(scan, read, running, batch, k, rounds, len(packed)),
+                            }
+                        )
+            finally:
+                for peer in running:
+                    peer.close()
+    progress("done", total, total)
+    return {
+        "host": host.describe(("faiss-cpu", "turbovec") if peers else ()),
+        "rounds": rounds,
+        "cells": cells,
+    }
+
+
+def _cell(
+    scan: Callable[[], object],
+    read: Callable[[], float],
+    peers: Sequence[Peer],
+    batch: int,
+    k: int,
+    rounds: int,
+    size: int,
+) -> dict[str, Any]:
+    scan()  # once without looking: caches, page tables
+    for peer in peers:
+        peer.search(batch, k)
+    ours: list[float] = []
+    reads: list[float] = []
+    theirs: dict[str, list[float]] = {peer.name: [] for peer in peers}
+    for _ in range(rounds):
+        reads.append(read())
+        ours.append(_milliseconds(scan))
+        for peer in peers:
+            if sum(theirs[peer.name]) < PEER_SECONDS * 1e3:
+                theirs[peer.name].append(peer.search(batch, k))
+    return {
+        "ms": statistics.median(ours),
+        "ms_min": min(ours),
+        "ms_max": max(ours),
+        "bandwidth_fraction": statistics.median(r / o for r, o in zip(reads, ours, strict=True))
+        if batch == 1
+        else None,
+        "read_gb_per_s": size / statistics.median(reads) / 1e6,
+        "peers": {name: statistics.median(times) for name, times in theirs.items()},
+        "ratios": {
+            name: statistics.median(t / o for t, o in zip(times, ours, strict=False))
+            for name, times in theirs.items()
+        },
+    }

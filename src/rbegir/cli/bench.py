@@ -1,0 +1,14 @@
+"""`rbegir bench`: speed, with peers and the machine's limit in the same run."""
+
+from __future__ import annotations
+
+import typer
+
+from rbegir.cli.bench_encode import encode
+from rbegir.cli.bench_scan import scan
+from rbegir.cli.bench_train import train
+
+app = typer.Typer(no_args_is_help=True, help="Speed, with peers and the machine's limit in the same run.")
+app.command("scan")(scan)
+app.command("encode")(encode)
+app.command("train")(train)

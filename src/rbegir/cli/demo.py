@@ -1,0 +1,154 @@
+"""`rbegir demo`: the whole system on the shipped sample, in a few minutes on two cores."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rbegir.errors import FileError, MissingExtraError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rbegir.evaluate.evaluator import Report
+    from rbegir.model.model import Model
+    from rbegir.search.hits import Hits
+
+app = typer.Typer()
+
+PRESET = "rbe_star"
+SHOWN_QUERIES = 8
+SHOWN_HITS = 3
+PARTS = ("model", "index.rbe")
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Where model/ and index.rbe/ are left.")] = Path("rbegir-demo"),
+    epochs: Annotated[int | None, typer.Option(help="Passes over the pairs.", show_default=False)] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the training.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Train, evaluate, index and search the shipped sample of real aliases and titles, end to end."""
+    from rich.console import Console
+
+    try:
+        from rbegir.training.trainer import run
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f"the demo trains a model, which needs {error.name}", hint="pip install 'rbegir[train]'"
+        ) from None
+    from rbegir.data import sample_path
+    from rbegir.index.store import Index
+    from rbegir.training.pairs import read_pairs, read_texts
+
+    say = Console(stderr=True).print
+    began = time.monotonic()
+    _clear(out)
+    valid = read_pairs(sample_path("valid")).read_all()
+
+    say(f"[bold]1. Train[/] {PRESET} on aliases of Wikipedia titles (editor-made, a stand-in for clicks)")
+    trained = run(
+        sample_path("train"),
+        preset=PRESET,
+        valid=sample_path("valid"),
+        out=out / "model",
+        progress=True,
+        epochs=epochs,
+        seed=seed,
+    )
+    say("[bold]2. Evaluate[/] on titles that training never saw")
+    reports = _evaluate(trained.model, valid)
+
+    say("[bold]3. Index[/] the titles")
+    with Index.build(out / "index.rbe", trained.model, read_texts(sample_path("titles"))) as index:
+        say(
+            f"   {len(index):,} titles, {index.info()['bytes_per_keyword']} bytes each, in {out / 'index.rbe'}"
+        )
+        say("[bold]4. Search[/] all of them")
+        queries = valid["query"].to_pylist()[:: max(1, valid.num_rows // SHOWN_QUERIES)][:SHOWN_QUERIES]
+        hits = index.search(queries, k=10)
+    took = time.monotonic() - began
+
+    best = reports[PRESET]
+    if as_json:
+        found = best.to_dict()
+        answers = [{"query": query, "hits": hit} for query, hit in zip(queries, _hits(hits), strict=True)]
+        print(json.dumps({**found, "queries": answers, "seconds": round(took, 1)}))
+        return
+    _show(reports, queries, hits)
+    say(f'Done in {took:.0f} s. Go on with:  rbegir search {out / "index.rbe"} "your query"')
+
+
+def _clear(out: Path) -> None:
+    """Remove what an earlier demo left, and nothing else."""
+    for part in PARTS:
+        path = out / part
+        try:
+            if path.is_dir():
+                shutil.rmtree(path)
+        except OSError as error:
+            raise FileError(f"cannot remove {path} of an earlier demo: {error.strerror}") from None
+
+
+def _evaluate(model: Model, valid: pa.Table) -> dict[str, Report]:
+    """The trained model beside plain tri-letter cosine and itself before training, on one protocol."""
+    import torch
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from rbegir.data import sample_path
+    from rbegir.evaluate.baselines import TriletterCosine
+    from rbegir.evaluate.evaluator import corpus_texts, evaluate
+    from rbegir.evaluate.scorers import ModelScorer, Scorer
+    from rbegir.model import checkpoint
+    from rbegir.model.model import Model
+    from rbegir.model.twotower import TwoTower
+    from rbegir.training.pairs import read_texts
+
+    corpus = corpus_texts(read_texts(sample_path("titles")))
+    with torch.random.fork_rng(devices=[]), tempfile.TemporaryDirectory() as temporary:
+        torch.manual_seed(0)
+        tensors = {name: value.numpy() for name, value in TwoTower(model.config).state_dict().items()}
+        checkpoint.write(temporary, model.config, tensors, {})
+        scorers: dict[str, Scorer] = {
+            "tri-letter cosine": TriletterCosine(),
+            f"{PRESET}, untrained": ModelScorer(Model.load(temporary)),
+            PRESET: ModelScorer(model),
+        }
+        reports = {}
+        with Progress(console=Console(stderr=True), transient=True) as bars:
+            for name, scorer in scorers.items():
+                task = bars.add_task(name, total=1.0)
+                reports[name] = evaluate(scorer, valid, corpus=corpus)
+                bars.update(task, completed=1.0)
+    return reports
+
+
+def _hits(hits: Hits) -> list[list[dict[str, Any]]]:
+    """Hits for JSON, by query."""
+    rows = zip(hits.ids.tolist(), hits.scores.tolist(), hits.texts.tolist(), strict=True)
+    return [
+        [{"id": i, "score": s, "text": t} for i, s, t in zip(ids, scores, texts, strict=True)]
+        for ids, scores, texts in rows
+    ]
+
+
+def _show(reports: dict[str, Report], queries: list[str], hits: Hits) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from rbegir.evaluate.tables import report_table
+
+    console = Console()
+    console.print(report_table(reports))
+    table = Table("query", *(f"hit {i + 1}" for i in range(SHOWN_HITS)), title="Titles found, of all titles")
+    for query, found in zip(queries, _hits(hits), strict=True):
+        table.add_row(query, *(f"{hit['text']}  [dim]{hit['score']:.3f}[/]" for hit in found[:SHOWN_HITS]))
+    console.print(table)

@@ -1,0 +1,137 @@
+"""`rbegir eval`: how good a model is, on pairs, in a corpus, on human labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from rbegir.evaluate.evaluator import Stage
+
+app = typer.Typer()
+
+BASELINE = "tri-letter cosine"
+
+
+@app.command()
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="Directory of a trained model.")],
+    pairs: Annotated[
+        Path | None, typer.Option(help="Pairs (query, keyword): log loss and ROC AUC.", show_default=False)
+    ] = None,
+    corpus: Annotated[
+        Path | None,
+        typer.Option(help="Texts to search for the keywords of the pairs: recall.", show_default=False),
+    ] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(help="Judged pairs (query, keyword, label): ROC AUC, nDCG.", show_default=False),
+    ] = None,
+    query_column: Annotated[str, typer.Option(help="Column of the queries.")] = "query",
+    keyword_column: Annotated[str, typer.Option(help="Column of the keywords.")] = "keyword",
+    label_column: Annotated[str, typer.Option(help="Column of the labels.")] = "label",
+    text_column: Annotated[str, typer.Option(help="Column of the texts of the corpus.")] = "text",
+    k: Annotated[
+        list[int] | None,
+        typer.Option("--k", "-k", help="Cutoff of recall, repeat for more; 1, 10 and 100 if not given."),
+    ] = None,
+    negatives: Annotated[int, typer.Option(help="Random negatives a pair.")] = 10,
+    gamma: Annotated[
+        float | None,
+        typer.Option(help="γ of the log loss; fitted to the pairs if not given.", show_default=False),
+    ] = None,
+    device: Annotated[str, typer.Option(help="Where texts are embedded: cpu, cuda, cuda:1 …")] = "cpu",
+    bootstrap: Annotated[int, typer.Option(help="Replicates for the intervals; 0 for none.")] = 500,
+    seed: Annotated[int, typer.Option(help="Seed of the negatives and of the intervals.")] = 0,
+    baseline: Annotated[
+        bool, typer.Option("--baseline", help="Put plain tri-letter cosine beside it.")
+    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Fail at the first bad row.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Evaluate a model: log loss, ROC AUC, recall in a corpus, human labels, each with its interval.
+
+    Files are Parquet, CSV, TSV or JSONL (texts also one a line), gz allowed.
+    """
+    import json
+    import sys
+
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from rbegir.evaluate import evaluator
+    from rbegir.evaluate.baselines import TriletterCosine
+    from rbegir.evaluate.retrieval import CUTOFFS
+    from rbegir.evaluate.scorers import ModelScorer, Scorer
+    from rbegir.evaluate.tables import report_table
+    from rbegir.model.model import Model
+    from rbegir.training.pairs import read_labels, read_pairs, read_texts
+
+    scorers: dict[str, Scorer] = {str(model): ModelScorer(Model.load(model, device))}
+    if baseline:
+        scorers[BASELINE] = TriletterCosine()
+    pair_stream = label_stream = text_stream = None
+    if pairs:
+        pair_stream = read_pairs(
+            pairs, query_column=query_column, keyword_column=keyword_column, weight_column=None, strict=strict
+        )
+    if corpus:
+        text_stream = read_texts(corpus, text_column=text_column, strict=strict)
+    if labels:
+        label_stream = read_labels(
+            labels,
+            query_column=query_column,
+            keyword_column=keyword_column,
+            label_column=label_column,
+            strict=strict,
+        )
+    pair_table = pair_stream and pair_stream.read_all()
+    label_table = label_stream and label_stream.read_all()
+    texts = text_stream and evaluator.corpus_texts(text_stream)
+    for stream in (pair_stream, text_stream, label_stream):
+        if stream is not None and stream.skipped:
+            print(f"{stream.path}: {stream.skipped}", file=sys.stderr)
+
+    reports = {}
+    errors = Console(stderr=True)
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bars:
+        for name, scorer in scorers.items():
+            reports[name] = evaluator.evaluate(
+                scorer,
+                pair_table,
+                corpus=texts,
+                labels=label_table,
+                cutoffs=k or CUTOFFS,
+                negatives=negatives,
+                gamma=gamma,
+                bootstrap=bootstrap,
+                seed=seed,
+                progress=_stages(bars, name),
+            )
+    report = reports[str(model)]
+    if report.missing:
+        print(
+            f"{report.missing:,} pairs have a keyword that is not in {corpus}: left out of recall",
+            file=sys.stderr,
+        )
+    if as_json:
+        beside = {"baseline": reports[BASELINE].to_dict()} if baseline else {}
+        print(json.dumps(report.to_dict() | beside))
+    else:
+        Console().print(report_table(reports))
+
+
+def _stages(bars: Progress, name: str) -> Stage:
+    """One bar for each stage of an evaluation."""
+    tasks: dict[str, TaskID] = {}
+
+    def show(stage: str, done: float) -> None:
+        if stage not in tasks:
+            tasks[stage] = bars.add_task(f"{name}: {stage}", total=1.0)
+        bars.update(tasks[stage], completed=done)
+
+    return show

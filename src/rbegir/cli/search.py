@@ -1,0 +1,78 @@
+"""`rbegir search`: the best keywords for some texts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rbegir.search.hits import Hits
+
+app = typer.Typer()
+
+
+@app.command()
+def search(
+    index: Annotated[Path, typer.Argument(metavar="INDEX", help="Directory of the index.")],
+    queries: Annotated[list[str], typer.Argument(metavar="QUERY…", help="Texts to search for.")],
+    k: Annotated[int, typer.Option("-k", help="Hits a query.")] = 10,
+    where: Annotated[
+        str | None, typer.Option(help="Filter, such as: price < 10 and lang = 'en' and not sold")
+    ] = None,
+    device: Annotated[str, typer.Option(help="Where to search.")] = "cpu",
+    mode: Annotated[str, typer.Option(help="exact, or paper: the published algorithm.")] = "exact",
+    planes: Annotated[
+        int | None, typer.Option(help="Search with this many planes first, refine the best with the others.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads; all cores by default.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list to stdout.")] = False,
+) -> None:
+    """Search an index: every keyword is scored, the best k of each query are shown."""
+    from rbegir.index.store import Index
+
+    with Index.open(index, device, read_only=True, threads=threads) as opened:
+        hits = opened.search(queries, k, where=where, mode=mode, planes=planes)
+    if as_json:
+        print(json.dumps(_as_json(queries, hits), default=str, ensure_ascii=False))
+    else:
+        _show(queries, hits)
+
+
+def _as_json(queries: list[str], hits: Hits) -> list[dict[str, Any]]:
+    results: list[dict[str, Any]] = []
+    for query, found in zip(queries, hits, strict=True):
+        shown: list[dict[str, Any]] = []
+        for hit in found:
+            shown.append({"id": hit.id, "score": hit.score, "text": hit.text})
+            if hit.attributes is not None:
+                shown[-1]["attributes"] = dict(hit.attributes)
+        result: dict[str, Any] = {"query": query, "hits": shown}
+        if hits.recall is not None:
+            result["recall"] = hits.recall
+        if hits.certificate is not None:
+            result["expected_recall"] = hits.certificate.expected_recall
+        results.append(result)
+    return results
+
+
+def _show(queries: list[str], hits: Hits) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    for query, found in zip(queries, hits, strict=True):
+        names = list(found[0].attributes or {}) if found else []
+        table = Table("", "score", "id", "text", *names, title=Text(query), title_justify="left", box=None)
+        for rank, hit in enumerate(found, 1):
+            shown = [hit.text, *((hit.attributes or {})[name] for name in names)]
+            cells = ["" if value is None else str(value) for value in shown]
+            table.add_row(str(rank), f"{hit.score:.4f}", str(hit.id), *(Text(cell) for cell in cells))
+        console.print(table)
+    if hits.recall is not None:
+        console.print(f"recall of the search by fewer planes: {hits.recall:.4f}")
+    if hits.certificate is not None:
+        console.print(f"expected recall of the published algorithm: {hits.certificate.expected_recall:.6f}")

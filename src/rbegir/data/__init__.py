@@ -1,0 +1,22 @@
+"""The shipped sample: real aliases and titles to train, evaluate and search on. See README.md beside this.
+
+The files live inside the package, so that they are found the same way from a checkout and from a wheel.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rbegir.errors import FileError, InputError
+
+SAMPLES = {"train": "train.tsv.gz", "valid": "valid.tsv.gz", "titles": "titles.txt.gz"}
+
+
+def sample_path(name: str) -> Path:
+    """Where a part of the sample is: `train` and `valid` (pairs), `titles` (texts to search)."""
+    if name not in SAMPLES:
+        raise InputError(f"there is no sample {name!r}", hint=f"choose one of {', '.join(SAMPLES)}")
+    path = Path(__file__).parent / SAMPLES[name]
+    if not path.is_file():
+        raise FileError(f"the shipped sample {path} is missing", hint="install rbegir again")
+    return path

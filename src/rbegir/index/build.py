@@ -1,0 +1,60 @@
+"""Filling a new index from a stream of any length, one segment in memory at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rbegir.errors import InputError
+
+if TYPE_CHECKING:
+    from rbegir.index.store import Index
+
+
+SEGMENT_ROWS = 1 << 20
+
+
+def fill(
+    index: Index, batches: Iterable[pa.RecordBatch], segment_rows: int = SEGMENT_ROWS, *, upsert: bool = False
+) -> int:
+    """Add all batches, `segment_rows` keywords at a time; returns how many."""
+    if segment_rows < 1:
+        raise InputError(f"segment_rows must be at least 1, got {segment_rows}")
+    added = 0
+    for table in _tables(batches, segment_rows):
+        if "text" not in table.column_names:
+            raise InputError(
+                f"batches must have a column 'text', got {', '.join(table.column_names) or 'none'}"
+            )
+        ids = table.column("id") if "id" in table.column_names else None
+        others = [name for name in table.column_names if name not in ("text", "id")]
+        attributes = {name: _missing_for_nan(table.column(name)) for name in others}
+        put = index.upsert if upsert else index.add
+        added += len(put(table.column("text"), ids, attributes))
+    return added
+
+
+def _tables(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
+    """The same rows in tables of `rows` rows; the last may be shorter."""
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        while size + batch.num_rows >= rows:
+            yield pa.Table.from_batches([*held, batch.slice(0, rows - size)])
+            batch = batch.slice(rows - size)
+            held, size = [], 0
+        if batch.num_rows:
+            held.append(batch)
+            size += batch.num_rows
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def _missing_for_nan(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Tables have no other way to say missing in a column of numbers than NaN; here it is null."""
+    if not pa.types.is_floating(column.type):
+        return column
+    return pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)

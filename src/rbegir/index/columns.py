@@ -1,0 +1,211 @@
+"""Columns of a segment: Arrow's memory layout on disk, one run of values for the whole segment.
+
+    fixed width   `data`: the values, or one bit a value for bool
+    string        `offsets`: int32 or int64 [count + 1] · `data`: text i is data[offsets[i]:offsets[i+1]]
+    with nulls    `validity`: one bit a value, set where there is one; what a null hides is zero or empty
+
+A mapped column is a zero-copy `pyarrow.Array` whatever its length: opening costs nothing, and the value at a
+position is one step away. Arrow's own IPC messages were rejected: their metadata would be parsed before it
+is trusted, and a hundred million rows would be thousands of batches to open one by one for scattered hits.
+
+Two ways to read, both only after the checksums of what is read:
+
+    take(positions)   for hits: touches a few blocks, checks the offsets it follows and the text it returns
+    whole()           for filters: the array, fully validated once (a hostile offset cannot leave the file)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rbegir.errors import CorruptError
+from rbegir.index.format import File, FileWriter, Section
+
+_PLAIN = {
+    str(t): t
+    for t in (
+        pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(),
+        pa.uint64(), pa.float32(), pa.float64(), pa.string(), pa.date32(),
+        pa.timestamp("s"), pa.timestamp("ms"), pa.timestamp("us"), pa.timestamp("ns"),
+    )
+}  # fmt: skip
+_ZONED = re.compile(r"timestamp\[(s|ms|us|ns), tz=([A-Za-z0-9_+:/-]{1,64})\]")
+INT32_LIMIT = 2**31 - 1
+
+Chunks = Callable[
+    [], Iterator[pa.Array]
+]  # the column from its start, chunk by chunk, as often as it is called
+
+
+class ColumnSpec(NamedTuple):
+    """What the directory of a segment says about a column."""
+
+    name: str
+    type: str
+    nulls: int
+    wide: bool  # strings: int64 offsets
+
+
+def type_named(name: object) -> pa.DataType | None:
+    """The Arrow type of a stored name, or None for a type that columns cannot have."""
+    if not isinstance(name, str):
+        return None
+    zoned = _ZONED.fullmatch(name)
+    return pa.timestamp(zoned[1], tz=zoned[2]) if zoned else _PLAIN.get(name)
+
+
+def int64_array(numbers: npt.NDArray[np.int64]) -> pa.Array:
+    """A NumPy array as an Arrow one, without a copy.
+
+    `pa.array` and `to_numpy` import pandas where it is installed, which takes longer than a search.
+    """
+    plain = np.ascontiguousarray(numbers, np.int64)
+    return pa.Array.from_buffers(pa.int64(), plain.size, [None, pa.py_buffer(plain)])
+
+
+def int64_numpy(array: pa.Array) -> npt.NDArray[np.int64]:
+    """The inverse, for arrays without nulls."""
+    data = array.buffers()[1]
+    return np.frombuffer(data or b"", np.int64)[array.offset : array.offset + len(array)]
+
+
+def write_column(
+    writer: FileWriter, prefix: str, name: str, dtype: pa.DataType, chunks: Chunks
+) -> ColumnSpec:
+    """Write a column of any length, one chunk in memory at a time; validity (a bit a value) is collected."""
+    valid: list[npt.NDArray[np.bool_]] = []
+    wide = False
+    if pa.types.is_string(dtype):
+        lengths = sum(int(pc.sum(pc.binary_length(chunk)).as_py() or 0) for chunk in chunks())
+        wide = lengths > INT32_LIMIT
+        offset_type = np.dtype("<i8" if wide else "<i4")
+        writer.begin(f"{prefix}.offsets")
+        writer.write(np.zeros(1, offset_type))
+        total = 0
+        for chunk in chunks():
+            ends = total + np.cumsum(pc.fill_null(pc.binary_length(chunk), 0).to_numpy(), dtype=np.int64)
+            writer.write(ends.astype(offset_type))
+            total = int(ends[-1]) if len(ends) else total
+    writer.begin(f"{prefix}.data")
+    bits = _Bits()
+    for chunk in chunks():
+        valid.append(chunk.is_valid().to_numpy(zero_copy_only=False))
+        if pa.types.is_boolean(dtype):
+            writer.write(bits.feed(chunk.fill_null(False).to_numpy(zero_copy_only=False)))
+        else:
+            writer.write(_value_bytes(chunk))
+    if pa.types.is_boolean(dtype):
+        writer.write(bits.rest())
+    flags = np.concatenate(valid) if valid else np.zeros(0, np.bool_)
+    nulls = int(flags.size - np.count_nonzero(flags))
+    if nulls:
+        writer.section(f"{prefix}.validity", np.packbits(flags, bitorder="little"))
+    return ColumnSpec(name, str(dtype), nulls, wide)
+
+
+class Column:
+    """A mapped column."""
+
+    def __init__(self, file: File, prefix: str, spec: ColumnSpec, count: int) -> None:
+        dtype = type_named(spec.type)
+        if dtype is None or not 0 <= spec.nulls <= count:
+            raise CorruptError(f"{file.path} is damaged: column {spec.name!r} has no known type")
+        self.name = spec.name
+        self.type = dtype
+        self._wide = spec.wide
+        self._nulls = spec.nulls
+        self._count = count
+        self._data = file.section(f"{prefix}.data")
+        self._validity = file.section(f"{prefix}.validity") if spec.nulls else None
+        self._offsets = file.section(f"{prefix}.offsets") if pa.types.is_string(dtype) else None
+        self._array: pa.Array | None = None
+        self._validated = False
+
+    def take(self, positions: npt.NDArray[np.int64]) -> pa.Array:
+        """The values at these positions, in this order."""
+        if self._validity is not None:
+            self._validity.touch(positions >> 3, (positions >> 3) + 1)
+        if self._offsets is not None:
+            dtype = np.dtype("<i8" if self._wide else "<i4")
+            self._offsets.touch(positions * dtype.itemsize, (positions + 2) * dtype.itemsize)
+            offsets = self._offsets.unchecked(dtype, self._count + 1)
+            starts, ends = offsets[positions].astype(np.int64), offsets[positions + 1].astype(np.int64)
+            if np.any(starts < 0) or np.any(ends < starts) or np.any(ends > self._data.bytes):
+                raise self._offsets.corrupt("points outside the texts")
+            self._data.touch(starts, ends)
+        elif pa.types.is_boolean(self.type):
+            self._data.touch(positions >> 3, (positions >> 3) + 1)
+        else:
+            width = self.type.bit_width // 8
+            self._data.touch(positions * width, (positions + 1) * width)
+        try:
+            found = self._mapped().take(int64_array(positions))
+            found.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise self._data.corrupt("does not hold valid values") from error
+        return found.cast(self.type) if self._wide else found
+
+    def whole(self) -> pa.Array:
+        """All values, every byte checked and validated at the first call."""
+        if not self._validated:
+            for section in (self._validity, self._offsets, self._data):
+                if section is not None:
+                    section.view(np.uint8, section.bytes)
+            try:
+                self._mapped().validate(full=True)
+            except pa.ArrowInvalid as error:
+                raise self._data.corrupt("does not hold valid values") from error
+            self._validated = True
+        return self._mapped()
+
+    def _mapped(self) -> pa.Array:
+        if self._array is None:
+            dtype = pa.large_string() if self._wide else self.type
+            validity = _buffer(self._validity) if self._validity is not None else None
+            strings = [] if self._offsets is None else [_buffer(self._offsets)]
+            buffers = [validity, *strings, _buffer(self._data)]
+            try:
+                self._array = pa.Array.from_buffers(dtype, self._count, buffers, null_count=self._nulls)
+            except pa.ArrowInvalid as error:
+                raise self._data.corrupt("is too short for its column") from error
+        return self._array
+
+
+class _Bits:
+    """Packs bools that come in chunks of any length."""
+
+    def __init__(self) -> None:
+        self._left = np.zeros(0, np.bool_)
+
+    def feed(self, flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
+        flags = np.concatenate((self._left, flags))
+        whole = flags.size // 8 * 8
+        self._left = flags[whole:]
+        return np.packbits(flags[:whole], bitorder="little")
+
+    def rest(self) -> npt.NDArray[np.uint8]:
+        return np.packbits(self._left, bitorder="little")
+
+
+def _value_bytes(chunk: pa.Array) -> npt.NDArray[Any]:
+    """The bytes of the values of a chunk, zero or empty under nulls."""
+    if pa.types.is_string(chunk.type):
+        chunk = chunk.fill_null("")
+        if not len(chunk):
+            return np.zeros(0, np.uint8)
+        offsets = np.frombuffer(chunk.buffers()[1], np.int32)[chunk.offset : chunk.offset + len(chunk) + 1]
+        data = chunk.buffers()[2]
+        return np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]] if data else np.zeros(0, np.uint8)
+    bare = chunk.view(f"int{chunk.type.bit_width}")  # the same bytes as plain integers
+    return np.ascontiguousarray(bare.fill_null(0).to_numpy())
+
+
+def _buffer(section: Section) -> pa.Buffer:
+    return pa.py_buffer(section.unchecked(np.uint8, section.bytes))

@@ -1,0 +1,70 @@
+"""What an index asks of a model: texts in, codes out, and a name for the space they live in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from rbegir.codes.planes import Codes
+from rbegir.errors import FileError, InputError, MismatchError
+
+if TYPE_CHECKING:
+    from rbegir.index.manifest import Manifest
+
+
+class Encoder(Protocol):
+    """A model, or any fitted encoder. Codes of one fingerprint can be compared, others cannot."""
+
+    @property
+    def n(self) -> int: ...
+    @property
+    def query_planes(self) -> int: ...  # 0: the encoder decides
+    @property
+    def keyword_planes(self) -> int: ...
+    @property
+    def fingerprint(self) -> str: ...
+    def encode_queries(self, texts: list[str]) -> Codes: ...
+    def encode_keywords(self, texts: list[str]) -> Codes: ...
+
+
+@runtime_checkable
+class Savable(Protocol):
+    """An encoder that can be stored with the index, so that the index answers texts on its own."""
+
+    def save(self, directory: Path) -> None: ...
+
+
+def check_encoder(model: object) -> None:
+    """Refuse what cannot encode."""
+    wanted = ("n", "query_planes", "keyword_planes", "fingerprint", "encode_queries", "encode_keywords")
+    missing = [name for name in wanted if not hasattr(model, name)]
+    if missing:
+        raise InputError(
+            f"model must be a Model or an encoder, got {type(model).__name__} without {', '.join(missing)}",
+            hint="load one with rbegir.Model.load(path)",
+        )
+
+
+def check_match(model: Encoder, manifest: Manifest) -> None:
+    """Refuse a model whose codes do not belong into the index."""
+    for name in ("n", "keyword_planes", "fingerprint"):
+        ours, theirs = getattr(manifest, name), getattr(model, name)
+        if ours != theirs:
+            raise MismatchError(
+                f"the model does not belong to this index: its {name} is {theirs!r}, the index has {ours!r}",
+                hint="use the model that the index was built with, or build a new index",
+            )
+
+
+def load_stored(directory: Path, manifest: Manifest) -> Encoder:
+    """The model inside an index directory."""
+    if not manifest.has_model:
+        raise FileError(
+            f"no model is stored in {directory.parent}, so texts cannot be encoded",
+            hint="open it with Index.open(path, model=…), or use add_codes and search_codes",
+        )
+    from rbegir.model.model import Model
+
+    model: Encoder = Model.load(directory)
+    check_match(model, manifest)
+    return model

@@ -1,0 +1,313 @@
+"""The one file format: named sections of bytes, a JSON directory, and a checksum over every byte.
+
+Segments, delete lists and the manifest are all files of this form; `kind` tells them apart.
+
+    offset 0    header     magic "\\x89RBEGIR\\n" · version u16 · kind u16 · block bytes u32 · their CRC u32
+           64   sections   one after the other, each at a multiple of 64, gaps filled with zeros
+           d    directory  JSON: {"meta": {...}, "sections": {name: [offset, bytes]}}
+           t    table      u32 CRC of every block [4096·b, 4096·(b + 1)) of [0, t); the last may be short
+           −36  footer     d u64 · t u64 · file bytes u64 · CRC of directory u32 · CRC of table u32 ·
+                           CRC of these 32 bytes u32
+
+All numbers are little-endian, all CRCs are CRC-32C. The first 20 bytes keep this form in every version.
+
+When is what checked?
+
+    open          header, footer, directory: a few kilobytes whatever the size of the file
+    first touch   a block, before a value in it is used: the codes of a segment before the first search reads
+                  them, texts, ids and attributes block by block as hits need them
+    verify        everything
+
+so a flipped bit is an error that names file and block, and never a silently different answer. A file also
+has a stamp (its length, and the CRC of its footer, which hangs on all other CRCs); the manifest holds the
+stamps of the files that it names, so a file of another time or place is noticed too.
+
+Files are written once, front to back, and never changed: readers map them and share them freely. The footer
+is at the end because a stream of unknown length can then be written in one pass. One file a segment rather
+than one a column: a small add costs one fsync, and a segment is there or is not.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import stat
+import struct
+from collections.abc import Iterator
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rbegir._native._core import crc32c, crc32c_blocks
+from rbegir.errors import CorruptError, FileError, VersionError
+from rbegir.index import disk
+
+VERSION = 1
+MAGIC = b"\x89RBEGIR\n"
+BLOCK = 4096
+ALIGN = 64
+HEADER = struct.Struct("<8sHHII")
+FOOTER = struct.Struct("<QQQIII")
+BUFFER = 256 * BLOCK  # bytes collected before a write
+DIRECTORY_LIMIT = 1 << 28  # a directory is read whole, so its size is bounded
+
+_RESTORE = "restore the file from a copy; `rbegir index verify` lists all damage"
+
+
+class Kind(IntEnum):
+    MANIFEST = 1
+    SEGMENT = 2
+    DELETES = 3
+
+
+class Stamp(NamedTuple):
+    """What a file must look like from outside to be the one that was written."""
+
+    bytes: int
+    check: int  # CRC-32C of the footer
+
+
+class FileWriter:
+    """Writes one file front to back; `finish` makes it durable. What is left unfinished is nobody's file."""
+
+    def __init__(self, path: Path, kind: Kind) -> None:
+        self.path = path
+        self._pending = bytearray()
+        self._size = 0  # bytes given so far, pending ones included
+        self._sums: list[npt.NDArray[np.uint32]] = []
+        self._sections: dict[str, list[int]] = {}
+        self._descriptor = disk.create(path)
+        start = HEADER.pack(MAGIC, VERSION, kind, BLOCK, 0)[:-4]
+        self._append(start + struct.pack("<I", crc32c(start)))
+
+    def __enter__(self) -> FileWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+    def begin(self, name: str) -> None:
+        """Start a section; what `write` is given until the next `begin` belongs to it."""
+        assert name not in self._sections, name
+        self._append(bytes(-self._size % ALIGN))
+        self._sections[name] = [self._size, 0]
+        self._open = self._sections[name]
+
+    def write(self, data: disk.Buffer | npt.NDArray[Any]) -> None:
+        flat = np.frombuffer(data, np.uint8) if len(data) else np.zeros(0, np.uint8)
+        self._open[1] += flat.size
+        self._append(flat.data)
+
+    def section(self, name: str, data: disk.Buffer | npt.NDArray[Any]) -> None:
+        """A whole section at once."""
+        self.begin(name)
+        self.write(data)
+
+    def finish(self, meta: dict[str, Any]) -> Stamp:
+        """Write directory, table and footer; the bytes are durable when this returns (the name is not)."""
+        self._append(bytes(-self._size % ALIGN))
+        directory = json.dumps({"meta": meta, "sections": self._sections}).encode()
+        start = self._size
+        self._append(directory)
+        end = self._size
+        self._flush(everything=True)
+        table = np.concatenate(self._sums).astype("<u4").tobytes()
+        total = end + len(table) + FOOTER.size
+        head = FOOTER.pack(start, end, total, crc32c(directory), crc32c(table), 0)[:-4]
+        check = crc32c(head)
+        disk.write(self._descriptor, table + head + struct.pack("<I", check))
+        disk.sync(self._descriptor)
+        return Stamp(total, check)
+
+    def _append(self, data: disk.Buffer) -> None:
+        self._size += len(data)
+        self._pending += data
+        if len(self._pending) >= BUFFER:
+            self._flush(everything=False)
+
+    def _flush(self, *, everything: bool) -> None:
+        ready = len(self._pending) if everything else len(self._pending) // BLOCK * BLOCK
+        if not ready:
+            return
+        data = bytes(memoryview(self._pending)[:ready])
+        self._sums.append(crc32c_blocks(data, BLOCK, np.arange(-(-ready // BLOCK), dtype=np.int64)))
+        disk.write(self._descriptor, data)
+        del self._pending[:ready]
+
+
+class File:
+    """A mapped file: its metadata now, its sections when they are asked for."""
+
+    def __init__(self, path: Path, kind: Kind, stamp: Stamp | None = None) -> None:
+        self.path = path
+        self._map = _map(path)
+        size = len(self._map)
+        self._read_header(kind)
+        start, end, total, directory_sum, self._table_sum, check = FOOTER.unpack(self._map[-FOOTER.size :])
+        if check != crc32c(self._map[-FOOTER.size : -4]) or total != size:
+            raise self._corrupt("the footer does not match its checksum, or the file was cut or extended")
+        self.stamp = Stamp(size, check)
+        if stamp is not None and stamp != self.stamp:
+            raise CorruptError(
+                f"{path} is not the file that the manifest names: expected {stamp.bytes} bytes with check "
+                f"{stamp.check:08x}, found {size} with {check:08x}",
+                hint=_RESTORE,
+            )
+        self.blocks = -(-end // BLOCK)
+        table_bytes = 4 * self.blocks
+        if not HEADER.size <= start <= end or end + table_bytes + FOOTER.size != size:
+            raise self._corrupt("the footer points outside the file")
+        if end - start > DIRECTORY_LIMIT or crc32c(memoryview(self._map)[start:end]) != directory_sum:
+            raise self._corrupt("the directory does not match its checksum")
+        self._end = end
+        self.meta, self._sections = self._read_directory(start, end)
+        self._checked: npt.NDArray[np.bool_] | None = None  # [blocks], made at the first touch
+        self._table: npt.NDArray[np.uint32] | None = None  # [blocks]
+
+    def section(self, name: str) -> Section:
+        """A section by name. Nothing of it is read or checked yet."""
+        if name not in self._sections:
+            raise self._corrupt(f"section {name!r} is missing")
+        return Section(self, name, *self._sections[name])
+
+    def has(self, name: str) -> bool:
+        return name in self._sections
+
+    def check(self, blocks: npt.NDArray[np.int64]) -> None:
+        """Raise unless these blocks hold what was written; each is summed only once."""
+        checked, table = self._checking()
+        todo = blocks[~checked[blocks]]
+        if not todo.size:
+            return
+        bad = np.flatnonzero(crc32c_blocks(self._body(), BLOCK, todo) != table[todo])
+        if bad.size:
+            raise self._bad_block(int(todo[bad[0]]))
+        checked[todo] = True
+
+    def damage(self) -> Iterator[CorruptError]:
+        """Sum every block, whether it was checked before or not, and say which are wrong."""
+        try:
+            _, table = self._checking()
+        except CorruptError as error:
+            yield error
+            return
+        for first in range(0, self.blocks, BUFFER):
+            blocks = np.arange(first, min(first + BUFFER, self.blocks), dtype=np.int64)
+            bad = np.flatnonzero(crc32c_blocks(self._body(), BLOCK, blocks) != table[blocks])
+            for block in blocks[bad]:
+                yield self._bad_block(int(block))
+
+    def _checking(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.uint32]]:
+        if self._checked is None or self._table is None:
+            table = memoryview(self._map)[self._end : -FOOTER.size]
+            if crc32c(table) != self._table_sum:
+                raise self._corrupt("the table of checksums does not match its own")
+            self._table = np.frombuffer(table, "<u4")
+            self._checked = np.zeros(self.blocks, np.bool_)
+        return self._checked, self._table
+
+    def _body(self) -> memoryview:
+        return memoryview(self._map)[: self._end]
+
+    def _read_header(self, kind: Kind) -> None:
+        if len(self._map) < HEADER.size + FOOTER.size or self._map[: len(MAGIC)] != MAGIC:
+            raise FileError(
+                f"{self.path} is not a file of an rbegir index", hint="check the path; nothing was changed"
+            )
+        _, version, found, block, check = HEADER.unpack(self._map[: HEADER.size])
+        if check != crc32c(self._map[: HEADER.size - 4]):
+            raise self._corrupt("the header does not match its checksum")
+        if version != VERSION:
+            raise VersionError(
+                f"{self.path} has format version {version}, this rbegir reads version {VERSION}",
+                hint="use the version of rbegir that wrote it, or build the index again",
+            )
+        if found != kind or block != BLOCK:
+            raise self._corrupt(f"expected a {kind.name.lower()} file, found kind {found}")
+
+    def _read_directory(self, start: int, end: int) -> tuple[dict[str, Any], dict[str, tuple[int, int]]]:
+        try:
+            directory = json.loads(self._map[start:end])
+            meta, sections = directory["meta"], directory["sections"]
+            spans = {name: (offset, size) for name, (offset, size) in sections.items()}
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise self._corrupt("the directory cannot be understood") from error
+        for name, (offset, size) in spans.items():
+            if type(offset) is not int or type(size) is not int or offset % ALIGN or size < 0:
+                raise self._corrupt(f"section {name!r} has no proper place")
+            if not HEADER.size <= offset <= offset + size <= start:
+                raise self._corrupt(f"section {name!r} lies outside the file")
+        if not isinstance(meta, dict):
+            raise self._corrupt("the directory cannot be understood")
+        return meta, spans
+
+    def _bad_block(self, block: int) -> CorruptError:
+        end = min((block + 1) * BLOCK, self._end)
+        return self._corrupt(
+            f"block {block} (bytes {block * BLOCK} to {end - 1}) does not match its checksum"
+        )
+
+    def _corrupt(self, what: str) -> CorruptError:
+        return CorruptError(f"{self.path} is damaged: {what}", hint=_RESTORE)
+
+
+class Section:
+    """A span of a file. `view` checks all of it; `touch` checks only what is about to be read."""
+
+    def __init__(self, file: File, name: str, offset: int, size: int) -> None:
+        self.file = file
+        self.name = name
+        self.offset = offset
+        self.bytes = size
+        self._whole = size == 0
+
+    def view(self, dtype: npt.DTypeLike, count: int) -> npt.NDArray[Any]:
+        """All of the section, checked, as an array of the given length."""
+        if not self._whole:
+            first, last = self.offset // BLOCK, (self.offset + self.bytes - 1) // BLOCK
+            for start in range(first, last + 1, BUFFER):
+                self.file.check(np.arange(start, min(start + BUFFER, last + 1), dtype=np.int64))
+            self._whole = True
+        return self.unchecked(dtype, count)
+
+    def unchecked(self, dtype: npt.DTypeLike, count: int) -> npt.NDArray[Any]:
+        """The same without the check: `touch` what is read of it first."""
+        if self.bytes != count * np.dtype(dtype).itemsize:
+            raise self.corrupt(f"has {self.bytes} bytes, which is not {count} values")
+        return np.frombuffer(self.file._map, dtype, count, self.offset)
+
+    def touch(self, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> None:
+        """Check the blocks under the byte ranges [starts, ends) of the section; they must lie inside it."""
+        if self._whole or not starts.size:
+            return
+        first = (self.offset + starts) // BLOCK  # [ranges]
+        last = np.maximum((self.offset + ends - 1) // BLOCK, first)
+        spans = last - first + 1
+        if int(spans.max()) == 1:
+            blocks = first
+        else:  # every block of every range: first, first + 1, … last
+            before = np.cumsum(spans) - spans
+            blocks = np.repeat(first - before, spans) + np.arange(int(spans.sum()))
+        self.file.check(np.unique(blocks[blocks < self.file.blocks]))
+
+    def corrupt(self, what: str) -> CorruptError:
+        return CorruptError(f"{self.file.path} is damaged: section {self.name!r} {what}", hint=_RESTORE)
+
+
+def _map(path: Path) -> mmap.mmap:
+    """Map a regular file for reading. The index trusts nobody to have put something else in its place."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise FileError(f"{path} is not a regular file", hint="check the path; nothing was changed")
+        size = status.st_size
+        if size == 0:
+            raise CorruptError(f"{path} is damaged: it is empty", hint=_RESTORE)
+        return mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
+    finally:
+        os.close(descriptor)

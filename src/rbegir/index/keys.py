@@ -1,0 +1,110 @@
+"""From an id to its position in a segment, without reading the segment.
+
+    keys    uint64 [count], ascending    an int64 id as it is (two's complement), a string id hashed
+    order   uint32 [count]               the position of each key
+    fences  uint64 [⌈count / 512⌉]       every 512th key: the first of each 4 KiB of keys
+
+A lookup searches the fences, then the one block of keys they point at, so that a lookup among 10⁷ ids reads
+one small section once and then 4 KiB an id, each checked before it is believed. All wanted ids are searched
+side by side in NumPy; when they are so many that most blocks would be read, all are. Equal keys (hash
+collisions) are told apart by the caller, who has the ids themselves.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rbegir._native._core import hash_strings
+from rbegir.index.columns import int64_numpy
+from rbegir.index.format import File, FileWriter, Section
+
+STRIDE = 512
+
+
+def keys_of(ids: pa.Array) -> npt.NDArray[np.uint64]:
+    """The keys [count] of int64 or string ids."""
+    if pa.types.is_int64(ids.type):
+        return int64_numpy(ids).view(np.uint64)
+    texts = ids.cast(pa.large_string())
+    if not len(texts):
+        return np.zeros(0, np.uint64)
+    offsets = np.frombuffer(texts.buffers()[1], np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)
+    return np.asarray(hash_strings(np.ascontiguousarray(offsets), data))
+
+
+def write_keys(writer: FileWriter, keys: npt.NDArray[np.uint64]) -> None:
+    """The three sections for the keys of positions 0, 1, 2 …"""
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    writer.section("id.keys", ordered.astype("<u8", copy=False))
+    writer.section("id.order", order.astype("<u4"))
+    writer.section("id.fences", ordered[::STRIDE].astype("<u8"))
+
+
+class Ranges(NamedTuple):
+    """Where each wanted key stands: order[first:last] are the positions that have it."""
+
+    first: npt.NDArray[np.int64]
+    last: npt.NDArray[np.int64]
+
+
+class SortedKeys:
+    """The mapped sections of `write_keys`, or any ascending section of 64-bit keys with its fences."""
+
+    def __init__(self, keys: Section, fences: Section, count: int, dtype: str = "<u8") -> None:
+        self._section = keys
+        self._keys = keys.unchecked(dtype, count)
+        self._fences = fences
+        self._dtype = dtype
+        self._count = count
+
+    @classmethod
+    def of_ids(cls, file: File, count: int) -> SortedKeys:
+        return cls(file.section("id.keys"), file.section("id.fences"), count)
+
+    def find(self, wanted: npt.NDArray[np.generic]) -> Ranges:
+        """The run of equal keys for each wanted one; empty (first == last) where there is none."""
+        if wanted.size > self._count // STRIDE:  # most blocks would be read anyway
+            return self._find_many(wanted)
+        fences = self._fences.view(self._dtype, -(-self._count // STRIDE))
+        # the run of a key starts after the last fence below it, and ends before the first fence above it
+        low = np.maximum(np.searchsorted(fences, wanted, "left") - 1, 0) * STRIDE
+        high = np.minimum(np.searchsorted(fences, wanted, "right") * STRIDE, self._count)
+        self._section.touch(8 * low, 8 * np.maximum(high, low))
+        return Ranges(
+            self._bisect(wanted, low, high, right=False), self._bisect(wanted, low, high, right=True)
+        )
+
+    def _find_many(self, wanted: npt.NDArray[np.generic]) -> Ranges:
+        """The same over all keys, with the wanted ones in order so that the searches share their way."""
+        keys = self._section.view(self._dtype, self._count)
+        order = np.argsort(wanted)
+        first, last = np.zeros(wanted.size, np.int64), np.zeros(wanted.size, np.int64)
+        first[order] = np.searchsorted(keys, wanted[order], "left")
+        last[order] = np.searchsorted(keys, wanted[order], "right")
+        return Ranges(first, last)
+
+    def _bisect(
+        self,
+        wanted: npt.NDArray[np.generic],
+        low: npt.NDArray[np.int64],
+        high: npt.NDArray[np.int64],
+        *,
+        right: bool,
+    ) -> npt.NDArray[np.int64]:
+        """Where each key would go between its own bounds, left or right of its equals, all in step."""
+        low, high = low.copy(), high.copy()
+        while np.any(low < high):
+            middle = (low + high) >> 1
+            probe = self._keys[np.minimum(middle, max(self._count - 1, 0))]
+            smaller = (probe <= wanted) if right else (probe < wanted)
+            ahead = smaller & (low < high)
+            behind = ~smaller & (low < high)
+            low = np.where(ahead, middle + 1, low)
+            high = np.where(behind, middle, high)
+        return low

@@ -1,0 +1,192 @@
+"""The manifest: the one mutable thing of an index, and it is replaced, never changed.
+
+    X.rbe/
+      MANIFEST               which files make up the index now; replaced by rename
+      segment-<number>.rbs   immutable, see segment.py
+      deletes-<number>.rbd   immutable, see deletes.py
+      model/                 the model that encodes texts, if one was given
+      LOCK                   who is writing, see lock.py
+
+Renaming is the commit: before it a change is nowhere, after it (and the fsync of the directory) everywhere
+and for good. Numbers never come back, so a name means the same bytes for ever. Segments are ordered by row
+and their rows do not overlap, so the order of positions is the order of rows.
+
+What a manifest says is believed only within bounds: names must have the exact form above (no path can leave
+the directory), counts must fit, rows must ascend. It is data, never code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_PLANES, check_dimension
+from rbegir.errors import CorruptError, FileError, InputError
+from rbegir.index import disk
+from rbegir.index.columns import type_named
+from rbegir.index.format import File, FileWriter, Kind, Stamp
+from rbegir.index.segment import MAX_ROWS, Shape
+
+NAME = "MANIFEST"
+NEW = "MANIFEST.new"
+MODEL = "model"
+SEGMENT_NAME = re.compile(r"segment-[0-9]{8,18}\.rbs")
+DELETES_NAME = re.compile(r"deletes-[0-9]{8,18}\.rbd")
+ID_TYPES = ("int64", "string")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A segment as the manifest knows it."""
+
+    file: str
+    stamp: Stamp
+    count: int
+    first_row: int
+    last_row: int
+    deletes: str | None  # the file that says what is deleted
+    deleted: int
+
+    @property
+    def span(self) -> tuple[int, int, int]:
+        return self.count, self.first_row, self.last_row
+
+    @property
+    def live(self) -> int:
+        return self.count - self.deleted
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One state of an index."""
+
+    n: int
+    keyword_planes: int
+    query_planes: int  # 0: any
+    fingerprint: str  # of the model, empty without one
+    has_model: bool = False
+    generation: int = 0
+    id_type: str | None = None  # None until the first add decides
+    next_row: int = 0
+    next_file: int = 0
+    columns: Mapping[str, str] = field(default_factory=dict)  # attribute → type
+    segments: tuple[Entry, ...] = ()
+    deletes: Mapping[str, Stamp] = field(default_factory=dict)
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(self.n, self.keyword_planes)
+
+    @property
+    def files(self) -> set[str]:
+        """The files that make up this state."""
+        return {entry.file for entry in self.segments} | set(self.deletes)
+
+    def follow(self, **changes: Any) -> Manifest:
+        """The next state; delete files that nothing refers to any more are dropped from it."""
+        after = replace(self, generation=self.generation + 1, **changes)
+        used = {entry.deletes for entry in after.segments}
+        return replace(after, deletes={name: stamp for name, stamp in after.deletes.items() if name in used})
+
+
+def prepare(directory: Path, manifest: Manifest) -> None:
+    """Write the next manifest beside the current one; it and all names are durable on return."""
+    with contextlib.suppress(FileNotFoundError):  # there if an earlier change failed at its last step
+        disk.unlink(directory / NEW)
+    with FileWriter(directory / NEW, Kind.MANIFEST) as writer:
+        writer.finish({**manifest.__dict__, "segments": [astuple(entry) for entry in manifest.segments]})
+    disk.sync_directory(directory)
+
+
+def commit(directory: Path) -> None:
+    """The prepared manifest becomes the current one: the one moment at which a change happens."""
+    disk.rename(directory / NEW, directory / NAME)
+    disk.sync_directory(directory)
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """The current state, every claim of it checked against what is possible."""
+    path = directory / NAME
+    try:
+        file = File(path, Kind.MANIFEST)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        reason = "it has no MANIFEST" if directory.is_dir() else "there is no such directory"
+        raise FileError(
+            f"{directory} is not an rbegir index: {reason}",
+            hint="create one with `rbegir index build` or rbegir.Index.create",
+        ) from error
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
+    try:
+        return _parse(file.meta)
+    except (_WrongError, AttributeError, TypeError, KeyError, ValueError) as error:
+        raise CorruptError(
+            f"{path} is damaged: {error if isinstance(error, _WrongError) else 'it cannot be understood'}",
+            hint="restore the index from a copy",
+        ) from error
+
+
+class _WrongError(Exception):
+    """A claim of a manifest that cannot be true."""
+
+
+def _parse(meta: dict[str, Any]) -> Manifest:
+    def number(value: Any, low: int, high: int, what: str) -> int:
+        if type(value) is not int or not low <= value <= high:
+            raise _WrongError(f"{what} cannot be {value!r}")
+        return value
+
+    def stamp(value: Any) -> Stamp:
+        size, check = value
+        return Stamp(number(size, 1, 2**62, "a file size"), number(check, 0, 2**32 - 1, "a checksum"))
+
+    def name(value: Any, form: re.Pattern[str]) -> str:
+        if not isinstance(value, str) or not form.fullmatch(value):
+            raise _WrongError(f"{value!r} is not the name of a file of an index")
+        return value
+
+    try:
+        check_dimension(meta["n"])
+    except InputError as error:
+        raise _WrongError(error.message) from error
+    deletes = {name(key, DELETES_NAME): stamp(value) for key, value in meta["deletes"].items()}
+    next_row = number(meta["next_row"], 0, 2**62, "next_row")
+    entries: list[Entry] = []
+    row = 0
+    for file, file_stamp, count, first, last, where, deleted in meta["segments"]:
+        number(count, 1, MAX_ROWS, "a count of keywords")
+        number(first, row, next_row, "a first row")
+        number(last, first + count - 1, next_row - 1, "a last row")
+        number(deleted, 0 if where is None else 1, 0 if where is None else count, "a count of deletes")
+        if where is not None and where not in deletes:
+            raise _WrongError(f"{where!r} is not among its files")
+        row = last + 1
+        entries.append(Entry(name(file, SEGMENT_NAME), stamp(file_stamp), count, first, last, where, deleted))
+    if len({entry.file for entry in entries}) != len(entries):
+        raise _WrongError("a segment is named twice")
+    columns = meta["columns"]
+    for column, dtype in columns.items():
+        if type_named(dtype) is None:
+            raise _WrongError(f"column {column!r} has the unknown type {dtype!r}")
+    if meta["id_type"] not in (None, *ID_TYPES) or not isinstance(meta["fingerprint"], str):
+        raise _WrongError("its id type or fingerprint cannot be understood")
+    if type(meta["has_model"]) is not bool:
+        raise _WrongError("has_model must be true or false")
+    return Manifest(
+        n=meta["n"],
+        keyword_planes=number(meta["keyword_planes"], 1, MAX_KEYWORD_PLANES, "keyword_planes"),
+        query_planes=number(meta["query_planes"], 0, MAX_PLANES, "query_planes"),
+        fingerprint=meta["fingerprint"],
+        has_model=meta["has_model"],
+        generation=number(meta["generation"], 0, 2**62, "generation"),
+        id_type=meta["id_type"],
+        next_row=next_row,
+        next_file=number(meta["next_file"], 0, 2**59, "next_file"),
+        columns=dict(columns),
+        segments=tuple(entries),
+        deletes=deletes,
+    )

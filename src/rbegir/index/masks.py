@@ -1,0 +1,60 @@
+"""Sets of positions in a segment as bits: bit i % 64 of word i // 64 is set when position i is in the set.
+
+    mask: uint64 [⌈count / 64⌉], bits from `count` on are clear
+
+This is the form in which a backend takes the candidates of a partition.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Mask = npt.NDArray[np.uint64]
+
+
+def empty(count: int) -> Mask:
+    return np.zeros(-(-count // 64), np.uint64)
+
+
+def from_bools(flags: npt.NDArray[np.bool_]) -> Mask:
+    """[count] flags → mask."""
+    packed = np.packbits(flags, bitorder="little")
+    return np.pad(packed, (0, -packed.size % 8)).view("<u8").astype(np.uint64, copy=False)
+
+
+def to_bools(mask: Mask, count: int) -> npt.NDArray[np.bool_]:
+    """Mask → [count] flags."""
+    raw = mask.astype("<u8", copy=False).view(np.uint8)
+    return np.unpackbits(raw, count=count, bitorder="little").view(np.bool_)
+
+
+def from_positions(positions: npt.NDArray[np.int64], count: int) -> Mask:
+    """Positions in any order, repeats allowed → mask."""
+    mask = empty(count)
+    np.bitwise_or.at(mask, positions >> 6, np.uint64(1) << (positions & 63).astype(np.uint64))
+    return mask
+
+
+def to_positions(mask: Mask, count: int) -> npt.NDArray[np.int64]:
+    """Mask → ascending positions."""
+    return np.flatnonzero(to_bools(mask, count))
+
+
+def complement(mask: Mask, count: int) -> Mask:
+    """What is not in the set."""
+    flipped = ~mask
+    if count % 64:
+        flipped[-1] &= np.uint64((1 << count % 64) - 1)
+    return flipped
+
+
+def size(mask: Mask) -> int:
+    """How many positions are in the set."""
+    return int(np.bitwise_count(mask).sum())
+
+
+def contains(mask: Mask, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Which of the positions are in the set."""
+    bits = mask[positions >> 6] >> (positions & 63).astype(np.uint64)
+    return np.asarray(bits & np.uint64(1), np.bool_)

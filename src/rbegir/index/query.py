@@ -1,0 +1,173 @@
+"""A search, from its arguments to hits: check, filter, scan, look up.
+
+The scan sees only codes and masks. Ids, texts and attributes are read for the hits alone, by position, so
+they cost the same for a thousand keywords as for a hundred million.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rbegir.codes.planes import Codes
+from rbegir.codes.score import QUERY_LIMIT, cosine, norm_squared
+from rbegir.errors import InputError, MismatchError
+from rbegir.index.backends import open_backend
+from rbegir.index.filter import Filter
+from rbegir.index.manifest import Manifest
+from rbegir.index.rows import check_ids
+from rbegir.index.snapshot import Snapshot
+from rbegir.search.backend import Candidates
+from rbegir.search.hits import Hits
+
+MODES = ("exact", "paper")
+
+
+@dataclass(frozen=True)
+class Query:
+    """What is asked, apart from the codes."""
+
+    k: int
+    where: str | pc.Expression | None = None
+    allow: pa.Array | None = None
+    deny: pa.Array | None = None
+    mode: str = "exact"
+    planes: int | None = None
+    candidates: int | None = None
+    measure: bool = False
+    per_thread: int = 256
+    queue: int = 1
+
+    @classmethod
+    def check(
+        cls,
+        k: Any,
+        *,
+        where: str | pc.Expression | None = None,
+        allow: Any = None,
+        deny: Any = None,
+        mode: str = "exact",
+        planes: int | None = None,
+        candidates: int | None = None,
+        measure: bool = False,
+        per_thread: int = 256,
+        queue: int = 1,
+    ) -> Query:
+        """The same, or an error that names the argument."""
+        numbers = {
+            "k": k,
+            "per_thread": per_thread,
+            "queue": queue,
+            "planes": planes,
+            "candidates": candidates,
+        }
+        for name, value in numbers.items():
+            if value is None and name in ("planes", "candidates"):
+                continue
+            if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
+                raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
+        if mode not in MODES:
+            raise InputError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
+        if mode == "paper" and planes is not None:
+            raise InputError("planes and mode='paper' cannot be combined", hint="leave one of them out")
+        return cls(
+            int(k),
+            where,
+            None if allow is None else check_ids(allow, "allow"),
+            None if deny is None else check_ids(deny, "deny"),
+            mode,
+            planes,
+            candidates,
+            measure,
+            per_thread,
+            queue,
+        )
+
+
+class Searcher:
+    """Answers queries over any snapshot of one index on one device."""
+
+    def __init__(self, device: str, n: int, planes: int, threads: int | None) -> None:
+        self._backend = open_backend(device, n, planes, threads)
+
+    def search(self, snapshot: Snapshot, queries: Codes | npt.NDArray[Any], query: Query) -> Hits:
+        values = _query_values(queries, snapshot.manifest)  # [Q, n] int16
+        where = None if query.where is None else Filter(query.where, snapshot.types())
+        numbers, partitions = snapshot.candidates(where, query.allow, query.deny)
+        certificate = recall = None
+        if not len(values) or not partitions:
+            nothing = np.zeros((len(values), 0), np.int64)
+            found = Candidates(nothing, nothing)
+        elif query.mode == "paper":
+            found, certificate = self._backend.search_paper(
+                partitions, values, query.k, per_thread=query.per_thread, queue=query.queue
+            )
+        elif query.planes is not None:
+            found, recall, _ = self._backend.search_progressive(
+                partitions,
+                values,
+                query.k,
+                planes=query.planes,
+                candidates=query.candidates,
+                measure=query.measure,
+            )
+        else:
+            found = self._backend.search(partitions, values, query.k)
+        place = snapshot.place(numbers, found.positions.ravel())
+        shape = found.positions.shape  # [Q, k]
+        columns = {name: snapshot.column(name, place) for name in snapshot.manifest.columns}
+        return Hits(
+            ids=snapshot.ids(place).reshape(shape),
+            scores=cosine(found.keys, norm_squared(values)),
+            texts=snapshot.column("text", place).reshape(shape),
+            keys=found.keys,
+            rows=snapshot.rows(place).reshape(shape),
+            attributes=_attributes(columns, shape),
+            certificate=certificate,
+            recall=recall,
+        )
+
+
+def _query_values(queries: Any, manifest: Manifest) -> npt.NDArray[np.int16]:
+    """Codes or integer vectors → int16 [Q, n]."""
+    if isinstance(queries, Codes):
+        if queries.n != manifest.n:
+            raise MismatchError(f"queries have n = {queries.n}, the index holds n = {manifest.n}")
+        if manifest.query_planes and queries.plane_count != manifest.query_planes:
+            raise MismatchError(
+                f"queries have {queries.plane_count} planes, this index is asked with {manifest.query_planes}"
+            )
+        return queries.values()
+    if not isinstance(queries, np.ndarray) or queries.dtype not in (np.int8, np.int16) or queries.ndim != 2:
+        came = (
+            f"{queries.dtype} {list(queries.shape)}"
+            if isinstance(queries, np.ndarray)
+            else type(queries).__name__
+        )
+        raise InputError(f"queries must be rbegir.Codes or an int8 or int16 array [queries, n], got {came}")
+    if queries.shape[1] != manifest.n:
+        raise MismatchError(f"queries have n = {queries.shape[1]}, the index holds n = {manifest.n}")
+    values = np.ascontiguousarray(queries, np.int16)
+    if values.size and (int(values.max()) > QUERY_LIMIT or int(values.min()) < -QUERY_LIMIT):
+        raise InputError(f"integer queries must lie within ±{QUERY_LIMIT}")
+    return values
+
+
+def _attributes(
+    columns: dict[str, npt.NDArray[Any]], shape: tuple[int, ...]
+) -> list[list[dict[str, Any]]] | None:
+    """One dict a hit, by query; None where the index has no attributes."""
+    if not columns:
+        return None
+    names = list(columns)
+    flat = [dict(zip(names, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    return (
+        [flat[start : start + shape[1]] for start in range(0, len(flat), shape[1])]
+        if flat
+        else [[]] * shape[0]
+    )

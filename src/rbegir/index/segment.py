@@ -1,0 +1,313 @@
+"""A segment: some keywords in the order of their rows, in one immutable file.
+
+    codes             what the scan reads: the packed layout of `rbegir.codes.layout`, padded to whole groups
+    rows, rows.fences int64 rows, ascending; only where they are not first_row, first_row + 1, …
+    column.0, 1, …    `id` (only where ids were given; the default id is the row), `text`, attributes
+    id.keys/order/…   from an id to its position; only where ids were given
+
+A keyword is addressed by its position 0 … count − 1 in the segment; positions never change, deletes live
+elsewhere (`deletes.py`). A segment is written from sources (other segments less what was deleted, or rows in
+memory), chunk by chunk, so that a merge needs little memory whatever the size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rbegir.codes import layout
+from rbegir.codes.planes import Codes
+from rbegir.errors import CorruptError, VersionError
+from rbegir.index import masks
+from rbegir.index.columns import Column, ColumnSpec, int64_array, int64_numpy, write_column
+from rbegir.index.format import File, FileWriter, Kind, Stamp
+from rbegir.index.keys import STRIDE, SortedKeys, keys_of, write_keys
+
+CHUNK = 1 << 16  # rows in memory at a time while a segment is written; a multiple of layout.GROUP
+MAX_ROWS = 1 << 24  # of a segment: keeps what compaction sorts in memory small, and positions in 32 bits
+
+Positions = npt.NDArray[np.int64]
+
+
+class Shape(NamedTuple):
+    """What all codes of an index have in common."""
+
+    n: int
+    planes: int
+
+
+class Table(Protocol):
+    """Keywords that can be read by position: a mapped segment, or rows in memory."""
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def has_ids(self) -> bool: ...
+    @property
+    def types(self) -> dict[str, pa.DataType]: ...  # of `text` and the attributes that are there
+    def rows(self, positions: Positions) -> npt.NDArray[np.int64]: ...
+    def ids(self, positions: Positions) -> pa.Array: ...
+    def column(self, name: str, positions: Positions) -> pa.Array: ...
+    def codes(self, positions: Positions) -> Codes: ...
+
+
+@dataclass(frozen=True)
+class Source:
+    """A table and which of its positions are alive (None: all)."""
+
+    table: Table
+    live: masks.Mask | None
+
+    @property
+    def count(self) -> int:
+        return self.table.count if self.live is None else masks.size(self.live)
+
+    def spans(self) -> Iterator[Positions]:
+        """The live positions, ascending, chunk by chunk."""
+        for start in range(0, self.table.count, CHUNK):
+            stop = min(start + CHUNK, self.table.count)
+            if self.live is None:
+                yield np.arange(start, stop)
+            else:
+                yield start + masks.to_positions(self.live[start >> 6 : -(-stop >> 6)], stop - start)
+
+
+@dataclass(frozen=True)
+class Written:
+    """What the manifest needs to know about a new segment."""
+
+    stamp: Stamp
+    count: int
+    first_row: int
+    last_row: int
+
+
+def write_segment(path: Path, sources: Sequence[Source], shape: Shape) -> Written:
+    """Write the live keywords of the sources, whose rows must ascend; durable when it returns."""
+    count = sum(source.count for source in sources)
+    assert 0 < count <= MAX_ROWS
+    ends = [source.table.rows(span[[0, -1]]) for source in sources for span in source.spans() if span.size]
+    first_row, last_row = int(ends[0][0]), int(ends[-1][1])
+    contiguous = last_row - first_row + 1 == count
+    has_ids = any(source.table.has_ids for source in sources)
+    types: dict[str, pa.DataType] = {}
+    for source in sources:
+        types.update(source.table.types)
+
+    def chunks(read: Callable[[Table, Positions], pa.Array]) -> Callable[[], Iterator[pa.Array]]:
+        return lambda: (
+            read(source.table, span) for source in sources for span in source.spans() if span.size
+        )
+
+    with FileWriter(path, Kind.SEGMENT) as writer:
+        writer.begin("codes")
+        for plane in range(shape.planes):  # the layout keeps planes apart, so each is one pass
+            read_codes = (source.table.codes(span) for source in sources for span in source.spans())
+            for codes in _regroup(read_codes):
+                writer.write(layout.pack(Codes(codes.planes[plane : plane + 1], shape.n)))
+        if not contiguous:
+            _write_rows(writer, np.concatenate([s.table.rows(span) for s in sources for span in s.spans()]))
+        specs: list[ColumnSpec] = []
+        if has_ids:
+            id_type = next(s.table.ids(np.zeros(0, np.int64)).type for s in sources if s.table.has_ids)
+            read_ids = chunks(lambda table, span: table.ids(span))
+            specs.append(write_column(writer, "column.0", "id", id_type, read_ids))
+            write_keys(writer, np.concatenate([keys_of(chunk) for chunk in read_ids()]))
+        for name, dtype in types.items():
+            read = chunks(lambda table, span, name=name, dtype=dtype: _read(table, name, dtype, span))  # type: ignore[misc]
+            specs.append(write_column(writer, f"column.{len(specs)}", name, dtype, read))
+        stamp = writer.finish(
+            {
+                "n": shape.n,
+                "planes": shape.planes,
+                "layout": layout.LAYOUT_VERSION,
+                "count": count,
+                "first_row": first_row,
+                "last_row": last_row,
+                "columns": [list(spec) for spec in specs],
+            }
+        )
+    return Written(stamp, count, first_row, last_row)
+
+
+class Segment:
+    """A mapped segment. Opening reads its directory; every other byte is checked when it is first used."""
+
+    def __init__(self, path: Path, shape: Shape, stamp: Stamp | None = None) -> None:
+        self.path = path
+        self.file = File(path, Kind.SEGMENT, stamp)
+        self.shape = shape
+        meta = self.file.meta
+        if meta.get("layout") != layout.LAYOUT_VERSION:
+            raise VersionError(
+                f"{path} holds codes in layout {meta.get('layout')!r}, "
+                f"this rbegir reads layout {layout.LAYOUT_VERSION}",
+                hint="use the version of rbegir that wrote it, or build the index again",
+            )
+        if (meta.get("n"), meta.get("planes")) != shape:
+            raise self._corrupt(f"expected codes of n = {shape.n} and {shape.planes} planes")
+        self.count = self._whole_number("count", 1, MAX_ROWS)
+        self.first_row = self._whole_number("first_row", 0, 2**62)
+        self.last_row = self._whole_number("last_row", self.first_row + self.count - 1, 2**62)
+        self._codes = self.file.section("codes")
+        if self._codes.bytes != layout.packed_bytes(self.count, *shape):
+            raise self._codes.corrupt(
+                f"has {self._codes.bytes} bytes, which does not fit {self.count} keywords"
+            )
+        self._columns = self._read_columns(meta.get("columns"))
+        self._rows: SortedKeys | None = None
+        self._row_section = None
+        if self.last_row - self.first_row + 1 != self.count:
+            self._row_section = self.file.section("rows")
+            self._rows = SortedKeys(self._row_section, self.file.section("rows.fences"), self.count, "<i8")
+        self.has_ids = "id" in self._columns
+        self._keys = SortedKeys.of_ids(self.file, self.count) if self.has_ids else None
+        self._order = self.file.section("id.order") if self.has_ids else None
+        self.filters: dict[str, masks.Mask] = {}  # what passed each recent `where`; see filter.py
+
+    @property
+    def types(self) -> dict[str, pa.DataType]:
+        return {name: column.type for name, column in self._columns.items() if name != "id"}
+
+    @property
+    def id_type(self) -> str:
+        return str(self._columns["id"].type) if self.has_ids else "int64"
+
+    def packed(self) -> npt.NDArray[np.uint8]:
+        """The codes as a backend reads them, all checked at the first call."""
+        return self._codes.view(np.uint8, self._codes.bytes)
+
+    def codes(self, positions: Positions) -> Codes:
+        return layout.unpack(self.packed(), self.count, *self.shape, positions)
+
+    def rows(self, positions: Positions) -> npt.NDArray[np.int64]:
+        if self._row_section is None:
+            return self.first_row + positions
+        self._row_section.touch(8 * positions, 8 * (positions + 1))
+        return self._row_section.unchecked("<i8", self.count)[positions]
+
+    def ids(self, positions: Positions) -> pa.Array:
+        """int64 or string ids; the rows where no ids were given."""
+        return self._columns["id"].take(positions) if self.has_ids else int64_array(self.rows(positions))
+
+    def column(self, name: str, positions: Positions) -> pa.Array:
+        """Text or an attribute at these positions; the column must be there (`types`)."""
+        return self._columns[name].take(positions)
+
+    def whole(self, name: str) -> pa.Array:
+        """A whole column, or the ids, for filters; validated at the first call."""
+        if name == "id" and not self.has_ids:
+            return int64_array(self.rows(np.arange(self.count)))
+        return self._columns[name].whole()
+
+    def find(self, ids: pa.Array) -> Positions:
+        """The position of each id, −1 where it is not here. Deleted keywords are found too."""
+        if not len(ids):
+            return np.zeros(0, np.int64)
+        if self._keys is None or self._order is None:
+            return self._find_rows(ids)
+        first, last = self._keys.find(keys_of(ids))
+        self._order.touch(4 * first, 4 * last)
+        order = self._order.unchecked("<u4", self.count)
+        found = np.full(len(ids), -1, np.int64)
+        open_runs = np.flatnonzero(first < last)  # runs longer than one are hash collisions
+        while open_runs.size:
+            positions = order[first[open_runs]].astype(np.int64)
+            if int(positions.max()) >= self.count:
+                raise self._order.corrupt("points outside the segment")
+            same = np.asarray(_equal(self.ids(positions), ids.take(int64_array(open_runs))))
+            found[open_runs[same]] = positions[same]
+            first[open_runs] += 1
+            open_runs = open_runs[~same & (first[open_runs] < last[open_runs])]
+        return found
+
+    def damage(self) -> Iterator[CorruptError]:
+        """Everything that is wrong with the file: checksums first, then whether its parts agree."""
+        bad = list(self.file.damage())
+        yield from bad
+        if not bad:
+            yield from self._disagreements()
+
+    def _find_rows(self, ids: pa.Array) -> Positions:
+        if not pa.types.is_int64(ids.type):
+            return np.full(len(ids), -1, np.int64)
+        rows = int64_numpy(ids)
+        if self._rows is None:
+            return np.where((rows >= self.first_row) & (rows <= self.last_row), rows - self.first_row, -1)
+        first, last = self._rows.find(rows)
+        return np.where(first < last, first, -1)
+
+    def _disagreements(self) -> Iterator[CorruptError]:
+        everything = np.arange(self.count)
+        try:
+            rows = self.rows(everything)
+            if rows[0] != self.first_row or rows[-1] != self.last_row or np.any(np.diff(rows) <= 0):
+                yield self._corrupt("its rows do not ascend from the first to the last")
+            for column in self._columns.values():
+                column.whole()
+            for start in range(0, self.count, CHUNK):
+                span = everything[start : start + CHUNK]
+                if not np.array_equal(self.find(self.ids(span)), span):
+                    yield self._corrupt("its ids are not found where they are")
+                    break
+        except CorruptError as error:
+            yield error
+
+    def _read_columns(self, specs: Any) -> dict[str, Column]:
+        columns: dict[str, Column] = {}
+        if not isinstance(specs, list):
+            raise self._corrupt("its columns cannot be understood")
+        for number, spec in enumerate(specs):
+            if not isinstance(spec, list) or [type(part) for part in spec] != [str, str, int, bool]:
+                raise self._corrupt("its columns cannot be understood")
+            column = Column(self.file, f"column.{number}", ColumnSpec(*spec), self.count)
+            if column.name in columns:
+                raise self._corrupt(f"column {column.name!r} is there twice")
+            columns[column.name] = column
+        return columns
+
+    def _whole_number(self, key: str, low: int, high: int) -> int:
+        value = self.file.meta.get(key)
+        if type(value) is not int or not low <= value <= high:
+            raise self._corrupt(f"its {key} cannot be {value!r}")
+        return value
+
+    def _corrupt(self, what: str) -> CorruptError:
+        return CorruptError(f"{self.path} is damaged: {what}")
+
+
+def _equal(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
+    if left.type != right.type:
+        return np.zeros(len(left), np.bool_)
+    return np.asarray(left.to_numpy(zero_copy_only=False) == right.to_numpy(zero_copy_only=False), np.bool_)
+
+
+def _read(table: Table, name: str, dtype: pa.DataType, positions: Positions) -> pa.Array:
+    return table.column(name, positions) if name in table.types else pa.nulls(len(positions), dtype)
+
+
+def _write_rows(writer: FileWriter, rows: npt.NDArray[np.int64]) -> None:
+    writer.section("rows", rows.astype("<i8", copy=False))
+    writer.section("rows.fences", rows[::STRIDE].astype("<i8"))
+
+
+def _regroup(parts: Iterator[Codes]) -> Iterator[Codes]:
+    """The same codes in pieces of whole groups (the last piece excepted), as the layout wants them."""
+    held: list[Codes] = []
+    size = 0
+    for part in parts:
+        held.append(part)
+        size += len(part)
+        if size >= CHUNK:
+            joined = Codes.concat(held)
+            whole = size // layout.GROUP * layout.GROUP
+            yield joined[:whole]
+            held, size = [joined[whole:]], size - whole
+    if size:
+        yield Codes.concat(held)

@@ -1,0 +1,103 @@
+"""Both towers and their heads: the whole trainable model.
+
+    query text   ─ conv ─ hidden ─ RBE (u rounds) or tanh ─ b_q ┐
+                                                                 ├ cos(b_q, b_k)
+    keyword text ─ conv ─ hidden ─ RBE (v rounds) or tanh ─ b_k ┘
+
+The two sides have the same shape and their own parameters; with `share_towers` conv and hidden layers exist
+once, under the name `shared`, and only the heads differ. The names in `state_dict()` are those of the
+checkpoint.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rbegir.codes.planes import Codes
+from rbegir.errors import MismatchError
+from rbegir.model.clsm import Conv, TowerBatch
+from rbegir.model.presets import FLOAT, ModelConfig
+from rbegir.model.rbe import RBE, Embedding
+from rbegir.text.tokenizer import VOCABULARY
+
+Side = Literal["query", "keyword"]
+
+
+class _Part(nn.Module):
+    """A named group of layers: the tower (conv, hidden), a head (rbe or out), or both."""
+
+    def __init__(self, config: ModelConfig, *, tower: bool, planes: int | None) -> None:
+        super().__init__()
+        if tower:
+            self.conv = Conv(VOCABULARY + config.hash_buckets, config.conv, bias=config.bias)
+            widths = (config.conv, *config.hidden)
+            self.hidden = nn.ModuleList(
+                nn.Linear(before, after, bias=config.bias) for before, after in pairwise(widths)
+            )
+        if planes == FLOAT:
+            self.out = nn.Linear(config.width, config.n, bias=config.bias)
+        elif planes is not None:
+            self.rbe = RBE(config, planes)
+
+    def features(self, batch: TowerBatch) -> Tensor:
+        f: Tensor = self.conv(batch)
+        for layer in self.hidden:
+            f = torch.tanh(layer(f))
+        return f  # [texts, m]
+
+    def head(self, f: Tensor) -> Embedding:
+        if hasattr(self, "rbe"):
+            embedding: Embedding = self.rbe(f)
+            return embedding
+        return Embedding(torch.tanh(self.out(f)), (), None)
+
+
+class TwoTower(nn.Module):
+    """The model of a configuration, with fresh parameters drawn from torch's global generator."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        own = not config.share_towers
+        self.query = _Part(config, tower=own, planes=config.query_planes)
+        self.keyword = _Part(config, tower=own, planes=config.keyword_planes)
+        if config.share_towers:
+            self.shared = _Part(config, tower=True, planes=None)
+
+    def embed(self, side: Side, batch: TowerBatch) -> Embedding:
+        """Vectors, planes and (stochastic estimator only) log probabilities of the texts of a batch."""
+        part = self.query if side == "query" else self.keyword
+        tower = self.shared if self.config.share_towers else part
+        return part.head(tower.features(batch))
+
+    @torch.no_grad()
+    def encode(self, side: Side, batch: TowerBatch) -> Codes:
+        """The packed codes of a batch; only a side made of planes has them."""
+        was_training = self.training
+        self.eval()
+        embedding = self.embed(side, batch)
+        self.train(was_training)
+        if not embedding.planes:
+            raise MismatchError(f"the {side} side of this model is a float vector, not planes")
+        signs = torch.stack(embedding.planes) > 0  # [planes, texts, n]
+        return Codes.from_signs(np.ascontiguousarray(signs.cpu().numpy()))
+
+    def table_parameters(self) -> list[nn.Parameter]:
+        """The gram tables, whose gradients are row-sparse."""
+        parts = [self.shared] if self.config.share_towers else [self.query, self.keyword]
+        return [part.conv.weight for part in parts]
+
+
+def cosine(query: Tensor, keyword: Tensor) -> Tensor:
+    """Cosine similarity in float32: [queries, n], [keywords, n] → [queries, keywords]."""
+    return unit(query) @ unit(keyword).T
+
+
+def unit(vector: Tensor) -> Tensor:
+    """Rows scaled to length 1 in float32 (without residual weights a code can be all zero: it stays 0)."""
+    return nn.functional.normalize(vector.float(), dim=-1)

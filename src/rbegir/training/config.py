@@ -1,0 +1,103 @@
+"""How a model is trained: one small frozen record, and the two recipes.
+
+`default` is tuned for recall and AUC on unseen keywords; `paper` is the published setting (10 negatives by
+cross sampling, fixed γ, no word dropout). Settings that depend on the amount of data are None until it is
+known:
+
+    batch_size   the largest power of two up to pairs / 80, from 1,024 to 16,384
+    epochs       5 up to half a million pairs, else 10
+
+More pairs a batch mean more negatives for each and fewer, better steps; too few steps learn nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal
+
+from rbegir.errors import InputError
+from rbegir.training.loss import MAX_GAMMA
+
+Precision = Literal["auto", "float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Everything besides the data and the model's shape that the result depends on."""
+
+    epochs: int | None = None
+    batch_size: int | None = None  # of all processes together
+    lr: float = 4e-3
+    table_lr: float = 1.2e-2  # of the gram tables, see optim.py
+    negatives: Literal["in_batch"] | int = "in_batch"
+    gamma: float | Literal["learned"] = "learned"
+    word_dropout: float = 0.15
+    patience: int | None = (
+        None  # epochs without a better validation AUC before stopping; None: never stop early
+    )
+    precision: Precision = "auto"
+    seed: int = 0
+    buffer_pairs: int = 4_000_000  # shuffled together, held in memory
+
+    def __post_init__(self) -> None:
+        for name, low in (
+            ("epochs", 1),
+            ("batch_size", 2),
+            ("patience", 1),
+            ("buffer_pairs", 2),
+            ("seed", 0),
+        ):
+            value = getattr(self, name)
+            optional = name in ("epochs", "batch_size", "patience")
+            if not ((optional and value is None) or (_is_int(value) and value >= low)):
+                raise InputError(f"{name} must be an integer of at least {low}, got {value!r}")
+        for name in ("lr", "table_lr"):
+            if not (_is_number(getattr(self, name)) and getattr(self, name) > 0):
+                raise InputError(f"{name} must be a positive number, got {getattr(self, name)!r}")
+        if not (_is_number(self.word_dropout) and 0 <= self.word_dropout < 1):
+            raise InputError(f"word_dropout must be a share from 0 to below 1, got {self.word_dropout!r}")
+        if self.negatives != "in_batch" and not (_is_int(self.negatives) and self.negatives >= 1):
+            raise InputError(f"negatives must be 'in_batch' or a positive integer, got {self.negatives!r}")
+        if self.gamma != "learned" and not (_is_number(self.gamma) and 0 < self.gamma <= MAX_GAMMA):
+            raise InputError(
+                f"gamma must be 'learned' or a number above 0 and at most {MAX_GAMMA:g}, got {self.gamma!r}"
+            )
+        if self.precision not in ("auto", "float32", "bfloat16"):
+            raise InputError(f"precision must be auto, float32 or bfloat16, got {self.precision!r}")
+
+    def for_pairs(self, pairs: int) -> TrainConfig:
+        """With the settings that depend on the amount of data filled in."""
+        batch = 2 ** int(math.log2(max(1024, min(16384, pairs / 80))))
+        epochs = 5 if pairs <= 500_000 else 10
+        return replace(self, batch_size=self.batch_size or batch, epochs=self.epochs or epochs)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+RECIPES: dict[str, TrainConfig] = {
+    "default": TrainConfig(),
+    "paper": TrainConfig(negatives=10, gamma=10.0, word_dropout=0.0),
+}
+
+
+def recipe(name: str, **changes: Any) -> TrainConfig:
+    """A recipe by name with some settings changed; a change to None keeps the recipe's value."""
+    if name not in RECIPES:
+        raise InputError(f"unknown recipe {name!r}", hint=f"choose one of {', '.join(RECIPES)}")
+    known = {field.name for field in fields(TrainConfig)}
+    unknown = sorted(set(changes) - known)
+    if unknown:
+        raise InputError(
+            f"unknown training settings: {', '.join(unknown)}", hint=f"known: {', '.join(sorted(known))}"
+        )
+    return replace(RECIPES[name], **{key: value for key, value in changes.items() if value is not None})

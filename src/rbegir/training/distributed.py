@@ -1,0 +1,95 @@
+"""Several processes, one batch: started by torchrun, one process a GPU (or on CPUs, with gloo).
+
+Each process takes its share of the pairs of every batch and of the distinct keywords, embeds them, and
+compares its queries with the keywords of all. The sum over processes of losses and gradients is then that of
+one process with the whole batch, because pair weights sum to 1 over all of them.
+
+    keywords   gathered with a gradient: what all losses say about a keyword comes back to its owner
+    heads      one all-reduce of all small gradients laid end to end
+    tables     one all-reduce of a dense [V, 3c] gradient each. Gathering the touched rows of each process
+               would move more from three processes on: most are the same frequent grams
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from rbegir.training.batches import Share
+
+
+def join_processes(device: torch.device) -> Share:
+    """This process's share of the work, after joining the group that torchrun describes, if there is one.
+
+    The group lives as long as the process: a second one under the same torchrun would meet the first one's
+    addresses in its store.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return Share()
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        atexit.register(dist.destroy_process_group)
+    return Share(dist.get_rank(), dist.get_world_size())
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, mine: Tensor, owned: tuple[int, ...], rank: int) -> Tensor:
+        ctx.owned, ctx.rank = owned, rank
+        padded = mine.new_zeros((max(owned), mine.shape[1]))
+        padded[: len(mine)] = mine
+        parts = [torch.empty_like(padded) for _ in owned]
+        dist.all_gather(parts, padded)
+        return torch.cat([part[:count] for part, count in zip(parts, owned, strict=True)])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        total = grad.contiguous().clone()
+        dist.all_reduce(total)
+        return torch.split(total, ctx.owned)[ctx.rank], None, None
+
+
+def gather(mine: Tensor, owned: tuple[int, ...], share: Share) -> Tensor:
+    """The rows of all processes, in order of rank; `owned` says how many each has.  [Σ owned, n]"""
+    if share.world == 1:
+        return mine
+    return _Gather.apply(mine, owned, share.rank)  # type: ignore[no-any-return, no-untyped-call]
+
+
+@torch.no_grad()
+def sum_gradients(dense: Iterable[nn.Parameter], tables: Iterable[nn.Parameter], share: Share) -> None:
+    """Replace each gradient by the sum over the processes."""
+    if share.world == 1:
+        return
+    parameters = list(dense)
+    # a process whose share is empty has no gradients: it adds zeros
+    flat = torch.cat([(p.grad if p.grad is not None else torch.zeros_like(p)).flatten() for p in parameters])
+    dist.all_reduce(flat)
+    for parameter, part in zip(parameters, torch.split(flat, [p.numel() for p in parameters]), strict=True):
+        parameter.grad = part.view_as(parameter)
+    for table in tables:
+        total = torch.zeros_like(table) if table.grad is None else table.grad.to_dense()
+        touched = torch.zeros(len(table), device=table.device)
+        if table.grad is not None:
+            touched[table.grad.coalesce().indices()[0]] = 1
+        dist.all_reduce(total)
+        dist.all_reduce(touched)
+        rows = touched.nonzero().T  # [1, touched]
+        table.grad = torch.sparse_coo_tensor(
+            rows, total[rows[0]], table.shape, is_coalesced=True, check_invariants=False
+        )
+
+
+def sum_scalar(value: Tensor, share: Share) -> Tensor:
+    """The sum of a number over the processes."""
+    if share.world > 1:
+        dist.all_reduce(value)
+    return value

@@ -1,0 +1,182 @@
+"""One training step: two towers forward, one loss, two towers backward, the update.
+
+The two sides meet in the loss alone. On a CPU each side therefore has a thread (a lane) of its own, with
+half of the cores: two barriers a step instead of one an operation, which also stands being disturbed by
+other programs. On a GPU there is one lane and the kernels queue up behind each other.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from rbegir.model.binarize import slope_at
+from rbegir.model.clsm import TowerBatch
+from rbegir.model.rbe import RBE, Embedding
+from rbegir.model.twotower import Side, TwoTower
+from rbegir.training.batches import Share, StepBatch
+from rbegir.training.config import TrainConfig
+from rbegir.training.distributed import gather, sum_gradients, sum_scalar
+from rbegir.training.loss import Baseline, Gamma, group_loss, score_function_term
+from rbegir.training.optim import RowRMS
+
+INITIAL_GAMMA = 10.0
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+def cpu_count() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+class Leaves(NamedTuple):
+    """Copies of the embeddings that gradients of the loss are collected in."""
+
+    query: Tensor
+    keyword: Tensor
+    query_log: Tensor | None  # log P of the rows, for the stochastic estimator
+    keyword_log: Tensor | None
+
+    @classmethod
+    def of(cls, query: Embedding, keyword: Embedding) -> Leaves:
+        leaf = [None if x is None else x.detach().requires_grad_() for x in (
+            query.vector, keyword.vector, query.log_prob, keyword.log_prob
+        )]  # fmt: skip
+        assert leaf[0] is not None
+        assert leaf[1] is not None
+        return cls(leaf[0], leaf[1], leaf[2], leaf[3])
+
+    def backward(self, embedding: Embedding, side: Side) -> None:
+        """Send one side's gradients on into its tower."""
+        vector, log = (self.query, self.query_log) if side == "query" else (self.keyword, self.keyword_log)
+        pairs = [(embedding.vector, vector), (embedding.log_prob, log)]
+        live = [(x, leaf.grad) for x, leaf in pairs if x is not None and leaf is not None and x.requires_grad]
+        torch.autograd.backward([x for x, _ in live], [grad for _, grad in live])
+
+
+class Engine:
+    """Model, γ, optimisers and the step on them. Everything that training changes is here."""
+
+    def __init__(self, model: TwoTower, config: TrainConfig, device: torch.device, share: Share) -> None:
+        self.model = model.to(device).train()
+        self.config, self.device, self.share = config, device, share
+        learned = config.gamma == "learned"
+        self.gamma = Gamma(INITIAL_GAMMA if config.gamma == "learned" else config.gamma, learned=learned).to(
+            device
+        )
+        distinct = share.world > 1 or not model.config.share_towers
+        self.tables = [RowRMS(table, distinct=distinct) for table in model.table_parameters()]
+        in_tables = {id(table.table) for table in self.tables}
+        self.dense = [p for p in model.parameters() if id(p) not in in_tables]
+        self.dense += [p for p in self.gamma.parameters() if p.requires_grad]
+        self.adam = torch.optim.Adam(self.dense, lr=config.lr, fused=device.type == "cuda")
+        self.baseline = Baseline()
+        self.steps = 0
+        self._heads = [module for module in model.modules() if isinstance(module, RBE)]
+        self._bfloat16 = config.precision == "bfloat16"
+        threads = max(1, cpu_count() // 2)
+        self._lanes = (
+            ThreadPoolExecutor(2, "rbegir-side", initializer=torch.set_num_threads, initargs=(threads,))
+            if device.type == "cpu"
+            else None
+        )
+
+    @property
+    def gamma_value(self) -> float:
+        return float(self.gamma().detach())
+
+    def close(self) -> None:
+        if self._lanes is not None:
+            self._lanes.shutdown()
+
+    def step(
+        self, batch: StepBatch, *, lr_scale: float, progress: float, mark: Callable[[str], None] | None = None
+    ) -> Tensor:
+        """Learn from one batch; the loss before the update, a scalar on the device.
+
+        `mark` is told the name of each part of the step as it ends, for benchmarks.
+        """
+        mark = mark or (lambda part: None)
+        self._prepare_estimators(progress)
+        query, keyword = self._both(
+            lambda: self._embed("query", batch.query), lambda: self._embed("keyword", batch.keyword)
+        )
+        mark("forward")
+        # The loss sees leaves, so that each side's backward pass is a graph of its own, for its own lane.
+        leaves = Leaves.of(query, keyword)
+        loss = self._one(lambda: self._loss(batch, leaves))
+        mark("loss")
+        self._both(lambda: leaves.backward(query, "query"), lambda: leaves.backward(keyword, "keyword"))
+        mark("backward")
+        sum_gradients(self.dense, (table.table for table in self.tables), self.share)
+        self._update(lr_scale)
+        mark("update")
+        self.steps += 1
+        return loss
+
+    def _loss(self, batch: StepBatch, leaves: Leaves) -> Tensor:
+        """Gradients into the leaves and γ; the loss over all processes."""
+        loss, losses = group_loss(
+            leaves.query,
+            gather(leaves.keyword, batch.owned, self.share),  # [distinct keywords of all processes, n]
+            self.gamma(),
+            batch.target.long(),
+            torch.stack([batch.known_rows, batch.known_columns]).long(),
+            batch.negatives.long(),
+            batch.weight,
+        )
+        total = sum_scalar(loss.detach().clone(), self.share)
+        if self.model.config.estimator == "stochastic":
+            everything = float(total)
+            baseline = self.baseline.advance(everything)
+            loss = loss + score_function_term(
+                losses - baseline, batch.weight, everything - baseline, leaves.query_log, leaves.keyword_log
+            )
+        loss.backward()  # type: ignore[no-untyped-call]
+        return total
+
+    def _prepare_estimators(self, progress: float) -> None:
+        for number, head in enumerate(self._heads):
+            head.slope = slope_at(progress)
+            if head.estimator == "stochastic":
+                seed = (
+                    (self.config.seed * 1_000_003 + self.steps) * 2 + number
+                ) * self.share.world + self.share.rank
+                head.generator = torch.Generator(self.device).manual_seed(seed % 2**63)
+
+    def _embed(self, side: Side, batch: TowerBatch) -> Embedding:
+        context: AbstractContextManager[object] = nullcontext()
+        if self._bfloat16:
+            context = torch.autocast(self.device.type, dtype=torch.bfloat16)
+        with context:
+            return self.model.embed(side, batch)
+
+    def _update(self, lr_scale: float) -> None:
+        def tables(chosen: list[RowRMS]) -> None:
+            for table in chosen:
+                table.step(self.config.table_lr * lr_scale)
+
+        for group in self.adam.param_groups:
+            group["lr"] = self.config.lr * lr_scale
+        half = (len(self.tables) + 1) // 2
+        self._both(lambda: tables(self.tables[:half]), lambda: tables(self.tables[half:]))
+        self._one(self.adam.step)
+        self.adam.zero_grad(set_to_none=True)
+
+    def _one(self, work: Callable[[], A]) -> A:
+        """Run something with a lane's number of threads."""
+        return work() if self._lanes is None else self._lanes.submit(work).result()
+
+    def _both(self, first: Callable[[], A], second: Callable[[], B]) -> tuple[A, B]:
+        """Run two things, at the same time where there are lanes."""
+        if self._lanes is None:
+            return first(), second()
+        one, two = self._lanes.submit(first), self._lanes.submit(second)
+        return one.result(), two.result()

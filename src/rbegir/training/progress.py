@@ -1,0 +1,80 @@
+"""What a person sees of a training run: a bar on stderr, and a log that TensorBoard opens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+
+class Bar:
+    """A progress bar with free text at its end; nothing at all when it is not wanted."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        self._stack = ExitStack()
+        self._progress: Any = None
+        self._task: Any = None
+        if enabled:
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.percentage:3.0f} %"),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[told]}"),
+            )
+            self._progress = Progress(*columns, console=Console(stderr=True))
+
+    def __enter__(self) -> Bar:
+        if self._progress is not None:
+            self._stack.enter_context(self._progress)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def begin(self, what: str, total: float) -> None:
+        if self._progress is not None:
+            if self._task is not None:
+                self._progress.remove_task(self._task)
+            self._task = self._progress.add_task(what, total=total, told="")
+
+    def show(self, done: float, told: str = "") -> None:
+        if self._progress is not None:
+            self._progress.update(self._task, completed=done, told=told)
+
+    def say(self, line: str) -> None:
+        """A line that stays."""
+        if self._progress is not None:
+            self._progress.console.print(line, highlight=False, markup=False)
+
+
+class Log:
+    """Numbers by step, in the format of TensorBoard; without that package one line says so."""
+
+    def __init__(self, directory: Path | None, step: int, say: Callable[[str], None]) -> None:
+        self._writer: Any = None
+        if directory is None:
+            return
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            say("tensorboard is not installed: no log is written")
+            return
+        # events that a killed run wrote after its last saved state are marked as superseded
+        self._writer = SummaryWriter(str(directory), purge_step=step or None)
+
+    def add(self, step: int, **values: float) -> None:
+        if self._writer is not None:
+            for name, value in values.items():
+                self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()

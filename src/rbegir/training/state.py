@@ -1,0 +1,140 @@
+"""Where a training run stands, in one file that is replaced atomically: what `--resume` starts from.
+
+Everything random in training is a function of (seed, epoch, step), so the state is the parameters, the
+optimisers' numbers and two counters. It is one safetensors file, its JSON part in the header's metadata:
+
+    out/resume.safetensors     written beside, flushed to disk, then renamed over the previous one
+
+A process killed at any moment leaves either the previous state or the new one. There is none before the
+first save: a run resumed then starts from the beginning, which is the same result again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rbegir.errors import CorruptError, FileError, MismatchError, VersionError
+from rbegir.training.engine import Engine
+
+NAME = "resume.safetensors"
+FORMAT, VERSION = "rbegir-training", 1
+
+
+@dataclass
+class Position:
+    """How far training has come."""
+
+    epoch: int = 0  # the one under way
+    step: int = 0  # batches of it that are done
+    loss_sum: float = 0.0  # over them
+    done: int = 0  # pairs trained on, all epochs
+    history: list[dict[str, float]] = field(default_factory=list)  # one entry a finished epoch
+    best_epoch: int | None = None
+
+
+def save(
+    out: Path, engine: Engine, position: Position, best: dict[str, Tensor] | None, identity: dict[str, Any]
+) -> None:
+    """Replace the state under `out`. `identity` is what a resumed run must have in common with this one."""
+    from safetensors.torch import save_file
+
+    tensors = {f"model.{name}": value for name, value in engine.model.state_dict().items()}
+    tensors["gamma"] = engine.gamma.log.detach()
+    for i, table in enumerate(engine.tables):
+        tensors |= {f"table.{i}.{name}": value for name, value in table.state().items()}
+    for i, parameter in enumerate(engine.dense):
+        tensors |= {f"adam.{i}.{name}": value for name, value in engine.adam.state.get(parameter, {}).items()}
+    tensors |= {f"best.{name}": value for name, value in (best or {}).items()}
+    about = {
+        "format": FORMAT,
+        "version": VERSION,
+        "identity": identity,
+        "position": vars(position),
+        "steps": engine.steps,
+        "baseline": engine.baseline.value,
+    }
+    temporary = out / f".{NAME}.partial"
+    try:
+        save_file(tensors, temporary, metadata={"state": json.dumps(about)})
+        _sync(temporary)
+        os.replace(temporary, out / NAME)
+        _sync(out)
+    except OSError as error:
+        raise FileError(f"cannot write the training state under {out}: {error.strerror or error}") from None
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def load(
+    out: Path, engine: Engine, identity: dict[str, Any]
+) -> tuple[Position, dict[str, Tensor] | None] | None:
+    """Bring the engine to the saved state → (position, best parameters so far); None if there is none."""
+    from safetensors import SafetensorError, safe_open
+
+    path = out / NAME
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="pt", device=str(engine.device)) as file:
+            about = json.loads((file.metadata() or {}).get("state", "{}"))
+            tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CorruptError(
+            f"the training state {path} cannot be read: {error}", hint="remove the directory and train again"
+        ) from None
+    if about.get("format") != FORMAT:
+        raise CorruptError(f"{path} is not a training state", hint="remove the directory and train again")
+    if about["version"] != VERSION:
+        raise VersionError(f"the training state {path} has version {about['version']}, expected {VERSION}")
+    _compare(about["identity"], identity)
+    _restore(engine, tensors)
+    engine.steps, engine.baseline.value = about["steps"], about["baseline"]
+    best = {name[5:]: value for name, value in tensors.items() if name.startswith("best.")}
+    return Position(**about["position"]), best or None
+
+
+def _compare(saved: dict[str, Any], now: dict[str, Any]) -> None:
+    now = json.loads(json.dumps(now))
+    changed = [key for key in saved.keys() | now.keys() if saved.get(key) != now.get(key)]
+    if changed:
+        told = "; ".join(f"{key} was {saved.get(key)!r}, now {now.get(key)!r}" for key in sorted(changed))
+        raise MismatchError(
+            f"the run to resume had other settings: {told}",
+            hint="repeat the settings, or train into a new directory",
+        )
+
+
+@torch.no_grad()
+def _restore(engine: Engine, tensors: dict[str, Tensor]) -> None:
+    prefix = "model."
+    engine.model.load_state_dict(
+        {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}
+    )
+    engine.gamma.log.copy_(tensors["gamma"])
+    for i, table in enumerate(engine.tables):
+        for name, value in table.state().items():
+            value.copy_(tensors[f"table.{i}.{name}"])
+    for i, parameter in enumerate(engine.dense):
+        prefix = f"adam.{i}."
+        values = {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}
+        if values:
+            engine.adam.state[parameter] = values
+
+
+def remove(out: Path) -> None:
+    """Training is complete: there is nothing to resume."""
+    for name in (NAME, f".{NAME}.partial"):
+        (out / name).unlink(missing_ok=True)

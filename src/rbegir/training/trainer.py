@@ -1,0 +1,436 @@
+"""Training from a file of clicked pairs to a checkpoint.
+
+    pairs ─ survey, hold-out ─ for each epoch: batches ─ steps ─ validation ─ … ─ the best epoch's parameters
+
+The learning rate rises over the first steps and then falls linearly to zero. The model that is kept is the
+one of the epoch with the highest validation AUC (the last one without validation). A run writes its state
+every `save_seconds` and at the ends of epochs, so that `resume=True` continues after any interruption to the
+result of an uninterrupted run; see `state.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from rbegir.errors import DeviceError, FileError, InputError
+from rbegir.model import checkpoint
+from rbegir.model.presets import ModelConfig
+from rbegir.model.presets import preset as named_preset
+from rbegir.model.twotower import TwoTower
+from rbegir.training import state
+from rbegir.training.config import TrainConfig, recipe
+from rbegir.training.data import Data, buffers
+from rbegir.training.distributed import join_processes
+from rbegir.training.engine import Engine, cpu_count
+from rbegir.training.pairs import PairStream, read_pairs
+from rbegir.training.pipeline import BatchPlan, epoch_batches, steps_in
+from rbegir.training.progress import Bar, Log
+from rbegir.training.validate import MAX_PAIRS, Validation
+
+if TYPE_CHECKING:
+    from rbegir.model.model import Model
+
+WARM_UP = 50  # steps
+SHOW_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """A trained model and how it got there."""
+
+    model: Model
+    history: list[dict[str, float]]  # epoch, loss and, with validation, log_loss and roc_auc
+    best_epoch: int
+    pairs: int  # in an epoch
+    valid_pairs: int
+    pairs_per_s: float  # of the training steps of this process's run, validation and saving left out
+    gamma: float
+    skipped: dict[str, int]  # rows of the file that were left out, by reason
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: the figures of the best epoch and of the run; None where there was no validation."""
+        best: dict[str, float] = next((e for e in self.history if e["epoch"] == self.best_epoch), {})
+        return {
+            "log_loss": best.get("log_loss"),
+            "roc_auc": best.get("roc_auc"),
+            "pairs_per_s": self.pairs_per_s,
+            "pairs": self.pairs,
+            "valid_pairs": self.valid_pairs,
+            "epochs": len(self.history),
+            "best_epoch": self.best_epoch,
+            "gamma": self.gamma,
+            "skipped": self.skipped,
+            "history": self.history,
+        }
+
+
+def train(pairs: str | Path | PairStream, **options: Any) -> Model:
+    """Learn a model from clicked pairs; the arguments are those of `run`."""
+    return run(pairs, **options).model
+
+
+def run(
+    pairs: str | Path | PairStream,
+    *,
+    preset: str = "rbe_star",
+    config: ModelConfig | None = None,
+    valid: str | Path | Literal[False] | None = None,
+    out: str | Path | None = None,
+    settings: TrainConfig | None = None,
+    device: str = "auto",
+    resume: bool = False,
+    progress: bool = False,
+    strict: bool = False,
+    query_column: str = "query",
+    keyword_column: str = "keyword",
+    weight_column: str | None = "weight",
+    save_seconds: float = 60.0,
+    **changes: Any,
+) -> TrainResult:
+    """Train and report. `changes` are fields of `TrainConfig`: epochs, batch_size, lr, negatives, gamma …
+
+    `config` replaces the preset's shape. `valid` is a file of pairs, None to hold out 2 % of the keywords by
+    a fixed hash, False for no validation. `out` is the checkpoint's directory; without it the model is only
+    returned.
+    """
+    shape = config or named_preset(preset)
+    settings = replace(settings, **changes) if settings else recipe("default", **changes)
+    chosen = resolve_device(device)
+    directory = None if out is None else Path(out)
+
+    def reader(path: str | Path) -> PairStream:
+        return read_pairs(
+            path,
+            query_column=query_column,
+            keyword_column=keyword_column,
+            weight_column=weight_column,
+            strict=strict,
+        )
+
+    if directory is not None and _is_complete(directory, resume=resume):
+        return _already_done(directory)
+    share = join_processes(chosen)
+    with Bar(enabled=progress and share.rank == 0) as bar:
+        stream = pairs if isinstance(pairs, PairStream) else reader(pairs)
+        bar.begin("reading", 1.0)
+        data = Data(
+            stream,
+            hash_buckets=shape.hash_buckets,
+            buffer_pairs=settings.buffer_pairs,
+            threads=cpu_count(),
+            hold_out=valid is None,
+            notify=bar.show,
+        )
+        if stream.skipped:
+            bar.say(str(stream.skipped))
+        _check_trainable(data)
+        validation = None
+        if valid is None:
+            assert data.held_out is not None
+            validation = _validation(data.held_out, shape, "the pairs held out for validation")
+        elif valid is not False:
+            validation = _validation(next(buffers(reader(valid), MAX_PAIRS)), shape, f"the pairs of {valid}")
+        settings = settings.for_pairs(data.pairs)
+        with torch.random.fork_rng(devices=[]), matmul_precision(chosen, settings):
+            torch.manual_seed(settings.seed)
+            engine = Engine(TwoTower(shape), settings, chosen, share)
+            try:
+                run = _Run(engine, data, validation, directory, bar, save_seconds)
+                run.start(resume=resume)
+                run.train()
+                model = run.finish(shape)
+            finally:
+                engine.close()
+    return TrainResult(
+        model=model,
+        history=run.position.history,
+        best_epoch=int(run.position.best_epoch or 0),
+        pairs=data.pairs,
+        valid_pairs=len(validation) if validation else 0,
+        pairs_per_s=run.pairs_per_s,
+        gamma=engine.gamma_value,
+        skipped=stream.skipped.to_dict(),
+    )
+
+
+class _Run:
+    """The state of one call of `run`, and its epochs."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        data: Data,
+        validation: Validation | None,
+        out: Path | None,
+        bar: Bar,
+        save_seconds: float,
+    ) -> None:
+        self.engine, self.data, self.validation, self.out, self.bar = engine, data, validation, out, bar
+        self.settings = engine.config
+        assert self.settings.batch_size is not None
+        assert self.settings.epochs is not None
+        self.epochs = self.settings.epochs
+        self.plan = BatchPlan(
+            batch_size=self.settings.batch_size,
+            seed=self.settings.seed,
+            dropout=self.settings.word_dropout,
+            negatives=0 if self.settings.negatives == "in_batch" else self.settings.negatives,
+            share=engine.share,
+            pin=engine.device.type == "cuda",
+        )
+        self.steps = sum(steps_in(size, self.plan.batch_size) for size in data.sizes)  # in an epoch
+        self.position = state.Position()
+        self.best: dict[str, Tensor] | None = (
+            None  # parameters of the best epoch unless they are the current ones
+        )
+        self.identity = {
+            "model": engine.model.config.to_dict(),
+            "training": self.settings.to_dict(),
+            "pairs": data.pairs,
+            "valid_pairs": len(validation) if validation else 0,
+        }
+        self.save_seconds = save_seconds
+        self._saved = time.monotonic()
+        self._seconds, self._pairs = 0.0, 0  # spent in and trained by the steps of this run
+
+    @property
+    def writes(self) -> bool:
+        return self.out is not None and self.engine.share.rank == 0
+
+    @property
+    def pairs_per_s(self) -> float:
+        return self._pairs / self._seconds if self._seconds else 0.0
+
+    def start(self, *, resume: bool) -> None:
+        if self.writes:
+            assert self.out is not None
+            try:
+                self.out.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise FileError(f"cannot create {self.out}: {error.strerror}") from None
+        if resume and self.out is not None and (found := state.load(self.out, self.engine, self.identity)):
+            self.position, self.best = found
+            self.bar.say(f"resuming in epoch {self.position.epoch + 1} after {self.position.step} batches")
+        self.log = Log(
+            self.out / "log" if self.writes and self.out else None, self.engine.steps, self.bar.say
+        )
+
+    def train(self) -> None:
+        position = self.position
+        while position.epoch < self.epochs and not self._out_of_patience():
+            self._epoch()
+            self._end_epoch()
+        self.log.close()
+
+    def _epoch(self) -> None:
+        engine, position = self.engine, self.position
+        total = self.steps * self.epochs
+        loss_sum = torch.tensor(position.loss_sum, dtype=torch.float64, device=engine.device)
+        self.bar.begin(f"epoch {position.epoch + 1}/{self.epochs}", self.steps)
+        began = shown = time.monotonic()
+        batches = epoch_batches(
+            self.data.chunks(),
+            self.plan,
+            position.epoch,
+            skip=position.step,
+            threads=batch_threads(engine.device),
+        )
+        for batch in batches:
+            if min(batch.owned) > 0 or sum(batch.owned) > 1:
+                loss = engine.step(
+                    batch.to(engine.device),
+                    lr_scale=lr_scale(engine.steps, total),
+                    progress=engine.steps / max(1, total),
+                )
+                loss_sum += loss
+            position.step += 1
+            position.done += batch.pairs
+            self._pairs += batch.pairs
+            now = time.monotonic()
+            if now - shown > SHOW_SECONDS:
+                shown = now
+                mean = float(loss_sum) / position.step
+                speed = (self._pairs) / (self._seconds + now - began)
+                self.bar.show(position.step, f"loss {mean:.4f}  {speed:,.0f} pairs/s")
+                self.log.add(engine.steps, loss=float(loss), pairs_per_s=speed, gamma=engine.gamma_value)
+            if self.writes and now - self._saved > self.save_seconds:
+                position.loss_sum = float(loss_sum)
+                self._seconds += time.monotonic() - began
+                self._save()
+                began = time.monotonic()
+        position.loss_sum = float(loss_sum)  # waits for the device
+        self._seconds += time.monotonic() - began
+
+    def _end_epoch(self) -> None:
+        engine, position = self.engine, self.position
+        entry = {"epoch": position.epoch + 1, "loss": position.loss_sum / max(1, position.step)}
+        if self.validation:
+            self.bar.begin("validation", 1)
+            scores = self.validation(engine.model, engine.gamma_value, engine.device)
+            entry |= {"log_loss": scores.log_loss, "roc_auc": scores.roc_auc}
+            self.log.add(engine.steps, valid_log_loss=scores.log_loss, valid_roc_auc=scores.roc_auc)
+        self.bar.say(
+            "  ".join(
+                f"{name} {value:.4f}" if name != "epoch" else f"epoch {value}"
+                for name, value in entry.items()
+            )
+        )
+        position.history.append(entry)
+        aucs = [past.get("roc_auc", 0.0) for past in position.history]
+        if position.best_epoch is None or not self.validation or entry["roc_auc"] > max(aucs[:-1]):
+            position.best_epoch, self.best = position.epoch + 1, None
+        if position.best_epoch == position.epoch + 1 and position.epoch + 1 < self.epochs and self.validation:
+            self.best = {name: value.detach().clone() for name, value in engine.model.state_dict().items()}
+        position.epoch, position.step, position.loss_sum = position.epoch + 1, 0, 0.0
+        if self.writes and time.monotonic() - self._saved > self.save_seconds / 6:
+            self._save()
+
+    def _out_of_patience(self) -> bool:
+        patience, position = self.settings.patience, self.position
+        return (
+            patience is not None
+            and position.best_epoch is not None
+            and position.epoch - position.best_epoch >= patience
+        )
+
+    def _save(self) -> None:
+        assert self.out is not None
+        state.save(self.out, self.engine, self.position, self.best, self.identity)
+        self._saved = time.monotonic()
+
+    def finish(self, shape: ModelConfig) -> Model:
+        """Write the best epoch's parameters and load them as the model that searching uses."""
+        from rbegir.model.model import Model
+
+        parameters = self.best or self.engine.model.state_dict()
+        tensors = {name: value.detach().float().cpu().numpy() for name, value in parameters.items()}
+        extra = {
+            "gamma": self.engine.gamma_value,
+            "training": {
+                **self.settings.to_dict(),
+                "pairs": self.data.pairs,
+                "history": self.position.history,
+                "best_epoch": self.position.best_epoch,
+            },
+        }
+        if self.out is None:
+            with tempfile.TemporaryDirectory() as temporary:  # the loaded model keeps its files mapped
+                checkpoint.write(temporary, shape, tensors, extra)
+                return Model.load(temporary)
+        if self.writes:
+            checkpoint.write(self.out, shape, tensors, extra)
+            state.remove(self.out)
+        if self.engine.share.world > 1:
+            torch.distributed.barrier()
+        return Model.load(self.out)
+
+
+def lr_scale(step: int, total: int) -> float:
+    """The factor of the learning rates in step 0, 1, … of `total`: a short rise, then down to zero."""
+    rise = min(WARM_UP, max(1, total // 10))
+    return min(1.0, (step + 1) / rise) * max(0.0, 1.0 - step / max(1, total))
+
+
+def resolve_device(name: str) -> torch.device:
+    """auto, cpu, cuda or cuda:N as a device that is there; under torchrun cuda is the process's own GPU."""
+    available = torch.cuda.is_available()
+    if name == "auto":
+        name = "cuda" if available else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise InputError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}") from None
+    if device.type == "cpu":
+        return device
+    if device.type != "cuda":
+        raise InputError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}")
+    if not available:
+        raise DeviceError("device cuda was asked for, but torch finds no GPU", hint="use --device cpu")
+    index = int(os.environ.get("LOCAL_RANK", "0")) if device.index is None else device.index
+    if index >= torch.cuda.device_count():
+        raise DeviceError(
+            f"device cuda:{index} was asked for, but there are {torch.cuda.device_count()} GPUs"
+        )
+    device = torch.device("cuda", index)
+    torch.cuda.set_device(device)
+    return device
+
+
+@contextmanager
+def matmul_precision(device: torch.device, settings: TrainConfig) -> Iterator[None]:
+    """TF32 products on a GPU unless float32 is asked for. Codes are exact in TF32: few bits a number."""
+    before = torch.get_float32_matmul_precision()
+    if device.type == "cuda" and settings.precision != "float32":
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def batch_threads(device: torch.device) -> int:
+    """Threads that build batches: a GPU trains faster than one thread can build."""
+    return 1 if device.type == "cpu" else max(1, min(8, cpu_count() - 2))
+
+
+def _check_trainable(data: Data) -> None:
+    """Refuse data in which there is nothing to compare."""
+    if data.pairs < 2:
+        held = data.held_out.num_rows if data.held_out is not None else 0
+        came = f"{data.pairs} pair{'' if data.pairs == 1 else 's'}" + (
+            f" and {held} held out" if held else ""
+        )
+        raise InputError(f"training needs at least 2 pairs, got {came}", hint="give more pairs")
+    if not data.varied:
+        raise InputError("training needs at least 2 different keywords, got 1", hint="give more pairs")
+
+
+def _validation(pairs: pa.Table, shape: ModelConfig, what: str) -> Validation:
+    distinct = len(pairs["keyword"].unique())
+    if distinct < 2:
+        raise InputError(
+            f"validation needs at least 2 different keywords, {what} have {distinct}",
+            hint="give more pairs, a file of validation pairs, or train without validation (--no-valid)",
+        )
+    return Validation(pairs, hash_buckets=shape.hash_buckets, threads=cpu_count())
+
+
+def _is_complete(out: Path, *, resume: bool) -> bool:
+    """Refuse a directory that is in use; whether it holds the finished result of the run to resume."""
+    if not out.exists():
+        return False
+    if not out.is_dir():
+        raise FileError(f"out must be a directory, but {out} is a file")
+    if not resume and any(out.iterdir()):
+        raise FileError(
+            f"{out} is not empty", hint="choose another directory, or continue a run with --resume"
+        )
+    return resume and (out / checkpoint.CONFIG).exists() and not (out / state.NAME).exists()
+
+
+def _already_done(out: Path) -> TrainResult:
+    from rbegir.model.model import Model
+
+    _, _, extra = checkpoint.read(out)
+    training = extra.get("training", {})
+    return TrainResult(
+        model=Model.load(out),
+        history=training.get("history", []),
+        best_epoch=training.get("best_epoch") or 0,
+        pairs=training.get("pairs", 0),
+        valid_pairs=0,
+        pairs_per_s=0.0,
+        gamma=extra.get("gamma", 0.0),
+        skipped={},
+    )

@@ -1,0 +1,229 @@
+"""`rbegir index` and `rbegir search`, as a shell sees them: stdout, stderr, exit status."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rbegir.cli import main
+from rbegir.index.store import Index
+from rbegir.model import checkpoint
+from rbegir.model.presets import ModelConfig
+from rbegir.model.shapes import tensor_shapes
+
+TEXTS = ["red running shoes", "blue running shoes", "green tea", "black tea", "cheap flights to rome"]
+
+
+class Done(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """stdout, which must be one JSON value and nothing else."""
+        return json.loads(self.out)
+
+
+def rbegir(*arguments: object) -> Done:
+    """The command in this process; any exception but the exit fails the test."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["rbegir", *map(str, arguments)])
+        patch.setenv("COLUMNS", "200")
+        with pytest.raises(SystemExit) as exit_:
+            main()
+    return Done(int(exit_.value.code or 0), out.getvalue(), err.getvalue())
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An untrained model of the smallest size: random, but it knows equal texts."""
+    path = tmp_path_factory.mktemp("cli") / "model"
+    config = ModelConfig(conv=16, hash_buckets=64)
+    rng = np.random.default_rng(3)
+    tensors = {
+        name: rng.normal(0, 0.3, shape).astype(np.float32) for name, shape in tensor_shapes(config).items()
+    }
+    for name in tensors:
+        if name.startswith("keyword."):  # one tower for both sides, so that a text finds itself
+            twin = tensors[name.replace("keyword.", "query.", 1)]
+            tensors[name] = twin[: tensors[name].shape[0]]
+    checkpoint.write(path, config, tensors)
+    return path
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("cli") / "products.parquet"
+    prices = [9.5, None, 3.0, 4.0, 49.0, 1.0, 1.0]
+    columns = {"name": [*TEXTS, None, "!!!"], "sku": [f"p{i}" for i in range(7)], "price": prices}
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+@pytest.fixture
+def built(model: Path, table: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "products.rbe"
+    names = ["--text-column", "name", "--id-column", "sku"]
+    done = rbegir("index", "build", model, table, "--out", path, *names, "--json")
+    assert done.status == 0, done.err
+    facts = done.json
+    assert facts["keywords"] == 5
+    assert facts["bytes_per_keyword"] == 16
+    assert facts["attributes"] == {"price": "double"}
+    assert facts["has_model"] is True
+    assert sum(facts["skipped"].values()) == 2
+    assert "skipped 2 of 7 rows" in done.err
+    return path
+
+
+def test_build_search_change_and_look(built: Path, tmp_path: Path) -> None:
+    done = rbegir("search", built, *TEXTS[:2], "-k", 2, "--json")
+    assert done.status == 0, done.err
+    first, second = done.json
+    assert (first["query"], second["query"]) == (TEXTS[0], TEXTS[1])
+    assert first["hits"][0] == {
+        "id": "p0", "text": TEXTS[0], "score": first["hits"][0]["score"], "attributes": {"price": 9.5},
+    }  # fmt: skip
+    assert 0.9 < first["hits"][0]["score"] <= 1.0
+    assert second["hits"][0]["id"] == "p1"
+    filtered = rbegir("search", built, TEXTS[0], "--where", "price < 5 and id != 'p3'", "--json").json
+    assert [hit["id"] for hit in filtered[0]["hits"]] == ["p2"]
+
+    more = tmp_path / "more.jsonl"
+    more.write_text('{"id": "p0", "text": "crimson shoes", "price": 1}\n{"id": "p9", "text": "white tea"}\n')
+    refused = rbegir("index", "add", built, more)
+    assert refused.status == 1
+    assert refused.err.splitlines()[-2:] == [
+        "error: id 'p0' is in the index already (1 such ids)",
+        "hint: use upsert to replace keywords",
+    ]
+    added = rbegir("index", "add", built, more, "--upsert", "--json")
+    assert (added.json["added"], added.json["keywords"]) == (2, 6)
+    assert rbegir("search", built, "crimson shoes", "-k", 1, "--json").json[0]["hits"][0]["id"] == "p0"
+
+    listed = tmp_path / "ids"
+    listed.write_text("p9\nnope\n")
+    assert rbegir("index", "delete", built, "p1", "--from", listed, "--json").json["deleted_now"] == 2
+    facts = rbegir("index", "info", built, "--json").json
+    assert (facts["keywords"], facts["deleted"]) == (4, 3)
+    assert rbegir("index", "compact", built, "--json").json["deleted"] == 0
+    assert rbegir("index", "verify", built, "--json").json == {"ok": True, "damage": []}
+
+
+def test_a_process_of_its_own(built: Path) -> None:
+    command = [
+        sys.executable,
+        "-c",
+        "from rbegir.cli import main; main()",
+        "search",
+        str(built),
+        "tea",
+        "--json",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert [hit["id"] for hit in json.loads(done.stdout)[0]["hits"]]
+    assert done.stderr == ""
+
+
+def test_for_people(built: Path) -> None:
+    shown = rbegir("search", built, TEXTS[3], "-k", 1)
+    assert shown.status == 0
+    assert TEXTS[3] in shown.out
+    assert "p3" in shown.out
+    assert "price" in shown.out
+    assert "keywords" in rbegir("index", "info", built).out
+    assert "every byte is as it was written" in rbegir("index", "verify", built).out
+
+
+@pytest.mark.parametrize("options", [["--mode", "paper"], ["--planes", "1"]])
+def test_other_ways_to_search(built: Path, options: list[str]) -> None:
+    (result,) = rbegir("search", built, TEXTS[2], "-k", 1, *options, "--json").json
+    assert result["hits"][0]["id"] == "p2"
+    key = "expected_recall" if "paper" in options else "recall"
+    assert 0 < result[key] <= 1
+    assert "recall" in rbegir("search", built, TEXTS[2], "-k", 1, *options).out
+
+
+def test_damage(built: Path) -> None:
+    segment = next(built.glob("segment-*.rbs"))
+    data = bytearray(segment.read_bytes())
+    data[100] ^= 4
+    segment.write_bytes(data)
+    done = rbegir("index", "verify", built, "--json")
+    assert done.status == 1
+    assert done.json["ok"] is False
+    assert f"{segment} is damaged: block 0" in done.json["damage"][0]
+    shown = rbegir("index", "verify", built)
+    assert shown.status == 1
+    assert f"damaged: {segment} is damaged: block 0" in shown.err
+    searched = rbegir("search", built, "tea")
+    assert searched.status == 1
+    assert searched.err.startswith(f"error: {segment} is damaged: block 0")
+    assert "hint: restore the file from a copy" in searched.err
+
+
+def test_lines_and_row_ids(model: Path, tmp_path: Path) -> None:
+    lines = tmp_path / "titles.txt"
+    lines.write_text("\n".join(TEXTS) + "\n")
+    path = tmp_path / "titles.rbe"
+    assert rbegir("index", "build", model, lines, "--out", path).status == 0
+    assert rbegir("search", path, TEXTS[4], "-k", 1, "--json").json[0]["hits"][0] | {"score": 1} == {
+        "id": 4, "score": 1, "text": TEXTS[4],
+    }  # fmt: skip
+    bad = rbegir("index", "delete", path, "4", "four")
+    assert bad.status == 1
+    assert "error: the ids of this index are whole numbers" in bad.err
+    assert rbegir("index", "delete", path, "4", "--json").json["keywords"] == 4
+    again = rbegir("index", "build", model, lines, "--out", path)
+    assert again.status == 1
+    assert again.err.splitlines()[-2] == f"error: {path} exists already"
+    assert (
+        rbegir("index", "build", model, lines, "--out", path, "--overwrite", "--json").json["keywords"] == 5
+    )
+
+
+def test_errors_are_one_line_and_a_hint(built: Path, tmp_path: Path) -> None:
+    for arguments, message, hint in [
+        (["search", tmp_path / "no", "x"], "there is no such directory", "create one with"),
+        (["search", built, "x", "-k", "0"], "k must be a whole number of at least 1, got 0", ""),
+        (
+            ["search", built, "x", "--where", "cost < 3"],
+            "there is no column 'cost'",
+            "the columns are: id, price, text",
+        ),
+        (["search", built, "x", "--device", "cuda"], "device 'cuda' is not available", "use device='cpu'"),
+        (["search", built, "x", "--mode", "fast"], "mode must be one of exact, paper", ""),
+        (["search", built, "???"], "", ""),
+        (["index", "delete", built], "there are no ids to delete", "--from FILE"),
+        (["index", "delete", built, "--from", tmp_path / "no"], "cannot read", ""),
+        (["index", "verify", tmp_path], "it has no MANIFEST", "create one with"),
+    ]:
+        done = rbegir(*arguments)
+        assert done.status == 1
+        assert done.out == ""
+        assert done.err.startswith("error: ")
+        assert message in done.err
+        assert hint in done.err
+        assert len(done.err.splitlines()) <= 2
+
+
+def test_a_locked_index_says_who_holds_it(built: Path) -> None:
+    with Index.open(built) as index:
+        index.delete(["p0"])
+        done = rbegir("index", "compact", built)
+        assert done.status == 1
+        assert f"is being written by process {os.getpid()}" in done.err
+        assert rbegir("search", built, "tea", "--json").status == 0

@@ -1,0 +1,66 @@
+"""Tri-letter cosine against counting grams in plain Python."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from rbegir.evaluate import baselines
+from rbegir.evaluate.baselines import TriletterCosine, gram_vectors
+from rbegir.evaluate.groups import sample_groups
+
+TEXTS = [
+    "cheap flights", "cheap cheap flights", "flight", "a", "a a a", "ab", "banana", "bananas nanana",
+    "1984", "nineteen eighty four", "straße", "москва", "moskva", "北京", "new york", "york new", "yorkshire",
+]  # fmt: skip
+
+
+def grams(text: str) -> Counter[str]:
+    words = re.findall(r"\w+", text.casefold())
+    return Counter(f"#{word}#"[i : i + 3] for word in words for i in range(len(word)))
+
+
+def cosine(one: str, two: str) -> float:
+    a, b = grams(one), grams(two)
+    dot = sum(a[g] * b[g] for g in a)
+    return dot / math.sqrt(sum(v * v for v in a.values()) * sum(v * v for v in b.values()))
+
+
+def test_vectors_are_gram_counts() -> None:
+    vectors = gram_vectors(TEXTS).toarray()
+    similar = vectors @ vectors.T
+    for i, one in enumerate(TEXTS):
+        for j, two in enumerate(TEXTS):
+            assert similar[i, j] == pytest.approx(cosine(one, two), abs=1e-6), (one, two)
+
+
+def test_scores_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(baselines, "_ROWS", 7)
+    pairs = pa.table({"query": TEXTS[:-1], "keyword": TEXTS[1:]})
+    groups = sample_groups(pairs, negatives=3)
+    done: list[float] = []
+    scores = TriletterCosine().score(groups, done.append)
+    for row, query in enumerate(groups.query):
+        for column, keyword in enumerate(groups.keyword[row]):
+            expected = cosine(groups.queries[int(query)].as_py(), groups.keywords[int(keyword)].as_py())
+            assert scores[row, column] == pytest.approx(expected, abs=1e-6)
+    assert done[-1] == 1.0
+
+
+@pytest.mark.parametrize("k", [1, 5, 100])
+def test_search_is_the_sorted_cosine(monkeypatch: pytest.MonkeyPatch, k: int) -> None:
+    monkeypatch.setattr(baselines, "BLOCK", 5)
+    monkeypatch.setattr(baselines, "QUERY_BLOCK", 2)
+    queries = pa.array(["flights", "new yorks", "bananas", "moskva 1984"])
+    found = TriletterCosine().search(queries, pa.array(TEXTS), k, lambda _: None)
+    assert found.shape == (4, min(k, len(TEXTS)))
+    for row, query in enumerate(queries.to_pylist()):
+        exact = np.array([cosine(query, text) for text in TEXTS])
+        order = np.argsort(-np.round(exact, 6), kind="stable")[:k]
+        assert np.allclose(exact[found[row]], exact[order], atol=1e-6)
+        assert sorted(set(found[row].tolist())) == sorted(found[row].tolist())

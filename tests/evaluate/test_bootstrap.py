@@ -1,0 +1,68 @@
+"""Replicates are weights: a weighted statistic must equal the statistic of the repeated rows."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rbegir.evaluate.bootstrap import Measure, measure, replicates, weighted_auc, weighted_mean
+from rbegir.evaluate.metrics import roc_auc
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.data())
+def test_weights_are_repetitions(data: st.DataObject) -> None:
+    rows = data.draw(st.integers(1, 40))
+    queries = data.draw(st.integers(1, 6))
+    seed = data.draw(st.integers(0, 2**32 - 1))
+    rng = np.random.default_rng(seed)
+    query = rng.integers(0, queries, rows)
+    scores = np.round(rng.normal(size=rows), 1).astype(np.float32)  # with ties
+    positive = rng.random(rows) < 0.5
+    weights = rng.integers(0, 4, queries).astype(np.float64)
+    again = np.repeat(np.arange(rows), weights[query].astype(int))  # the rows as they would be drawn
+    value = weighted_auc(positive, scores, query)(weights)
+    if positive[again].any() and not positive[again].all():
+        assert value == pytest.approx(roc_auc(positive[again], scores[again]), abs=1e-12)
+    else:
+        assert math.isnan(value)
+    if len(again):
+        mean = weighted_mean(scores.astype(np.float64), query)(weights)
+        assert mean == pytest.approx(float(scores[again].astype(np.float64).mean()), abs=1e-12)
+
+
+def test_replicates_draw_as_many_queries_as_there_are() -> None:
+    drawn = list(replicates(65, 30, seed=3))
+    assert len(drawn) == 30
+    assert all(weights.sum() == 65 and len(weights) == 65 for weights in drawn)
+    assert all(np.array_equal(a, b) for a, b in zip(drawn, replicates(65, 30, seed=3), strict=True))
+    assert not np.array_equal(drawn[0], next(replicates(65, 30, seed=4)))
+
+
+def test_interval_of_a_mean_is_about_two_standard_errors(rng: np.random.Generator) -> None:
+    values = (rng.random(2000) < 0.3).astype(np.float64)
+    found = measure(float(values.mean()), weighted_mean(values, np.arange(2000)), 2000, count=1000, seed=0)
+    error = math.sqrt(values.mean() * (1 - values.mean()) / 2000)
+    assert found.low == pytest.approx(values.mean() - 1.96 * error, abs=error / 4)
+    assert found.high == pytest.approx(values.mean() + 1.96 * error, abs=error / 4)
+
+
+def test_rows_of_one_query_go_together(rng: np.random.Generator) -> None:
+    """Ten copies of each row are no new evidence when they belong to the same query."""
+    values = rng.normal(size=200)
+    alone = measure(0, weighted_mean(values, np.arange(200)), 200, count=400, seed=0)
+    copied = measure(
+        0, weighted_mean(np.repeat(values, 10), np.repeat(np.arange(200), 10)), 200, count=400, seed=0
+    )
+    assert copied.interval == pytest.approx(alone.interval)
+
+
+def test_no_interval() -> None:
+    statistic = weighted_mean(np.ones(1), np.zeros(1, dtype=np.int64))
+    assert measure(0.5, statistic, 1, count=100, seed=0) == Measure(0.5)
+    assert measure(0.5, statistic, 5, count=0, seed=0).interval is None
+    assert measure(0.5, lambda _: math.nan, 5, count=10, seed=0) == Measure(0.5)

@@ -1,0 +1,150 @@
+"""Streaming builds: bounded, complete, and nothing visible before the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from rbegir.errors import FileError, InputError, LockedError
+from rbegir.index import format as file_format
+from rbegir.index import segment
+from rbegir.index.build import fill
+from rbegir.index.store import Index
+from tests.index.fakes import HashEncoder
+
+ENCODER = HashEncoder()
+
+
+def _batches(sizes: list[int]) -> Iterator[pa.RecordBatch]:
+    start = 0
+    for size in sizes:
+        numbers = range(start, start + size)
+        prices = pa.array([float("nan") if i % 5 == 0 else i / 2 for i in numbers], pa.float64())
+        yield pa.RecordBatch.from_arrays(
+            [pa.array([f"t{i}" for i in numbers]), pa.array([f"k{i}" for i in numbers]), prices],
+            names=["text", "id", "price"],
+        )
+        start += size
+
+
+@pytest.mark.parametrize("segment_rows", [1, 7, 64, 1000])
+def test_all_rows_arrive(tmp_path: Path, segment_rows: int) -> None:
+    with Index.build(
+        tmp_path / "x.rbe", ENCODER, _batches([3, 0, 20, 1, 40]), segment_rows=segment_rows
+    ) as index:
+        assert len(index) == 64
+        records = index.get([f"k{i}" for i in range(64)])
+        assert [record["text"] for record in records if record] == [f"t{i}" for i in range(64)]
+        assert [record["price"] for record in records if record] == [
+            None if i % 5 == 0 else i / 2 for i in range(64)
+        ]
+        index.verify()
+        index.add(["more"], ["more"])  # the writer is ours
+    assert os.listdir(tmp_path) == ["x.rbe"]
+
+
+def test_a_build_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield from _batches([10])
+        raise RuntimeError("the source broke")
+
+    with pytest.raises(RuntimeError, match="the source broke"):
+        Index.build(tmp_path / "x.rbe", ENCODER, broken(), segment_rows=4)
+    with pytest.raises(InputError, match="id 'k0' is in the index already"):
+        Index.build(tmp_path / "x.rbe", ENCODER, [*_batches([5]), *_batches([5])], segment_rows=5)
+    with pytest.raises(InputError, match="batches must have a column 'text', got word"):
+        Index.build(tmp_path / "x.rbe", ENCODER, [pa.record_batch({"word": ["a"]})])
+    with pytest.raises(InputError, match="segment_rows must be at least 1, got 0"):
+        Index.build(tmp_path / "x.rbe", ENCODER, _batches([5]), segment_rows=0)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_build_does_not_touch_what_is_there(tmp_path: Path) -> None:
+    Index.build(tmp_path / "x.rbe", ENCODER, _batches([5])).close()
+    with pytest.raises(FileError, match=r"x\.rbe exists already"):
+        Index.build(tmp_path / "x.rbe", ENCODER, _batches([6]))
+    with pytest.raises(RuntimeError, match="stop"):
+        Index.build(tmp_path / "x.rbe", ENCODER, _stopping(), overwrite=True)
+    assert len(Index.open(tmp_path / "x.rbe")) == 5
+    with Index.build(tmp_path / "x.rbe", ENCODER, _batches([6]), overwrite=True) as index:
+        assert len(index) == 6
+        with pytest.raises(LockedError):
+            Index.build(tmp_path / "x.rbe", ENCODER, _batches([7]), overwrite=True)
+    assert os.listdir(tmp_path) == ["x.rbe"]
+
+
+def _stopping() -> Iterator[pa.RecordBatch]:
+    yield from _batches([3])
+    raise RuntimeError("stop")
+
+
+def test_a_killed_build_leaves_nothing_visible_and_is_tidied_up(tmp_path: Path) -> None:
+    script = """
+import os, sys
+from rbegir.index.store import Index
+from tests.index.fakes import HashEncoder
+from tests.index.test_build import _batches
+def batches():
+    yield from _batches([100, 100])
+    print("half-way", flush=True)
+    sys.stdin.read()
+Index.build(sys.argv[1], HashEncoder(), batches(), segment_rows=50)
+"""
+    command = [sys.executable, "-c", script, str(tmp_path / "x.rbe")]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"half-way\n"
+    with Index.build(tmp_path / "y.rbe", ENCODER, _batches([1])):
+        pass  # another build in the same place leaves it alone
+    left = {name for name in os.listdir(tmp_path) if name != "y.rbe"}
+    assert left == {f".x.rbe.new-{child.pid}"}
+    with Index.build(tmp_path / "x.rbe", ENCODER, _batches([2])):
+        pass  # and so does one of the same name, while it lives
+    assert left < set(os.listdir(tmp_path))
+    child.send_signal(signal.SIGKILL)
+    child.communicate()
+    with Index.build(tmp_path / "x.rbe", ENCODER, _batches([3]), overwrite=True) as index:
+        assert len(index) == 3
+    assert sorted(os.listdir(tmp_path)) == ["x.rbe", "y.rbe"]
+
+
+def test_adding_from_a_stream(tmp_path: Path) -> None:
+    with Index.build(tmp_path / "x.rbe", ENCODER, _batches([5])) as index:
+        with pytest.raises(InputError, match="id 'k0' is in the index already"):
+            fill(index, _batches([8]))
+        assert fill(index, _batches([8]), 3, upsert=True) == 8
+        assert len(index) == 8
+
+
+def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten times the rows, merges included, do not take ten times the memory."""
+    monkeypatch.setattr(segment, "CHUNK", 1024)
+    monkeypatch.setattr(file_format, "BUFFER", 16 * file_format.BLOCK)
+
+    class Zeros(HashEncoder):
+        def _encode(self, texts: list[str], planes: int) -> object:  # type: ignore[override]
+            from rbegir.codes.planes import Codes
+
+            return Codes(np.zeros((planes, len(texts), 1), np.uint64), 64)
+
+    def batches(count: int) -> Iterator[pa.RecordBatch]:
+        for _ in range(count):
+            yield pa.record_batch({"text": ["some text"] * 1000})
+
+    peaks: list[int] = []
+    for count in (8, 80):
+        arrow = pa.total_allocated_bytes()
+        tracemalloc.start()
+        Index.build(tmp_path / f"{count}.rbe", Zeros(), batches(count), segment_rows=4000).close()
+        peaks.append(tracemalloc.get_traced_memory()[1] + pa.total_allocated_bytes() - arrow)
+        tracemalloc.stop()
+    assert peaks[1] < 2 * peaks[0]

@@ -1,0 +1,227 @@
+"""The textual filter against an interpreter of its own, and the places its errors point at."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rbegir.errors import FilterError
+from rbegir.index.store import Index
+from rbegir.index.where import MAX_LENGTH, parse
+from tests.index.fakes import HashEncoder
+
+DAY = datetime.date(2024, 5, 17)
+ROWS: list[dict[str, Any]] = [
+    {
+        "small": None if i % 5 == 0 else i % 7 - 3,
+        "big": None if i % 11 == 0 else 2**64 - 1 - i,
+        "real": None if i % 4 == 0 else (i % 9 - 4) / 2,
+        "word": None if i % 6 == 0 else ["a", "b", "it's", "Ü"][i % 4],
+        "flag": None if i % 3 == 0 else i % 2 == 0,
+        "day": None if i % 8 == 0 else DAY + datetime.timedelta(days=i % 5),
+        'odd "name"': i,
+    }
+    for i in range(97)
+]
+SCHEMA = pa.schema(
+    [
+        ("small", pa.int8()),
+        ("big", pa.uint64()),
+        ("real", pa.float32()),
+        ("word", pa.string()),
+        ("flag", pa.bool_()),
+        ("day", pa.date32()),
+        ('odd "name"', pa.int64()),
+    ]
+)
+TYPES = {"id": pa.int64(), "text": pa.string(), **dict(zip(SCHEMA.names, SCHEMA.types, strict=True))}
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    """The rows above in several segments, the first of which lacks some of the columns."""
+    made = Index.create(tmp_path_factory.mktemp("where") / "x.rbe", HashEncoder())
+    table = pa.Table.from_pylist(ROWS, SCHEMA)
+    made.add([f"t{i}" for i in range(len(ROWS))], attributes=table)
+    return made
+
+
+def _passing(index: Index, where: Any) -> list[int]:
+    return sorted(index.search("anything", k=1000, where=where).ids[0].tolist())
+
+
+Truth = bool | None
+Expression = tuple[str, Callable[[dict[str, Any]], Truth]]  # text, and what it means for a row
+OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "=": lambda a, b: a == b,
+    "==": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+    "<>": lambda a, b: a != b,
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+}
+LITERALS: dict[str, list[tuple[str, Any]]] = {
+    "small": [("0", 0), ("-2", -2), ("+3", 3), ("1.5", 1.5), ("1e3", 1000.0), ("999", 999), ("1e30", 1e30)],
+    "big": [("18446744073709551610", 2**64 - 6), ("0", 0), ("-1", -1), ("-0.5", -0.5), ("1e30", 1e30)],
+    "real": [("0", 0), (".5", 0.5), ("-1.5e0", -1.5), ("2.", 2.0)],
+    "word": [("'a'", "a"), ("'it''s'", "it's"), ("''", ""), ("'Ü'", "Ü")],
+    "flag": [("true", True), ("FALSE", False)],
+    "day": [
+        ("'2024-05-18'", DAY + datetime.timedelta(days=1)),
+        ("'1999-12-31'", datetime.date(1999, 12, 31)),
+    ],
+}
+
+
+@st.composite
+def comparisons(draw: st.DrawFn) -> Expression:
+    name = draw(st.sampled_from(sorted(LITERALS)))
+    shape = draw(st.sampled_from(["op", "turned", "in", "not in", "null", "not null", "bare"]))
+    if shape == "bare":
+        return "flag", lambda row: row["flag"]
+    if shape in ("null", "not null"):
+        wanted = shape == "null"
+        return f"{name} is {shape}", lambda row: (row[name] is None) == wanted
+    if shape in ("in", "not in"):
+        options = draw(st.lists(st.sampled_from(LITERALS[name]), min_size=1, max_size=4))
+        values = [value for _, value in options]
+        text = f"{name} {shape} ({', '.join(literal for literal, _ in options)})"
+        return text, lambda row: None if row[name] is None else (row[name] in values) == (shape == "in")
+    sign = draw(st.sampled_from(sorted(OPERATORS)))
+    literal, value = draw(st.sampled_from(LITERALS[name]))
+    compare = OPERATORS[sign]
+    if shape == "turned":
+        return (
+            f"{literal} {sign} {name}",
+            lambda row: None if row[name] is None else compare(value, row[name]),
+        )
+    return f"{name}{sign}{literal}", lambda row: None if row[name] is None else compare(row[name], value)
+
+
+def _both(kind: str, left: Expression, right: Expression) -> Expression:
+    decisive = kind == "or"
+
+    def meaning(row: dict[str, Any]) -> Truth:
+        truths = (left[1](row), right[1](row))
+        if decisive in truths:
+            return decisive
+        return None if None in truths else not decisive
+
+    return f"({left[0]}) {kind} ({right[0]})", meaning
+
+
+def _negated(inner: Expression) -> Expression:
+    def meaning(row: dict[str, Any]) -> Truth:
+        truth = inner[1](row)
+        return None if truth is None else not truth
+
+    return f"NOT ({inner[0]})", meaning
+
+
+filters = st.recursive(
+    comparisons(),
+    lambda inner: st.one_of(
+        st.builds(_both, st.sampled_from(["and", "or"]), inner, inner), st.builds(_negated, inner)
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(expression=filters)
+def test_it_means_what_it_says(index: Index, expression: Expression) -> None:
+    text, meaning = expression
+    assert _passing(index, text) == [i for i, row in enumerate(ROWS) if meaning(row) is True]
+
+
+def test_and_binds_tighter_than_or(index: Index) -> None:
+    wanted = [
+        i for i, row in enumerate(ROWS) if row["flag"] is True or (row["word"] == "a" and row["small"] == 1)
+    ]
+    assert _passing(index, "flag or word = 'a' and small = 1") == wanted
+
+
+def test_columns_of_every_segment(index: Index) -> None:
+    assert _passing(index, "id in (3, 5) or text = 't7'") == [3, 5, 7]
+    assert _passing(index, '"odd ""name""" < 3') == [0, 1, 2]
+    assert _passing(index, 'small = "odd ""name"""') == [i for i, r in enumerate(ROWS) if r["small"] == i]
+
+
+def test_arrow_expressions(index: Index) -> None:
+    wanted = [i for i, row in enumerate(ROWS) if row["small"] is not None and row["small"] > 1]
+    assert _passing(index, pc.field("small") > 1) == wanted
+    assert _passing(index, pc.scalar(True)) == list(range(len(ROWS)))
+    with pytest.raises(FilterError, match=r"where cannot be evaluated: No match for FieldRef.Name\(nope\)"):
+        _passing(index, pc.field("nope") > 1)
+    with pytest.raises(FilterError, match="where must be true or false for a keyword, but it gives int8"):
+        _passing(index, pc.field("small"))
+    with pytest.raises(FilterError, match="where must be a text or a pyarrow expression, got int"):
+        _passing(index, 5)
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "place"),
+    [
+        ("", "there is nothing in it", 1),
+        ("   ", "there is nothing in it", 1),
+        ("small <", "expected a column or a value, found the end", 8),
+        ("small < 3 4", "expected and, or, or the end, found 4", 11),
+        ("(small < 3", "expected ), found the end", 11),
+        ("nope = 3", "there is no column 'nope'", 1),
+        ("small", "expected a comparison, found the end", 6),
+        ("3 < 4", "one side of a comparison must be a column", 1),
+        ("word = 'open", "a text without its closing quote", 8),
+        ("small < 3; drop", "';' is not understood", 10),
+        ("small = null", "nothing equals null", 9),
+        ("small is 3", "expected null, found 3", 10),
+        ("small in 3", "expected (, found 3", 10),
+        ("small in ()", "expected a column or a value, found ')'", 11),
+        ("small not 3", "expected in, found 3", 11),
+        ("small = 'a'", "small is int8, which does not compare with 'a'", 9),
+        ("word = 3", "word is string, which does not compare with 3", 8),
+        ("flag = 1", "flag is bool, which does not compare with 1", 8),
+        ("day < 'tomorrow'", "day is date32[day], which 'tomorrow' is not", 7),
+        ("small < 18446744073709551616", "18446744073709551616 is too large a number", 9),
+        ("small < 1e999", "1e999 is too large a number", 9),
+        ("small = word", "small (int8) and word (string) cannot be compared", 7),
+        ("not " * 65 + "flag", "it is nested more than 64 deep", 257),
+        ("__import__('os')", "there is no column '__import__'", 1),
+    ],
+)
+def test_errors_point_at_the_place(text: str, message: str, place: int) -> None:
+    with pytest.raises(FilterError) as caught:
+        parse(text, TYPES)
+    assert caught.value.message.startswith(f"where cannot be understood at character {place}: {message}: ")
+    assert "⟨here⟩" in caught.value.message
+    assert caught.value.hint
+
+
+def test_too_long_a_filter() -> None:
+    with pytest.raises(FilterError, match=f"at most {MAX_LENGTH} are read"):
+        parse("flag and " * (MAX_LENGTH // 9 + 1) + "flag", TYPES)
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=st.text(alphabet="ab'\"()<>=!,. 019-+eflaginotru sml\n\t\0é", max_size=40))
+def test_any_text_is_a_filter_or_an_error(text: str) -> None:
+    with contextlib.suppress(FilterError):
+        assert isinstance(parse(text, TYPES), pc.Expression)
+
+
+def test_masks_are_kept_and_not_mixed_up(tmp_path: Path) -> None:
+    with Index.create(tmp_path / "x.rbe", HashEncoder()) as index:
+        index.add([f"t{i}" for i in range(50)], attributes={"price": list(range(50))})
+        for _ in range(2):
+            for limit in range(40):
+                assert _passing(index, f"price < {limit}") == list(range(limit))

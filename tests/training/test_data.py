@@ -1,0 +1,80 @@
+"""Chunks of the shuffle buffer's size, and what is held out of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rbegir.training import data as module
+from rbegir.training.data import Data, ahead
+from rbegir.training.pairs import read_pairs
+from rbegir.training.split import VALID_SHARE, hash_position
+
+
+def of(path: Path, buffer_pairs: int = 10_000, *, hold_out: bool = True) -> Data:
+    return Data(read_pairs(path), hash_buckets=64, buffer_pairs=buffer_pairs, threads=1, hold_out=hold_out)
+
+
+def read(path: Path) -> list[tuple[str, str]]:
+    lines = path.read_text().splitlines()[1:]
+    return [(q, k) for q, k in (line.split("\t") for line in lines)]
+
+
+@pytest.mark.parametrize("buffer_pairs", [10_000, 3000, 700, 999])
+def test_held_out_keywords_are_in_no_chunk(pairs_file: Path, buffer_pairs: int) -> None:
+    data = of(pairs_file, buffer_pairs)
+    pairs = read(pairs_file)
+    held = {k for _, k in pairs if hash_position(k) < VALID_SHARE}
+    assert data.held_out is not None
+    found = set(data.held_out["keyword"].to_pylist())
+    assert found >= held
+    assert found == held or not data.in_memory  # the first of small buffers adds a few
+    held = found
+    assert data.held_out.num_rows == sum(k in held for _, k in pairs)
+    assert data.pairs == len(pairs) - data.held_out.num_rows
+    assert data.in_memory == (buffer_pairs >= 3000)
+    for _ in range(2):  # an epoch is repeatable
+        assert [len(chunk) for chunk in data.chunks()] == data.sizes
+    distinct = {k for _, k in pairs} - held
+    if data.in_memory:
+        (chunk,) = data.chunks()
+        assert len(chunk.keyword_texts.text_offsets) - 1 == len(distinct)
+        assert len(np.unique(chunk.keyword)) == len(distinct)
+
+
+def test_a_small_file_holds_out_a_few(tmp_path: Path) -> None:
+    path = tmp_path / "small.tsv"
+    path.write_text("query\tkeyword\n" + "".join(f"q{i}\tkeyword {i % 40}\n" for i in range(80)))
+    data = of(path)
+    assert data.held_out is not None
+    assert len(data.held_out["keyword"].unique()) == 8  # a fifth
+    assert data.pairs == 64
+    assert data.varied
+
+
+def test_without_holding_out(pairs_file: Path) -> None:
+    data = of(pairs_file, hold_out=False)
+    assert data.held_out is None
+    assert data.pairs == 3000
+
+
+def test_buffers_are_bounded_in_bytes(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BUFFER_BYTES", 1)
+    path = pairs_file.parent / "copy.tsv"
+    path.write_text(pairs_file.read_text())
+    assert of(path, hold_out=False).pairs == 3000
+
+
+def test_ahead_keeps_order_and_errors() -> None:
+    def items():  # type: ignore[no-untyped-def]
+        yield 1
+        yield 2
+        raise ValueError("broken")
+
+    found = []
+    with pytest.raises(ValueError, match="broken"):
+        found.extend(item for item in ahead(items()))
+    assert list(ahead(range(5))) == [0, 1, 2, 3, 4]
+    assert list(ahead([])) == []

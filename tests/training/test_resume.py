@@ -1,0 +1,151 @@
+"""`kill -9` at hard moments, then resume: the files are those of an undisturbed run, byte for byte."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from rbegir.errors import CorruptError, MismatchError, VersionError
+from rbegir.training import state
+from rbegir.training.trainer import run
+
+from .conftest import SMALL
+
+CHILD = """
+import os, signal, sys
+from pathlib import Path
+from rbegir.model import checkpoint
+from rbegir.model.presets import ModelConfig
+from rbegir.training import engine, state, trainer, validate
+
+pairs, out, where, count = sys.argv[1:]
+calls = 0
+
+def deadly(function, *, before):
+    def wrapper(*args, **kwargs):
+        global calls
+        calls += 1
+        if before and calls == int(count):
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = function(*args, **kwargs)
+        if not before and calls == int(count):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+    return wrapper
+
+owner, name, before = {
+    "before-replacing-the-state": (state.os, "replace", True),
+    "after-replacing-the-state": (state.os, "replace", False),
+    "in-a-step": (engine.Engine, "_loss", True),
+    "in-validation": (trainer.Validation, "__call__", True),
+    "between-the-files-of-the-model": (checkpoint.os, "replace", False),
+    "before-removing-the-state": (state, "remove", True),
+    "nowhere": (state, "remove", False),
+}[where]
+if where != "nowhere":
+    setattr(owner, name, deadly(getattr(owner, name), before=before))
+trainer.run(pairs, out=out, resume=True, config=ModelConfig(conv=16, hash_buckets=64), device="cpu",
+            batch_size=600, epochs=3, save_seconds=0.0)
+"""
+
+# (where, at the n-th time there); each run resumes the one before it
+MOMENTS = [
+    ("before-replacing-the-state", 1),  # nothing was saved yet
+    ("in-a-step", 4),
+    ("after-replacing-the-state", 2),
+    ("in-validation", 2),
+    ("between-the-files-of-the-model", 0),  # counted from the end, see below
+    ("before-removing-the-state", 1),
+]
+
+
+def test_killed_again_and_again(pairs_file: Path, tmp_path: Path) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    run(pairs_file, out=whole, config=SMALL, device="cpu", batch_size=600, epochs=3)
+    script = tmp_path / "child.py"
+    script.write_text(CHILD)
+
+    def child(where: str, count: int) -> int:
+        command = [sys.executable, str(script), str(pairs_file), str(broken), where, str(count)]
+        return subprocess.run(command, check=False, capture_output=True).returncode
+
+    for where, count in MOMENTS:
+        if where == "between-the-files-of-the-model":
+            # replacing: one state at the end of the last epoch, the weights, then dead before the config
+            left = json.loads(_about(broken))["position"]
+            count = (15 - left["epoch"] * 5 - left["step"]) + (3 - left["epoch"]) + 1
+        assert child(where, count) == -signal.SIGKILL, where
+        assert (broken / state.NAME).exists() == (where != "before-replacing-the-state")
+    assert child("nowhere", 0) == 0
+    assert sorted(p.name for p in broken.iterdir()) == ["config.json", "log", "model.safetensors"]
+    for name in ("model.safetensors", "config.json"):
+        assert (broken / name).read_bytes() == (whole / name).read_bytes()
+
+
+def _about(out: Path) -> str:
+    from safetensors import safe_open
+
+    with safe_open(out / state.NAME, framework="pt") as file:
+        return str(file.metadata()["state"])
+
+
+@pytest.fixture
+def interrupted(pairs_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run that failed in its second epoch."""
+    monkeypatch.setattr(state, "remove", lambda out: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        run(pairs_file, out=tmp_path / "out", **QUICK, save_seconds=0.0)
+    monkeypatch.undo()
+    return tmp_path / "out"
+
+
+QUICK = {"config": SMALL, "device": "cpu", "batch_size": 1000, "epochs": 1}
+
+
+def test_other_settings_are_refused(interrupted: Path, pairs_file: Path) -> None:
+    with pytest.raises(MismatchError, match="the run to resume had other settings: training was") as caught:
+        run(pairs_file, out=interrupted, resume=True, **{**QUICK, "epochs": 2})
+    assert "new directory" in caught.value.hint
+    with pytest.raises(MismatchError, match="the run to resume had other settings: model was"):
+        run(pairs_file, out=interrupted, resume=True, **{**QUICK, "config": replace(SMALL, keyword_planes=3)})
+
+
+def test_damaged_state(interrupted: Path, pairs_file: Path) -> None:
+    path = interrupted / state.NAME
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(CorruptError, match=r"the training state .* cannot be read") as caught:
+        run(pairs_file, out=interrupted, resume=True, **QUICK)
+    assert caught.value.hint == "remove the directory and train again"
+    path.write_bytes(b"{}")
+    with pytest.raises(CorruptError, match="cannot be read"):
+        run(pairs_file, out=interrupted, resume=True, **QUICK)
+
+
+def test_foreign_state(interrupted: Path, pairs_file: Path) -> None:
+    from safetensors.torch import save_file
+
+    path = interrupted / state.NAME
+    save_file({"x": torch.zeros(1)}, path)
+    with pytest.raises(CorruptError, match="is not a training state"):
+        run(pairs_file, out=interrupted, resume=True, **QUICK)
+    save_file(
+        {"x": torch.zeros(1)}, path, metadata={"state": json.dumps({"format": state.FORMAT, "version": 99})}
+    )
+    with pytest.raises(VersionError, match="has version 99, expected 1"):
+        run(pairs_file, out=interrupted, resume=True, **QUICK)
+
+
+def test_resuming_a_finished_run_returns_it(pairs_file: Path, tmp_path: Path) -> None:
+    first = run(pairs_file, out=tmp_path / "out", **QUICK)
+    again = run(pairs_file, out=tmp_path / "out", resume=True, **QUICK)
+    assert again.model.fingerprint == first.model.fingerprint
+    assert again.history == first.history
+    assert again.gamma == first.gamma

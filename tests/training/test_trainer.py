@@ -1,0 +1,260 @@
+"""Training end to end: it learns, repeats itself, keeps the best epoch, and refuses bad input."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+
+import rbegir
+from rbegir.errors import DeviceError, FileError, InputError
+from rbegir.model import checkpoint
+from rbegir.model.presets import ESTIMATORS, PRESETS, Estimator
+from rbegir.training import trainer
+from rbegir.training.trainer import lr_scale, resolve_device, run
+from rbegir.training.validate import roc_auc
+
+from .conftest import SMALL
+
+QUICK = {"config": SMALL, "device": "cpu", "batch_size": 200}
+
+
+def test_it_learns(pairs_file: Path, tmp_path: Path) -> None:
+    untrained = run(pairs_file, **QUICK, epochs=1, lr=1e-9, table_lr=1e-9)
+    result = run(pairs_file, **QUICK, epochs=10, out=tmp_path / "model")
+    before, after = untrained.to_dict(), result.to_dict()
+    assert after["roc_auc"] > max(0.9, before["roc_auc"] + 0.1)
+    assert after["log_loss"] < before["log_loss"] - 0.3
+    losses = [entry["loss"] for entry in result.history]
+    assert losses == sorted(losses, reverse=True)
+    assert result.pairs + result.valid_pairs == 3000
+    assert result.pairs_per_s > 0
+
+    assert sorted(p.name for p in (tmp_path / "model").iterdir()) == [
+        "config.json",
+        "log",
+        "model.safetensors",
+    ]
+    assert any((tmp_path / "model" / "log").iterdir())
+    config, _, extra = checkpoint.read(tmp_path / "model")
+    assert config == SMALL
+    assert extra["gamma"] == result.gamma
+    assert extra["training"]["history"] == result.history
+
+
+def test_the_model_gives_the_codes_that_training_measured(pairs_file: Path, tmp_path: Path) -> None:
+    """Validation ran in torch, `Model` runs without: the figures agree to the last tie."""
+    result = run(pairs_file, **QUICK, epochs=2, valid=pairs_file)
+    from rbegir.evaluate.groups import sample_groups
+    from rbegir.evaluate.metrics import group_auc, log_loss
+    from rbegir.training.pairs import read_pairs
+
+    groups = sample_groups(read_pairs(pairs_file).read_all())
+    scores = groups.scores(
+        result.model.embed_queries(groups.queries), result.model.embed_keywords(groups.keywords)
+    )
+    figures = result.to_dict()
+    assert group_auc(scores) == pytest.approx(figures["roc_auc"], abs=2e-4)
+    assert log_loss(scores, result.gamma) == pytest.approx(figures["log_loss"], rel=1e-3)
+
+
+def test_the_same_seed_gives_the_same_weights(pairs_file: Path, tmp_path: Path) -> None:
+    prints = [run(pairs_file, **QUICK, epochs=1, seed=seed).model.fingerprint for seed in (3, 3, 4)]
+    assert prints[0] == prints[1] != prints[2]
+
+
+def test_streaming_in_small_buffers_trains_on_all_pairs(pairs_file: Path) -> None:
+    result = run(pairs_file, **QUICK, epochs=2, buffer_pairs=700)
+    assert result.pairs + result.valid_pairs == 3000
+    assert result.to_dict()["roc_auc"] > 0.65
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_trains(preset: str, pairs_file: Path) -> None:
+    config = replace(PRESETS[preset], conv=16, hash_buckets=64)
+    result = run(pairs_file, config=config, device="cpu", batch_size=500, epochs=2)
+    first, second = (entry["loss"] for entry in result.history)
+    assert second < first - 0.1
+    assert result.model.encode_queries(["some words"]).n == config.n
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_every_estimator_trains(estimator: Estimator, pairs_file: Path) -> None:
+    config = replace(SMALL, estimator=estimator)
+    result = run(pairs_file, config=config, device="cpu", batch_size=300, epochs=2)
+    assert result.history[1]["loss"] < result.history[0]["loss"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"negatives": 10},
+        {"gamma": 12.0},
+        {"precision": "bfloat16"},
+        {"config": replace(SMALL, share_towers=True, hidden=(20,))},
+        {"config": replace(SMALL, bias=False, time_varying=False, residual_weights=False)},
+    ],
+)
+def test_settings_train(options: dict[str, object], pairs_file: Path) -> None:
+    result = run(pairs_file, **{**QUICK, "epochs": 2, **options})
+    assert result.history[1]["loss"] < result.history[0]["loss"] - 0.02
+    if options.get("gamma"):
+        assert result.gamma == pytest.approx(12.0)
+
+
+def test_weights_count(tmp_path: Path) -> None:
+    """Pairs of a tiny weight are as good as absent."""
+    lines = ["query\tkeyword\tweight"]
+    for i in range(40):
+        lines.append(f"red{i}\tapple{i}\t1")
+        lines.append(f"red{i}\twrong{i}\t1e-30")
+    path = tmp_path / "weighted.tsv"
+    path.write_text("\n".join(lines) + "\n")
+    model = run(path, **{**QUICK, "batch_size": 40}, epochs=30, valid=False, word_dropout=0.0).model
+    queries = model.embed_queries([f"red{i}" for i in range(40)])
+    right = model.embed_keywords([f"apple{i}" for i in range(40)])
+    wrong = model.embed_keywords([f"wrong{i}" for i in range(40)])
+
+    def cosine(k: np.ndarray) -> np.ndarray:
+        return (queries * k).sum(1) / np.linalg.norm(queries, axis=1) / np.linalg.norm(k, axis=1)
+
+    assert (cosine(right) > cosine(wrong)).mean() > 0.95
+
+
+def test_the_best_epoch_is_kept_and_patience_stops(
+    pairs_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Figures are dictated: the second epoch is the best, then two worse ones."""
+    states = []
+
+    class Dictated(trainer.Validation):
+        def __call__(self, model, gamma, device):  # type: ignore[no-untyped-def]
+            states.append({name: value.clone() for name, value in model.state_dict().items()})
+            return scores.pop(0)
+
+    from rbegir.training.validate import Scores
+
+    scores = [Scores(1.0, auc) for auc in (0.6, 0.9, 0.8, 0.7, 0.95)]
+    monkeypatch.setattr(trainer, "Validation", Dictated)
+    result = run(pairs_file, **QUICK, epochs=5, patience=2, out=tmp_path / "model")
+    assert [entry["roc_auc"] for entry in result.history] == [0.6, 0.9, 0.8, 0.7]
+    assert result.best_epoch == 2
+    _, tensors, _ = checkpoint.read(tmp_path / "model")
+    for name, value in states[1].items():
+        assert np.array_equal(tensors[name], value.numpy())
+
+
+def test_without_validation(pairs_file: Path) -> None:
+    result = run(pairs_file, **QUICK, epochs=1, valid=False)
+    assert result.pairs == 3000
+    assert result.to_dict()["roc_auc"] is None
+    assert result.best_epoch == 1
+
+
+def test_public_name(pairs_file: Path) -> None:
+    model = rbegir.train(pairs_file, **QUICK, epochs=1)
+    assert isinstance(model, rbegir.Model)
+    json.dumps(model.config.to_dict())
+
+
+def test_learning_rate_rises_and_falls() -> None:
+    scales = [lr_scale(step, 1000) for step in range(1001)]
+    assert scales[0] == pytest.approx(1 / 50)
+    assert scales.index(max(scales)) == 49
+    assert scales[500] == pytest.approx(0.5)
+    assert scales[1000] == 0
+    assert lr_scale(0, 1) == 1
+
+
+def test_auc_is_that_of_scikit_learn() -> None:
+    rng = np.random.default_rng(0)
+    positive = rng.integers(0, 6, 50) / 4
+    negative = rng.integers(0, 5, 300) / 4
+    found = roc_auc(torch.from_numpy(positive), torch.from_numpy(negative))
+    truth = np.r_[np.ones(50), np.zeros(300)]
+    assert found == pytest.approx(roc_auc_score(truth, np.r_[positive, negative]), abs=1e-12)
+
+
+# Bad input: one sentence, a way out, nothing on disk.
+
+
+def write(path: Path, *rows: str) -> Path:
+    path.write_text("\n".join(["query\tkeyword", *rows]) + "\n")
+    return path
+
+
+def test_one_pair(tmp_path: Path) -> None:
+    path = write(tmp_path / "one.tsv", "a\tb")
+    with pytest.raises(InputError, match="training needs at least 2 pairs, got 1 pair") as caught:
+        run(path, **QUICK, out=tmp_path / "model")
+    assert caught.value.hint == "give more pairs"
+    assert not (tmp_path / "model").exists()
+
+
+def test_one_keyword(tmp_path: Path) -> None:
+    path = write(tmp_path / "one.tsv", "a\tb", "c\tb", "d\tb")
+    with pytest.raises(InputError, match="training needs at least 2 different keywords, got 1"):
+        run(path, **QUICK, valid=False, out=tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_too_few_keywords_to_hold_out(tmp_path: Path) -> None:
+    path = write(tmp_path / "few.tsv", "a\tb", "c\td", "e\tf")
+    with pytest.raises(
+        InputError, match="validation needs at least 2 different keywords, the pairs held out"
+    ) as e:
+        run(path, **QUICK, out=tmp_path / "model")
+    assert "--no-valid" in e.value.hint
+    assert not (tmp_path / "model").exists()
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match=r"nothing\.tsv"):
+        run(tmp_path / "nothing.tsv", **QUICK, out=tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_occupied_out(pairs_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "thing").write_text("mine")
+    with pytest.raises(FileError, match="is not empty") as caught:
+        run(pairs_file, **QUICK, out=tmp_path)
+    assert "--resume" in caught.value.hint
+    with pytest.raises(FileError, match=r"out must be a directory, but .*thing is a file"):
+        run(pairs_file, **QUICK, out=tmp_path / "thing")
+    assert [p.name for p in tmp_path.iterdir()] == ["thing"]
+
+
+def test_uncreatable_out(pairs_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileError, match=r"cannot create .*file/model: Not a directory"):
+        run(pairs_file, **QUICK, out=tmp_path / "file" / "model")
+
+
+def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert resolve_device("cpu") == torch.device("cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert resolve_device("auto") == torch.device("cpu")
+    with pytest.raises(DeviceError, match="device cuda was asked for, but torch finds no GPU") as caught:
+        resolve_device("cuda")
+    assert caught.value.hint == "use --device cpu"
+    for name in ("gpu", "mps", "meta"):
+        with pytest.raises(InputError, match=f"device must be auto, cpu, cuda or cuda:N, got '{name}'"):
+            resolve_device(name)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(DeviceError, match="device cuda:5 was asked for, but there are 2 GPUs"):
+        resolve_device("cuda:5")
+
+
+def test_skipped_rows_are_reported_or_fatal(pairs_file: Path, tmp_path: Path) -> None:
+    path = tmp_path / "bad.tsv"
+    path.write_text(pairs_file.read_text() + "lonely\n!!!\t???\n")
+    assert sum(run(path, **QUICK, epochs=1).skipped.values()) == 2
+    with pytest.raises(InputError, match=r"bad\.tsv, line 3,002"):
+        run(path, **QUICK, epochs=1, strict=True, out=tmp_path / "model")
+    assert not (tmp_path / "model").exists()
