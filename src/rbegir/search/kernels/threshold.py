@@ -17,7 +17,9 @@ from rbegir.search.kernels.popcount import allowed, score
 
 BINS = 4096
 UNIT = 1 << 17  # the denominator of a threshold taken from a bin edge: 2^17 · dot² < 2^61 for every shape
-EVERYTHING = -(1 << 44)  # a numerator that every keyword passes, whatever its norm and the denominator up to UNIT
+EVERYTHING = -(
+    1 << 44
+)  # a numerator that every keyword passes, whatever its norm and the denominator up to UNIT
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -71,13 +73,11 @@ def choose(bins, scales, target, limits, BINS: tl.constexpr, UNIT: tl.constexpr,
 
 
 @triton.jit(do_not_specialize=["queries", "width", "shift"])
-def floors(
-    limits, sums, out, queries, width, shift, N: tl.constexpr, P: tl.constexpr, HALF: tl.constexpr, BLOCK: tl.constexpr
-):
+def floors(limits, sums, out, queries, width, shift, N: tl.constexpr, P: tl.constexpr, BLOCK: tl.constexpr):
     """Minus the least u·q that may pass in each norm bucket, [buckets, width]: a bound, so rounded to let more through.
 
-    Bucket b holds norms from N + b·2^shift on. A negative threshold is loosest at the largest norm instead. HALF: in
-    units of 1/32, for sums in half precision. Columns beyond the queries pass nothing.
+    Bucket b holds norms from N + b·2^shift on. A negative threshold is loosest at the largest norm instead. Columns
+    beyond the queries pass nothing.
     """
     TOP: tl.constexpr = (1 << P) - 1
     bucket = tl.program_id(0)
@@ -91,11 +91,35 @@ def floors(
     least = tl.floor(tl.where(square >= 0, root, -root)).to(tl.int32) - 1
     product = (least + TOP * tl.load(sums + q, mask=real, other=0)) >> 1
     product = tl.where(real, product, 1 << 28)
+    tl.store(out + bucket * width + q, -product, mask=q < width)
+
+
+@triton.jit(do_not_specialize=["queries", "width"])
+def slopes(
+    limits, sums, out, centres, queries, width,
+    P: tl.constexpr, UNIT: tl.constexpr, FINE: tl.constexpr, HALF: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Minus the least q·k / ‖k‖ that may pass, [width], in the unit of a kernel's sums, rounded to let more through.
+
+    HALF: float16, a sum is q·k / 32. Else int32, a sum is 2^UNIT · u·q, ‖k‖ comes in whole units of 1 / FINE, and
+    `centres` gets what q·k = 0 gives. Norms are rounded down, so that a negative slope needs a margin for that too.
+    """
+    TOP: tl.constexpr = (1 << P) - 1
+    q = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    real = q < queries
+    limit0 = tl.load(limits + 3 * q, mask=real, other=0).to(tl.float64)
+    limit1 = tl.load(limits + 3 * q + 1, mask=real, other=1).to(tl.float64)
+    root = tl.sqrt(tl.abs(limit0) / limit1)
     if HALF:
-        product = tl.minimum(tl.maximum(product, -4096), 4096)
-        tl.store(out + bucket * width + q, 0.0 - product.to(tl.float32) / 32.0, mask=q < width)
+        least = tl.where(limit0 >= 0, root * (1 - 1 / 1024), root * -(1 + 1 / 256)) - 1 / 128
+        least = tl.where(real, tl.minimum(tl.maximum(least, -2048.0), 2048.0), 2048.0)
+        tl.store(out + q, 0.0 - (least / 32).to(tl.float32), mask=q < width)
     else:
-        tl.store(out + bucket * width + q, -product, mask=q < width)
+        least = tl.where(limit0 >= 0, root * (1 - 1e-6), root * -1.05)
+        least = tl.where(real, tl.minimum(tl.maximum(least, -8192.0), 8192.0), 8192.0)
+        tl.store(out + q, -tl.floor(least * ((1 << UNIT) / (2 * FINE))).to(tl.int32), mask=q < width)
+        sum = tl.load(sums + q, mask=real, other=0)
+        tl.store(centres + q, (TOP * sum << UNIT) >> 1, mask=q < width)
 
 
 @triton.jit(do_not_specialize=["room"])
@@ -114,3 +138,38 @@ def order_keys(counts, dots, norms, room, keys, EMPTY: tl.constexpr, BLOCK: tl.c
     key = (whole << 36) + (rest << 36) // norm
     key = tl.where(dot < 0, -key, key)
     tl.store(keys + at, tl.where(used, key, EMPTY), mask=inside)
+
+
+@triton.jit(do_not_specialize=["room", "k"])
+def place_by_rank(
+    counts, keys, positions, room, k, best_keys, best_positions,
+    EMPTY: tl.constexpr, BLOCK: tl.constexpr, OTHERS: tl.constexpr,
+):  # fmt: skip
+    """Write every survivor to its place in the total order: the number of survivors before it. best [Q, k].
+
+    Comparing all with all needs no passes and no waiting: for some thousand survivors it beats every sort.
+    """
+    q = tl.program_id(1)
+    used = tl.minimum(tl.load(counts + q), room)
+    first = tl.program_id(0) * BLOCK
+    if first < used:
+        keys += q.to(tl.int64) * room
+        positions += q.to(tl.int64) * room
+        offset = first + tl.arange(0, BLOCK)
+        inside = offset < used
+        key = tl.load(keys + offset, mask=inside, other=EMPTY)
+        position = tl.load(positions + offset, mask=inside, other=0)
+        rank = tl.zeros([BLOCK], tl.int32)
+        start = first * 0
+        while start < used:
+            other = start + tl.arange(0, OTHERS)
+            other_key = tl.load(keys + other, mask=other < used, other=EMPTY)[None, :]
+            other_position = tl.load(positions + other, mask=other < used, other=0)[None, :]
+            before = (other_key > key[:, None]) | (
+                (other_key == key[:, None]) & (other_position < position[:, None])
+            )
+            rank += tl.sum(before.to(tl.int32), 1)
+            start += OTHERS
+        to = q.to(tl.int64) * k + rank
+        tl.store(best_keys + to, key, mask=inside & (rank < k))
+        tl.store(best_positions + to, position, mask=inside & (rank < k))
