@@ -90,9 +90,9 @@ class Query:
 
 
 class Searcher:
-    """Answers queries over any snapshot of one index on one device."""
+    """Answers queries over any snapshot of one index on its devices."""
 
-    def __init__(self, device: str, n: int, planes: int, threads: int | None) -> None:
+    def __init__(self, device: str | Sequence[str], n: int, planes: int, threads: int | None) -> None:
         self._backend = open_backend(device, n, planes, threads)
 
     def search(self, snapshot: Snapshot, queries: Codes | npt.NDArray[Any], query: Query) -> Hits:

@@ -58,7 +58,7 @@ class Index:
     """A directory of keywords. Made by `create` or `open`; a context manager that closes itself."""
 
     def __init__(
-        self, path: Path, *, device: str, threads: int | None, model: Encoder | None, read_only: bool
+        self, path: Path, *, device: str | Sequence[str], threads: int | None, model: Encoder | None, read_only: bool
     ) -> None:
         self._path = path
         self._snapshot = Snapshot.open(path)
@@ -84,7 +84,7 @@ class Index:
         query_planes: int | None = None,
         id_type: str | None = None,
         overwrite: bool = False,
-        device: str = "cpu",
+        device: str | Sequence[str] = "cpu",
         threads: int | None = None,
     ) -> Index:
         """A new, empty index for the codes of a model (which is stored with it), or of a given shape.
@@ -104,7 +104,7 @@ class Index:
     def open(
         cls,
         path: str | Path,
-        device: str = "cpu",
+        device: str | Sequence[str] = "cpu",
         *,
         model: Encoder | None = None,
         read_only: bool = False,
@@ -121,7 +121,7 @@ class Index:
         batches: Iterable[pa.RecordBatch],
         *,
         overwrite: bool = False,
-        device: str = "cpu",
+        device: str | Sequence[str] = "cpu",
         threads: int | None = None,
         segment_rows: int = 1 << 20,
     ) -> Index:

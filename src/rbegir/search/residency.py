@@ -21,7 +21,7 @@ from rbegir.codes.layout import GROUP, groups
 from rbegir.search.kernels import words
 from rbegir.search.kernels.card import Shard
 
-MAX_SHARD = 1 << 30  # keywords: kernels count positions inside a shard with 31 bits
+MAX_SHARD = (1 << 31) - (1 << 24)  # keywords: kernels count positions inside a shard with 31 bits
 SHARE = 256  # a sample is this part of the keywords,
 LEAST_SAMPLE = 1 << 16  # but at least this many
 CHUNK = 1 << 26  # bytes of an upload chunk
@@ -131,8 +131,8 @@ class Residency:
         )
         row = GROUP * self.n // 8  # bytes of a group of one plane
         source = wanted.packed.reshape(self.planes, groups(wanted.count), row)
-        step = max(1, CHUNK // (self.planes * row))  # groups a chunk
         first, last = wanted.begin // GROUP, groups(wanted.end)
+        step = max(1, min(last - first, CHUNK // (self.planes * row)))  # groups a chunk
         for turn, start in enumerate(range(first, last, step)):
             stop = min(last, start + step)
             size = self.planes * (stop - start) * row

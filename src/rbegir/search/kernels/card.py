@@ -19,6 +19,7 @@ import torch
 
 from rbegir.search.kernels import dispatch, popcount, product, tensorcore, threshold
 from rbegir.search.kernels.dispatch import Method
+from rbegir.search.kernels.nvrtc import CompileError
 from rbegir.search.kernels.threshold import BINS, EVERYTHING, UNIT
 from rbegir.search.kernels.words import query_planes
 
@@ -177,13 +178,19 @@ class Card:
         end = piece.shard.count if end is None else end
         if end <= begin:
             return
-        method = self.method(batch)
+        while (method := self.method(batch)) not in ("popcount", "product"):
+            try:
+                self._scan_tensorcore(method, piece, batch, limits, found, begin, end)
+            except CompileError:
+                if self.force:
+                    raise
+                self.kinds = tuple(kind for kind in self.kinds if kind != method)  # do without it
+            else:
+                return
         if method == "popcount":
             self._scan_popcount(piece, batch, limits, found, begin, end)
-        elif method == "product":
-            self._scan_product(piece, batch, limits, found, begin, end)
         else:
-            self._scan_tensorcore(method, piece, batch, limits, found, begin, end)
+            self._scan_product(piece, batch, limits, found, begin, end)
 
     def _scan_popcount(
         self, piece: Piece, batch: Batch, limits: torch.Tensor, found: Survivors, begin: int, end: int
@@ -221,8 +228,11 @@ class Card:
     ) -> None:  # fmt: skip
         shape = tensorcore.shape_for(kind, self.n, self.planes, batch.wide)
         group = tensorcore.group_size(shape)
-        for first in range(0, batch.queries, group):
-            part = slice(first, min(batch.queries, first + group))
+        starts = range(0, batch.queries, group)
+        parts = [slice(first, min(batch.queries, first + group)) for first in starts]
+        for part in parts:  # compile all before any runs, so that nothing is appended twice after a failure
+            tensorcore.kernel(shape, tensorcore.padded(kind, part.stop - part.start), piece.shard.words.device.index)
+        for first, part in zip(starts, parts, strict=True):
             width = tensorcore.padded(kind, part.stop - part.start)
             test = tensorcore.make_test(shape, limits[part], batch.sums[part], width)
             tensorcore.launch(

@@ -38,6 +38,15 @@ def _nvrtc() -> ctypes.CDLL:
     raise CompileError(f"{name} was not found", hint="install the CUDA build of torch, which brings it")
 
 
+def available() -> bool:
+    """Whether NVRTC is there."""
+    try:
+        _nvrtc()
+    except CompileError:
+        return False
+    return True
+
+
 def compile_cubin(source: str, architecture: str, defines: Sequence[str]) -> bytes:
     """Machine code for an architecture such as sm_90a; needs no card."""
     nvrtc = _nvrtc()
@@ -88,14 +97,17 @@ class Kernel:
         """Run on torch's current stream with one struct as the only argument."""
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         parameters = (ctypes.c_void_p * 1)(ctypes.addressof(argument))
-        self._check(
-            self._cuda.cuLaunchKernel(
-                self._function, grid, 1, 1, threads, 1, 1, self.shared, stream, parameters, None
-            )
+        status = self._cuda.cuLaunchKernel(
+            self._function, grid, 1, 1, threads, 1, 1, self.shared, stream, parameters, None
         )
+        if status:  # not a CompileError: there is no other kernel to fall back to
+            raise DeviceError(f"the driver did not start a kernel: {self._text(status)}")
 
     def _check(self, status: int) -> None:
         if status:
-            text = ctypes.c_char_p()
-            self._cuda.cuGetErrorString(status, ctypes.byref(text))
-            raise CompileError(f"the driver refused a kernel: {(text.value or b'unknown error').decode()}")
+            raise CompileError(f"the driver refused a kernel: {self._text(status)}")
+
+    def _text(self, status: int) -> str:
+        text = ctypes.c_char_p()
+        self._cuda.cuGetErrorString(status, ctypes.byref(text))
+        return (text.value or b"unknown error").decode()

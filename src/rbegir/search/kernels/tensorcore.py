@@ -30,7 +30,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from rbegir.search.kernels import threshold
-from rbegir.search.kernels.nvrtc import CompileError, Kernel, compile_cubin
+from rbegir.search.kernels.nvrtc import CompileError, Kernel, available, compile_cubin
 
 Kind = Literal["mma", "wgmma", "float8"]
 _NUMBER: dict[Kind, int] = {"mma": 1, "wgmma": 2, "float8": 3}
@@ -97,19 +97,14 @@ def fits(kind: Kind, n: int, planes: int, largest: int) -> bool:
     return n <= MAX_N
 
 
-@cache
 def kinds_of(device: torch.device) -> tuple[Kind, ...]:
-    """The kernels that a device runs; none where NVRTC is missing or a kernel does not compile."""
-    if device.type != "cuda":
+    """The kernels that a device should run; whether they compile is seen at first use."""
+    if device.type != "cuda" or not available():
         return ()
     capability = torch.cuda.get_device_capability(device)
-    kinds: tuple[Kind, ...] = ("float8", "wgmma", "mma") if capability == (9, 0) else ("mma",)
-    try:
-        for kind in kinds:
-            _cubin(shape_for(kind, 64, 2, False), capability)
-    except CompileError:
+    if capability < (8, 0):
         return ()
-    return kinds if capability >= (8, 0) else ()
+    return ("float8", "wgmma", "mma") if capability == (9, 0) else ("mma",)
 
 
 def shape_for(kind: Kind, n: int, planes: int, wide: bool) -> Shape:
