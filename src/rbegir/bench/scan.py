@@ -27,7 +27,7 @@ import numpy as np
 from rbegir.bench import host
 from rbegir.bench.peers import PACKAGES
 from rbegir.codes.layout import packed_bytes
-from rbegir.errors import DeviceError, InputError, MissingExtraError, RbegirError
+from rbegir.errors import InputError, MissingExtraError, RbegirError
 
 N, PLANES, QUERY_PLANES = 64, 2, 3
 PEER_SECONDS = 10.0  # a peer is not asked again in a cell after so long
@@ -122,12 +122,22 @@ def run(
     progress: Callable[[str, int, int], None] = lambda cell, done, total: None,
 ) -> dict[str, Any]:
     """All cells; `progress` is called with (cell, cells done, cells in all)."""
+    if device != "cpu":
+        from rbegir.bench import scan_gpu
+
+        return scan_gpu.run(
+            keywords=keywords,
+            batches=batches,
+            ks=ks,
+            device=device,
+            peers=peers,
+            rounds=rounds,
+            progress=progress,
+        )
     from rbegir._native import _core
     from rbegir.search.backend import Partition
     from rbegir.search.cpu import CpuBackend
 
-    if device != "cpu":
-        raise DeviceError(f"bench scan knows the device cpu, got {device!r}")
     for name, numbers in (("keywords", keywords), ("batches", batches), ("k", ks), ("threads", threads)):
         if not numbers or any(number < 1 for number in numbers):
             raise InputError(f"{name} must be positive numbers, got {list(numbers)}")

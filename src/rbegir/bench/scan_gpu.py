@@ -60,7 +60,7 @@ def timed(call: Callable[[], object], rounds: int) -> Timing:
     call()
     times = []
     for _ in range(rounds):
-        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
         start.record()
         call()
@@ -88,7 +88,8 @@ def read_ms(pieces: Sequence[Piece], rounds: int) -> float:
     out = torch.zeros(4, dtype=torch.int32, device="cuda")
     processors = torch.cuda.get_device_properties(0).multi_processor_count
     arguments = [
-        _Reading(piece.shard.words.data_ptr(), piece.shard.words.numel() // 4, out.data_ptr()) for piece in pieces
+        _Reading(piece.shard.words.data_ptr(), piece.shard.words.numel() // 4, out.data_ptr())
+        for piece in pieces
     ]
 
     def read(blocks: int) -> None:
@@ -105,7 +106,9 @@ def random_pieces(keywords: int, device: torch.device) -> list[Piece]:
     shards = -(-keywords // MAX_SHARD)
     for shard in range(shards):
         count = keywords // shards + (shard < keywords % shards)
-        lanes = torch.empty(words.streams(N, PLANES), words.stride_of(count), dtype=torch.int32, device=device)
+        lanes = torch.empty(
+            words.streams(N, PLANES), words.stride_of(count), dtype=torch.int32, device=device
+        )
         lanes.random_(-(2**31), 2**31, generator=generator)
         pieces.append(Piece(with_sample(lanes, count), base, None, 1.0))
         base += count
@@ -114,7 +117,9 @@ def random_pieces(keywords: int, device: torch.device) -> list[Piece]:
 
 def random_queries(batch: int, planes: int = QUERY_PLANES) -> np.ndarray[Any, np.dtype[np.int16]]:
     top = 2**planes - 1
-    return (2 * np.random.default_rng(3).integers(0, top + 1, (batch, N)) - top).astype(np.int16)
+    odd = 2 * np.random.default_rng(3).integers(0, top + 1, (batch, N)) - top
+    values: np.ndarray[Any, np.dtype[np.int16]] = odd.astype(np.int16)
+    return values
 
 
 def random_mask(keywords: int, density: float, device: torch.device) -> torch.Tensor:
@@ -134,14 +139,23 @@ class OnDevice:
         self.keywords = sum(piece.shard.count for piece in pieces)
 
     def search(self, partitions: Sequence[Partition], values: Any, k: int) -> Candidates:
-        return Candidates(*begin(self.card, self.pieces, Batch(values, self.card.device), k, self.keywords).result())
+        return Candidates(
+            *begin(self.card, self.pieces, Batch(values, self.card.device), k, self.keywords).result()
+        )
 
     def partitions(self) -> list[Partition]:
         return [Partition(np.zeros(0, np.uint8), piece.shard.count) for piece in self.pieces]
 
 
 def cell(
-    card: Card, pieces: list[Piece], batch: int, k: int, rounds: int, *, planes: int = QUERY_PLANES, candidates: int = 0
+    card: Card,
+    pieces: list[Piece],
+    batch: int,
+    k: int,
+    rounds: int,
+    *,
+    planes: int = QUERY_PLANES,
+    candidates: int = 0,
 ) -> dict[str, Any]:
     """One measured search; `candidates` where masks leave fewer than all."""
     keywords = sum(piece.shard.count for piece in pieces)
@@ -175,11 +189,7 @@ def peer_ms(keywords: int, batch: int, k: int, device: torch.device, rounds: int
     held = min(keywords, PEER_KEYWORDS)
     vectors = torch.randn(held, N, device=device, dtype=torch.float16)
     queries = torch.randn(batch, N, device=device, dtype=torch.float16)
-    try:
-        return timed(lambda: torch.topk(queries @ vectors.T, k, dim=1), rounds)["ms"] * keywords / held
-    finally:
-        del vectors
-        torch.cuda.empty_cache()
+    return timed(lambda: torch.topk(queries @ vectors.T, k, dim=1), rounds)["ms"] * keywords / held
 
 
 def add_peers(cells: list[dict[str, Any]], device: torch.device, rounds: int) -> None:
@@ -190,6 +200,7 @@ def add_peers(cells: list[dict[str, Any]], device: torch.device, rounds: int) ->
         asked = (measured["keywords"], size, measured["k"])
         if asked not in known:
             known[asked] = peer_ms(*asked, device, rounds)
+            torch.cuda.empty_cache()
         measured["peers"]["torch_float16_topk"] = known[asked] * measured["batch"] / size
 
 
@@ -211,7 +222,9 @@ def paper_cells(card: Card, pieces: list[Piece], k: int, rounds: int, queries: i
         "queries": queries,
         "measured_recall": hits / exact.size,
         "expected_recall": certificate.expected_recall,
-        "sampling_error": float(np.sqrt(certificate.expected_recall * (1 - certificate.expected_recall) / exact.size)),
+        "sampling_error": float(
+            np.sqrt(certificate.expected_recall * (1 - certificate.expected_recall) / exact.size)
+        ),
     }
     return result
 
@@ -256,10 +269,16 @@ def run(
         del pieces
         torch.cuda.empty_cache()
         if peers:
-            add_peers([measured for measured in cells if measured["keywords"] == count], where, min(rounds, 3))
+            add_peers(
+                [measured for measured in cells if measured["keywords"] == count], where, min(rounds, 3)
+            )
     progress("done", total, total)
     return {
-        "host": {"device": torch.cuda.get_device_name(where), "torch": torch.__version__, "cuda": torch.version.cuda},
+        "host": {
+            "device": torch.cuda.get_device_name(where),
+            "torch": torch.__version__,
+            "cuda": torch.version.cuda,
+        },
         "rounds": rounds,
         "cells": cells,
         "paper": papers,

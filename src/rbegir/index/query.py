@@ -6,6 +6,7 @@ they cost the same for a thousand keywords as for a hundred million.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 

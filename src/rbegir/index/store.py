@@ -58,7 +58,13 @@ class Index:
     """A directory of keywords. Made by `create` or `open`; a context manager that closes itself."""
 
     def __init__(
-        self, path: Path, *, device: str | Sequence[str], threads: int | None, model: Encoder | None, read_only: bool
+        self,
+        path: Path,
+        *,
+        device: str | Sequence[str],
+        threads: int | None,
+        model: Encoder | None,
+        read_only: bool,
     ) -> None:
         self._path = path
         self._snapshot = Snapshot.open(path)

@@ -87,7 +87,7 @@ class _Worker:
         self.device = device
         self.card = Card(n, planes, device)
         self.resident = Residency(n, planes, device, memory)
-        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -211,16 +211,18 @@ class GpuBackend:
             elif partition.count:
                 missing += [_part(r, base, partition.mask) for r in self._ranges(partition)]
             base += partition.count
-            total += partition.count if partition.mask is None else int(np.bitwise_count(partition.mask).sum())
+            total += (
+                partition.count if partition.mask is None else int(np.bitwise_count(partition.mask).sum())
+            )
         streamed: list[Part] = []
         for part in missing:
-            worker = self._roomiest(placed, part.range.end - part.range.begin)
-            if worker is None:
+            chosen = self._roomiest(placed, part.range.end - part.range.begin)
+            if chosen is None:
                 streamed.append(part)
             else:
-                with self._workers[worker].active():
-                    self._workers[worker].resident.add(part.range, self.progress)
-                placed[worker].append(part)
+                with self._workers[chosen].active():
+                    self._workers[chosen].resident.add(part.range, self.progress)
+                placed[chosen].append(part)
         if streamed:
             self._make_way(placed, streamed)
             self._check_streamed(parts, streamed)

@@ -126,9 +126,7 @@ class Residency:
         """A range as a shard that nobody keeps. `progress` gets (keywords done, of how many)."""
         count = wanted.end - wanted.begin
         stride = words.stride_of(count)
-        lanes = torch.zeros(
-            words.streams(self.n, self.planes), stride, dtype=torch.int32, device=self.device
-        )
+        lanes = torch.zeros(words.streams(self.n, self.planes), stride, dtype=torch.int32, device=self.device)
         row = GROUP * self.n // 8  # bytes of a group of one plane
         source = wanted.packed.reshape(self.planes, groups(wanted.count), row)
         first, last = wanted.begin // GROUP, groups(wanted.end)
@@ -164,7 +162,7 @@ class Residency:
 
     def _sent(self, which: int) -> None:
         if self.device.type == "cuda":
-            event = torch.cuda.Event()
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(torch.cuda.current_stream(self.device))
             self._staging[which] = (self._staging[which][0], event)
 

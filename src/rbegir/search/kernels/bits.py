@@ -1,10 +1,10 @@
 """Bit operations of the kernels: one instruction each on a card, plain arithmetic in Triton's interpreter.
 
-The compiler does not always find the three-input logic instruction that these are, and the popcount scan has little to
-spare, so the compiled versions name it (`lop3` with the truth table of the operation).
+The compiler does not always find the three-input logic instruction that these are, and the popcount scan
+has little to spare, so the compiled versions name it (`lop3` with the truth table of the operation).
 """
 
-# mypy: disable-error-code="no-untyped-def"
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
 from __future__ import annotations
 
 import triton

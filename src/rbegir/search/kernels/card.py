@@ -2,8 +2,8 @@
 
     sample → histogram of cosines → threshold → scan: append what passes → order
 
-These are the steps; `proof` puts them together. Nothing waits for the device between the query and the result, so that the launches of the last steps hide behind the
-scan.
+These are the steps; `proof` puts them together. Nothing waits for the device between the query and the
+result, so that the launches of the last steps hide behind the scan.
 """
 
 from __future__ import annotations
@@ -116,7 +116,10 @@ class Card:
     def first_limits(
         self, pieces: list[Piece], batch: Batch, k: int, boost: float = 1.0
     ) -> tuple[torch.Tensor, float]:
-        """limits [Q, 3] from the sample, and how many survivors a query to expect: `boost` times what should do."""
+        """limits [Q, 3] from the sample, and how many survivors a query to expect.
+
+        `boost`: aim at so many times what should do.
+        """
         limits = torch.empty(batch.queries, 3, dtype=torch.int64, device=self.device)
         dense = DENSE_ONE if batch.queries == 1 else DENSE_MANY
         weight = max(p.shard.count / max(1, min(p.shard.drawn, dense)) for p in pieces)
@@ -134,7 +137,7 @@ class Card:
         finest = max(p.shard.count / max(1, p.shard.drawn) for p in pieces)
         if batch.queries == 1 or finest == weight or boost > 1:
             return limits, expected
-        # Survivors cost more in batches: scan the whole sample with this threshold, take a better one from what passes.
+        # Survivors cost more in batches: scan the whole sample, take a better threshold from what passes.
         room = power_of_two(2 * expected / finest + 1024)
         found = self.survivors(batch, room)
         for piece in pieces:
@@ -157,12 +160,11 @@ class Card:
     def survivors(self, batch: Batch, room: int) -> Survivors:
         """Empty survivors for a batch."""
         width = -(-batch.queries // 64) * 64 if batch.queries > 1 else 1
-        empty = {"device": self.device}
         return Survivors(
-            torch.zeros(width, dtype=torch.int32, **empty),
-            torch.empty(width, room, dtype=torch.int64, **empty),
-            torch.empty(width, room, dtype=torch.int32, **empty),
-            torch.empty(width, room, dtype=torch.int32, **empty),
+            torch.zeros(width, dtype=torch.int32, device=self.device),
+            torch.empty(width, room, dtype=torch.int64, device=self.device),
+            torch.empty(width, room, dtype=torch.int32, device=self.device),
+            torch.empty(width, room, dtype=torch.int32, device=self.device),
         )
 
     def scan(
@@ -174,11 +176,11 @@ class Card:
         begin: int = 0,
         end: int | None = None,
     ) -> None:
-        """Append what passes `limits` [Q, 3] among keywords [begin, end) of a piece; begin is a multiple of 64."""
+        """Append what passes `limits` [Q, 3] among keywords [begin, end) of a piece; 64 divides begin."""
         end = piece.shard.count if end is None else end
         if end <= begin:
             return
-        while (method := self.method(batch)) not in ("popcount", "product"):
+        while (method := self.method(batch)) != "popcount" and method != "product":
             try:
                 self._scan_tensorcore(method, piece, batch, limits, found, begin, end)
             except CompileError:
@@ -231,7 +233,9 @@ class Card:
         starts = range(0, batch.queries, group)
         parts = [slice(first, min(batch.queries, first + group)) for first in starts]
         for part in parts:  # compile all before any runs, so that nothing is appended twice after a failure
-            tensorcore.kernel(shape, tensorcore.padded(kind, part.stop - part.start), piece.shard.words.device.index)
+            tensorcore.kernel(
+                shape, tensorcore.padded(kind, part.stop - part.start), piece.shard.words.device.index
+            )
         for first, part in zip(starts, parts, strict=True):
             width = tensorcore.padded(kind, part.stop - part.start)
             test = tensorcore.make_test(shape, limits[part], batch.sums[part], width)
@@ -242,7 +246,7 @@ class Card:
             )  # fmt: skip
 
     def ordered(self, found: Survivors, queries: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The best k stored survivors of each query: keys and positions [Q, k]; EMPTY where there are fewer."""
+        """Keys and positions [Q, k] of the best k stored survivors; EMPTY where there are fewer."""
         room = found.positions.shape[1]
         k = min(k, room)
         keys = torch.empty(queries, room, dtype=torch.int64, device=self.device)
@@ -280,8 +284,9 @@ def sample_of(piece: Piece) -> Piece:
 def enough(k: int, weight: float) -> float:
     """Survivors to aim at when a sampled keyword stands for `weight`.
 
-    The threshold is the m-th best of the sample. Fewer than k keywords pass it when the sample holds m or more of the
-    best k, and those are a Poisson number of mean k / weight: take the least m for which that is improbable.
+    The threshold is the m-th best of the sample. Fewer than k keywords pass it when the sample holds m or
+    more of the best k, and those are a Poisson number of mean k / weight: take the least m for which that is
+    improbable.
     """
     if weight <= 1:
         return float(k)

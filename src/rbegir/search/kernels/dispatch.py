@@ -1,6 +1,7 @@
 """Which scan for which batch: a cost model with measured constants, not a guess.
 
-Milliseconds for 10⁹ keywords of 64 dimensions on one H200 (`rbegir bench scan --device cuda` measures them again):
+Milliseconds for 10⁹ keywords of 64 dimensions on one H200 (`rbegir bench scan --device cuda` measures them
+again):
 
     popcount   a query            2 planes: by planes of the query, see POPCOUNT
     others     a pass over the keywords (reading, unpacking) and a chunk of queries (8, 32 or 64)

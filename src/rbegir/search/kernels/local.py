@@ -7,7 +7,7 @@ thousand survivors; and the published result is derived from an exact one (`sear
 here so that the two can be measured side by side.
 """
 
-# mypy: disable-error-code="no-untyped-def"
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
 from __future__ import annotations
 
 import torch
@@ -39,7 +39,9 @@ def local_selection(
         inside = offset < count
         dot, norm = score(words, stride, query, offset, inside, N, P, B, MIXED)
         if WIDE:  # dot² · ‖k‖² beyond 31 bits
-            better = (dot.to(tl.int64) * tl.abs(dot)) * best_norm > (best_dot.to(tl.int64) * tl.abs(best_dot)) * norm
+            better = (dot.to(tl.int64) * tl.abs(dot)) * best_norm > (
+                best_dot.to(tl.int64) * tl.abs(best_dot)
+            ) * norm
         else:
             better = dot * tl.abs(dot) * best_norm > best_dot * tl.abs(best_dot) * norm
         better = inside & (better | (best_norm == 0))
@@ -53,7 +55,14 @@ def local_selection(
 
 
 def as_printed(
-    card: Card, piece: Piece, batch: Batch, k: int, *, per_thread: int = 256, threads: int = 256, warps: int = 4
+    card: Card,
+    piece: Piece,
+    batch: Batch,
+    k: int,
+    *,
+    per_thread: int = 256,
+    threads: int = 256,
+    warps: int = 4,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and positions [k] of the published search of one query over one shard with queues of length 1."""
     shard, device = piece.shard, card.device

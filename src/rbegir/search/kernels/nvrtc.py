@@ -1,8 +1,8 @@
-"""CUDA C++ compiled at run time with nothing but what torch brings: NVRTC and the driver, called through ctypes.
+"""CUDA C++ compiled at run time with nothing but what torch brings: NVRTC and the driver, by ctypes.
 
-torch ships libnvrtc with every CUDA build, and the driver's libcuda is there wherever a card is. Rejected: torch's own
-`torch.cuda._compile_kernel` (private, only since 2.9), cupy and cuda.core (one more dependency each), shipping compiled
-binaries (one a card generation).
+torch ships libnvrtc with every CUDA build, and the driver's libcuda is there wherever a card is. Rejected:
+torch's own `torch.cuda._compile_kernel` (private, only since 2.9), cupy and cuda.core (one more dependency
+each), shipping compiled binaries (one a card generation).
 """
 
 from __future__ import annotations

@@ -1,26 +1,28 @@
 """One query against every keyword, by popcounts, at the speed of memory (Triton).
 
-A keyword plane x and a query plane q of signs have the inner product n − 2·popcount(x XOR q), so for a keyword of P
-planes and a query whose integers are Σ_b weight_b · sign_b
+A keyword plane x and a query plane q of signs have the inner product n − 2·popcount(x XOR q), so for a
+keyword of P planes and a query whose integers are Σ_b weight_b · sign_b
 
     q·k = Σ_b Σ_p weight_b · 2^(P−1−p) · (n − 2·popcount(x_p XOR q_b))
     ‖k‖² = n·(2^P − 1)² − Σ_{i<j} 2^(2P−i−j) · popcount(x_i XOR x_j)
 
-Odd queries of B planes have weights 2^(B−1) … 1. A query with even entries is doubled, 2v = (2v − 1) + 1: the planes
-of the odd vector 2v − 1 and one plane of ones, of weight 1; the sum is halved at the end (`MIXED`).
+Odd queries of B planes have weights 2^(B−1) … 1. A query with even entries is doubled, 2v = (2v − 1) + 1:
+the planes of the odd vector 2v − 1 and one plane of ones, of weight 1; the sum is halved at the end
+(`MIXED`).
 
-A card reads 16-byte keywords about as fast as it can count bits: 14 popcounts a keyword (12 for 3 × 2 planes of two
-words, 2 for the norm) at 16 a clock and multiprocessor take 4.0 ms for 1.2·10⁹ keywords on an H200, reading takes
-4.2 ms. The usual shape, two keyword planes and a three-plane query, therefore adds words of equal weight in
-carry-save form before counting: three words become a sum word and a carry word of twice the weight, two logic
-instructions instead of one popcount, and 12 popcounts become 8.
+A card reads 16-byte keywords about as fast as it can count bits: 14 popcounts a keyword (12 for 3 × 2
+planes of two words, 2 for the norm) at 16 a clock and multiprocessor take 4.0 ms for 1.2·10⁹ keywords on an
+H200, reading takes 4.2 ms. The usual shape, two keyword planes and a three-plane query, therefore adds
+words of equal weight in carry-save form before counting: three words become a sum word and a carry word of
+twice the weight, two logic instructions instead of one popcount, and 12 popcounts become 8.
 
-What passes the threshold is appended through one atomic counter. The test has two steps: a single-precision one that
-can only err by letting too much through, and, where a block of keywords holds a survivor, the exact one in 64-bit
-integers: dot·|dot|·limit₁ ≥ limit₀·‖k‖² + limit₂, a rational threshold, strict when limit₂ is 1.
+What passes the threshold is appended through one atomic counter. The test has two steps: a single-precision
+one that can only err by letting too much through, and, where a block of keywords holds a survivor, the
+exact one in 64-bit integers: dot·|dot|·limit₁ ≥ limit₀·‖k‖² + limit₂, a rational threshold, strict when
+limit₂ is 1.
 """
 
-# mypy: disable-error-code="no-untyped-def"
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
 from __future__ import annotations
 
 import triton
@@ -43,7 +45,7 @@ def query_word(query, plane, block, BLOCKS: tl.constexpr):
 
 @triton.jit
 def mismatches_woven_3(words, stride, query, offset, inside, block, BLOCKS: tl.constexpr):
-    """Two planes against three, two 32-dimension blocks at once: (weighted mismatches, 8·popcount(x₀ XOR x₁))."""
+    """Two planes against three, two blocks at once: (weighted mismatches, 8·popcount(x₀ XOR x₁))."""
     step = BLOCKS * stride
     u0 = word(words + block * stride, offset, inside)
     v0 = word(words + block * stride + stride, offset, inside)
@@ -167,9 +169,11 @@ def scan(
 ):  # fmt: skip
     """Append every keyword of [begin, end) that passes for query q; `begin` is a multiple of 64.
 
-    words [streams, stride], query [Q, planes, n/32], limits [Q, 3] int64, counts [Q]; positions, dots, norms [Q, room].
+    words [streams, stride], query [Q, planes, n/32], limits [Q, 3] int64, counts [Q]; positions, dots,
+    norms [Q, room].
 
-    MASKED 0: no mask; 1: read everything, test the bit; 2: read only where a bit is set, which is less when few are.
+    MASKED 0: no mask; 1: read everything, test the bit; 2: read only where a bit is set, which is less when
+    few are.
     """
     stride = stride.to(tl.int64)
     limit0 = tl.load(limits + 3 * q)

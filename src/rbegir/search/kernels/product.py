@@ -1,14 +1,15 @@
 """Batches for every shape and card: 8-bit products in Triton.
 
-The keyword value is 2·u − (2^P − 1), u in 0 … 2^P − 1, so q·k = 2·(u·q) − (2^P − 1)·Σq and the product needs no signs.
-Queries beyond ±127 come as two rows, ⌊q/2⌋ and q mod 2: u·q = (2u)·⌊q/2⌋ + u·(q mod 2). Blocks of keywords whose best
-sum cannot reach a query's threshold at the block's least norm are done; the others are tested pair by pair, exactly.
+The keyword value is 2·u − (2^P − 1), u in 0 … 2^P − 1, so q·k = 2·(u·q) − (2^P − 1)·Σq and the product
+needs no signs. Queries beyond ±127 come as two rows, ⌊q/2⌋ and q mod 2: u·q = (2u)·⌊q/2⌋ + u·(q mod 2).
+Blocks of keywords whose best sum cannot reach a query's threshold at the block's least norm are done; the
+others are tested pair by pair, exactly.
 
-The tensor-core kernels in CUDA C++ are several times as fast for the shapes they know; this one takes over for
-n > 256, on cards before Ampere, and where NVRTC is missing.
+The tensor-core kernels in CUDA C++ are several times as fast for the shapes they know; this one takes over
+for n > 256, on cards before Ampere, and where NVRTC is missing.
 """
 
-# mypy: disable-error-code="no-untyped-def"
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
 from __future__ import annotations
 
 import triton
@@ -20,11 +21,12 @@ from rbegir.search.kernels.popcount import allowed, word
 
 @triton.jit(do_not_specialize=["begin", "end", "base", "room"])
 def scan(
-    words, stride, begin, end, base: tl.int64, mask, operand, width, limits, sums, counts, positions, dots, norms, room,
+    words, stride, begin, end, base: tl.int64, mask, operand, width, limits, sums,
+    counts, positions, dots, norms, room,
     N: tl.constexpr, P: tl.constexpr, WIDE: tl.constexpr, MASKED: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Append what passes of keywords [begin, end): operand int8 [1 + WIDE, n, width], limits int64 [width, 3]."""
+    """Append what passes of [begin, end): operand int8 [1 + WIDE, n, width], limits int64 [width, 3]."""
     BLOCKS: tl.constexpr = N // 32
     TOP: tl.constexpr = (1 << P) - 1
     stride = stride.to(tl.int64)

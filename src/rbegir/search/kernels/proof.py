@@ -1,10 +1,11 @@
 """Proof by count: a search whose threshold is checked afterwards, and repaired where it was wrong.
 
-The scan counts everything that passes, stored or not, so the count is a proof: with a threshold that at least k
-keywords pass, and all of them stored, the best k of the stored ones are the best k of all. If too few passed, the
-threshold is lowered; if more passed than there is room for, it is raised to the k-th best of those stored. Only ties
-can defeat that: when more keywords than there is room for share the k-th score, those above it are found with a strict
-threshold, and the ties among the lowest positions by scanning ranges in order.
+The scan counts everything that passes, stored or not, so the count is a proof: with a threshold that at
+least k keywords pass, and all of them stored, the best k of the stored ones are the best k of all. If too
+few passed, the threshold is lowered; if more passed than there is room for, it is raised to the k-th best
+of those stored. Only ties can defeat that: when more keywords than there is room for share the k-th score,
+those above it are found with a strict threshold, and the ties among the lowest positions by scanning ranges
+in order.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class Pending:
     def _ties(
         self, batch: Batch, limits: torch.Tensor, higher: Survivors, passed: int, room: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """`passed` keywords are above the limit and more than enough on it: the lowest positions of those win."""
+        """`passed` keywords are above the limit, more than enough on it: their lowest positions win."""
         card = self.card
         keys, positions = (t[0].cpu().numpy() for t in card.ordered(higher, 1, max(passed, 1)))
         keys, positions = keys[:passed], positions[:passed]
@@ -136,6 +137,6 @@ def above(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def tie_key(limits: torch.Tensor) -> int:
     """The order key of keywords exactly on a threshold taken from one of them."""
-    square, norm, _ = limits.tolist()
+    square, norm = int(limits[0]), int(limits[1])
     key = (abs(square) << 36) // norm
     return -key if square < 0 else key

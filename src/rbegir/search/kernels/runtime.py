@@ -1,4 +1,4 @@
-"""Where the kernels run: compiled on a card, or interpreted on the CPU (TRITON_INTERPRET=1), as the tests do."""
+"""Where the kernels run: compiled on a card, or interpreted on the CPU (TRITON_INTERPRET=1), as in tests."""
 
 from __future__ import annotations
 

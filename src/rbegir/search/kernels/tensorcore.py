@@ -1,22 +1,24 @@
 """Batches on tensor cores: the launcher of tensorcore.cu, and the layouts that it and its kernels agree on.
 
-Queries become the B operand of the 8-bit products, in the order in which the unpacked keywords arrive. Of every
-32-dimension block a lane t < 4 unpacks four bytes twice. In half 0 byte b is dimension 8b + 2t + 1, in half 1 dimension
-8b + 2t (float8: 16·(t / 2) + 4b + 2·(t % 2) + 1 − half). Position 16·half + 4t + b of a product's 32 stands for it:
+Queries become the B operand of the 8-bit products, in the order in which the unpacked keywords arrive. Of
+every 32-dimension block a lane t < 4 unpacks four bytes twice. In half 0 byte b is dimension 8b + 2t + 1,
+in half 1 dimension 8b + 2t (float8: 16·(t / 2) + 4b + 2·(t % 2) + 1 − half). Position 16·half + 4t + b of a
+product's 32 stands for it:
 
-    mma            [tile of 8][pair of steps][lane = 4·query + t][step of the pair, half][b]     # 16 bytes a lane
-    wgmma, float8  [chunk][step][eight queries][half][query of the eight][t][b]                  # 128-byte cores
+    mma            [tile of 8][pair of steps][lane = 4·query + t][step of the pair, half][b]  # 16 bytes each
+    wgmma, float8  [chunk][step][eight queries][half][query of the eight][t][b]               # 128-byte cores
 
-Three kernels, best first: `float8` (sums in half precision: |q·k| ≤ 2048 and |q| ≤ 15 only), `wgmma` (8-bit integers),
-both for Hopper, and `mma` (any card since Ampere). Queries beyond ±127 are split in (2u)·⌊q/2⌋ + u·(q mod 2).
+Three kernels, best first: `float8` (sums in half precision: |q·k| ≤ 2048 and |q| ≤ 15 only), `wgmma` (8-bit
+integers), both for Hopper, and `mma` (any card since Ampere). Queries beyond ±127 are split in (2u)·⌊q/2⌋ +
+u·(q mod 2).
 
-The threshold of a pair is proportional to ‖k‖. The Hopper kernels test just that, sum + slope·‖k‖ ≥ 0 with a slope for
-each query: `float8` tests two pairs with one fused multiply-add that cuts off what is negative, and half a logic
-instruction gathers the results; `wgmma` takes a multiply-add and half a maximum a pair. Slopes and norms are rounded so
-that nothing is lost, and the few pairs that pass are tested again, exactly. `mma` takes one floor a query for the least
-norm of a warp's keywords, which lets twenty times as many through. Measured with that floor in all kernels: the three
-spent half their time on pairs that failed the exact test. Rejected: keywords sorted by norm, which needs a permutation
-of 4 bytes a keyword.
+The threshold of a pair is proportional to ‖k‖. The Hopper kernels test just that, sum + slope·‖k‖ ≥ 0 with
+a slope for each query: `float8` tests two pairs with one fused multiply-add that cuts off what is negative,
+and half a logic instruction gathers the results; `wgmma` takes a multiply-add and half a maximum a pair.
+Slopes and norms are rounded so that nothing is lost, and the few pairs that pass are tested again, exactly.
+`mma` takes one floor a query for the least norm of a warp's keywords, which lets twenty times as many
+through. Measured with that floor in all kernels: the three spent half their time on pairs that failed the
+exact test. Rejected: keywords sorted by norm, which needs a permutation of 4 bytes a keyword.
 """
 
 from __future__ import annotations
@@ -70,14 +72,14 @@ class Shape:
     @property
     def shift(self) -> int:
         """Norm buckets are 2^shift wide, at most 65 of them."""
-        span, shift = self.n * ((2**self.planes - 1) ** 2 - 1), 0
+        span, shift = self.n * ((1 << self.planes) * ((1 << self.planes) - 2)), 0
         while span >> shift > 64:
             shift += 1
         return shift
 
     @property
     def buckets(self) -> int:
-        return (self.n * ((2**self.planes - 1) ** 2 - 1) >> self.shift) + 1
+        return (self.n * ((1 << self.planes) * ((1 << self.planes) - 2)) >> self.shift) + 1
 
     @property
     def unit(self) -> int:
@@ -197,17 +199,17 @@ class Test(NamedTuple):
 
 def make_test(shape: Shape, limits: torch.Tensor, sums: torch.Tensor, width: int) -> Test:
     """From limits [Q, 3] and Σq [Q] of the queries of a batch padded to `width`."""
-    queries, on = len(limits), {"device": limits.device}
-    none = torch.empty(0, dtype=torch.int32, **on)
+    queries, device = len(limits), limits.device
+    none = torch.empty(0, dtype=torch.int32, device=device)
     if shape.kind == "mma":
-        floors = torch.empty(shape.buckets, width, dtype=torch.int32, **on)
+        floors = torch.empty(shape.buckets, width, dtype=torch.int32, device=device)
         threshold.floors[(shape.buckets, -(-width // 256))](
             limits, sums, floors, queries, width, shape.shift, shape.n, shape.planes, 256
         )
         return Test(width, floors, none, none)
     half = shape.kind == "float8"
-    slopes = torch.empty(width, dtype=torch.float16 if half else torch.int32, **on)
-    centres = none if half else torch.empty(width, dtype=torch.int32, **on)
+    slopes = torch.empty(width, dtype=torch.float16 if half else torch.int32, device=device)
+    centres = none if half else torch.empty(width, dtype=torch.int32, device=device)
     threshold.slopes[(-(-width // 256),)](
         limits, sums, slopes, centres, queries, width, shape.planes, shape.unit, FINE, half, 256
     )
@@ -240,7 +242,8 @@ def launch(
         grid = multiprocessors * max(1, compiled.blocks_per_multiprocessor(shape.threads))
     argument = _Scan(
         words.data_ptr(), words.shape[1], begin, end, base, None if mask is None else mask.data_ptr(),
-        operand.data_ptr(), test.floors.data_ptr(), test.slopes.data_ptr(), test.centres.data_ptr(), limits.data_ptr(), sums.data_ptr(),
+        operand.data_ptr(), test.floors.data_ptr(), test.slopes.data_ptr(),
+        test.centres.data_ptr(), limits.data_ptr(), sums.data_ptr(),
         counts.data_ptr(), positions.data_ptr(), dots.data_ptr(), norms.data_ptr(),
         positions.shape[1], width // 8, width, shape.shift,
     )  # fmt: skip

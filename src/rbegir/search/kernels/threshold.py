@@ -1,13 +1,13 @@
 """From a sample to a threshold, from survivors to keys (Triton).
 
-A threshold is three integers a query, `limits`: a pair passes when dot·|dot|·limits₁ ≥ limits₀·‖k‖² + limits₂. That is
-the order of the exact score (the sign-preserving square of q·k/‖k‖) compared with the rational limits₀/limits₁, and all
-products fit 64 bits. Any threshold is right, because the scan counts what passes; a good one passes little more than
-k keywords. It is found from a random sample, a histogram of cosines in BINS bins, and the lowest bin edge above which
-the sample, weighted, promises enough.
+A threshold is three integers a query, `limits`: a pair passes when dot·|dot|·limits₁ ≥ limits₀·‖k‖² +
+limits₂. That is the order of the exact score (the sign-preserving square of q·k/‖k‖) compared with the
+rational limits₀/limits₁, and all products fit 64 bits. Any threshold is right, because the scan counts what
+passes; a good one passes little more than k keywords. It is found from a random sample, a histogram of
+cosines in BINS bins, and the lowest bin edge above which the sample, weighted, promises enough.
 """
 
-# mypy: disable-error-code="no-untyped-def"
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
 from __future__ import annotations
 
 import triton
@@ -28,7 +28,10 @@ def histogram(
     N: tl.constexpr, P: tl.constexpr, B: tl.constexpr, MIXED: tl.constexpr, MASKED: tl.constexpr,
     BINS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Add `weight` to the cosine's bin of every (sample, query): query [Q, planes, n/32], scales [Q], bins [Q, BINS]."""
+    """Add `weight` to the cosine's bin of every (sample, query).
+
+    query [Q, planes, n/32], scales [Q], bins [Q, BINS].
+    """
     stride = stride.to(tl.int64)
     q = tl.program_id(1)
     offset = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -74,10 +77,11 @@ def choose(bins, scales, target, limits, BINS: tl.constexpr, UNIT: tl.constexpr,
 
 @triton.jit(do_not_specialize=["queries", "width", "shift"])
 def floors(limits, sums, out, queries, width, shift, N: tl.constexpr, P: tl.constexpr, BLOCK: tl.constexpr):
-    """Minus the least u·q that may pass in each norm bucket, [buckets, width]: a bound, so rounded to let more through.
+    """Minus the least u·q that may pass in each norm bucket, [buckets, width]: a bound, so rounded to let
+    more through.
 
-    Bucket b holds norms from N + b·2^shift on. A negative threshold is loosest at the largest norm instead. Columns
-    beyond the queries pass nothing.
+    Bucket b holds norms from N + b·2^shift on. A negative threshold is loosest at the largest norm instead.
+    Columns beyond the queries pass nothing.
     """
     TOP: tl.constexpr = (1 << P) - 1
     bucket = tl.program_id(0)
@@ -99,10 +103,12 @@ def slopes(
     limits, sums, out, centres, queries, width,
     P: tl.constexpr, UNIT: tl.constexpr, FINE: tl.constexpr, HALF: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Minus the least q·k / ‖k‖ that may pass, [width], in the unit of a kernel's sums, rounded to let more through.
+    """Minus the least q·k / ‖k‖ that may pass, [width], in the unit of a kernel's sums, rounded to let more
+    through.
 
-    HALF: float16, a sum is q·k / 32. Else int32, a sum is 2^UNIT · u·q, ‖k‖ comes in whole units of 1 / FINE, and
-    `centres` gets what q·k = 0 gives. Norms are rounded down, so that a negative slope needs a margin for that too.
+    HALF: float16, a sum is q·k / 32. Else int32, a sum is 2^UNIT · u·q, ‖k‖ comes in whole units of 1 /
+    FINE, and `centres` gets what q·k = 0 gives. Norms are rounded down, so that a negative slope needs a
+    margin for that too.
     """
     TOP: tl.constexpr = (1 << P) - 1
     q = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -124,7 +130,7 @@ def slopes(
 
 @triton.jit(do_not_specialize=["room"])
 def order_keys(counts, dots, norms, room, keys, EMPTY: tl.constexpr, BLOCK: tl.constexpr):
-    """The exact order key of every survivor, as codes/score.py defines it; EMPTY in unused slots. [Q, room] int64."""
+    """The exact order key of every survivor (codes/score.py), EMPTY in unused slots: [Q, room] int64."""
     q = tl.program_id(1)
     offset = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = offset < room

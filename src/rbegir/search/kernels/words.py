@@ -1,22 +1,23 @@
 """Keyword codes on the device: streams of 32-bit words.
 
-A shard of `count` keywords is int32 [P · n/32, stride]: stream p·n/32 + j holds 32-dimension block j of plane p of one
-keyword after the other, so that neighbouring lanes read neighbouring words, four at a time. `stride` is count rounded
-up to PAD, so that kernels may read whole tiles.
+A shard of `count` keywords is int32 [P · n/32, stride]: stream p·n/32 + j holds 32-dimension block j of
+plane p of one keyword after the other, so that neighbouring lanes read neighbouring words, four at a time.
+`stride` is count rounded up to PAD, so that kernels may read whole tiles.
 
 Two planes x and y of a block are woven. With y′ = y rotated right by one bit, and E, O the even and odd bits,
 
     u = (x & O) | (y′ & E)        v = (x & E) | (y′ & O)
 
-which the popcount scan undoes with one logic instruction a plane (x = (u & O) | (v & E), y′ likewise), and in which
-the two bits of a dimension are neighbours, so that a tensor-core scan takes four 2-bit keyword values out of a word
-with one shift and one mask: bits 2i + 1, 2i of u are dimension 2i + 1, bits 2i, 2i − 1 of v are dimension 2i. Plain
-planes would need four instructions there, plainly interleaved bits two shifts more here.
+which the popcount scan undoes with one logic instruction a plane (x = (u & O) | (v & E), y′ likewise), and
+in which the two bits of a dimension are neighbours, so that a tensor-core scan takes four 2-bit keyword
+values out of a word with one shift and one mask: bits 2i + 1, 2i of u are dimension 2i + 1, bits 2i, 2i − 1
+of v are dimension 2i. Plain planes would need four instructions there, plainly interleaved bits two shifts
+more here.
 
 Packed segments (`rbegir.codes.layout`: [plane, group, byte, 64 keywords]) are turned into this on the device.
 """
 
-# mypy: disable-error-code="no-untyped-def"
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
 from __future__ import annotations
 
 import numpy as np
@@ -78,7 +79,7 @@ def lay_out(
 
 
 def query_planes(values: npt.NDArray[np.int16]) -> tuple[npt.NDArray[np.int32], int, int]:
-    """Integer queries [Q, n] as sign planes: (words [Q, B + mixed, n/32], B, mixed); see `popcount` for `mixed`."""
+    """Integer queries [Q, n] as sign planes: (words [Q, B + mixed, n/32], B, mixed); see `popcount`."""
     mixed = int(np.any(values % 2 == 0))
     odd = 2 * values.astype(np.int32) - 1 if mixed else values.astype(np.int32)
     largest = int(np.abs(odd).max(initial=1))
@@ -93,7 +94,7 @@ def query_planes(values: npt.NDArray[np.int16]) -> tuple[npt.NDArray[np.int32], 
 
 
 def weave(planes: torch.Tensor) -> torch.Tensor:
-    """Plain 32-bit plane words [P, n/32, count] int32 → streams [P · n/32, count]; for codes made on the device."""
+    """Plain plane words [P, n/32, count] int32 → streams [P · n/32, count]; for codes made on the device."""
     if planes.shape[0] != 2:
         return planes.reshape(-1, planes.shape[2])
     x, y = planes[0], planes[1]
