@@ -174,6 +174,7 @@ def cell(
         "keywords": keywords,
         "batch": batch,
         "k": k,
+        "threads": 1,
         "query_planes": planes,
         **timing,
         "wall_ms": wall,
@@ -181,6 +182,7 @@ def cell(
         "survivors": float(counts.mean()),
         "repaired": int(((counts < k) | (counts > pending.found.positions.shape[1])).sum()),
         "peers": {},
+        "ratios": {},
     }
 
 
@@ -201,7 +203,9 @@ def add_peers(cells: list[dict[str, Any]], device: torch.device, rounds: int) ->
         if asked not in known:
             known[asked] = peer_ms(*asked, device, rounds)
             torch.cuda.empty_cache()
-        measured["peers"]["torch_float16_topk"] = known[asked] * measured["batch"] / size
+        ms = known[asked] * measured["batch"] / size
+        measured["peers"]["torch_float16_topk"] = ms
+        measured["ratios"]["torch_float16_topk"] = ms / measured["ms"]
 
 
 def paper_cells(card: Card, pieces: list[Piece], k: int, rounds: int, queries: int = 64) -> dict[str, Any]:
