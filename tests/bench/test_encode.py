@@ -30,7 +30,9 @@ def model(tmp_path: Path) -> Path:
 
 def test_every_stage_is_measured(model: Path) -> None:
     seen: list[tuple[str, int, int]] = []
-    result = encode.measure(TEXTS, model=model, threads=2, rounds=3, progress=lambda *step: seen.append(step))
+    result = encode.measure(
+        [*TEXTS, "!"], model=model, threads=2, rounds=3, progress=lambda *step: seen.append(step)
+    )
     cells = {(row["cell"], row["threads"]): row for row in result["cells"]}
     assert {("tokenize", 1), ("query", 1), ("query", 2), ("keyword", 1), ("keyword", 2)} <= set(cells)
     for row in result["cells"]:
@@ -86,8 +88,9 @@ def test_a_missing_peer_names_the_extra(model: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_nothing_to_measure_is_refused(model: Path) -> None:
-    with pytest.raises(InputError, match=r"^there are no texts to encode"):
-        encode.measure([], model=model)
+    for texts in ([], ["?", ""]):
+        with pytest.raises(InputError, match=r"^there are no texts to encode"):
+            encode.measure(texts, model=model)
     with pytest.raises(InputError, match=r"^rounds must be at least 1, got 0"):
         encode.measure(TEXTS, model=model, rounds=0)
 
@@ -122,4 +125,4 @@ def test_the_command(
     assert "keyword" in shown
     assert "texts/s" in shown
     assert run(["bench", "encode", *options, "--model", str(tmp_path / "none")], monkeypatch) == 1
-    assert capsys.readouterr().err.startswith("error: no model at")
+    assert capsys.readouterr().err.strip().startswith("error: no model at")

@@ -1,8 +1,8 @@
 """Every example in README.md and docs/ runs: Python blocks in one namespace a page, `$ ` lines in a shell.
 
-A page starts in a directory that holds what its first lines may assume: `clicks.parquet` and `valid.parquet`
-(pairs), `titles.txt` (one text a line), `products.parquet` (texts with attributes) and, except on the pages that
-make it, `model/`.
+A page starts in a directory that holds what its first lines may assume: `clicks.parquet` and
+`valid.parquet` (pairs), `titles.txt` (one text a line), `products.parquet` (texts with attributes) and,
+except on the pages that make it, `model/`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import io
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -37,7 +38,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, sample, count in (("clicks", "train", 4000), ("valid", "valid", 400)):
         table = pa.Table.from_batches(read_pairs(sample_path(sample)))
         pq.write_table(table.slice(0, count).select(["query", "keyword"]), folder / f"{name}.parquet")
-    titles = pq.read_table(folder / "clicks.parquet")["keyword"].unique().to_pylist()[:2000]
+    known = [pq.read_table(folder / f"{name}.parquet")["keyword"] for name in ("clicks", "valid")]
+    titles = [title for column in known for title in column.unique().to_pylist()[:1000]]
     (folder / "titles.txt").write_text("\n".join(titles) + "\n")
     products = pa.table(
         {
@@ -99,3 +101,8 @@ def test_links_between_pages_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
+
+
+def test_the_page_of_the_command_line_is_current() -> None:
+    tool = runpy.run_path(str(ROOT / "tools" / "cli_docs.py"))
+    assert tool["PAGE"].read_text() == tool["page"](), "run: python tools/cli_docs.py"

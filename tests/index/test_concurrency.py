@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -86,6 +87,13 @@ def test_a_killed_writer_leaves_no_lock(path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script, str(path)], check=False)
     assert done.returncode == -9
+    with Index.open(path, model=ENCODER) as index:
+        assert index.delete([0, 1]) == 1
+
+
+def test_a_forgotten_writer_leaves_no_lock(path: Path) -> None:
+    Index.open(path, model=ENCODER).delete([0])
+    gc.collect()
     with Index.open(path, model=ENCODER) as index:
         assert index.delete([0, 1]) == 1
 

@@ -261,7 +261,7 @@ def test_hostile_manifests(sound: Path, tmp_path: Path, change: Callable[[dict[s
         Index.open(path)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_hostile_segments(sound: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Segments with sound checksums but wild metadata or contents: our error or an answer, never a crash."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rbegir.codes import layout
+from rbegir.codes import layout, score
 from rbegir.codes.planes import Codes
 from rbegir.errors import DeviceError, FileError, InputError, MismatchError, RbegirError
-from rbegir.index import disk, segment, writer
+from rbegir.index import disk, lock, segment, writer
 from rbegir.index.store import Index
 from rbegir.index.writer import tail_to_merge
 from rbegir.search.backend import Partition, make_mask
@@ -45,6 +46,9 @@ def test_the_life_of_an_index(tmp_path: Path) -> None:
         assert hits.texts[0, 0] == "red shoes"
         assert hits.attributes[0][0] == {"price": 10, "sold": None}
         assert index.search(["a", "b", "c"], k=100).ids.shape == (3, 3)
+        bare = index.search("red shoes", k=2, texts=False, attributes=False)
+        assert (bare.texts, bare.attributes) == (None, None)
+        assert bare.ids.tolist() == hits.ids.tolist()
         assert index.delete([1, 1, 99]) == 1
         assert len(index) == 2
         index.compact()
@@ -202,6 +206,25 @@ def test_chunks_and_groups_of_all_sizes(
             assert part.segment.rows(np.arange(len(kept))).tolist() == kept
 
 
+@pytest.mark.parametrize("deleted", [[], [0, 5, 64, 129], list(range(0, 200, 2))])
+def test_what_passes_is_what_passes_every_test(index: Index, deleted: list[int]) -> None:
+    """Deletes, filter, allow-list and deny-list together, in all combinations, over two segments."""
+    for numbers in (range(130), range(130, 200)):
+        index.add([f"t{i}" for i in numbers], attributes={"price": list(numbers)})
+    index.delete(deleted)
+    filters = {None: 200, "price < 50": 50, "price < 0": 0}
+    allows = [None, [], [5, 6, 7, 150, 999], list(range(199))]
+    denies = [None, [], [7], list(range(100, 200))]
+    for (where, limit), allow, deny in itertools.product(filters.items(), allows, denies):
+        wanted = [
+            i
+            for i in range(limit)
+            if i not in deleted and (allow is None or i in allow) and (deny is None or i not in deny)
+        ]
+        hits = index.search("t7", k=1000, where=where, allow=allow, deny=deny)
+        assert sorted(hits.ids[0].tolist()) == wanted
+
+
 def test_segments_of_limited_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (segment, writer):
         monkeypatch.setattr(module, "MAX_ROWS", 100)
@@ -245,6 +268,15 @@ def test_many_small_adds_make_few_segments(index: Index, monkeypatch: pytest.Mon
 )
 def test_which_neighbours_an_add_takes_in(sizes: list[int], new: int, taken: int) -> None:
     assert tail_to_merge(sizes, new) == taken
+
+
+def test_queries_may_have_any_number_of_planes(index: Index) -> None:
+    codes = _codes(200, planes=index.info()["keyword_planes"])
+    index.add_codes(codes)
+    for planes in range(1, 9):
+        queries = _codes(3, planes=planes, seed=planes)
+        wanted = np.sort(score.keys(queries.values(), codes), axis=1)[:, ::-1][:, :7]
+        np.testing.assert_array_equal(index.search_codes(queries, k=7).keys, wanted)
 
 
 def _refused(kind: type[RbegirError], message: str, use: Any) -> None:
@@ -305,9 +337,6 @@ def test_bad_codes_and_queries(index: Index) -> None:
     )
     _refused(InputError, "texts has 1 values for 2 codes", lambda: index.add_codes(_codes(2), texts=["a"]))
     _refused(MismatchError, "queries have n = 128, the index", lambda: index.search_codes(_codes(1, 128, 3)))
-    _refused(
-        MismatchError, "queries have 2 planes, this index is asked", lambda: index.search_codes(_codes(1))
-    )
     for values in (
         np.zeros((1, 64)),
         np.full((1, 64), np.nan),
@@ -420,6 +449,37 @@ def test_read_only(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(disk, "create", refuse)
         _refused(FileError, f"cannot write to {index.path}: read-only file system", lambda: again.add(["b"]))
         assert len(again) == 1
+
+
+def test_a_directory_that_cannot_be_written(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index.add(["a"])
+    index.close()
+
+    def refuse(path: Any, *arguments: Any) -> int:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with Index.open(index.path, model=ENCODER) as again:
+        with monkeypatch.context() as patch:
+            patch.setattr(lock.os, "open", refuse)
+            message = f"cannot lock {index.path / 'LOCK'}: permission denied"
+            _refused(FileError, message, lambda: again.add(["b"]))
+        with monkeypatch.context() as patch:
+            patch.setattr(disk, "sync_directory", refuse)
+            _refused(FileError, f"cannot write to {index.path}: permission denied", lambda: again.add(["b"]))
+        assert again.search("a").texts.tolist() == [["a"]]
+    monkeypatch.setattr(disk, "make_directory", refuse)
+    message = f"cannot create {tmp_path / 'new.rbe'}: permission denied"
+    _refused(FileError, message, lambda: Index.create(tmp_path / "new.rbe", ENCODER))
+
+
+def test_an_index_in_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with Index.create(".", ENCODER) as index:
+        index.add(["a"])
+    assert len(Index.open(tmp_path / "here")) == 1
 
 
 def test_after_close(index: Index) -> None:

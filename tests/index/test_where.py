@@ -138,7 +138,7 @@ filters = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(expression=filters)
 def test_it_means_what_it_says(index: Index, expression: Expression) -> None:
     text, meaning = expression
@@ -212,7 +212,7 @@ def test_too_long_a_filter() -> None:
         parse("flag and " * (MAX_LENGTH // 9 + 1) + "flag", TYPES)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(text=st.text(alphabet="ab'\"()<>=!,. 019-+eflaginotru sml\n\t\0é", max_size=40))
 def test_any_text_is_a_filter_or_an_error(text: str) -> None:
     with contextlib.suppress(FilterError):

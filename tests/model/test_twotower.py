@@ -99,6 +99,17 @@ def test_a_float_side_has_no_codes() -> None:
         model.encode("query", tower_batch(tokenize(["x"], hash_buckets=64)))
 
 
+def test_no_text_at_all() -> None:
+    model = model_of(SMALL).train()
+    batch = tower_batch(tokenize([], hash_buckets=64), gradient=True)
+    vector = model.embed("keyword", batch).vector
+    assert vector.shape == (0, 64)
+    vector.sum().backward()
+    grad = model.keyword.conv.weight.grad
+    assert grad is not None
+    assert grad._indices().shape == (1, 0)
+
+
 def test_cosine_of_zero_is_zero() -> None:
     q = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
     k = torch.tensor([[6.0, 8.0], [-4.0, 3.0]])

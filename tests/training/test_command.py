@@ -78,6 +78,14 @@ def test_errors(
     assert not out.exists()
 
 
+def test_without_torch(
+    pairs_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert rbegir(monkeypatch, "train", pairs_file, "--out", tmp_path / "model") == 1
+    assert capsys.readouterr().err == "error: training needs torch\nhint: pip install 'rbegir[train]'\n"
+
+
 def test_bench(pairs_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [
         "bench",

@@ -13,19 +13,26 @@ import pytest
 
 from rbegir.model import checkpoint
 from rbegir.model.presets import ModelConfig
+from rbegir.training.config import TrainConfig
 from rbegir.training.trainer import run
 
 from .conftest import SMALL
 
-CHILD = """
+CHILD = r"""
 import json, os, sys
 from rbegir.model.presets import ModelConfig
+from rbegir.training.config import TrainConfig
 from rbegir.training.trainer import run
 
 pairs, out, *configs = sys.argv[1:]
 for i, config in enumerate(configs):
     run(pairs, out=f"{out}/{i}", config=ModelConfig.from_dict(json.loads(config)), device="cpu",
-        batch_size=501, epochs=2, table_lr=1e-3)
+        batch_size=501, epochs=2, settings=TrainConfig(table_lr=1e-3))
+# three pairs of which the first process holds every keyword, and batches too small for two processes
+with open(f"{out}/tiny-{os.environ['RANK']}.tsv", "w") as file:
+    file.write("query\tkeyword\na b\tx y\nc\tz\nd\tz\n")
+run(file.name, out=f"{out}/tiny", valid=False, device="cpu", epochs=3,
+    config=ModelConfig(conv=16, hash_buckets=64))
 """
 
 CONFIGS = {
@@ -53,6 +60,11 @@ def together(pairs_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return out
 
 
+def test_shares_may_be_empty(together: Path) -> None:
+    _, tensors, _ = checkpoint.read(together / "tiny")
+    assert all(np.isfinite(value).all() for value in tensors.values())
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_two_processes_equal_one(name: str, together: Path, pairs_file: Path, tmp_path: Path) -> None:
     config: ModelConfig = CONFIGS[name]
@@ -63,7 +75,7 @@ def test_two_processes_equal_one(name: str, together: Path, pairs_file: Path, tm
         device="cpu",
         batch_size=501,
         epochs=2,
-        table_lr=1e-3,
+        settings=TrainConfig(table_lr=1e-3),
     )
     _, tensors, extra = checkpoint.read(together / str(list(CONFIGS).index(name)))
     _, wanted, _ = checkpoint.read(tmp_path / "alone")

@@ -95,6 +95,17 @@ def test_largest_gamma_and_opposite_codes_stay_finite() -> None:
         assert bool(torch.isfinite(grad).all())
 
 
+@pytest.mark.parametrize("negatives", [0, 4])
+def test_a_process_without_pairs(negatives: int) -> None:
+    x = example(0, 3)
+    x["negatives"] = torch.empty((0, negatives), dtype=torch.int64)
+    found, losses = group_loss(**x)
+    assert float(found.detach()) == 0
+    assert losses.shape == (0,)
+    for grad in torch.autograd.grad(found, [x["query"], x["keyword"]]):
+        assert not grad.any()
+
+
 def test_gamma_is_positive_bounded_and_optional_to_learn() -> None:
     assert float(Gamma(10.0, learned=True)().detach()) == pytest.approx(10.0)
     assert Gamma(10.0, learned=True).log.requires_grad

@@ -1,4 +1,4 @@
-# The native module, as Python sees it. Callers have checked their input: errors here are ValueError or TypeError.
+# The native module, as Python sees it. Callers check their input: errors here are ValueError or TypeError.
 from typing import Any
 
 import numpy as np
@@ -53,7 +53,7 @@ def scan_rescore(
     threads: int,
     isa: str,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]: ...
-def read_sum(bytes: npt.NDArray[np.uint8], threads: int) -> int: ...
+def read_sum(bytes: npt.NDArray[np.uint8], threads: int, streams: int = 1) -> int: ...
 
 # batch.cpp
 def cut_batch(

@@ -60,13 +60,14 @@ struct Call {
         if (values.shape(1) % 64 || shape.words < 1 || shape.words > MAX_WORDS || planes < 1 ||
             planes > MAX_PLANES || threads < 1)
             throw std::invalid_argument("n, planes or threads out of range");
-        for (const nb::tuple &part : parts) {  // the list keeps the buffers alive
-            const auto packed = nb::cast<Array<uint8_t, 1>>(part[0]);
+        // The list keeps the buffers alive; a converted copy would not live long enough.
+        for (const nb::tuple &part : parts) {
+            const auto packed = nb::cast<Array<uint8_t, 1>>(part[0], false);
             Partition partition{packed.data(), nb::cast<size_t>(part[1]), nullptr, keywords};
             if (packed.shape(0) / (planes * shape.plane_bytes()) < partition.groups())
                 throw std::invalid_argument("packed is too small for its count");
             if (!part[2].is_none()) {
-                const auto mask = nb::cast<Array<uint64_t, 1>>(part[2]);
+                const auto mask = nb::cast<Array<uint64_t, 1>>(part[2], false);
                 if (mask.shape(0) < partition.groups()) throw std::invalid_argument("mask is too small for its count");
                 partition.mask = mask.data();
             }
@@ -116,15 +117,16 @@ void bind_scan(nb::module_ &m) {
         for (const Kernel *kernel : kernels()) names.emplace_back(kernel->name);
         return names;
     });
-    m.def("scan_search", &bound_search, nb::arg("partitions"), nb::arg("values"), nb::arg("k"), nb::kw_only(),
+    m.def("scan_search", &bound_search, nb::arg("partitions"), nb::arg("values").noconvert(), nb::arg("k"), nb::kw_only(),
           nb::arg("planes"), nb::arg("threads"), nb::arg("isa"));
-    m.def("scan_rescore", &bound_rescore, nb::arg("partitions"), nb::arg("values"), nb::arg("positions"), nb::arg("k"),
+    m.def("scan_rescore", &bound_rescore, nb::arg("partitions"), nb::arg("values").noconvert(), nb::arg("positions").noconvert(), nb::arg("k"),
           nb::kw_only(), nb::arg("planes"), nb::arg("threads"), nb::arg("isa"));
     m.def(
         "read_sum",
-        [](Array<uint8_t, 1> bytes, int threads) {
+        [](Array<uint8_t, 1> bytes, int threads, int streams) {
+            if (threads < 1 || streams < 1) throw std::invalid_argument("threads and streams must be positive");
             nb::gil_scoped_release release;
-            return rbegir::read_sum(bytes.data(), bytes.shape(0), threads);
+            return rbegir::read_sum(bytes.data(), bytes.shape(0), threads, streams);
         },
-        nb::arg("bytes"), nb::arg("threads"));
+        nb::arg("bytes").noconvert(), nb::arg("threads"), nb::arg("streams") = 1);
 }

@@ -11,7 +11,7 @@ namespace {
 struct Avx2 {
     using V = __m256i;
     static constexpr int LANES = 32, INDEX_BITS = 4, LOOKUPS = 16, CHUNK = 8;
-    static constexpr bool LEFT = false;
+    static constexpr bool LEFT = false, KEEPS_ROWS = false;
     using Table = V;
 
     RBEGIR_INLINE static V load(const uint8_t *p) { return _mm256_loadu_si256(reinterpret_cast<const V *>(p)); }

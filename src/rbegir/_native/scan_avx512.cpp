@@ -15,7 +15,7 @@ namespace {
 struct Avx512 {
     using V = __m512i;
     static constexpr int LANES = 64, INDEX_BITS = 7, LOOKUPS = 9, CHUNK = 5;
-    static constexpr bool LEFT = true;
+    static constexpr bool LEFT = true, KEEPS_ROWS = true;
     struct Table {
         V low, high;
     };

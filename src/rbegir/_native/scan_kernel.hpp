@@ -64,6 +64,7 @@ struct Plan {
     int index_bits;  // a table has 2^index_bits entries of one byte
     int lookups;     // tables of a word (64 dimensions)
     bool left;       // the last dimension of each word is not in them: it is gathered in tables of its own
+    bool keeps_rows;  // the first 8 index rows of a word are its rows, unchanged
     int cap[KINDS];  // largest entry with which chunks of lookups add up in bytes; 0: the kind is not there
 
     RBEGIR_INLINE constexpr int table() const { return 1 << index_bits; }
@@ -115,7 +116,7 @@ struct Kernel {
     void (*expand)(const Shape &, Kind, Group, int bin_shift, uint8_t *out);
     // One query against `groups` expanded groups; at most `groups` events.
     int (*filter)(const Shape &, Kind, const Lut &, const uint8_t *expanded, int groups, Event *out);
-    // One query against `groups` groups where they lie, one after the other.
+    // One query against `groups` groups where they lie, one after the other; events come in any order.
     int (*filter_raw)(const Shape &, Kind, const Lut &, Group first, int groups, Event *out);
     // Exact deficits and classes of the keywords in `lanes`, in ascending order of lane.
     void (*exact)(const Shape &, const QueryBits &, Group, uint64_t lanes, int64_t *deficits, int32_t *classes);

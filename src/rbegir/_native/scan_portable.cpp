@@ -6,7 +6,7 @@ namespace rbegir::scan {
 namespace {
 
 constexpr int TABLE = 256;
-constexpr Plan PLAN{8, 8, false, {0, 255, 255}};
+constexpr Plan PLAN{8, 8, false, true, {0, 255, 255}};
 
 size_t expanded_bytes(const Shape &shape, Kind) { return shape.planes * shape.plane_bytes() + GROUP; }
 

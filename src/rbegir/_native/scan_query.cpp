@@ -8,13 +8,6 @@
 
 namespace rbegir::scan {
 
-int64_t order_key(int64_t dot, int64_t norm) {
-    const uint64_t square = static_cast<uint64_t>(dot * dot), divisor = static_cast<uint64_t>(norm);
-    const uint64_t whole = square / divisor, rest = square % divisor;
-    const int64_t key = static_cast<int64_t>((whole << FRACTION_BITS) + (rest << FRACTION_BITS) / divisor);
-    return dot < 0 ? -key : key;
-}
-
 AlignedBytes aligned_bytes(size_t size) {
     return AlignedBytes(static_cast<uint8_t *>(::operator new[](size, std::align_val_t{64})));
 }

@@ -15,7 +15,12 @@ constexpr int FRACTION_BITS = 36;                                      // of the
 constexpr int64_t NO_THRESHOLD = std::numeric_limits<int64_t>::min();  // every keyword passes
 
 // sign(dot) · ⌊2³⁶ · dot² / norm⌋
-int64_t order_key(int64_t dot, int64_t norm);
+inline int64_t order_key(int64_t dot, int64_t norm) {
+    const uint64_t square = static_cast<uint64_t>(dot * dot), divisor = static_cast<uint64_t>(norm);
+    const uint64_t whole = square / divisor, rest = square % divisor;
+    const int64_t key = static_cast<int64_t>((whole << FRACTION_BITS) + (rest << FRACTION_BITS) / divisor);
+    return dot < 0 ? -key : key;
+}
 
 struct AlignedDelete {
     void operator()(uint8_t *p) const { ::operator delete[](p, std::align_val_t{64}); }

@@ -4,34 +4,21 @@
 #include <cstdint>
 #include <vector>
 
-#include "scan_kernel.hpp"
+#include "scan_work.hpp"
 
 namespace rbegir::scan {
-
-struct Partition {
-    const uint8_t *packed;  // [planes, groups, rows, 64]
-    size_t count;           // keywords
-    const uint64_t *mask;   // [groups] candidates, or null: all
-    int64_t first;          // position of its first keyword
-
-    size_t groups() const { return (count + GROUP - 1) / GROUP; }
-};
-
-struct Hit {
-    int64_t key, position;
-};
 
 // Keywords that pass the masks.
 size_t count_candidates(const std::vector<Partition> &partitions);
 
 // The best k (at most count_candidates) of each query in the total order, written row by row to keys and positions
 // [queries, k]. Values are int16 [queries, n].
-void search(const Shape &shape, const Kernel &kernel, const std::vector<Partition> &partitions, const int16_t *values,
-            size_t queries, size_t k, int threads, int64_t *keys, int64_t *positions);
+void search(const Shape &shape, const Kernel &kernel, const std::vector<Partition> &partitions,
+            const int16_t *values, size_t queries, size_t k, int threads, int64_t *keys, int64_t *positions);
 
 // The best k of the keywords at `among` [queries, count] of each query (count ≥ k), written as `search` does.
-void rescore(const Shape &shape, const Kernel &kernel, const std::vector<Partition> &partitions, const int16_t *values,
-             size_t queries, const int64_t *among, size_t count, size_t k, int threads, int64_t *keys,
-             int64_t *positions);
+void rescore(const Shape &shape, const Kernel &kernel, const std::vector<Partition> &partitions,
+             const int16_t *values, size_t queries, const int64_t *among, size_t count, size_t k, int threads,
+             int64_t *keys, int64_t *positions);
 
 }  // namespace rbegir::scan

@@ -16,6 +16,26 @@
 namespace rbegir::scan {
 namespace {
 
+// The order in which groups are read from memory: a few places in turn. The hardware prefetches each stream apart,
+// and one stream alone does not use all of the bandwidth of a core.
+class Turn {
+  public:
+    RBEGIR_INLINE explicit Turn(int groups) : part_(groups / STREAMS), left_(part_ + groups % STREAMS) {}
+    RBEGIR_INLINE bool more() const { return step_ < left_; }
+    RBEGIR_INLINE int group() const {  // in the end those that do not divide by the number of streams
+        return step_ < part_ ? stream_ * part_ + step_ : part_ * STREAMS + step_ - part_;
+    }
+    RBEGIR_INLINE void next() {
+        if (step_ < part_ && ++stream_ < STREAMS) return;
+        stream_ = 0;
+        ++step_;
+    }
+
+  private:
+    static constexpr int STREAMS = 4;
+    int part_, left_, step_ = 0, stream_ = 0;
+};
+
 template <class T>
 struct Simd {
     using V = typename T::V;
@@ -23,7 +43,7 @@ struct Simd {
     static constexpr int HALVES = GROUP / T::LANES;
     static constexpr int LOOKUPS = T::LOOKUPS;
     static constexpr int TABLE = 1 << T::INDEX_BITS;
-    static constexpr Plan PLAN{T::INDEX_BITS, LOOKUPS, T::LEFT, {255 / T::CHUNK, 255 / T::CHUNK, 127}};
+    static constexpr Plan PLAN{T::INDEX_BITS, LOOKUPS, T::LEFT, T::KEEPS_ROWS, {255 / T::CHUNK, 255 / T::CHUNK, 127}};
 
     // ---- reading rows: from an expanded group, or made on the fly from a raw one ----
 
@@ -187,12 +207,14 @@ struct Simd {
     }
 
     template <int P>
-    static int byte_filter_raw(const Shape &shape, const Lut &lut, Group group, int groups, Event *out) {
+    static int byte_filter_raw(const Shape &shape, const Lut &lut, Group first, int groups, Event *out) {
         Table tables[BYTE_TABLES<P>];
         load_tables<P>(lut.tables, tables);
         const Table limits = T::table(lut.limit_low);
         int events = 0;
-        for (int g = 0; g < groups; ++g, group.data += 8 * GROUP) {
+        for (Turn turn(groups); turn.more(); turn.next()) {
+            const int g = turn.group();
+            const Group group{first.data + g * shape.plane_bytes(), first.stride};
             uint64_t lanes = 0;
 #pragma GCC unroll 2
             for (int half = 0; half < HALVES; ++half) {
@@ -273,9 +295,11 @@ struct Simd {
     }
 
     template <int CHUNK>
-    static int wide_filter_raw(const Shape &shape, const Lut &lut, Group group, int groups, Event *out) {
+    static int wide_filter_raw(const Shape &shape, const Lut &lut, Group first, int groups, Event *out) {
         int events = 0;
-        for (int g = 0; g < groups; ++g, group.data += shape.plane_bytes()) {
+        for (Turn turn(groups); turn.more(); turn.next()) {
+            const int g = turn.group();
+            const Group group{first.data + g * shape.plane_bytes(), first.stride};
             uint64_t lanes = 0;
             for (int half = 0; half < HALVES; ++half) {
                 Pair deficit{T::zero(), T::zero()};

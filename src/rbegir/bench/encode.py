@@ -24,6 +24,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 from rbegir.bench.host import describe
 from rbegir.errors import InputError, MissingExtraError
 from rbegir.model import checkpoint
@@ -53,6 +55,8 @@ def measure(
     progress: Progress = lambda cell, done, total: None,
 ) -> dict[str, Any]:
     """The benchmark's result as JSON values; `texts_per_s` is the keyword side with all threads."""
+    has_words = np.diff(tokenize(texts).text_offsets) > 0
+    texts = [text for text, keep in zip(texts, has_words.tolist(), strict=True) if keep]
     if not texts:
         raise InputError("there are no texts to encode")
     if rounds < 1:

@@ -28,7 +28,7 @@ def _cpu_name() -> str:
 
 
 def _commit() -> str | None:
-    """The commit of the source tree this runs from, with + if it is changed; None for an installed package."""
+    """The commit of the source tree, with + if it is changed; None for an installed package."""
     here = Path(__file__).resolve().parent
     try:
         run = subprocess.run(

@@ -1,9 +1,10 @@
 """Speed of the exact scan beside the machine's limit and its peers, measured in turns.
 
 A cell is (keywords, batch, k, threads) over random rbe* codes: n = 64, two keyword planes (16 bytes),
-queries of three planes. A round times, one after the other: reading the codes once (best of three, the
-limit of a single query), the scan, and every peer. The figures of a cell are medians over rounds, and
-ratios are taken within rounds, so that a machine that slows down for a while slows all sides alike.
+queries of three planes. A round times, one after the other: reading the codes once (the best of six, by
+one, two or four streams: the limit of a single query), the scan, and every peer. The figures of a cell are
+medians over rounds, and ratios are taken within rounds, so that a machine that slows down for a while slows
+all sides alike.
 
 How this can mislead: codes are random, so hits are spread evenly, and the first threshold comes from a good
 sample; all is warm and in memory; peers search float vectors of the same size and return approximate
@@ -19,10 +20,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from rbegir.bench import host
 from rbegir.bench.peers import PACKAGES
@@ -30,6 +34,7 @@ from rbegir.codes.layout import packed_bytes
 from rbegir.errors import InputError, MissingExtraError, RbegirError
 
 N, PLANES, QUERY_PLANES = 64, 2, 3
+STREAMS = (1, 2, 4)  # ways to read memory; the scan reads a stream a plane
 PEER_SECONDS = 10.0  # a peer is not asked again in a cell after so long
 
 
@@ -52,7 +57,8 @@ class Peer:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RbegirError(f"the peer {self.name} ended with status {self._process.wait()}")
+            self.close()
+            raise RbegirError(f"the peer {self.name} ended with status {self._process.returncode}")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
@@ -91,7 +97,7 @@ def _milliseconds(call: Callable[[], object]) -> float:
     return (time.perf_counter() - start) * 1e3
 
 
-def random_codes(keywords: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def random_codes(keywords: int) -> npt.NDArray[np.uint8]:
     """Packed random keywords, aligned to 64 bytes as a mapped segment is."""
     size = packed_bytes(keywords, N, PLANES)
     buffer = np.empty(size + 64, dtype=np.uint8)
@@ -104,10 +110,10 @@ def random_codes(keywords: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return packed
 
 
-def random_queries(batch: int) -> np.ndarray[Any, np.dtype[np.int16]]:
+def random_queries(batch: int) -> npt.NDArray[np.int16]:
     """Random queries of three planes."""
-    odd = 2 * np.random.default_rng(3).integers(0, 2**QUERY_PLANES, (batch, N)) - (2**QUERY_PLANES - 1)
-    return odd.astype(np.int16)
+    bits = np.random.default_rng(3).integers(0, 2**QUERY_PLANES, (batch, N), dtype=np.int16)
+    return 2 * bits - np.int16(2**QUERY_PLANES - 1)
 
 
 def run(
@@ -134,10 +140,6 @@ def run(
             rounds=rounds,
             progress=progress,
         )
-    from rbegir._native import _core
-    from rbegir.search.backend import Partition
-    from rbegir.search.cpu import CpuBackend
-
     for name, numbers in (("keywords", keywords), ("batches", batches), ("k", ks), ("threads", threads)):
         if not numbers or any(number < 1 for number in numbers):
             raise InputError(f"{name} must be positive numbers, got {list(numbers)}")
@@ -149,43 +151,16 @@ def run(
     total = len(keywords) * len(threads) * len(batches) * len(ks)
     for count in keywords:
         packed = random_codes(count)
-        partitions = [Partition(packed, count)]
         for thread_count in threads:
-            progress(f"{count:,} keywords: preparing", len(cells), total)
-            running = [Peer(name, count, thread_count) for name in PACKAGES] if peers else []
-            backend = CpuBackend(N, PLANES, threads=thread_count)
-            try:
+            with ExitStack() as stack:
+                progress(f"{count:,} keywords: preparing", len(cells), total)
+                names = PACKAGES if peers else ()
+                running = [stack.enter_context(closing(Peer(name, count, thread_count))) for name in names]
                 for batch in batches:
-                    values = random_queries(batch)
                     for k in ks:
-                        progress(
-                            f"{count:,} keywords, batch {batch}, top {k}, {thread_count} threads",
-                            len(cells),
-                            total,
-                        )
-
-                        def scan(values: Any = values, k: int = k) -> object:
-                            return backend.search(partitions, values, k)  # noqa: B023  one backend a loop
-
-                        def read() -> float:
-                            return min(
-                                _milliseconds(lambda: _core.read_sum(packed, thread_count))  # noqa: B023
-                                for _ in range(3)
-                            )
-
-                        cells.append(
-                            {
-                                "backend": f"cpu/{backend.isa}",
-                                "keywords": count,
-                                "batch": batch,
-                                "k": k,
-                                "threads": thread_count,
-                                **_cell(scan, read, running, batch, k, rounds, len(packed)),
-                            }
-                        )
-            finally:
-                for peer in running:
-                    peer.close()
+                        cell = f"{count:,} keywords, batch {batch}, top {k}, {thread_count} threads"
+                        progress(cell, len(cells), total)
+                        cells.append(measure(packed, count, batch, k, thread_count, running, rounds))
     progress("done", total, total)
     return {
         "host": host.describe(("faiss-cpu", "turbovec") if peers else ()),
@@ -194,15 +169,29 @@ def run(
     }
 
 
-def _cell(
-    scan: Callable[[], object],
-    read: Callable[[], float],
-    peers: Sequence[Peer],
+def measure(
+    packed: npt.NDArray[np.uint8],
+    keywords: int,
     batch: int,
     k: int,
+    threads: int,
+    peers: Sequence[Peer],
     rounds: int,
-    size: int,
 ) -> dict[str, Any]:
+    """One cell."""
+    from rbegir._native import _core
+    from rbegir.search.backend import Partition
+    from rbegir.search.cpu import CpuBackend
+
+    backend = CpuBackend(N, PLANES, threads=threads)
+    partitions, values = [Partition(packed, keywords)], random_queries(batch)
+
+    def scan() -> object:
+        return backend.search(partitions, values, k)
+
+    def read() -> float:
+        return min(_milliseconds(partial(_core.read_sum, packed, threads, s)) for s in STREAMS * 2)
+
     scan()  # once without looking: caches, page tables
     for peer in peers:
         peer.search(batch, k)
@@ -215,14 +204,18 @@ def _cell(
         for peer in peers:
             if sum(theirs[peer.name]) < PEER_SECONDS * 1e3:
                 theirs[peer.name].append(peer.search(batch, k))
+    fraction = statistics.median(r / o for r, o in zip(reads, ours, strict=True))
     return {
+        "backend": f"cpu/{backend.isa}",
+        "keywords": keywords,
+        "batch": batch,
+        "k": k,
+        "threads": threads,
         "ms": statistics.median(ours),
         "ms_min": min(ours),
         "ms_max": max(ours),
-        "bandwidth_fraction": statistics.median(r / o for r, o in zip(reads, ours, strict=True))
-        if batch == 1
-        else None,
-        "read_gb_per_s": size / statistics.median(reads) / 1e6,
+        "bandwidth_fraction": fraction if batch == 1 else None,
+        "read_gb_per_s": len(packed) / statistics.median(reads) / 1e6,
         "peers": {name: statistics.median(times) for name, times in theirs.items()},
         "ratios": {
             name: statistics.median(t / o for t, o in zip(times, ours, strict=False))

@@ -1,7 +1,7 @@
-"""The command line: one thin file a command, errors as one line with a hint, data on stdout, the rest on stderr.
+"""The command line: one thin file a command, an error is one line and a hint, data goes to stdout.
 
-Each file defines `app`, a Typer application: a single command, or a group of them. Only the file of the command
-that was asked for is imported, so `rbegir search` does not wait for what `rbegir train` needs.
+Each file defines `app`, a Typer application: a single command, or a group of them. Only the file of the
+command that was asked for is imported, so `rbegir search` does not wait for what `rbegir train` needs.
 """
 
 from __future__ import annotations

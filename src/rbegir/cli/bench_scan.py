@@ -7,16 +7,7 @@ from typing import Annotated
 
 import typer
 
-
-def _numbers(text: str) -> list[int]:
-    """A comma-separated list of whole numbers; 1e6 is one."""
-    try:
-        values = [float(part) for part in text.split(",")]
-    except ValueError:
-        raise typer.BadParameter(f"expected numbers separated by commas, got {text!r}") from None
-    if any(value != int(value) for value in values):
-        raise typer.BadParameter(f"expected whole numbers, got {text!r}")
-    return [int(value) for value in values]
+from rbegir.cli.options import wholes
 
 
 def scan(
@@ -42,10 +33,10 @@ def scan(
     with Progress(*Progress.get_default_columns(), TextColumn("{task.fields[cell]}"), console=errors) as bar:
         task = bar.add_task("scan", cell="")
         result = bench.run(
-            keywords=_numbers(keywords),
-            batches=_numbers(batches),
-            ks=_numbers(k),
-            threads=_numbers(threads),
+            keywords=wholes(keywords),
+            batches=wholes(batches),
+            ks=wholes(k),
+            threads=wholes(threads),
             device=device,
             peers=peers,
             rounds=rounds,

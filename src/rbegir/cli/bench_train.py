@@ -18,7 +18,10 @@ def train(
     batch_size: Annotated[int | None, typer.Option(help="Pairs a step.", show_default="by size")] = None,
     negatives: Annotated[str, typer.Option(help="in_batch, or a number of negatives a pair.")] = "in_batch",
     rows: Annotated[
-        int | None, typer.Option(help="Pairs an epoch, repeating the file.", show_default="all of the file")
+        int | None,
+        typer.Option(
+            help="Pairs an epoch, repeating the file.", show_default="all of the file, 4 million on a GPU"
+        ),
     ] = None,
     epochs: Annotated[int, typer.Option(help="Epochs to time after a first one.")] = 5,
     query_column: Annotated[str, typer.Option(help="Column of the queries.")] = "query",

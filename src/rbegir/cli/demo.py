@@ -6,8 +6,9 @@ import json
 import shutil
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -46,6 +47,7 @@ def demo(
         ) from None
     from rbegir.data import sample_path
     from rbegir.index.store import Index
+    from rbegir.model.presets import preset
     from rbegir.training.pairs import read_pairs, read_texts
 
     say = Console(stderr=True).print
@@ -56,7 +58,7 @@ def demo(
     say(f"[bold]1. Train[/] {PRESET} on aliases of Wikipedia titles (editor-made, a stand-in for clicks)")
     trained = run(
         sample_path("train"),
-        preset=PRESET,
+        config=replace(preset(PRESET), share_towers=True),  # aliases and titles are the same kind of text
         valid=sample_path("valid"),
         out=out / "model",
         progress=True,
@@ -68,21 +70,23 @@ def demo(
 
     say("[bold]3. Index[/] the titles")
     with Index.build(out / "index.rbe", trained.model, read_texts(sample_path("titles"))) as index:
-        say(
-            f"   {len(index):,} titles, {index.info()['bytes_per_keyword']} bytes each, in {out / 'index.rbe'}"
-        )
+        size = index.info()["bytes_per_keyword"]
+        say(f"   {len(index):,} titles, {size} bytes each, in {out / 'index.rbe'}")
         say("[bold]4. Search[/] all of them")
-        queries = valid["query"].to_pylist()[:: max(1, valid.num_rows // SHOWN_QUERIES)][:SHOWN_QUERIES]
+        shown = valid.take(list(range(0, valid.num_rows, valid.num_rows // SHOWN_QUERIES))[:SHOWN_QUERIES])
+        queries, meant = shown["query"].to_pylist(), shown["keyword"].to_pylist()
         hits = index.search(queries, k=10)
     took = time.monotonic() - began
 
     best = reports[PRESET]
     if as_json:
-        found = best.to_dict()
-        answers = [{"query": query, "hits": hit} for query, hit in zip(queries, _hits(hits), strict=True)]
-        print(json.dumps({**found, "queries": answers, "seconds": round(took, 1)}))
+        answers = [
+            {"query": query, "hits": [{"id": h.id, "score": h.score, "text": h.text} for h in found]}
+            for query, found in zip(queries, hits, strict=True)
+        ]
+        print(json.dumps({**best.to_dict(), "queries": answers, "seconds": round(took, 1)}))
         return
-    _show(reports, queries, hits)
+    _show(reports, queries, meant, hits)
     say(f'Done in {took:.0f} s. Go on with:  rbegir search {out / "index.rbe"} "your query"')
 
 
@@ -131,16 +135,7 @@ def _evaluate(model: Model, valid: pa.Table) -> dict[str, Report]:
     return reports
 
 
-def _hits(hits: Hits) -> list[list[dict[str, Any]]]:
-    """Hits for JSON, by query."""
-    rows = zip(hits.ids.tolist(), hits.scores.tolist(), hits.texts.tolist(), strict=True)
-    return [
-        [{"id": i, "score": s, "text": t} for i, s, t in zip(ids, scores, texts, strict=True)]
-        for ids, scores, texts in rows
-    ]
-
-
-def _show(reports: dict[str, Report], queries: list[str], hits: Hits) -> None:
+def _show(reports: dict[str, Report], queries: list[str], meant: list[str], hits: Hits) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -148,7 +143,10 @@ def _show(reports: dict[str, Report], queries: list[str], hits: Hits) -> None:
 
     console = Console()
     console.print(report_table(reports))
-    table = Table("query", *(f"hit {i + 1}" for i in range(SHOWN_HITS)), title="Titles found, of all titles")
-    for query, found in zip(queries, _hits(hits), strict=True):
-        table.add_row(query, *(f"{hit['text']}  [dim]{hit['score']:.3f}[/]" for hit in found[:SHOWN_HITS]))
+    table = Table("query", "meant", "rank", *(f"hit {i + 1}" for i in range(SHOWN_HITS)))
+    for query, wanted, found in zip(queries, meant, hits, strict=True):
+        texts = [hit.text for hit in found]
+        rank = str(texts.index(wanted) + 1) if wanted in texts else f"> {len(texts)}"
+        best = [f"{hit.text} [dim]{hit.score:.2f}[/]" for hit in found[:SHOWN_HITS]]
+        table.add_row(f"[bold]{query}[/]", wanted, rank, *best)
     console.print(table)

@@ -29,7 +29,6 @@ Strict = Annotated[
 ]
 TextColumn = Annotated[str, typer.Option(help="Name of the column that holds the texts.")]
 IdColumn = Annotated[str, typer.Option(help="Name of the column that holds the ids, if there is one.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="Threads; all cores by default.")]
 
 
 @app.command()

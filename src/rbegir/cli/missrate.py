@@ -7,14 +7,20 @@ from typing import Annotated
 
 import typer
 
+from rbegir.cli.options import whole
+
 app = typer.Typer(add_completion=False)
 
 
 @app.command()
 def missrate(
-    candidates: Annotated[int, typer.Option(help="C: keywords that are searched.")],
-    top: Annotated[int, typer.Option(help="N: keywords that are wanted.")],
-    per_thread: Annotated[int, typer.Option(help="I: keywords a thread selects from.")],
+    candidates: Annotated[
+        int, typer.Option(parser=whole, metavar="INTEGER", help="C: keywords that are searched.")
+    ],
+    top: Annotated[int, typer.Option(parser=whole, metavar="INTEGER", help="N: keywords that are wanted.")],
+    per_thread: Annotated[
+        int, typer.Option(parser=whole, metavar="INTEGER", help="I: keywords a thread selects from.")
+    ],
     queue: Annotated[int, typer.Option(help="q: keywords that a thread keeps.")] = 1,
     most: Annotated[int, typer.Option(min=0, help="The largest l of the table.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,

@@ -19,6 +19,17 @@ def train(
     preset: Annotated[
         str, typer.Option(help="m_1, m_2, m_3, m_5, rbe_1, rbe_2, rbe_star or rbe_3.")
     ] = "rbe_star",
+    share_towers: Annotated[
+        bool, typer.Option("--share-towers", help="One tower for both sides: for queries like keywords.")
+    ] = False,
+    estimator: Annotated[
+        str | None,
+        typer.Option(
+            help="Gradient of the binarisation: straight_through, straight_through_variant, annealing_tanh "
+            "or stochastic.",
+            show_default="straight_through_variant",
+        ),
+    ] = None,
     recipe: Annotated[str, typer.Option(help="Settings to start from: default or paper.")] = "default",
     valid: Annotated[
         Path | None,
@@ -61,13 +72,18 @@ def train(
     import json
     import os
     import sys
+    from dataclasses import replace
+    from typing import cast
 
     from rbegir.errors import InputError, MissingExtraError
+    from rbegir.model.presets import Estimator
     from rbegir.model.presets import preset as named_preset
 
     if valid is not None and no_valid:
         raise InputError("--valid and --no-valid contradict each other", hint="leave one of them out")
-    named_preset(preset)
+    shape = replace(named_preset(preset), share_towers=share_towers)
+    if estimator is not None:
+        shape = replace(shape, estimator=cast(Estimator, estimator))
     try:
         import torch  # noqa: F401
     except ImportError:
@@ -90,7 +106,7 @@ def train(
     )
     result = run(
         pairs,
-        preset=preset,
+        config=shape,
         valid=False if no_valid else valid,
         out=out,
         settings=settings,

@@ -33,14 +33,15 @@ QUERY_LIMIT = 255
 
 def dot(queries: npt.NDArray[np.int16], keywords: npt.NDArray[np.int16]) -> npt.NDArray[np.int64]:
     """q·k of integer vectors [Q, n] and [K, n] → [Q, K]. float64 products are exact: all sums are < 2⁵³."""
-    product = queries.astype(np.float64) @ keywords.astype(np.float64).T
+    product: npt.NDArray[np.float64] = queries.astype(np.float64) @ keywords.astype(np.float64).T
     return product.astype(np.int64)
 
 
 def norm_squared(values: npt.NDArray[np.int16]) -> npt.NDArray[np.int64]:
     """‖v‖² of integer vectors [count, n] → [count]."""
     wide = values.astype(np.int64)
-    return np.einsum("id,id->i", wide, wide)
+    squares: npt.NDArray[np.int64] = (wide * wide).sum(axis=1)
+    return squares
 
 
 def order_key(dots: npt.NDArray[np.int64], norms: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -5,6 +5,7 @@ They are the whole fsync discipline in one place, and the one place that tests c
     create → write … → sync                      a new file: its bytes are on disk
     sync_directory                               and so is its name
     a new file → rename → sync_directory         a file is replaced: the old one or the new one, never less
+    exchange → sync_directory                    the same for a directory
 
 An immutable file is written under its final name, because nothing refers to it before the manifest that names
 it is renamed into place; a crash in between leaves an orphan that the next writer removes.
@@ -13,6 +14,7 @@ it is renamed into place; a crash in between leaves an orphan that the next writ
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import shutil
@@ -53,6 +55,20 @@ def sync_directory(path: Path) -> None:
 def rename(old: Path, new: Path) -> None:
     """Give a file or directory its new name at one stroke, replacing a file that had it."""
     os.rename(old, new)
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Swap the names of two directories at one stroke; False where the system cannot (only Linux can)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "renameat2"):
+        return False
+    here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    if libc.renameat2(here, os.fsencode(one), here, os.fsencode(other), swap) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.ENOSYS, errno.EINVAL):
+        return False
+    raise OSError(code, os.strerror(code), str(other))
 
 
 def unlink(path: Path) -> None:

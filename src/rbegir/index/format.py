@@ -22,6 +22,8 @@ so a flipped bit is an error that names file and block, and never a silently dif
 has a stamp (its length, and the CRC of its footer, which hangs on all other CRCs); the manifest holds the
 stamps of the files that it names, so a file of another time or place is noticed too.
 
+Not promised: a file that someone cuts short while it is mapped ends the process (the system sends SIGBUS).
+
 Files are written once, front to back, and never changed: readers map them and share them freely. The footer
 is at the end because a stream of unknown length can then be written in one pass. One file a segment rather
 than one a column: a small add costs one fsync, and a segment is there or is not.

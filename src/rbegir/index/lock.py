@@ -24,13 +24,14 @@ class WriterLock:
 
     def __init__(self, directory: Path) -> None:
         path = directory / NAME
+        self._descriptor = -1
         with disk.explained("lock", path):
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             holder = _holder(self._descriptor)
-            os.close(self._descriptor)
+            self.release()
             raise LockedError(
                 f"{directory} is being written by {holder}",
                 hint="wait until it is done, or stop it; reading is possible meanwhile",
@@ -51,9 +52,12 @@ class WriterLock:
             )
 
     def release(self) -> None:
+        """Give it back; also done when the lock is forgotten."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+    __del__ = release
 
 
 def _holder(descriptor: int) -> str:

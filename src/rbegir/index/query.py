@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,22 @@ from rbegir.search.hits import Hits
 MODES = ("exact", "paper")
 
 
+class SearchOptions(TypedDict, total=False):
+    """What `Index.search` and `Index.search_codes` take besides the queries and k."""
+
+    where: str | pc.Expression | None  # a filter: text such as "price < 10 and not sold", or an expression
+    allow: Any  # only these ids
+    deny: Any  # not these ids
+    mode: str  # "exact" (the default), or "paper": the published algorithm with its miss certificate
+    per_thread: int  # of "paper": keywords that a thread sees …
+    queue: int  # … and how many of them it may keep
+    planes: int | None  # search with this many planes first, refine the best with the others
+    candidates: int | None  # of `planes`: how many are refined
+    measure: bool  # of `planes`: measure the recall instead of estimating it
+    texts: bool  # False leaves the texts out of the hits, which is faster for large batches
+    attributes: bool  # likewise
+
+
 @dataclass(frozen=True)
 class Query:
     """What is asked, apart from the codes."""
@@ -43,6 +59,8 @@ class Query:
     measure: bool = False
     per_thread: int = 256
     queue: int = 1
+    texts: bool = True
+    attributes: bool = True
 
     @classmethod
     def check(
@@ -58,6 +76,8 @@ class Query:
         measure: bool = False,
         per_thread: int = 256,
         queue: int = 1,
+        texts: bool = True,
+        attributes: bool = True,
     ) -> Query:
         """The same, or an error that names the argument."""
         numbers = {
@@ -87,6 +107,8 @@ class Query:
             measure,
             per_thread,
             queue,
+            texts,
+            attributes,
         )
 
 
@@ -121,11 +143,12 @@ class Searcher:
             found = self._backend.search(partitions, values, query.k)
         place = snapshot.place(numbers, found.positions.ravel())
         shape = found.positions.shape  # [Q, k]
-        columns = {name: snapshot.column(name, place) for name in snapshot.manifest.columns}
+        names = snapshot.manifest.columns if query.attributes else ()
+        columns = {name: snapshot.column(name, place) for name in names}
         return Hits(
             ids=snapshot.ids(place).reshape(shape),
             scores=cosine(found.keys, norm_squared(values)),
-            texts=snapshot.column("text", place).reshape(shape),
+            texts=snapshot.column("text", place).reshape(shape) if query.texts else None,
             keys=found.keys,
             rows=snapshot.rows(place).reshape(shape),
             attributes=_attributes(columns, shape),
@@ -139,10 +162,6 @@ def _query_values(queries: Any, manifest: Manifest) -> npt.NDArray[np.int16]:
     if isinstance(queries, Codes):
         if queries.n != manifest.n:
             raise MismatchError(f"queries have n = {queries.n}, the index holds n = {manifest.n}")
-        if manifest.query_planes and queries.plane_count != manifest.query_planes:
-            raise MismatchError(
-                f"queries have {queries.plane_count} planes, this index is asked with {manifest.query_planes}"
-            )
         return queries.values()
     if not isinstance(queries, np.ndarray) or queries.dtype not in (np.int8, np.int16) or queries.ndim != 2:
         came = (

@@ -9,8 +9,10 @@ a keyword.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,11 +30,20 @@ from rbegir.index.segment import Positions, Segment, Source
 from rbegir.search.backend import Partition
 
 
-class Place(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Place:
     """Where keywords are: the part and the position in it, −1 for a keyword that is not there."""
 
     part: npt.NDArray[np.int64]
     position: Positions
+
+    @cached_property
+    def by_part(self) -> list[tuple[int, npt.NDArray[np.int64]]]:
+        """The parts that hold any of the keywords, each with the indices of those."""
+        order = np.argsort(self.part, kind="stable")
+        numbers, starts = np.unique(self.part[order], return_index=True)
+        groups = np.split(order, starts[1:]) if order.size else []
+        return [(int(number), group) for number, group in zip(numbers, groups, strict=True) if number >= 0]
 
 
 class Part:
@@ -176,7 +187,7 @@ class Snapshot:
 
     def rows(self, place: Place) -> npt.NDArray[np.int64]:
         found = np.zeros(place.part.shape, np.int64)
-        for number, where in _by_part(place):
+        for number, where in place.by_part:
             found[where] = self.parts[number].segment.rows(place.position[where])
         return found
 
@@ -184,7 +195,7 @@ class Snapshot:
         """int64, or str objects."""
         strings = self.manifest.id_type == "string"
         found = np.zeros(place.part.shape, object if strings else np.int64)
-        for number, where in _by_part(place):
+        for number, where in place.by_part:
             ids = self.parts[number].segment.ids(place.position[where])
             found[where] = ids.to_pylist() if strings else int64_numpy(ids)
         return found
@@ -192,7 +203,7 @@ class Snapshot:
     def column(self, name: str, place: Place) -> npt.NDArray[Any]:
         """Python objects, None for null and where a segment has no such column."""
         found = np.full(place.part.shape, None, object)
-        for number, where in _by_part(place):
+        for number, where in place.by_part:
             segment = self.parts[number].segment
             if name in segment.types:
                 found[where] = np.array(
@@ -210,14 +221,3 @@ class Snapshot:
                 part.dead()
             except CorruptError as error:
                 yield error
-
-
-def _by_part(place: Place) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-    """The parts that hold any of the (flat) keywords, each with the indices of those."""
-    if not place.part.size:
-        return
-    order = np.argsort(place.part, kind="stable")
-    numbers, starts = np.unique(place.part[order], return_index=True)
-    for number, where in zip(numbers, np.split(order, starts[1:]), strict=True):
-        if number >= 0:
-            yield int(number), where

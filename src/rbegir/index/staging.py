@@ -44,14 +44,17 @@ def staged(path: Path, *, overwrite: bool) -> Iterator[Writer]:
 
 
 def _give_name(stage: Path, path: Path) -> None:
-    replaces = path.exists() and any(path.iterdir())
-    aside = path.with_name(f".{path.name}.old-{os.getpid()}")
-    if replaces:
-        disk.rename(path, aside)
-    disk.rename(stage, path)
+    """The complete index takes its place, at one stroke even if another is there (where the system can)."""
+    old = stage  # what is there afterwards
+    if not path.exists():
+        disk.rename(stage, path)
+    elif not disk.exchange(stage, path):
+        old = path.with_name(f".{path.name}.new-{os.getpid()}-old")
+        disk.rename(path, old)
+        disk.rename(stage, path)
     disk.sync_directory(path.parent)
-    if replaces:
-        disk.remove_tree(aside)
+    if old.exists():
+        disk.remove_tree(old)
 
 
 def _check_free(path: Path, *, overwrite: bool) -> None:

@@ -22,7 +22,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -32,9 +32,10 @@ import pyarrow.compute as pc
 from rbegir.codes.planes import Codes
 from rbegir.errors import CorruptError, FileError, InputError, LockedError, MismatchError
 from rbegir.index.creation import first_manifest, make
+from rbegir.index.disk import explained
 from rbegir.index.encoder import Encoder, check_encoder, check_match, load_stored
 from rbegir.index.manifest import MODEL, Manifest
-from rbegir.index.query import Query, Searcher
+from rbegir.index.query import Query, Searcher, SearchOptions
 from rbegir.index.rows import (
     Rows,
     check_attributes,
@@ -76,7 +77,8 @@ class Index:
             check_match(model, manifest)
         self._read_only = read_only
         self._writer: Writer | None = None
-        self._mutex = threading.RLock()
+        self._mutex = threading.RLock()  # of changes
+        self._loading = threading.Lock()  # of the model; searches do not wait for changes
         self._closed = False
 
     @classmethod
@@ -97,7 +99,7 @@ class Index:
 
         `id_type` is "int64" or "string"; without it the first `add` decides.
         """
-        path = Path(path)
+        path = Path(path).absolute()
         manifest = first_manifest(model, n, keyword_planes, query_planes, id_type)
         Searcher(device, manifest.n, manifest.keyword_planes, threads)
         with staged(path, overwrite=overwrite) as writer:
@@ -138,7 +140,7 @@ class Index:
         """
         from rbegir.index.build import fill
 
-        path = Path(path)
+        path = Path(path).absolute()
         manifest = first_manifest(model, None, None, None, None)
         with staged(path, overwrite=overwrite) as writer:
             make(writer.directory, manifest, model)
@@ -181,7 +183,7 @@ class Index:
     @property
     def model(self) -> Encoder:
         """The model that encodes texts; loaded from the index at the first use."""
-        with self._mutex:
+        with self._loading:
             if self._model is None:
                 self._model = load_stored(self._path / MODEL, self._snapshot.manifest)
             return self._model
@@ -238,13 +240,15 @@ class Index:
 
     # ---- ask ----
 
-    def search(self, queries: str | Sequence[str], k: int = 10, **options: Any) -> Hits:
+    def search(self, queries: str | Sequence[str], k: int = 10, **options: Unpack[SearchOptions]) -> Hits:
         """The best k keywords for a text or for each of a list of texts; options as for `search_codes`."""
         texts = [queries] if isinstance(queries, str) else check_queries(queries)
         query = Query.check(k, **options)
         return self._searcher.search(self._state(), self.model.encode_queries(texts), query)
 
-    def search_codes(self, codes: Codes | npt.NDArray[Any], k: int = 10, **options: Any) -> Hits:
+    def search_codes(
+        self, codes: Codes | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
+    ) -> Hits:
         """The best k keywords for each code, or for each integer vector (int8 or int16 [queries, n], ±255).
 
         where     a filter: text such as "price < 10 and not sold", or a pyarrow expression
@@ -252,6 +256,7 @@ class Index:
         mode      "exact" (the default), or "paper": the published algorithm with its miss certificate
         per_thread, queue    of "paper": keywords a thread sees, and how many of them it may keep
         planes    search with this many planes first and refine the best with the others; recall is reported
+        texts, attributes      False: leave them out of the hits, which is faster for large batches
         candidates, measure    of `planes`: how many are refined; measure the recall instead of estimating it
         """
         return self._searcher.search(self._state(), codes, Query.check(k, **options))
@@ -307,21 +312,16 @@ class Index:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[Writer]:
-        """The writer, made at the first change, when the latest state is read and left-overs are removed.
-
-        After a failure on disk it is given up: the next change starts again from what the disk says.
-        """
+        """The writer. After a failure on disk it is given up: the next change starts from what is there."""
         with self._mutex:
             state = self._state()
             if self._read_only:
                 raise FileError(
                     f"{self._path} was opened read-only", hint="open it without read_only to change it"
                 )
+            if self._writer is None:
+                self._writer = self._first_change(state)
             try:
-                if self._writer is None:
-                    self._writer = Writer(self._path)
-                    self._snapshot = Snapshot.open(self._path, state)
-                    self._writer.clean(self._snapshot)
                 yield self._writer
             except (InputError, LockedError, MismatchError):
                 raise
@@ -329,6 +329,18 @@ class Index:
                 self._drop_writer()
                 self._snapshot = Snapshot.open(self._path, self._snapshot)
                 raise
+
+    def _first_change(self, state: Snapshot) -> Writer:
+        """Become the writer: take the lock, read the latest state, remove what stopped writers have left."""
+        writer = Writer(self._path)
+        try:
+            self._snapshot = Snapshot.open(self._path, state)
+            with explained("write to", self._path):
+                writer.clean(self._snapshot)
+        except BaseException:
+            writer.close()
+            raise
+        return writer
 
     def _drop_writer(self) -> None:
         if self._writer is not None:

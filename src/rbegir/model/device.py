@@ -1,12 +1,16 @@
 """One side of a model on a GPU, through torch: for encoding millions of texts.
 
-The CPU cuts texts into grams while the GPU computes the block before, and only packed planes come back, 8
-bytes a plane and 64 dimensions. torch is imported here and nowhere else on the way from text to code.
+The CPU's cores cut blocks of texts into grams while the GPU computes an earlier one, and only packed planes
+come back, 8 bytes a plane and 64 dimensions. torch is imported here and nowhere else on the way from text to
+code.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -95,16 +99,32 @@ class TorchSide:
 
         from rbegir.model.clsm import TowerBatch, tower_batch
 
-        for start in range(0, count_texts(texts), BLOCK):
-            block = read_texts(texts[start : start + BLOCK], start)
-            grams = GramBatch(*_core.tokenize(block, self._config.hash_buckets, self._threads))
-            wordless = np.flatnonzero(np.diff(grams.text_offsets) == 0)
-            if len(wordless):
-                raise no_words(start + int(wordless[0]))
+        for grams in self._tokenized(texts):
             with torch.inference_mode():
                 batch = TowerBatch(*(part.to(self._device) for part in tower_batch(grams)))
                 embedding = self._model.embed(self._side, batch)
             yield embedding
+
+    def _tokenized(self, texts: TextInput) -> Iterator[GramBatch]:
+        """The blocks of the texts in order, several being cut into grams at a time, each by one thread."""
+        starts = iter(range(0, count_texts(texts), BLOCK))
+        with ThreadPoolExecutor(self._threads, thread_name_prefix="rbegir-grams") as pool:
+            waiting: deque[Future[GramBatch]] = deque()
+            for start in islice(starts, self._threads + 1):
+                waiting.append(pool.submit(self._grams, texts, start))
+            while waiting:
+                grams = waiting.popleft().result()
+                for start in islice(starts, 1):
+                    waiting.append(pool.submit(self._grams, texts, start))
+                yield grams
+
+    def _grams(self, texts: TextInput, start: int) -> GramBatch:
+        block = read_texts(texts[start : start + BLOCK], start)
+        grams = GramBatch(*_core.tokenize(block, self._config.hash_buckets, 1))
+        wordless = np.flatnonzero(np.diff(grams.text_offsets) == 0)
+        if len(wordless):
+            raise no_words(start + int(wordless[0]))
+        return grams
 
 
 def _pack(planes: tuple[Any, ...], words: int) -> Any:

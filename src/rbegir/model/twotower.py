@@ -68,6 +68,19 @@ class TwoTower(nn.Module):
         self.keyword = _Part(config, tower=own, planes=config.keyword_planes)
         if config.share_towers:
             self.shared = _Part(config, tower=True, planes=None)
+        self._start_alike()
+
+    @torch.no_grad()
+    def _start_alike(self) -> None:
+        """Give the keyword side the query side's first parameters, so that equal texts start as equal codes.
+
+        Untrained, the model is then a random projection of grams that already ranks similar spellings high;
+        with two independent draws it starts from nothing.
+        """
+        query = self.query.state_dict()
+        for name, value in self.keyword.state_dict().items():
+            if name in query and query[name].shape == value.shape:
+                value.copy_(query[name])
 
     def embed(self, side: Side, batch: TowerBatch) -> Embedding:
         """Vectors, planes and (stochastic estimator only) log probabilities of the texts of a batch."""

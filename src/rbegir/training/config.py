@@ -32,7 +32,7 @@ class TrainConfig:
     table_lr: float = 1.2e-2  # of the gram tables, see optim.py
     negatives: Literal["in_batch"] | int = "in_batch"
     gamma: float | Literal["learned"] = "learned"
-    word_dropout: float = 0.15
+    word_dropout: float = 0.2
     patience: int | None = (
         None  # epochs without a better validation AUC before stopping; None: never stop early
     )
@@ -94,10 +94,15 @@ def recipe(name: str, **changes: Any) -> TrainConfig:
     """A recipe by name with some settings changed; a change to None keeps the recipe's value."""
     if name not in RECIPES:
         raise InputError(f"unknown recipe {name!r}", hint=f"choose one of {', '.join(RECIPES)}")
+    return change(RECIPES[name], **changes)
+
+
+def change(settings: TrainConfig, **changes: Any) -> TrainConfig:
+    """Settings with some of them changed; a change to None keeps the value."""
     known = {field.name for field in fields(TrainConfig)}
     unknown = sorted(set(changes) - known)
     if unknown:
         raise InputError(
             f"unknown training settings: {', '.join(unknown)}", hint=f"known: {', '.join(sorted(known))}"
         )
-    return replace(RECIPES[name], **{key: value for key, value in changes.items() if value is not None})
+    return replace(settings, **{key: value for key, value in changes.items() if value is not None})

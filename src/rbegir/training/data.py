@@ -11,6 +11,7 @@ should be shuffled once beforehand.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -58,10 +59,14 @@ class Data:
         kept: list[pa.RecordBatch] = []
         first: pa.Table | None = None
         some_keyword: pa.Scalar | None = None
+        threshold: float | None = None
         for table in buffers(self._stream, self._buffer):
             notify(self._stream.progress)
             if hold_out:
-                held = _held_out(table["keyword"], few=FEW if self._held is None else 0)
+                distinct = table["keyword"].unique()
+                places = positions(distinct.to_pylist())
+                threshold = _threshold(places) if threshold is None else threshold
+                held = distinct.filter(pa.array(places < threshold))
                 self._held = held if self._held is None else pa.concat_arrays([self._held, held]).unique()
                 chosen = pc.is_in(table["keyword"], value_set=self._held)
                 kept += table.filter(chosen).to_batches()
@@ -124,13 +129,17 @@ def buffers(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(waiting)
 
 
-def _held_out(keywords: pa.ChunkedArray, few: int) -> pa.Array:
-    """The distinct keywords that the fixed hash gives to validation: its share, or a few of a small file."""
-    distinct = keywords.unique()
-    place = positions(distinct.to_pylist())
-    wanted = max(int((place < VALID_SHARE).sum()), min(few, len(distinct) // 5))
-    chosen = np.sort(np.argsort(place, kind="stable")[:wanted])
-    return distinct.take(pa.array(chosen))
+def _threshold(places: npt.NDArray[np.float64]) -> float:
+    """Keywords whose hash lies below this are held out, given those of the first buffer.
+
+    It is the fixed share, so that the same keywords are held out of every file. A file that was split by this
+    hash before, or a very small one, has almost none or only such keywords: there it is a share of its own.
+    """
+    below = int((places < VALID_SHARE).sum())
+    if below >= FEW and 0.5 < below / (VALID_SHARE * len(places)) < 2:
+        return VALID_SHARE
+    wanted = max(math.ceil(VALID_SHARE * len(places)), min(FEW, len(places) // 5))
+    return float(np.nextafter(np.sort(places)[wanted - 1], 1.0)) if len(places) > 1 else 0.0
 
 
 def tokenize_pairs(table: pa.Table, hash_buckets: int, threads: int) -> Chunk:

@@ -88,6 +88,12 @@ def sum_gradients(dense: Iterable[nn.Parameter], tables: Iterable[nn.Parameter],
         )
 
 
+def wait_for_all(share: Share) -> None:
+    """Go on when every process has come this far."""
+    if share.world > 1:
+        dist.barrier()
+
+
 def sum_scalar(value: Tensor, share: Share) -> Tensor:
     """The sum of a number over the processes."""
     if share.world > 1:

@@ -7,7 +7,6 @@ other programs. On a GPU there is one lane and the kernels queue up behind each 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
@@ -22,6 +21,7 @@ from rbegir.model.rbe import RBE, Embedding
 from rbegir.model.twotower import Side, TwoTower
 from rbegir.training.batches import Share, StepBatch
 from rbegir.training.config import TrainConfig
+from rbegir.training.device import cpu_count
 from rbegir.training.distributed import gather, sum_gradients, sum_scalar
 from rbegir.training.loss import Baseline, Gamma, group_loss, score_function_term
 from rbegir.training.optim import RowRMS
@@ -29,11 +29,6 @@ from rbegir.training.optim import RowRMS
 INITIAL_GAMMA = 10.0
 A = TypeVar("A")
 B = TypeVar("B")
-
-
-def cpu_count() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 class Leaves(NamedTuple):
@@ -65,6 +60,10 @@ class Engine:
     """Model, γ, optimisers and the step on them. Everything that training changes is here."""
 
     def __init__(self, model: TwoTower, config: TrainConfig, device: torch.device, share: Share) -> None:
+        invariants = torch.sparse.check_sparse_tensor_invariants
+        if not invariants.is_enabled():  # type: ignore[no-untyped-call]
+            # said explicitly, or some releases of torch warn that nothing was said
+            invariants.disable()  # type: ignore[no-untyped-call]
         self.model = model.to(device).train()
         self.config, self.device, self.share = config, device, share
         learned = config.gamma == "learned"

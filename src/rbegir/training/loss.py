@@ -51,7 +51,7 @@ class _InBatch(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         rows = max(1, BLOCK // max(1, len(keyword)))
         losses, grad_query, grad_keyword = [], [], torch.zeros_like(keyword)
-        for low in range(0, len(query), rows):
+        for low in range(0, max(1, len(query)), rows):  # once even for a process without pairs
             part = query[low : low + rows]  # [block, n]
             e = torch.addmm(-shift, part, keyword.T).exp_()  # [block, columns]
             if known.shape[1]:

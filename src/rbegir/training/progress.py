@@ -37,6 +37,8 @@ class Bar:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._task is not None:
+            self._progress.remove_task(self._task)
         self._stack.close()
 
     def begin(self, what: str, total: float) -> None:

@@ -10,29 +10,29 @@ result of an uninterrupted run; see `state.py`.
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec
 
 import pyarrow as pa
 import torch
 from torch import Tensor
 
-from rbegir.errors import DeviceError, FileError, InputError
+from rbegir.errors import FileError, InputError
 from rbegir.model import checkpoint
 from rbegir.model.presets import ModelConfig
 from rbegir.model.presets import preset as named_preset
 from rbegir.model.twotower import TwoTower
 from rbegir.training import state
-from rbegir.training.config import TrainConfig, recipe
+from rbegir.training.config import Precision, TrainConfig, change
 from rbegir.training.data import Data, buffers
-from rbegir.training.distributed import join_processes
-from rbegir.training.engine import Engine, cpu_count
+from rbegir.training.device import batch_threads, cpu_count, matmul_precision, resolve_device
+from rbegir.training.distributed import join_processes, wait_for_all
+from rbegir.training.engine import Engine
 from rbegir.training.pairs import PairStream, read_pairs
 from rbegir.training.pipeline import BatchPlan, epoch_batches, steps_in
 from rbegir.training.progress import Bar, Log
@@ -50,7 +50,7 @@ class TrainResult:
     """A trained model and how it got there."""
 
     model: Model
-    history: list[dict[str, float]]  # epoch, loss and, with validation, log_loss and roc_auc
+    history: list[dict[str, float]]  # epoch, loss, gamma and, with validation, log_loss and roc_auc
     best_epoch: int
     pairs: int  # in an epoch
     valid_pairs: int
@@ -75,11 +75,6 @@ class TrainResult:
         }
 
 
-def train(pairs: str | Path | PairStream, **options: Any) -> Model:
-    """Learn a model from clicked pairs; the arguments are those of `run`."""
-    return run(pairs, **options).model
-
-
 def run(
     pairs: str | Path | PairStream,
     *,
@@ -88,6 +83,15 @@ def run(
     valid: str | Path | Literal[False] | None = None,
     out: str | Path | None = None,
     settings: TrainConfig | None = None,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    lr: float | None = None,
+    negatives: Literal["in_batch"] | int | None = None,
+    gamma: float | Literal["learned"] | None = None,
+    word_dropout: float | None = None,
+    patience: int | None = None,
+    precision: Precision | None = None,
+    seed: int | None = None,
     device: str = "auto",
     resume: bool = False,
     progress: bool = False,
@@ -96,16 +100,27 @@ def run(
     keyword_column: str = "keyword",
     weight_column: str | None = "weight",
     save_seconds: float = 60.0,
-    **changes: Any,
 ) -> TrainResult:
-    """Train and report. `changes` are fields of `TrainConfig`: epochs, batch_size, lr, negatives, gamma …
+    """Learn a model from clicked pairs: a file (Parquet, CSV, TSV, JSONL, gz allowed) or a stream of pairs.
 
     `config` replaces the preset's shape. `valid` is a file of pairs, None to hold out 2 % of the keywords by
     a fixed hash, False for no validation. `out` is the checkpoint's directory; without it the model is only
     returned.
+    Settings from `epochs` to `seed` replace those of `settings`; see `TrainConfig` for what they mean.
     """
     shape = config or named_preset(preset)
-    settings = replace(settings, **changes) if settings else recipe("default", **changes)
+    settings = change(
+        settings or TrainConfig(),
+        epochs=epochs,
+        batch_size=batch_size,
+        lr=lr,
+        negatives=negatives,
+        gamma=gamma,
+        word_dropout=word_dropout,
+        patience=patience,
+        precision=precision,
+        seed=seed,
+    )
     chosen = resolve_device(device)
     directory = None if out is None else Path(out)
 
@@ -159,9 +174,26 @@ def run(
         pairs=data.pairs,
         valid_pairs=len(validation) if validation else 0,
         pairs_per_s=run.pairs_per_s,
-        gamma=engine.gamma_value,
+        gamma=run.gamma,
         skipped=stream.skipped.to_dict(),
     )
+
+
+P = ParamSpec("P")
+
+
+def _returning_the_model(function: Callable[P, TrainResult]) -> Callable[P, Model]:
+    """The same arguments, which `help` and editors then show, and only the model as the result."""
+
+    @wraps(function)
+    def train(*args: P.args, **kwargs: P.kwargs) -> Model:
+        return function(*args, **kwargs).model
+
+    train.__name__ = train.__qualname__ = "train"
+    return train
+
+
+train = _returning_the_model(run)
 
 
 class _Run:
@@ -209,10 +241,16 @@ class _Run:
         return self.out is not None and self.engine.share.rank == 0
 
     @property
+    def gamma(self) -> float:
+        """γ of the best epoch."""
+        return self.position.history[(self.position.best_epoch or 1) - 1]["gamma"]
+
+    @property
     def pairs_per_s(self) -> float:
         return self._pairs / self._seconds if self._seconds else 0.0
 
     def start(self, *, resume: bool) -> None:
+        wait_for_all(self.engine.share)  # all have seen the directory as it was
         if self.writes:
             assert self.out is not None
             try:
@@ -221,6 +259,8 @@ class _Run:
                 raise FileError(f"cannot create {self.out}: {error.strerror}") from None
         if resume and self.out is not None and (found := state.load(self.out, self.engine, self.identity)):
             self.position, self.best = found
+            if self.position.best_epoch == self.position.epoch and self.position.step == 0:
+                self._keep_parameters()  # the best ones are the current ones
             self.bar.say(f"resuming in epoch {self.position.epoch + 1} after {self.position.step} batches")
         self.log = Log(
             self.out / "log" if self.writes and self.out else None, self.engine.steps, self.bar.say
@@ -238,6 +278,7 @@ class _Run:
         total = self.steps * self.epochs
         loss_sum = torch.tensor(position.loss_sum, dtype=torch.float64, device=engine.device)
         self.bar.begin(f"epoch {position.epoch + 1}/{self.epochs}", self.steps)
+        loss = loss_sum
         began = shown = time.monotonic()
         batches = epoch_batches(
             self.data.chunks(),
@@ -247,7 +288,7 @@ class _Run:
             threads=batch_threads(engine.device),
         )
         for batch in batches:
-            if min(batch.owned) > 0 or sum(batch.owned) > 1:
+            if sum(batch.owned) > 1:  # one keyword has nothing to be compared with
                 loss = engine.step(
                     batch.to(engine.device),
                     lr_scale=lr_scale(engine.steps, total),
@@ -275,9 +316,10 @@ class _Run:
     def _end_epoch(self) -> None:
         engine, position = self.engine, self.position
         entry = {"epoch": position.epoch + 1, "loss": position.loss_sum / max(1, position.step)}
+        entry["gamma"] = engine.gamma_value
         if self.validation:
             self.bar.begin("validation", 1)
-            scores = self.validation(engine.model, engine.gamma_value, engine.device)
+            scores = self.validation(engine.model, engine.device)
             entry |= {"log_loss": scores.log_loss, "roc_auc": scores.roc_auc}
             self.log.add(engine.steps, valid_log_loss=scores.log_loss, valid_roc_auc=scores.roc_auc)
         self.bar.say(
@@ -291,7 +333,7 @@ class _Run:
         if position.best_epoch is None or not self.validation or entry["roc_auc"] > max(aucs[:-1]):
             position.best_epoch, self.best = position.epoch + 1, None
         if position.best_epoch == position.epoch + 1 and position.epoch + 1 < self.epochs and self.validation:
-            self.best = {name: value.detach().clone() for name, value in engine.model.state_dict().items()}
+            self._keep_parameters()
         position.epoch, position.step, position.loss_sum = position.epoch + 1, 0, 0.0
         if self.writes and time.monotonic() - self._saved > self.save_seconds / 6:
             self._save()
@@ -304,9 +346,15 @@ class _Run:
             and position.epoch - position.best_epoch >= patience
         )
 
+    def _keep_parameters(self) -> None:
+        self.best = {name: value.detach().clone() for name, value in self.engine.model.state_dict().items()}
+
     def _save(self) -> None:
         assert self.out is not None
-        state.save(self.out, self.engine, self.position, self.best, self.identity)
+        current_is_best = self.position.best_epoch == self.position.epoch and self.position.step == 0
+        state.save(
+            self.out, self.engine, self.position, None if current_is_best else self.best, self.identity
+        )
         self._saved = time.monotonic()
 
     def finish(self, shape: ModelConfig) -> Model:
@@ -316,7 +364,7 @@ class _Run:
         parameters = self.best or self.engine.model.state_dict()
         tensors = {name: value.detach().float().cpu().numpy() for name, value in parameters.items()}
         extra = {
-            "gamma": self.engine.gamma_value,
+            "gamma": self.gamma,
             "training": {
                 **self.settings.to_dict(),
                 "pairs": self.data.pairs,
@@ -331,8 +379,7 @@ class _Run:
         if self.writes:
             checkpoint.write(self.out, shape, tensors, extra)
             state.remove(self.out)
-        if self.engine.share.world > 1:
-            torch.distributed.barrier()
+        wait_for_all(self.engine.share)
         return Model.load(self.out)
 
 
@@ -340,48 +387,6 @@ def lr_scale(step: int, total: int) -> float:
     """The factor of the learning rates in step 0, 1, … of `total`: a short rise, then down to zero."""
     rise = min(WARM_UP, max(1, total // 10))
     return min(1.0, (step + 1) / rise) * max(0.0, 1.0 - step / max(1, total))
-
-
-def resolve_device(name: str) -> torch.device:
-    """auto, cpu, cuda or cuda:N as a device that is there; under torchrun cuda is the process's own GPU."""
-    available = torch.cuda.is_available()
-    if name == "auto":
-        name = "cuda" if available else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise InputError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}") from None
-    if device.type == "cpu":
-        return device
-    if device.type != "cuda":
-        raise InputError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}")
-    if not available:
-        raise DeviceError("device cuda was asked for, but torch finds no GPU", hint="use --device cpu")
-    index = int(os.environ.get("LOCAL_RANK", "0")) if device.index is None else device.index
-    if index >= torch.cuda.device_count():
-        raise DeviceError(
-            f"device cuda:{index} was asked for, but there are {torch.cuda.device_count()} GPUs"
-        )
-    device = torch.device("cuda", index)
-    torch.cuda.set_device(device)
-    return device
-
-
-@contextmanager
-def matmul_precision(device: torch.device, settings: TrainConfig) -> Iterator[None]:
-    """TF32 products on a GPU unless float32 is asked for. Codes are exact in TF32: few bits a number."""
-    before = torch.get_float32_matmul_precision()
-    if device.type == "cuda" and settings.precision != "float32":
-        torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
-def batch_threads(device: torch.device) -> int:
-    """Threads that build batches: a GPU trains faster than one thread can build."""
-    return 1 if device.type == "cpu" else max(1, min(8, cpu_count() - 2))
 
 
 def _check_trainable(data: Data) -> None:

@@ -1,0 +1,54 @@
+// What there is to scan: partitions cut into spans, all of them or a random sample.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "scan_kernel.hpp"
+
+namespace rbegir::scan {
+
+struct Partition {
+    const uint8_t *packed;  // [planes, groups, rows, 64]
+    size_t count;           // keywords
+    const uint64_t *mask;   // [groups] candidates, or null: all
+    int64_t first;          // position of its first keyword
+
+    size_t groups() const { return (count + GROUP - 1) / GROUP; }
+    int64_t position(size_t group) const { return first + static_cast<int64_t>(group * GROUP); }
+    Group group(const Shape &shape, size_t index) const {
+        return {packed + index * shape.plane_bytes(), groups() * shape.plane_bytes()};
+    }
+    // Keywords of a group that exist and pass the mask.
+    uint64_t candidates(size_t group) const {
+        const size_t rest = count - group * GROUP;
+        const uint64_t valid = rest >= GROUP ? ~uint64_t{0} : (uint64_t{1} << rest) - 1;
+        return mask ? mask[group] & valid : valid;
+    }
+};
+
+// Consecutive groups of one partition; none of them is without candidates.
+struct Span {
+    uint32_t partition;
+    uint32_t groups;
+    size_t first;
+};
+constexpr size_t MAX_SPAN = 2048;  // groups of a span
+
+struct Work {
+    std::vector<Span> spans;  // in ascending order
+    size_t groups = 0, candidates = 0;
+    bool masked = false;
+
+    static Work whole(const std::vector<Partition> &partitions, size_t span_groups);
+    // A random group of every `share`, in order. A fixed stride would follow any period of the data.
+    Work sample(const std::vector<Partition> &partitions, size_t share) const;
+
+  private:
+    void add(uint32_t partition, size_t first, size_t count) {
+        spans.push_back({partition, static_cast<uint32_t>(count), first});
+        groups += count;
+    }
+};
+
+}  // namespace rbegir::scan

@@ -1,0 +1,189 @@
+#include "scan_worker.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+namespace rbegir::scan {
+namespace {
+
+constexpr size_t EXPANDED_BYTES = 20480;  // of a block: most of L1
+constexpr int GATHER_LANES = 32;          // groups with at most so many candidates are gathered
+constexpr int EXACT_LANES = 2;            // so few candidates of a group are scored without the filter
+
+}  // namespace
+
+Worker::Worker(ScanState &state)
+    : state_(state), kind_(state.queries[0]->kind()), shift_(state.queries[0]->bin_shift()),
+      rows_(state.shape.planes * state.shape.rows()) {
+    const size_t table = state.kernel.plan.table(), queries = state.queries.size();
+    limits_ = aligned_bytes(2 * table * queries);
+    for (size_t q = 0; q < queries; ++q) {
+        best_.emplace_back(state.k, state.thresholds[q].load(std::memory_order_relaxed));
+        uint8_t *limit = limits_.get() + 2 * table * q;
+        luts_.push_back({state.queries[q]->tables(), limit, limit + table, shift_});
+        set_limits(q);
+    }
+    if (queries <= RAW_QUERIES) return;
+    expanded_bytes_ = state.kernel.expanded_bytes(state.shape, kind_);
+    capacity_ = std::clamp<size_t>(EXPANDED_BYTES / expanded_bytes_, 1, MAX_SLOTS);
+    expanded_ = aligned_bytes(expanded_bytes_ * capacity_);
+}
+
+void Worker::scan(const Span &span) {
+    const Partition &partition = state_.partitions[span.partition];
+    if (luts_.size() <= RAW_QUERIES) scan_in_place(partition, span);
+    else scan_block(partition, span);
+}
+
+void Worker::set_limits(size_t q) {
+    const size_t table = state_.kernel.plan.table();
+    uint8_t *limit = limits_.get() + 2 * table * q;
+    state_.queries[q]->limits(best_[q].threshold(), limit, limit + table);
+}
+
+// After hits of query q: what this thread has proven goes to the others, and the other way round.
+void Worker::exchange_thresholds(size_t q, int64_t before, int64_t front) {
+    std::atomic<int64_t> &shared = state_.thresholds[q];
+    int64_t theirs = shared.load(std::memory_order_relaxed);
+    const int64_t ours = best_[q].proven();
+    while (theirs < ours && !shared.compare_exchange_weak(theirs, ours, std::memory_order_relaxed)) {
+    }
+    best_[q].raise(theirs);
+    best_[q].advance(front);
+    if (best_[q].threshold() > before) set_limits(q);
+}
+
+template <class Position>
+void Worker::score(size_t q, Group group, uint64_t lanes, const Position &position) {
+    const Query &query = *state_.queries[q];
+    int64_t deficits[GROUP];
+    int32_t classes[GROUP];
+    state_.kernel.exact(state_.shape, query.bits(), group, lanes, deficits, classes);
+    for (int i = 0; lanes; lanes &= lanes - 1, ++i)
+        best_[q].add({query.key(deficits[i], classes[i]), position(std::countr_zero(lanes))});
+}
+
+// ---- few queries: groups where they lie ----
+
+void Worker::score_in_place(size_t q, const Partition &partition, size_t group, uint64_t lanes) {
+    const int64_t first = partition.position(group);
+    score(q, partition.group(state_.shape, group), lanes, [=](int lane) { return first + lane; });
+}
+
+void Worker::filter_in_place(size_t q, const Partition &partition, size_t first, size_t groups) {
+    if (groups == 0) return;
+    Event events[MAX_SPAN];
+    const int found = state_.kernel.filter_raw(state_.shape, kind_, luts_[q], partition.group(state_.shape, first),
+                                               static_cast<int>(groups), events);
+    for (int e = 0; e < found; ++e) {
+        const size_t g = first + events[e].group;
+        if (const uint64_t lanes = events[e].lanes & partition.candidates(g)) score_in_place(q, partition, g, lanes);
+    }
+}
+
+void Worker::scan_in_place(const Partition &partition, const Span &span) {
+    const size_t end = span.first + span.groups;
+    for (size_t q = 0; q < luts_.size(); ++q) {
+        const int64_t before = best_[q].threshold();
+        size_t from = span.first;  // groups before this one are done
+        for (size_t g = from; partition.mask && g < end; ++g) {
+            const uint64_t lanes = partition.candidates(g);
+            if (std::popcount(lanes) > EXACT_LANES) continue;
+            filter_in_place(q, partition, from, g - from);
+            score_in_place(q, partition, g, lanes);
+            from = g + 1;
+        }
+        filter_in_place(q, partition, from, end - from);
+        exchange_thresholds(q, before, partition.position(span.first));
+    }
+}
+
+// ---- many queries: blocks of expanded groups ----
+
+void Worker::scan_block(const Partition &partition, const Span &span) {
+    for (size_t g = span.first; g < span.first + span.groups; ++g) {
+        const uint64_t lanes = partition.candidates(g);
+        const Group group = partition.group(state_.shape, g);
+        if (g + MAX_SLOTS < partition.groups()) prefetch(partition.group(state_.shape, g + MAX_SLOTS));
+        if (partition.mask && std::popcount(lanes) <= GATHER_LANES) {
+            gather(group, lanes, partition.position(g));
+        } else {
+            expand_gathered();  // first, so that positions come in ascending order
+            expand({group, lanes, partition.position(g), nullptr});
+        }
+    }
+}
+
+void Worker::flush() {
+    expand_gathered();
+    flush_slots();
+}
+
+// Brings a group of the next block to L2 while this block is at work.
+void Worker::prefetch(Group group) const {
+    for (int p = 0; p < state_.shape.planes; ++p)
+        for (size_t at = 0; at < state_.shape.plane_bytes(); at += 64)
+            __builtin_prefetch(group.data + p * group.stride + at, 0, 2);
+}
+
+void Worker::expand(Slot slot) {
+    uint8_t *expanded = expanded_.get() + slots_.size() * expanded_bytes_;
+    state_.kernel.expand(state_.shape, kind_, slot.group, shift_, expanded);
+    // Exact scores read the rows where they are in L1 already, if they are there as they were.
+    if (state_.kernel.plan.keeps_rows && state_.shape.words == 1)
+        slot.group = {expanded, (expanded_bytes_ - GROUP) / state_.shape.planes};
+    slots_.push_back(slot);
+    if (slots_.size() == capacity_) flush_slots();
+}
+
+void Worker::gather(Group group, uint64_t lanes, int64_t first) {
+    if (blocks_.empty()) {
+        blocks_.resize(capacity_);
+        for (Block &block : blocks_) block.rows = aligned_bytes(rows_ * GROUP);
+        columns_ = aligned_bytes(rows_ * COMPACT_ROW);
+        std::memset(columns_.get(), 0, rows_ * COMPACT_ROW);
+    }
+    state_.kernel.compact(state_.shape, group, lanes, columns_.get(), gathered_);
+    for (uint64_t rest = lanes; rest; rest &= rest - 1) positions_[gathered_++] = first + std::countr_zero(rest);
+    if (gathered_ >= GROUP) expand_gathered();
+}
+
+// The first 64 gathered columns become a group of their own; what ran over stays for the next.
+void Worker::expand_gathered() {
+    if (!gathered_) return;
+    Block &block = blocks_[slots_.size()];
+    for (size_t r = 0; r < rows_; ++r) {
+        uint8_t *row = columns_.get() + r * COMPACT_ROW;
+        std::memcpy(block.rows.get() + r * GROUP, row, GROUP);
+        std::memcpy(row, row + GROUP, GROUP);
+    }
+    const int count = std::min(gathered_, GROUP);
+    std::copy(positions_, positions_ + count, block.positions);
+    std::copy(positions_ + count, positions_ + gathered_, positions_);
+    gathered_ -= count;
+    const Group group{block.rows.get(), state_.shape.plane_bytes()};
+    expand({group, ~uint64_t{0} >> (GROUP - count), block.positions[0], &block});
+}
+
+void Worker::flush_slots() {
+    if (slots_.empty()) return;
+    for (size_t q = 0; q < luts_.size(); ++q) {
+        Event events[MAX_SLOTS];
+        const int found = state_.kernel.filter(state_.shape, kind_, luts_[q], expanded_.get(),
+                                               static_cast<int>(slots_.size()), events);
+        const int64_t before = best_[q].threshold();
+        if (!found && state_.thresholds[q].load(std::memory_order_relaxed) <= before) continue;
+        for (int e = 0; e < found; ++e) {
+            const Slot &slot = slots_[events[e].group];
+            const uint64_t lanes = events[e].lanes & slot.lanes;
+            if (!lanes) continue;
+            if (slot.block) score(q, slot.group, lanes, [&](int lane) { return slot.block->positions[lane]; });
+            else score(q, slot.group, lanes, [&](int lane) { return slot.first + lane; });
+        }
+        exchange_thresholds(q, before, slots_[0].first);
+    }
+    slots_.clear();
+}
+
+}  // namespace rbegir::scan

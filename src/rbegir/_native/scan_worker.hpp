@@ -1,0 +1,84 @@
+// One thread of a scan: takes spans, filters them for every query, scores what passes.
+//
+// For one or two queries the groups are read where they lie. For more, a block of groups is expanded to index rows
+// that stay in L1 while all queries pass over it. Groups of which few keywords pass a mask are gathered first, so
+// that a block is full of candidates.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "scan_best.hpp"
+#include "scan_query.hpp"
+#include "scan_work.hpp"
+
+namespace rbegir::scan {
+
+constexpr size_t RAW_QUERIES = 2;  // up to so many queries, expanding does not pay
+constexpr size_t MAX_SLOTS = 16;   // groups of a block; with their tables they fit into L1
+
+// What the threads of a scan share. The queries are of one kind.
+struct ScanState {
+    Shape shape;
+    const Kernel &kernel;
+    const std::vector<Partition> &partitions;
+    const std::vector<const Query *> &queries;
+    size_t k;
+    std::vector<std::atomic<int64_t>> thresholds;  // of each query, ever rising
+};
+
+class Worker {
+  public:
+    explicit Worker(ScanState &state);
+
+    void scan(const Span &span);  // in ascending order
+    void flush();  // after the last span
+    std::vector<Hit> &hits(size_t q) { return best_[q].hits(); }
+
+  private:
+    // 64 keywords gathered from groups of which few pass.
+    struct Block {
+        AlignedBytes rows;  // [planes · rows][64]
+        int64_t positions[GROUP];
+    };
+    // An expanded group: where its keywords lie, which are candidates, and their positions: consecutive from `first`
+    // on, or those of a block.
+    struct Slot {
+        Group group;
+        uint64_t lanes;
+        int64_t first;
+        const Block *block;
+    };
+
+    void set_limits(size_t q);
+    void exchange_thresholds(size_t q, int64_t before, int64_t front);
+    template <class Position>
+    void score(size_t q, Group group, uint64_t lanes, const Position &position);
+    void score_in_place(size_t q, const Partition &partition, size_t group, uint64_t lanes);
+    void filter_in_place(size_t q, const Partition &partition, size_t first, size_t groups);
+    void scan_in_place(const Partition &partition, const Span &span);
+    void scan_block(const Partition &partition, const Span &span);
+    void prefetch(Group group) const;
+    void expand(Slot slot);
+    void gather(Group group, uint64_t lanes, int64_t first);
+    void expand_gathered();
+    void flush_slots();
+
+    ScanState &state_;
+    const Kind kind_;
+    const int shift_;
+    const size_t rows_;  // of a group, all planes
+    std::vector<Best> best_;
+    AlignedBytes limits_;  // [queries][2][table]
+    std::vector<Lut> luts_;
+    size_t expanded_bytes_ = 0, capacity_ = 0;
+    AlignedBytes expanded_;
+    std::vector<Slot> slots_;
+    std::vector<Block> blocks_;  // of the slots
+    AlignedBytes columns_;       // [rows][COMPACT_ROW] being gathered
+    int64_t positions_[2 * GROUP];
+    int gathered_ = 0;
+};
+
+}  // namespace rbegir::scan

@@ -1,0 +1,80 @@
+"""The command line as a whole: what it lists, how it fails, what it imports."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import typer
+
+import rbegir
+from rbegir import cli
+from rbegir.cli.options import whole, wholes
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    code = "from rbegir.cli import main; main()"
+    return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60)
+
+
+def test_help_lists_every_command() -> None:
+    done = run("--help")
+    assert done.returncode == 0
+    assert all(f" {name} " in done.stdout for name in (*cli.COMMANDS, *cli.GROUPS))
+
+
+def test_version() -> None:
+    assert run("--version").stdout == f"rbegir {rbegir.__version__}\n"
+
+
+@pytest.mark.parametrize("name", [*cli.COMMANDS, *cli.GROUPS])
+def test_each_command_has_help(name: str) -> None:
+    done = run(name, "--help")
+    assert done.returncode == 0
+    assert "Usage" in done.stdout
+
+
+def test_an_expected_failure_is_two_lines_and_no_traceback() -> None:
+    done = run("search", "nowhere.rbe", "query")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    first, second = done.stderr.splitlines()
+    assert first.startswith("error: ")
+    assert "nowhere.rbe" in first
+    assert second.startswith("hint: ")
+
+
+def test_an_unknown_command_is_refused() -> None:
+    done = run("serach")
+    assert done.returncode == 2
+    assert "serach" in done.stderr
+
+
+def test_search_imports_neither_torch_nor_pandas() -> None:
+    code = (
+        "import sys, rbegir.cli; rbegir.cli.build(['search']); import rbegir; rbegir.Index; rbegir.Model;"
+        "print(sorted({'torch', 'pandas', 'sklearn', 'scipy'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "[]\n"
+
+
+def test_whole_numbers() -> None:
+    assert whole("12") == 12
+    assert whole("1e9") == 10**9
+    assert whole("123456789123456789") == 123456789123456789
+    assert wholes("1e6,2") == [10**6, 2]
+    for text in ("", "1.5", "many", "inf", "nan", "1,2"):
+        with pytest.raises(typer.BadParameter, match="expected a whole number"):
+            whole(text)
+
+
+def test_public_names() -> None:
+    assert set(rbegir.__all__) == set(dir(rbegir))
+    for name in rbegir.__all__:
+        assert getattr(rbegir, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        rbegir.nothing  # noqa: B018

@@ -1,0 +1,74 @@
+"""The native scan guards its buffers even when Python's checks are not in between."""
+
+import numpy as np
+import pytest
+
+from rbegir._native import _core
+
+
+def call(**change):
+    settings = {
+        "packed": np.zeros(1024, np.uint8),
+        "count": 64,
+        "mask": None,
+        "k": 1,
+        "planes": 2,
+        "threads": 1,
+    }
+    settings |= {"isa": "portable", "values": np.zeros((1, 64), np.int16), "positions": None, **change}
+    part = (settings["packed"], settings["count"], settings["mask"])
+    shared = {name: settings[name] for name in ("planes", "threads", "isa")}
+    if settings["positions"] is None:
+        return _core.scan_search([part], settings["values"], settings["k"], **shared)
+    return _core.scan_rescore([part], settings["values"], settings["positions"], settings["k"], **shared)
+
+
+def test_good_calls() -> None:
+    keys, positions = call(k=100)
+    assert keys.shape == positions.shape == (1, 64)
+    assert keys.dtype == positions.dtype == np.int64
+    assert call(positions=np.array([[5, 3]]))[1].tolist() == [[3]]
+    assert _core.scan_isas()[-1] == "portable"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"count": 65}, "packed is too small for its count"),
+        ({"mask": np.zeros(0, np.uint64)}, "mask is too small for its count"),
+        ({"planes": 0}, "n, planes or threads out of range"),
+        ({"planes": 5}, "n, planes or threads out of range"),
+        ({"threads": 0}, "n, planes or threads out of range"),
+        ({"values": np.zeros((1, 65), np.int16)}, "n, planes or threads out of range"),
+        ({"values": np.zeros((1, 0), np.int16)}, "n, planes or threads out of range"),
+        ({"isa": "sse9"}, "this CPU does not run the kernel sse9"),
+        ({"positions": np.array([[64]])}, "position out of range"),
+        ({"positions": np.array([[-1]])}, "position out of range"),
+        ({"positions": np.array([[1], [2]])}, r"positions must be \[queries, m\]"),
+        ({"positions": np.array([[1]]), "k": 2}, r"positions must be \[queries, m\], k <= m"),
+    ],
+)
+def test_refuses_values(change: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call(**change)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"values": np.zeros((1, 64), np.int32)},
+        {"values": np.zeros((64, 2), np.int16).T},
+        {"packed": np.zeros(2048, np.uint8)[::2]},
+        {"mask": np.zeros(1, np.int64)},
+        {"count": -1},
+        {"k": -1},
+    ],
+)
+def test_refuses_types(change: dict) -> None:
+    with pytest.raises((TypeError, RuntimeError)):
+        call(**change)
+
+
+def test_read_sum_refuses() -> None:
+    with pytest.raises(ValueError, match="threads and streams must be positive"):
+        _core.read_sum(np.zeros(256, np.uint8), 0)
