@@ -55,12 +55,13 @@ def test_spread_over_devices_and_kept_there(monkeypatch: pytest.MonkeyPatch) -> 
     uploads: list[tuple[int, int]] = []
     backend = GpuBackend(64, 2, [DEVICE] * 3, progress=lambda done, total: uploads.append((done, total)))
     assert_equal_to_reference(backend, case)
-    assert sum(total for done, total in uploads if done == total) == 571
+    assert uploads[-1] == (571, 571)
+    assert all(total == 571 and 0 < done <= total for done, total in uploads)
     assert all(worker.resident.used for worker in backend._workers)
     uploads.clear()
     more = make_case(rng, 64, 2, counts=(90,), k=40)
     assert_equal_to_reference(backend, case._replace(parts=[*case.parts, *more.parts]))
-    assert [total for done, total in uploads if done == total] == [90]  # nothing else was uploaded again
+    assert uploads == [(90, 90)]  # nothing else was uploaded again
 
 
 def test_what_does_not_fit_is_streamed() -> None:
@@ -123,6 +124,45 @@ def test_sample_and_refined_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(card, "DENSE_MANY", 60)
     case = make_case(np.random.default_rng(12), 64, 2, counts=(900,), queries=2, density=0.9, k=5)
     assert_equal_to_reference(GpuBackend(64, 2, DEVICE), case)
+
+
+def test_thresholds_of_a_batch_pass_little_more_than_k(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with shards that are sampled unevenly, and never far too much: a query whose sample held too few
+    candidates for the second threshold once let everything pass."""
+    monkeypatch.setattr("rbegir.search.residency.LEAST_SAMPLE", 256)
+    monkeypatch.setattr("rbegir.search.residency.SHARE", 8)
+    monkeypatch.setattr(card, "DENSE_MANY", 64)
+    k, counts = 40, (256, 200, 6000)
+    case = make_case(np.random.default_rng(18), 64, 2, counts=counts, queries=12)
+    device = torch.device(DEVICE)
+    resident, own = Residency(64, 2, device), card.Card(64, 2, device)
+    bases = np.cumsum([0, *counts])
+    pieces = [
+        card.Piece(resident.upload(Range(part.packed, part.count, 0, part.count)), int(base), None, 1.0)
+        for part, base in zip(case.parts, bases, strict=False)
+    ]
+    pending = proof.begin(own, pieces, card.Batch(case.values, device), k, sum(counts))
+    passed = pending.found.counts[:12].cpu().numpy()
+    assert (passed >= k).all()
+    assert passed.max() < 20 * k
+    wanted = ReferenceBackend(64, 2).search(case.parts, case.values, k)
+    np.testing.assert_array_equal(pending.result()[1], wanted.positions)
+
+
+@pytest.mark.parametrize("method", ["popcount", "product"])
+def test_counts_beyond_31_bits_store_nothing(method: str) -> None:
+    case = make_case(np.random.default_rng(19), 64, 2, counts=(70,))
+    device = torch.device(DEVICE)
+    own, batch = card.Card(64, 2, device), card.Batch(case.values, device)
+    own.force = method
+    shard = Residency(64, 2, device).upload(Range(case.parts[0].packed, 70, 0, 70))
+    found = own.survivors(batch, 128)
+    found.positions.fill_(-1)
+    found.counts.fill_(2**31 - 3)
+    limits = torch.tensor([[-(1 << 44), 1, 0]], device=device)
+    own.scan(card.Piece(shard, 0, None, 1.0), batch, limits, found)
+    assert int(found.counts[0]) == 2**31 - 3 + 70
+    assert bool((found.positions == -1).all())
 
 
 def test_paper_and_progressive() -> None:
@@ -201,8 +241,8 @@ def test_a_kernel_that_does_not_compile_is_done_without(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(card.Card, "_scan_tensorcore", refuse)
     assert_equal_to_reference(backend, case)
-    assert asked == ["float8"] or asked == ["float8", "mma"]
-    assert "float8" not in own.kinds
+    assert asked[0] == "mma"  # the cheapest for four queries
+    assert "mma" not in own.kinds
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ bytes), queries of three planes. Times are between events on the device, from qu
 sorted keys and positions, medians over rounds after a warm-up; `wall_ms` is what the caller waits, results
 on the host included. The read bandwidth is measured over the same bytes in the same run. The peer is float16
 matmul and topk over vectors of the same dimension, on 10⁸ keywords at most and scaled to the cell's number.
+`cases` are what a variation costs (planes of the query, k, a filter, small batches) over the largest set of
+keywords that is one shard, and `paper` is the published algorithm beside the exact one.
 
 How this can mislead: codes are random, so hits are spread evenly and the first threshold comes from a good
 sample; the peer is exact in float16, whose ties and rounding differ.
@@ -16,11 +18,15 @@ import ctypes
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+import triton
 
+from rbegir import __version__
 from rbegir.errors import DeviceError, InputError
 from rbegir.search.backend import Candidates, Partition
 from rbegir.search.gpu import find_devices
@@ -35,6 +41,14 @@ from rbegir.search.residency import MAX_SHARD, with_sample
 N, PLANES, QUERY_PLANES = 64, 2, 3
 PEER_KEYWORDS = 100_000_000
 PEER_BATCH = 64
+CASES: list[tuple[str, dict[str, Any]]] = [
+    *((f"{planes} query planes", {"planes": planes}) for planes in range(1, 9)),
+    *((f"{planes} query planes", {"planes": planes, "batch": 256}) for planes in (1, 2, 4, 7, 8)),
+    *((f"top {k}", {"k": k}) for k in (10, 100, 10_000, 100_000)),
+    *((f"top {k}", {"k": k, "batch": 256}) for k in (10, 10_000)),
+    *((f"batch of {batch}", {"batch": batch}) for batch in (2, 3, 4, 16, 32, 128, 512)),
+    *(("a filter that keeps 1 %", {"batch": batch, "density": 0.01}) for batch in (1, 64)),
+]
 READ = r"""
 struct Reading { const uint4* from; long long count; unsigned* out; };
 extern "C" __global__ void __launch_bounds__(512) read_all(const Reading a) {
@@ -233,6 +247,38 @@ def paper_cells(card: Card, pieces: list[Piece], k: int, rounds: int, queries: i
     return result
 
 
+def cases(
+    card: Card, pieces: list[Piece], rounds: int, report: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """What every variation of CASES costs; `case` says which."""
+    measured = []
+    keywords = sum(piece.shard.count for piece in pieces)
+    for name, wanted in CASES:
+        report(name)
+        density = wanted.get("density", 1.0)
+        searched = pieces
+        if density < 1:
+            searched = [
+                piece._replace(mask=random_mask(piece.shard.count, density, card.device), density=density)
+                for piece in pieces
+            ]
+        found = cell(
+            card,
+            searched,
+            wanted.get("batch", 1),
+            min(wanted.get("k", 1000), keywords),
+            rounds,
+            planes=wanted.get("planes", QUERY_PLANES),
+            candidates=int(density * keywords),
+        )
+        measured.append({"case": name, **found})
+    return measured
+
+
+def _report(progress: Callable[[str, int, int], None], count: int, done: int, total: int, name: str) -> None:
+    progress(f"{count:,} keywords: {name}", done, total)
+
+
 def run(
     *,
     keywords: Sequence[int],
@@ -243,7 +289,7 @@ def run(
     rounds: int = 7,
     progress: Callable[[str, int, int], None] = lambda cell, done, total: None,
 ) -> dict[str, Any]:
-    """All cells; with `peers` also the peer, the paper's algorithm, other query planes and a filter."""
+    """All cells; with `peers` also the peer, the paper's algorithm, and what variations cost."""
     for name, numbers in (("keywords", keywords), ("batches", batches), ("k", ks)):
         if not numbers or any(number < 1 for number in numbers):
             raise InputError(f"{name} must be positive numbers, got {list(numbers)}")
@@ -256,6 +302,8 @@ def run(
     card = Card(N, PLANES, where)
     cells: list[dict[str, Any]] = []
     papers: list[dict[str, Any]] = []
+    varied: list[dict[str, Any]] = []
+    widest = max((count for count in keywords if count <= MAX_SHARD), default=0)
     total = len(keywords) * len(batches) * len(ks)
     for count in keywords:
         progress(f"{count:,} keywords: preparing", len(cells), total)
@@ -269,7 +317,10 @@ def run(
                 measured["bandwidth_fraction"] = floor / measured["ms"] if batch == 1 else None
                 cells.append(measured)
         if peers and count >= 1_000_000:
+            progress(f"{count:,} keywords: the paper's algorithm", len(cells), total)
             papers.append(paper_cells(card, pieces, 1000, rounds))
+        if peers and count == widest:
+            varied = cases(card, pieces, rounds, partial(_report, progress, count, len(cells), total))
         del pieces
         torch.cuda.empty_cache()
         if peers:
@@ -282,8 +333,12 @@ def run(
             "device": torch.cuda.get_device_name(where),
             "torch": torch.__version__,
             "cuda": torch.version.cuda,
+            "triton": triton.__version__,
+            "rbegir": __version__,
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
         },
         "rounds": rounds,
         "cells": cells,
+        "cases": varied,
         "paper": papers,
     }

@@ -31,10 +31,21 @@ def search(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list to stdout.")] = False,
 ) -> None:
     """Search an index: every keyword is scored, the best k of each query are shown."""
+    from rich.console import Console
+    from rich.progress import Progress
+
     from rbegir.index.store import Index
 
-    with Index.open(index, device.split(","), read_only=True, threads=threads) as opened:
-        hits = opened.search(queries, k, where=where, mode=mode, planes=planes)
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("uploading to the GPU", visible=False)  # shown when there is something to upload
+
+        def uploaded(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total, visible=done < total)
+
+        with Index.open(
+            index, device.split(","), read_only=True, threads=threads, progress=uploaded
+        ) as opened:
+            hits = opened.search(queries, k, where=where, mode=mode, planes=planes)
     if as_json:
         print(json.dumps(_as_json(queries, hits), default=str, ensure_ascii=False))
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from rbegir.errors import InputError
@@ -14,12 +14,17 @@ if TYPE_CHECKING:
 
 
 def open_backend(
-    device: str | Sequence[str], n: int, planes: int, threads: int | None
+    device: str | Sequence[str],
+    n: int,
+    planes: int,
+    threads: int | None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> CpuBackend | GpuBackend:
     """The backend for codes of this shape on a device, or on several: 'cpu', 'cuda', 'cuda:1', a list.
 
     "interpreter" runs the GPU kernels on the CPU, slowly, under Triton's interpreter: for tests and for
     finding faults where there is no card. It needs TRITON_INTERPRET=1 in the environment.
+    `progress` is called with (keywords uploaded, of how many) while keywords go to a GPU.
     """
     names = [device] if isinstance(device, str) else device
     if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):
@@ -34,4 +39,4 @@ def open_backend(
         raise InputError("device 'cpu' cannot be mixed with others", hint="name GPUs only, or 'cpu' alone")
     from rbegir.search.gpu import GpuBackend
 
-    return GpuBackend(n, planes, names)
+    return GpuBackend(n, planes, names, progress=progress)

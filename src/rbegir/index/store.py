@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Unpack
@@ -66,11 +66,12 @@ class Index:
         threads: int | None,
         model: Encoder | None,
         read_only: bool,
+        progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self._path = path
         self._snapshot = Snapshot.open(path)
         manifest = self._snapshot.manifest
-        self._searcher = Searcher(device, manifest.n, manifest.keyword_planes, threads)
+        self._searcher = Searcher(device, manifest.n, manifest.keyword_planes, threads, progress)
         self._model = model
         if model is not None:
             check_encoder(model)
@@ -117,9 +118,20 @@ class Index:
         model: Encoder | None = None,
         read_only: bool = False,
         threads: int | None = None,
+        progress: Callable[[int, int], None] | None = None,
     ) -> Index:
-        """An index as it is now. `model` replaces the stored one; its fingerprint must be the same."""
-        return cls(Path(path), device=device, threads=threads, model=model, read_only=read_only)
+        """An index as it is now. `model` replaces the stored one; its fingerprint must be the same.
+
+        `progress` is called with (keywords uploaded, of how many) while a search uploads keywords to GPUs.
+        """
+        return cls(
+            Path(path),
+            device=device,
+            threads=threads,
+            model=model,
+            read_only=read_only,
+            progress=progress,
+        )
 
     @classmethod
     def build(

@@ -117,7 +117,7 @@ class GpuBackend:
     """Searches packed keywords of dimension n with a fixed number of planes on GPUs.
 
     `memory` limits the bytes of keywords on each device; `stream=False` makes keywords that do not fit an
-    error; `progress` is called with (keywords uploaded, of how many) while a new partition is uploaded.
+    error; `progress` is called with (keywords uploaded, of how many new ones) during uploads.
     """
 
     def __init__(
@@ -215,18 +215,25 @@ class GpuBackend:
                 partition.count if partition.mask is None else int(np.bitwise_count(partition.mask).sum())
             )
         streamed: list[Part] = []
+        new, uploaded = sum(part.range.end - part.range.begin for part in missing), 0
         for part in missing:
             chosen = self._roomiest(placed, part.range.end - part.range.begin)
             if chosen is None:
                 streamed.append(part)
             else:
                 with self._workers[chosen].active():
-                    self._workers[chosen].resident.add(part.range, self.progress)
+                    self._workers[chosen].resident.add(part.range, self._uploading(uploaded, new))
+                uploaded += part.range.end - part.range.begin
                 placed[chosen].append(part)
         if streamed:
             self._make_way(placed, streamed)
             self._check_streamed(parts, streamed)
         return placed, streamed, total
+
+    def _uploading(self, before: int, total: int) -> Progress | None:
+        """Progress of one range as progress of all uploads of a search."""
+        report = self.progress
+        return None if report is None else lambda done, _: report(before + done, total)
 
     def _ranges(self, partition: Partition) -> list[Range]:
         """A new partition cut for the devices."""

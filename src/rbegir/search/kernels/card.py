@@ -27,7 +27,8 @@ EMPTY = -(1 << 63)  # a key below all keys
 DENSE_ONE, DENSE_MANY = 1 << 20, 1 << 16  # sample keywords a shard that the first threshold is taken from
 SURVIVOR_BYTES = 64  # a slot of survivors, with what sorting needs
 RANKED = 1 << 15  # with more slots than this a query, sorting beats comparing all with all
-BLOCK, STEPS, WARPS = 512, 8, 2  # of the popcount scan: measured best, see dev/log-gpu.md
+BLOCK, WARPS = 512, 2  # of the popcount scan: measured best, see dev/log-gpu.md
+STEPS, LONG_STEPS, LONG = 4, 32, 1 << 27  # blocks a program, and from LONG keywords on
 RISK = 1e-5  # the probability that a threshold lets fewer than k keywords pass
 
 
@@ -54,7 +55,7 @@ class Piece(NamedTuple):
 class Survivors(NamedTuple):
     """What passed: counts [width] may exceed the room; slots beyond a count hold nothing."""
 
-    counts: torch.Tensor  # [width] int32
+    counts: torch.Tensor  # [width] int64: a bad threshold may let more than 2^31 pass
     positions: torch.Tensor  # [width, room] int64
     dots: torch.Tensor  # [width, room] int32
     norms: torch.Tensor  # [width, room] int32
@@ -123,7 +124,11 @@ class Card:
         limits = torch.empty(batch.queries, 3, dtype=torch.int64, device=self.device)
         dense = DENSE_ONE if batch.queries == 1 else DENSE_MANY
         weight = max(p.shard.count / max(1, min(p.shard.drawn, dense)) for p in pieces)
-        expected = boost * enough(k, weight)
+        finest = max(p.shard.count / max(1, p.shard.drawn) for p in pieces)
+        refine = batch.queries > 1 and finest < weight and boost == 1
+        final = boost * enough(k, finest if refine else weight)
+        # what the first threshold must let pass, so that the second is among it
+        first = enough(math.ceil(final), weight) if refine else final
         bins = torch.zeros(batch.queries, BINS, dtype=torch.float32, device=self.device)
         for piece in pieces:
             shard, drawn = piece.shard, min(piece.shard.drawn, dense)
@@ -133,35 +138,49 @@ class Card:
                     batch.scales, shard.count / drawn, bins, self.n, self.planes, batch.planes, batch.mixed,
                     int(piece.mask is not None), BINS, 1024,
                 )  # fmt: skip
-        self._choose(bins, batch, expected, weight, limits)
-        finest = max(p.shard.count / max(1, p.shard.drawn) for p in pieces)
-        if batch.queries == 1 or finest == weight or boost > 1:
-            return limits, expected
-        # Survivors cost more in batches: scan the whole sample, take a better threshold from what passes.
-        room = power_of_two(2 * expected / finest + 1024)
+        self._choose(bins, batch, first, weight, limits, False)
+        if refine:
+            self._refine(pieces, batch, first, final, finest, bins, limits)
+        return limits, final
+
+    def _refine(
+        self,
+        pieces: list[Piece],
+        batch: Batch,
+        first: float,
+        final: float,
+        finest: float,
+        bins: torch.Tensor,
+        limits: torch.Tensor,
+    ) -> None:
+        """A better threshold from what passes the first one in the whole sample: survivors cost more in
+        batches. Where too little passed, the first one stays."""
+        bins.zero_()
+        room = power_of_two(2 * first / finest + 1024)
         found = self.survivors(batch, room)
         for piece in pieces:
+            if not piece.shard.drawn:
+                continue
+            found.counts.zero_()
             self.scan(sample_of(piece), batch, limits, found)
-        expected = enough(k, finest)
-        bins.zero_()
-        threshold.histogram_survivors[(-(-room // 1024), batch.queries)](
-            found.counts, found.dots, found.norms, room, batch.scales, finest, bins, BINS, 1024
-        )
-        self._choose(bins, batch, expected, finest, limits)
-        return limits, expected
+            threshold.histogram_survivors[(-(-room // 1024), batch.queries)](
+                found.counts, found.dots, found.norms, room, batch.scales,
+                piece.shard.count / piece.shard.drawn, bins, BINS, 1024,
+            )  # fmt: skip
+        self._choose(bins, batch, final, finest, limits, True)
 
     def _choose(
-        self, bins: torch.Tensor, batch: Batch, target: float, weight: float, limits: torch.Tensor
+        self, bins: torch.Tensor, batch: Batch, target: float, weight: float, limits: torch.Tensor, keep: bool
     ) -> None:
         threshold.choose[(batch.queries,)](
-            bins, batch.scales, target - weight / 2, limits, BINS, UNIT, EVERYTHING
+            bins, batch.scales, target - weight / 2, limits, keep, BINS, UNIT, EVERYTHING
         )  # half a keyword less, as float sums are not exact
 
     def survivors(self, batch: Batch, room: int) -> Survivors:
         """Empty survivors for a batch."""
         width = -(-batch.queries // 64) * 64 if batch.queries > 1 else 1
         return Survivors(
-            torch.zeros(width, dtype=torch.int32, device=self.device),
+            torch.zeros(width, dtype=torch.int64, device=self.device),
             torch.empty(width, room, dtype=torch.int64, device=self.device),
             torch.empty(width, room, dtype=torch.int32, device=self.device),
             torch.empty(width, room, dtype=torch.int32, device=self.device),
@@ -199,12 +218,13 @@ class Card:
     ) -> None:
         words, room = piece.shard.words, found.positions.shape[1]
         masked = 0 if piece.mask is None else 1 if piece.density > 0.25 else 2
-        grid = (-(-(end - begin) // (BLOCK * STEPS)),)
+        steps = LONG_STEPS if end - begin >= LONG else STEPS
+        grid = (-(-(end - begin) // (BLOCK * steps)),)
         for q in range(batch.queries):
             popcount.scan[grid](
                 words, words.shape[1], begin, end, piece.base, piece.mask, q, batch.words, limits,
                 found.counts, found.positions, found.dots, found.norms, room,
-                self.n, self.planes, batch.planes, batch.mixed, masked, BLOCK, STEPS, num_warps=WARPS,
+                self.n, self.planes, batch.planes, batch.mixed, masked, BLOCK, steps, num_warps=WARPS,
             )  # fmt: skip
 
     def _scan_product(

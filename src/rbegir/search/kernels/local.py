@@ -81,7 +81,7 @@ def as_printed(
     full = blocks - 1
     rest = shard.count - full * threads * per_thread
     used = full * threads + min(threads, rest)
-    counts = torch.full((1,), used, dtype=torch.int32, device=device)
+    counts = torch.full((1,), used, dtype=torch.int64, device=device)
     keys = torch.empty(1, kept, dtype=torch.int64, device=device)
     threshold.order_keys[(-(-kept // 1024), 1)](counts, dots, norms, kept, keys, EMPTY, 1024)
     keys, order = torch.sort(keys[0, :used], descending=True)  # cub's radix sort

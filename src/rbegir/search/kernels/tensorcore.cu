@@ -29,7 +29,7 @@ struct Scan {
   const int* centres;    // kernel 2: [width], what a sum is more than a multiple of q·k
   const i64* limits;     // [width, 3]: pass when q·k·|q·k| · limits[1] >= limits[0] · ‖k‖² + limits[2]
   const int* sums;       // [width]: Σq
-  int* counts;           // [width]
+  u64* counts;           // [width]: 64 bits, as more than 2³¹ keywords may pass a bad threshold
   i64* positions;        // [width, room]
   int* dots;             // [width, room]
   int* norms;            // [width, room]
@@ -117,9 +117,9 @@ __device__ __noinline__ void offer(const Scan& a, i64 row, int query, int dot) {
   i64 square = (i64)dot * (dot < 0 ? -dot : dot);
   const i64* limit = a.limits + 3 * query;
   if (square * limit[1] < limit[0] * norm + limit[2]) return;
-  int slot = atomicAdd(a.counts + query, 1);
-  if (slot >= a.room) return;
-  i64 at = (i64)query * a.room + slot;
+  u64 slot = atomicAdd(a.counts + query, 1ull);
+  if (slot >= (u64)a.room) return;
+  i64 at = (i64)query * a.room + (i64)slot;
   a.positions[at] = a.base + row;
   a.dots[at] = dot;
   a.norms[at] = norm;

@@ -114,7 +114,8 @@ def shape_for(kind: Kind, n: int, planes: int, wide: bool) -> Shape:
     if kind == "mma":
         return Shape(n, planes, kind, wide, 2, 256, 4 if n <= 64 and not wide else 2)
     size = n * (1 + wide)
-    return Shape(n, planes, kind, wide, 4 if size <= 64 else 2, 512 if size <= 128 else 256, 1)
+    rows = 4 if kind == "float8" and size <= 64 else 2
+    return Shape(n, planes, kind, wide, rows, 512 if size <= 128 else 256, 1)
 
 
 def group_size(shape: Shape) -> int:
@@ -227,7 +228,7 @@ def launch(
     test: Test,
     limits: torch.Tensor,  # [width, 3] int64
     sums: torch.Tensor,  # [width] int32
-    counts: torch.Tensor,  # [width] int32
+    counts: torch.Tensor,  # [width] int64
     positions: torch.Tensor,  # [width, room] int64
     dots: torch.Tensor,
     norms: torch.Tensor,

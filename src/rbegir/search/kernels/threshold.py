@@ -17,9 +17,8 @@ from rbegir.search.kernels.popcount import allowed, score
 
 BINS = 4096
 UNIT = 1 << 17  # the denominator of a threshold taken from a bin edge: 2^17 · dot² < 2^61 for every shape
-EVERYTHING = -(
-    1 << 44
-)  # a numerator that every keyword passes, whatever its norm and the denominator up to UNIT
+# a numerator that every keyword passes, whatever its norm and the denominator up to UNIT
+EVERYTHING = -(1 << 44)
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -62,17 +61,24 @@ def histogram_survivors(
 
 
 @triton.jit
-def choose(bins, scales, target, limits, BINS: tl.constexpr, UNIT: tl.constexpr, EVERYTHING: tl.constexpr):
-    """limits [Q, 3] from bins [Q, BINS]: the highest bin edge with a weight of `target` or more above it."""
+def choose(
+    bins, scales, target, limits,
+    KEEP: tl.constexpr, BINS: tl.constexpr, UNIT: tl.constexpr, EVERYTHING: tl.constexpr,
+):  # fmt: skip
+    """limits [Q, 3] from bins [Q, BINS]: the highest bin edge with a weight of `target` or more above it.
+
+    Where all bins together weigh less, everything passes; with KEEP, the limits stay what they were.
+    """
     q = tl.program_id(0)
     index = tl.arange(0, BINS)
     above = tl.cumsum(tl.load(bins + q * BINS + index), 0, reverse=True)
     bin = tl.sum((above >= target).to(tl.int32), 0) - 1
     edge = ((bin.to(tl.float64) - 0.01) * (2.0 / BINS) - 1.0) / tl.load(scales + q).to(tl.float64)
     limit = tl.floor(edge * tl.abs(edge) * UNIT).to(tl.int64)
-    tl.store(limits + 3 * q, tl.where(bin < 0, EVERYTHING, limit))
-    tl.store(limits + 3 * q + 1, tl.full([], UNIT, tl.int64))
-    tl.store(limits + 3 * q + 2, tl.full([], 0, tl.int64))
+    changed = bin >= (0 if KEEP else -1)
+    tl.store(limits + 3 * q, tl.where(bin < 0, EVERYTHING, limit), mask=changed)
+    tl.store(limits + 3 * q + 1, tl.full([], UNIT, tl.int64), mask=changed)
+    tl.store(limits + 3 * q + 2, tl.full([], 0, tl.int64), mask=changed)
 
 
 @triton.jit(do_not_specialize=["queries", "width", "shift"])
@@ -156,7 +162,7 @@ def place_by_rank(
     Comparing all with all needs no passes and no waiting: for some thousand survivors it beats every sort.
     """
     q = tl.program_id(1)
-    used = tl.minimum(tl.load(counts + q), room)
+    used = tl.minimum(tl.load(counts + q), room).to(tl.int32)
     first = tl.program_id(0) * BLOCK
     if first < used:
         keys += q.to(tl.int64) * room
