@@ -175,6 +175,7 @@ def cell(
     keywords = sum(piece.shard.count for piece in pieces)
     queries = Batch(random_queries(batch, planes), card.device)
     found = candidates or keywords
+    k = min(k, found)
 
     def search() -> object:
         return begin(card, pieces, queries, k, found)

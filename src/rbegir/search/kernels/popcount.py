@@ -161,7 +161,7 @@ def allowed(mask, offset, inside):
     return ((bits >> (offset & 31)) & 1) != 0
 
 
-@triton.jit(do_not_specialize=["begin", "end", "base", "q", "room"])
+@triton.jit(do_not_specialize=["end", "base", "q", "room"])
 def scan(
     words, stride, begin, end, base: tl.int64, mask, q, query, limits, counts, positions, dots, norms, room,
     N: tl.constexpr, P: tl.constexpr, B: tl.constexpr, MIXED: tl.constexpr, MASKED: tl.constexpr,

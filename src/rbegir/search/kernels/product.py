@@ -19,7 +19,7 @@ from rbegir.search.kernels.bits import odd_even, popcount, rotate_left
 from rbegir.search.kernels.popcount import allowed, word
 
 
-@triton.jit(do_not_specialize=["begin", "end", "base", "room"])
+@triton.jit(do_not_specialize=["end", "base", "room"])
 def scan(
     words, stride, begin, end, base: tl.int64, mask, operand, width, limits, sums,
     counts, positions, dots, norms, room,
