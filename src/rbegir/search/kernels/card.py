@@ -219,7 +219,7 @@ class Card:
         words, room = piece.shard.words, found.positions.shape[1]
         masked = 0 if piece.mask is None else 1 if piece.density > 0.25 else 2
         steps = LONG_STEPS if end - begin >= LONG else STEPS
-        grid = (-(-(end - begin) // (BLOCK * steps)),)
+        grid = (-(-(end - begin // BLOCK * BLOCK) // (BLOCK * steps)),)
         for q in range(batch.queries):
             popcount.scan[grid](
                 words, words.shape[1], begin, end, piece.base, piece.mask, q, batch.words, limits,

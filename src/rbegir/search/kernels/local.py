@@ -21,7 +21,7 @@ from rbegir.search.kernels.popcount import score
 TIES = 1024  # equal keys around the k-th that are put in order of position
 
 
-@triton.jit(do_not_specialize=["count", "base"])
+@triton.jit(do_not_specialize=["base"])
 def local_selection(
     words, stride, count, base: tl.int64, query, positions, dots, norms,
     N: tl.constexpr, P: tl.constexpr, B: tl.constexpr, MIXED: tl.constexpr,

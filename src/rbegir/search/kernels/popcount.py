@@ -33,8 +33,11 @@ from rbegir.search.kernels.bits import majority, odd_even, parity, popcount, rot
 
 @triton.jit
 def word(pointer, offset, inside):
-    """32 bits of every keyword of a block; read once, so they need not stay in the cache."""
-    value = tl.load(pointer + offset, mask=inside, other=0, eviction_policy="evict_first")
+    """32 bits of every keyword of a block (all if `inside` is None); read once, so not worth caching."""
+    if inside is None:
+        value = tl.load(pointer + offset, eviction_policy="evict_first")
+    else:
+        value = tl.load(pointer + offset, mask=inside, other=0, eviction_policy="evict_first")
     return value.to(tl.uint32, bitcast=True)
 
 
@@ -167,7 +170,7 @@ def scan(
     N: tl.constexpr, P: tl.constexpr, B: tl.constexpr, MIXED: tl.constexpr, MASKED: tl.constexpr,
     BLOCK: tl.constexpr, STEPS: tl.constexpr,
 ):  # fmt: skip
-    """Append every keyword of [begin, end) that passes for query q; `begin` is a multiple of 64.
+    """Append every keyword of [begin, end) that passes for query q; BLOCK divides the padding of streams.
 
     words [streams, stride], query [Q, planes, n/32], limits [Q, 3] int64, counts [Q]; positions, dots,
     norms [Q, room].
@@ -181,15 +184,15 @@ def scan(
     limit2 = tl.load(limits + 3 * q + 2)
     query += q * ((B + MIXED) * (N // 32))
     row = q.to(tl.int64) * room
-    begin = tl.multiple_of(begin, 64)
     floor = limit0.to(tl.float32) / limit1.to(tl.float32)
     floor -= tl.abs(floor) * 1e-5
-    first = begin + tl.program_id(0) * (BLOCK * STEPS)
-    for step in range(STEPS):
-        offset = first + step * BLOCK + tl.arange(0, BLOCK)
-        inside = offset < stride
+    first = begin // BLOCK * BLOCK + tl.program_id(0) * (BLOCK * STEPS)
+    last = tl.minimum(first + BLOCK * STEPS, end)
+    while first < last:  # whole blocks: streams are padded
+        offset = first + tl.arange(0, BLOCK)
+        inside = None
         if MASKED == 2:
-            inside = inside & allowed(mask, offset, offset < end)
+            inside = allowed(mask, offset, (offset >= begin) & (offset < end))
         dot, norm = score(words, stride, query, offset, inside, N, P, B, MIXED)
         f = dot.to(tl.float32)
         hit = f * tl.abs(f) >= floor * norm.to(tl.float32)
@@ -200,9 +203,11 @@ def scan(
         if tl.max(hit.to(tl.int32), 0) > 0:
             wide = dot.to(tl.int64)
             square = wide * tl.abs(wide)
-            hit = hit & (offset < end) & (square * limit1 >= limit0 * norm.to(tl.int64) + limit2)
+            hit = hit & (offset >= begin) & (offset < end)
+            hit = hit & (square * limit1 >= limit0 * norm.to(tl.int64) + limit2)
             slot = tl.atomic_add(counts + q + tl.zeros_like(offset), 1, mask=hit, sem="relaxed")
             keep = hit & (slot < room)
             tl.store(positions + row + slot, base + offset.to(tl.int64), mask=keep)
             tl.store(dots + row + slot, dot, mask=keep)
             tl.store(norms + row + slot, norm, mask=keep)
+        first += BLOCK

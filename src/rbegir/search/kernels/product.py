@@ -30,7 +30,6 @@ def scan(
     BLOCKS: tl.constexpr = N // 32
     TOP: tl.constexpr = (1 << P) - 1
     stride = stride.to(tl.int64)
-    begin = tl.multiple_of(begin, 64)
     tiles = width // COLUMNS
     offset = begin + (tl.program_id(0) // tiles) * ROWS + tl.arange(0, ROWS)
     column = (tl.program_id(0) % tiles) * COLUMNS + tl.arange(0, COLUMNS)
