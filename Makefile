@@ -40,7 +40,7 @@ bench: setup  ## the committed speed figures, with peers in the same run
 	$(BIN)/rbegir bench train --json > benchmarks/results/train-cpu.json
 
 bench-gpu:  ## the committed figures of one GPU
-	PYTHONPATH=src $(PYTHON) -c "from rbegir.cli import main; main()" bench scan --device cuda --peers --keywords 1e6,1e7,1e8,1.2e9 --batches 1,8,64,256,1024 -k 1000 --json > benchmarks/results/scan-gpu.json
+	PYTHONPATH=src $(PYTHON) -c "from rbegir.cli import main; main()" bench scan --device cuda --peers --keywords 1e6,1e7,1e8,1.2e9,8e9 --batches 1,8,64,256,1024 -k 1000 --json > benchmarks/results/scan-gpu.json
 
 clean:  ## remove what was built
 	rm -rf .venv build rbegir-demo

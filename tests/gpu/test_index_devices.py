@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("pyarrow", reason="lean GPU images search without the index")
 
@@ -16,6 +17,7 @@ from rbegir.index.backends import open_backend
 from rbegir.index.store import Index
 from rbegir.search.hits import Hits
 from rbegir.search.kernels.runtime import INTERPRETED
+from rbegir.search.residency import Residency
 
 DEVICES = ["interpreter" if INTERPRETED else "cuda:0"] * 2
 
@@ -78,7 +80,14 @@ def test_benchmark_arguments(message: str, arguments: dict[str, object]) -> None
     assert raised.value.message == message
 
 
-@pytest.mark.skipif(not INTERPRETED, reason="a GPU is here")
 def test_benchmark_without_a_gpu() -> None:
-    with pytest.raises(DeviceError, match="bench scan needs a GPU, got 'cpu'"):
+    with pytest.raises(
+        (DeviceError, InputError), match="device must be 'cpu'|bench scan needs a GPU, got 'cpu'"
+    ):
         scan_gpu.run(keywords=[10], batches=[1], ks=[1], device="cpu")
+
+
+def test_benchmark_of_more_than_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Residency, "free", lambda self: 2_000_000)
+    with pytest.raises(DeviceError, match=r"^1,000,000 keywords do not fit into the memory of cpu: [\d,]+"):
+        scan_gpu.check_room(1_000_000, torch.device("cpu"))

@@ -36,7 +36,7 @@ from rbegir.search.kernels.local import as_printed
 from rbegir.search.kernels.nvrtc import Kernel, compile_cubin
 from rbegir.search.kernels.proof import begin
 from rbegir.search.paper import search_paper
-from rbegir.search.residency import MAX_SHARD, with_sample
+from rbegir.search.residency import MAX_SHARD, Residency, with_sample
 
 N, PLANES, QUERY_PLANES = 64, 2, 3
 PEER_KEYWORDS = 100_000_000
@@ -127,6 +127,16 @@ def random_pieces(keywords: int, device: torch.device) -> list[Piece]:
         pieces.append(Piece(with_sample(lanes, count), base, None, 1.0))
         base += count
     return pieces
+
+
+def check_room(keywords: int, device: torch.device) -> None:
+    """Refuse to start with more keywords than the card holds."""
+    fit = Residency(N, PLANES, device).fits(keywords)
+    if fit < keywords:
+        raise DeviceError(
+            f"{keywords:,} keywords do not fit into the memory of {device}: {fit:,} do",
+            hint=f"--keywords {fit} or fewer",
+        )
 
 
 def random_queries(batch: int, planes: int = QUERY_PLANES) -> np.ndarray[Any, np.dtype[np.int16]]:
@@ -300,6 +310,7 @@ def run(
     if where.type != "cuda":
         raise DeviceError(f"bench scan needs a GPU, got {device!r}")
     torch.cuda.set_device(where)
+    check_room(max(keywords), where)
     card = Card(N, PLANES, where)
     cells: list[dict[str, Any]] = []
     papers: list[dict[str, Any]] = []
