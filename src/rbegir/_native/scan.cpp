@@ -24,7 +24,8 @@ std::vector<const Kernel *> kernels() {
     std::vector<const Kernel *> found;
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
+                      __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
     if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi") &&
         __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512bitalg"))
@@ -45,6 +46,11 @@ nb::object numpy(std::vector<int64_t> &&values, size_t rows, size_t columns) {
     auto *owned = new std::vector<int64_t>(std::move(values));
     nb::capsule owner(owned, [](void *p) noexcept { delete static_cast<std::vector<int64_t> *>(p); });
     return nb::cast(nb::ndarray<nb::numpy, int64_t, nb::ndim<2>>(owned->data(), {rows, columns}, owner));
+}
+
+nb::tuple numpy(Found &&found, size_t queries) {
+    return nb::make_tuple(numpy(std::move(found.keys), queries, found.k),
+                          numpy(std::move(found.positions), queries, found.k));
 }
 
 // What every call gets: list of (packed, count, mask or None), int16 [queries, n], planes, threads, kernel.
@@ -68,7 +74,8 @@ struct Call {
                 throw std::invalid_argument("packed is too small for its count");
             if (!part[2].is_none()) {
                 const auto mask = nb::cast<Array<uint64_t, 1>>(part[2], false);
-                if (mask.shape(0) < partition.groups()) throw std::invalid_argument("mask is too small for its count");
+                if (mask.shape(0) < partition.groups())
+                    throw std::invalid_argument("mask is too small for its count");
                 partition.mask = mask.data();
             }
             keywords += static_cast<int64_t>(partition.count);
@@ -77,36 +84,32 @@ struct Call {
     }
 };
 
-nb::tuple bound_search(const std::vector<nb::tuple> &parts, Array<int16_t, 2> values, size_t k, int planes, int threads,
-                       const std::string &isa) {
+nb::tuple bound_search(const std::vector<nb::tuple> &parts, Array<int16_t, 2> values, size_t k, int planes,
+                       int threads, const std::string &isa) {
     const Call call(parts, values, planes, threads, isa);
     const size_t queries = values.shape(0);
-    std::vector<int64_t> keys, positions;
+    Found found;
     {
         nb::gil_scoped_release release;
-        k = std::min(k, count_candidates(call.partitions));
-        keys.resize(queries * k);
-        positions.resize(queries * k);
-        search(call.shape, call.kernel, call.partitions, values.data(), queries, k, threads, keys.data(),
-               positions.data());
+        found = search(call.shape, call.kernel, call.partitions, values.data(), queries, k, threads);
     }
-    return nb::make_tuple(numpy(std::move(keys), queries, k), numpy(std::move(positions), queries, k));
+    return numpy(std::move(found), queries);
 }
 
 nb::tuple bound_rescore(const std::vector<nb::tuple> &parts, Array<int16_t, 2> values, Array<int64_t, 2> among,
                         size_t k, int planes, int threads, const std::string &isa) {
     const Call call(parts, values, planes, threads, isa);
     const size_t queries = values.shape(0), count = among.shape(1);
+    const int64_t *positions = among.data();
     if (among.shape(0) != queries || k > count) throw std::invalid_argument("positions must be [queries, m], k <= m");
     for (size_t i = 0; i < queries * count; ++i)
-        if (among.data()[i] < 0 || among.data()[i] >= call.keywords) throw std::invalid_argument("position out of range");
-    std::vector<int64_t> keys(queries * k), positions(queries * k);
+        if (positions[i] < 0 || positions[i] >= call.keywords) throw std::invalid_argument("position out of range");
+    Found found;
     {
         nb::gil_scoped_release release;
-        rescore(call.shape, call.kernel, call.partitions, values.data(), queries, among.data(), count, k, threads,
-                keys.data(), positions.data());
+        found = rescore(call.shape, call.kernel, call.partitions, values.data(), queries, positions, count, k, threads);
     }
-    return nb::make_tuple(numpy(std::move(keys), queries, k), numpy(std::move(positions), queries, k));
+    return numpy(std::move(found), queries);
 }
 
 }  // namespace
@@ -117,10 +120,11 @@ void bind_scan(nb::module_ &m) {
         for (const Kernel *kernel : kernels()) names.emplace_back(kernel->name);
         return names;
     });
-    m.def("scan_search", &bound_search, nb::arg("partitions"), nb::arg("values").noconvert(), nb::arg("k"), nb::kw_only(),
-          nb::arg("planes"), nb::arg("threads"), nb::arg("isa"));
-    m.def("scan_rescore", &bound_rescore, nb::arg("partitions"), nb::arg("values").noconvert(), nb::arg("positions").noconvert(), nb::arg("k"),
+    m.def("scan_search", &bound_search, nb::arg("partitions"), nb::arg("values").noconvert(), nb::arg("k"),
           nb::kw_only(), nb::arg("planes"), nb::arg("threads"), nb::arg("isa"));
+    m.def("scan_rescore", &bound_rescore, nb::arg("partitions"), nb::arg("values").noconvert(),
+          nb::arg("positions").noconvert(), nb::arg("k"), nb::kw_only(), nb::arg("planes"), nb::arg("threads"),
+          nb::arg("isa"));
     m.def(
         "read_sum",
         [](Array<uint8_t, 1> bytes, int threads, int streams) {

@@ -71,7 +71,7 @@ using Filters = Simd<Avx2>;
 }  // namespace
 
 const Kernel AVX2{"avx2",          Filters::PLAN,       Filters::expanded_bytes, Filters::expand,
-                  Filters::filter, Filters::filter_raw, exact_lanes,             compact_columns};
+                  Filters::filter, Filters::filter_raw, exact_lanes,             compact_columns, count_bits};
 
 }  // namespace rbegir::scan
 

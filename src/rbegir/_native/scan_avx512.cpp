@@ -77,7 +77,7 @@ using Filters = Simd<Avx512>;
 }  // namespace
 
 const Kernel AVX512{"avx512",        Filters::PLAN,       Filters::expanded_bytes, Filters::expand,
-                    Filters::filter, Filters::filter_raw, exact_lanes,             compact};
+                    Filters::filter, Filters::filter_raw, exact_lanes,             compact, count_bits};
 
 }  // namespace rbegir::scan
 

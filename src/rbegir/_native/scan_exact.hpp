@@ -13,7 +13,7 @@ inline uint64_t gather_word(const uint8_t *rows, int lane) {
     return word;
 }
 
-// Σ over pairs of planes of weight · popcount(XOR); weights 4^(P−2−…) as in ‖k‖² = top²·n − 8·class.
+// Σ over pairs of planes i < j of 2^(2P−3−i−j) · popcount(XOR), so that ‖k‖² = top²·n − 8·class.
 inline int class_of(const Shape &shape, const uint64_t planes[MAX_PLANES][MAX_WORDS]) {
     int cls = 0;
     for (int i = 0; i < shape.planes; ++i)
@@ -37,14 +37,29 @@ inline void exact_lanes(const Shape &shape, const QueryBits &query, Group group,
                 const uint64_t word = gather_word(group.data + p * group.stride + w * 8 * GROUP, lane);
                 const uint64_t wrong = word ^ query.sign[w];
                 planes[p][w] = word;
-                for (int m = 0; m < query.bits; ++m)
-                    sum += static_cast<int64_t>(__builtin_popcountll(wrong & query.magnitude[m * shape.words + w])) << m;
+                for (int m = 0; m < query.bits; ++m) {
+                    const int64_t count = __builtin_popcountll(wrong & query.magnitude[m * shape.words + w]);
+                    sum += count << m;
+                }
             }
             deficit = 2 * deficit + sum;
         }
         *deficits++ = deficit;
         *classes++ = class_of(shape, planes);
     }
+}
+
+// The rows of all planes of a group, one after the other; returns the end of the copy.
+inline uint8_t *copy_rows(const Shape &shape, Group group, uint8_t *to) {
+    for (int p = 0; p < shape.planes; ++p, to += shape.plane_bytes())
+        __builtin_memcpy(to, group.data + p * group.stride, shape.plane_bytes());
+    return to;
+}
+
+[[maybe_unused]] inline size_t count_bits(const uint64_t *mask, size_t words) {
+    size_t count = 0;
+    for (size_t i = 0; i < words; ++i) count += __builtin_popcountll(mask[i]);
+    return count;
 }
 
 // Appends the columns in `lanes`, one after the other.

@@ -37,15 +37,15 @@ struct Shape {
     int words;   // n / 64
     int planes;  // of a keyword
 
-    RBEGIR_INLINE int n() const { return words * 64; }
-    RBEGIR_INLINE size_t rows() const { return 8 * static_cast<size_t>(words); }  // of a plane of a group
-    RBEGIR_INLINE size_t plane_bytes() const { return rows() * GROUP; }           // of a group
-    RBEGIR_INLINE int top() const { return (1 << planes) - 1; }  // the largest value of a dimension
+    RBEGIR_INLINE constexpr int n() const { return words * 64; }
+    RBEGIR_INLINE constexpr size_t rows() const { return 8 * static_cast<size_t>(words); }  // of a plane of a group
+    RBEGIR_INLINE constexpr size_t plane_bytes() const { return rows() * GROUP; }           // of a group
+    RBEGIR_INLINE constexpr int top() const { return (1 << planes) - 1; }  // the largest value of a dimension
     // The weights of the pairs of planes add up to 0, 1, 7, 35 for 1 to 4 planes.
-    RBEGIR_INLINE int max_class() const {
+    RBEGIR_INLINE constexpr int max_class() const {
         return (planes == 1 ? 0 : planes == 2 ? 1 : planes == 3 ? 7 : 35) * n();
     }
-    RBEGIR_INLINE int64_t norm(int cls) const {
+    RBEGIR_INLINE constexpr int64_t norm(int cls) const {
         return static_cast<int64_t>(top()) * top() * n() - 8 * static_cast<int64_t>(cls);
     }
 };
@@ -116,12 +116,15 @@ struct Kernel {
     void (*expand)(const Shape &, Kind, Group, int bin_shift, uint8_t *out);
     // One query against `groups` expanded groups; at most `groups` events.
     int (*filter)(const Shape &, Kind, const Lut &, const uint8_t *expanded, int groups, Event *out);
-    // One query against `groups` groups where they lie, one after the other; events come in any order.
-    int (*filter_raw)(const Shape &, Kind, const Lut &, Group first, int groups, Event *out);
+    // One query against `groups` groups where they lie, one after the other; events come in any order. The rows of
+    // the group of each event are copied to `rows` [events][planes · plane_bytes] while they are in L1.
+    int (*filter_raw)(const Shape &, Kind, const Lut &, Group first, int groups, Event *out, uint8_t *rows);
     // Exact deficits and classes of the keywords in `lanes`, in ascending order of lane.
     void (*exact)(const Shape &, const QueryBits &, Group, uint64_t lanes, int64_t *deficits, int32_t *classes);
     // Appends the columns in `lanes` to rows of COMPACT_ROW bytes from column `fill` on. [planes · rows]
     void (*compact)(const Shape &, Group, uint64_t lanes, uint8_t *out, int fill);
+    // Set bits of a mask.
+    size_t (*count)(const uint64_t *mask, size_t words);
 };
 
 extern const Kernel PORTABLE;

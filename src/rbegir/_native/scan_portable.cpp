@@ -50,9 +50,7 @@ uint64_t within_limit(const Shape &shape, const Lut &lut, Group group, const uin
 }
 
 void expand(const Shape &shape, Kind, Group group, int shift, uint8_t *out) {
-    for (int p = 0; p < shape.planes; ++p, out += shape.plane_bytes())
-        __builtin_memcpy(out, group.data + p * group.stride, shape.plane_bytes());
-    bins_of(shape, group, shift, out);
+    bins_of(shape, group, shift, copy_rows(shape, group, out));
 }
 
 int filter(const Shape &shape, Kind kind, const Lut &lut, const uint8_t *expanded, int groups, Event *out) {
@@ -65,19 +63,22 @@ int filter(const Shape &shape, Kind kind, const Lut &lut, const uint8_t *expande
     return events;
 }
 
-int filter_raw(const Shape &shape, Kind, const Lut &lut, Group group, int groups, Event *out) {
+int filter_raw(const Shape &shape, Kind, const Lut &lut, Group group, int groups, Event *out, uint8_t *rows) {
     int events = 0;
     for (int g = 0; g < groups; ++g, group.data += shape.plane_bytes()) {
         uint8_t bins[GROUP];
         bins_of(shape, group, lut.bin_shift, bins);
         const uint64_t lanes = within_limit(shape, lut, group, bins);
-        if (lanes) out[events++] = {static_cast<uint32_t>(g), lanes};
+        if (!lanes) continue;
+        out[events++] = {static_cast<uint32_t>(g), lanes};
+        rows = copy_rows(shape, group, rows);
     }
     return events;
 }
 
 }  // namespace
 
-const Kernel PORTABLE{"portable", PLAN, expanded_bytes, expand, filter, filter_raw, exact_lanes, compact_columns};
+const Kernel PORTABLE{"portable", PLAN,        expanded_bytes,  expand,    filter,
+                      filter_raw, exact_lanes, compact_columns, count_bits};
 
 }  // namespace rbegir::scan

@@ -82,7 +82,8 @@ void Query::prepare(int64_t threshold) {
     for (int kind = shape_.words == 1 ? BYTE : WIDE; kind < KINDS; ++kind) {
         if (plan.cap[kind] == 0) continue;
         kind_ = static_cast<Kind>(kind);
-        scale_ = std::max({1.0, static_cast<double>(largest_entry_) / plan.cap[kind], largest / unit() / (top_limit() - 1)});
+        const double for_entries = static_cast<double>(largest_entry_) / plan.cap[kind];
+        scale_ = std::max({1.0, for_entries, largest / unit() / (top_limit() - 1)});
         // Rounding down loses about half a unit a lookup; entries are integers, so a small scale is better whole.
         // Half a deviation of slack passes a few times more keywords than needed, cheaper than a slower kind.
         if (scale_ < 16) scale_ = std::ceil(scale_);

@@ -18,8 +18,9 @@ constexpr size_t QUERY_TILE = 256;   // queries whose tables stay in L2
 constexpr size_t HIT_BYTES = size_t{256} << 20;  // kept hits of a tile of queries, about
 constexpr size_t THREAD_WORK = 4096;  // groups · queries that are worth a thread
 constexpr size_t SHARE = 16;          // queries to prepare or to sort that are worth a thread
-constexpr size_t BLOCK_SPAN = 256;    // groups that a thread takes at a time to expand them
-constexpr size_t SPANS_A_THREAD = 8;  // of groups read in place: long ones are faster, many are fairer
+constexpr size_t BLOCK_TASK = 256;    // groups that a thread takes at a time to expand them
+constexpr size_t TASKS_A_THREAD = 8;  // of groups read in place: long ones are faster, many are fairer
+constexpr size_t TASK_BYTES = size_t{4} << 20;  // the longest
 
 // Calls body(i) for i < count, on one thread for every `share` of them at most.
 template <class Body>
@@ -109,8 +110,9 @@ class Searcher {
         std::atomic<size_t> next{0};
         in_parallel(static_cast<int>(workers.size()), [&](int id) {
             workers[id] = std::make_unique<Worker>(state);
-            for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < work.spans.size();)
-                workers[id]->scan(work.spans[i]);
+            const Span *spans = work.spans.data();
+            for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) + 1 < work.tasks.size();)
+                workers[id]->scan(spans + work.tasks[i], spans + work.tasks[i + 1]);
             workers[id]->flush();
         });
         return workers;
@@ -122,32 +124,25 @@ class Searcher {
     const int threads_;
 };
 
-void write(const std::vector<Hit> &hits, size_t k, int64_t *keys, int64_t *positions) {
-    for (size_t i = 0; i < k; ++i) {
-        keys[i] = hits[i].key;
-        positions[i] = hits[i].position;
-    }
-}
-
 }  // namespace
 
-size_t count_candidates(const std::vector<Partition> &partitions) {
-    size_t count = 0;
-    for (const Partition &partition : partitions) {
-        if (!partition.mask) count += partition.count;
-        else
-            for (size_t g = 0; g < partition.groups(); ++g) count += std::popcount(partition.candidates(g));
+void Found::write(size_t query, const std::vector<Hit> &hits) {
+    for (size_t i = 0; i < k; ++i) {
+        keys[query * k + i] = hits[i].key;
+        positions[query * k + i] = hits[i].position;
     }
-    return count;
 }
 
-void search(const Shape &shape, const Kernel &kernel, const std::vector<Partition> &partitions,
-            const int16_t *values, size_t queries, size_t k, int threads, int64_t *keys, int64_t *positions) {
-    if (k == 0 || queries == 0) return;
+Found search(const Shape &shape, const Kernel &kernel, const std::vector<Partition> &partitions,
+             const int16_t *values, size_t queries, size_t k, int threads) {
     size_t groups = 0;
     for (const Partition &partition : partitions) groups += partition.groups();
-    const size_t fair = std::clamp<size_t>(groups / (SPANS_A_THREAD * threads), BLOCK_SPAN / 4, MAX_SPAN);
-    const Work work = Work::whole(partitions, queries <= RAW_QUERIES ? fair : BLOCK_SPAN);
+    const size_t longest = std::max<size_t>(TASK_BYTES / (shape.planes * shape.plane_bytes()), BLOCK_TASK / 4);
+    const size_t fair = std::clamp<size_t>(groups / (TASKS_A_THREAD * threads), BLOCK_TASK / 4, longest);
+    const Work work = Work::whole(kernel, partitions, queries <= RAW_QUERIES ? fair : BLOCK_TASK);
+    k = std::min(k, work.candidates);
+    Found found{k, std::vector<int64_t>(queries * k), std::vector<int64_t>(queries * k)};
+    if (k == 0) return found;
     const Searcher searcher(shape, kernel, partitions, threads);
     const size_t tile = std::clamp<size_t>(HIT_BYTES / (sizeof(Hit) * 3 * k * threads), 1, QUERY_TILE);
     for (size_t first = 0; first < queries; first += tile) {
@@ -161,15 +156,16 @@ void search(const Shape &shape, const Kernel &kernel, const std::vector<Partitio
         auto best = searcher.top(asked, work, k);
         for_each(count, threads, SHARE, [&](size_t q) {
             std::sort(best[q].begin(), best[q].end(), better);
-            write(best[q], k, keys + (first + q) * k, positions + (first + q) * k);
+            found.write(first + q, best[q]);
         });
     }
+    return found;
 }
 
-void rescore(const Shape &shape, const Kernel &kernel, const std::vector<Partition> &partitions,
-             const int16_t *values, size_t queries, const int64_t *among, size_t count, size_t k, int threads,
-             int64_t *keys, int64_t *positions) {
-    if (k == 0) return;
+Found rescore(const Shape &shape, const Kernel &kernel, const std::vector<Partition> &partitions,
+              const int16_t *values, size_t queries, const int64_t *among, size_t count, size_t k, int threads) {
+    Found found{k, std::vector<int64_t>(queries * k), std::vector<int64_t>(queries * k)};
+    if (k == 0) return found;
     for_each(queries, threads, 1, [&](size_t q) {
         const Query query(shape, kernel, values + q * shape.n());
         std::vector<int64_t> sorted(among + q * count, among + (q + 1) * count);
@@ -178,7 +174,7 @@ void rescore(const Shape &shape, const Kernel &kernel, const std::vector<Partiti
         hits.reserve(count);
         auto partition = partitions.begin();
         for (const int64_t position : sorted) {
-            while (position >= partition->position(0) + static_cast<int64_t>(partition->count)) ++partition;
+            while (position >= partition->first + static_cast<int64_t>(partition->count)) ++partition;
             const size_t at = static_cast<size_t>(position - partition->first);
             int64_t deficit;
             int32_t cls;
@@ -187,8 +183,9 @@ void rescore(const Shape &shape, const Kernel &kernel, const std::vector<Partiti
             hits.push_back({query.key(deficit, cls), position});
         }
         std::partial_sort(hits.begin(), hits.begin() + k, hits.end(), better);
-        write(hits, k, keys + q * k, positions + q * k);
+        found.write(q, hits);
     });
+    return found;
 }
 
 }  // namespace rbegir::scan

@@ -4,21 +4,25 @@
 #include <cstdint>
 #include <vector>
 
+#include "scan_best.hpp"
 #include "scan_work.hpp"
 
 namespace rbegir::scan {
 
-// Keywords that pass the masks.
-size_t count_candidates(const std::vector<Partition> &partitions);
+// The best of each query in the total order, row by row.
+struct Found {
+    size_t k;  // hits of a query
+    std::vector<int64_t> keys, positions;  // [queries, k]
 
-// The best k (at most count_candidates) of each query in the total order, written row by row to keys and positions
-// [queries, k]. Values are int16 [queries, n].
-void search(const Shape &shape, const Kernel &kernel, const std::vector<Partition> &partitions,
-            const int16_t *values, size_t queries, size_t k, int threads, int64_t *keys, int64_t *positions);
+    void write(size_t query, const std::vector<Hit> &hits);
+};
 
-// The best k of the keywords at `among` [queries, count] of each query (count ≥ k), written as `search` does.
-void rescore(const Shape &shape, const Kernel &kernel, const std::vector<Partition> &partitions,
-             const int16_t *values, size_t queries, const int64_t *among, size_t count, size_t k, int threads,
-             int64_t *keys, int64_t *positions);
+// The best k of each query, or as many as pass the masks. Values are int16 [queries, n].
+Found search(const Shape &shape, const Kernel &kernel, const std::vector<Partition> &partitions,
+             const int16_t *values, size_t queries, size_t k, int threads);
+
+// The best k of the keywords at `among` [queries, count] of each query; count ≥ k.
+Found rescore(const Shape &shape, const Kernel &kernel, const std::vector<Partition> &partitions,
+              const int16_t *values, size_t queries, const int64_t *among, size_t count, size_t k, int threads);
 
 }  // namespace rbegir::scan

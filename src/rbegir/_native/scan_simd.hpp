@@ -20,7 +20,8 @@ namespace {
 // and one stream alone does not use all of the bandwidth of a core.
 class Turn {
   public:
-    RBEGIR_INLINE explicit Turn(int groups) : part_(groups / STREAMS), left_(part_ + groups % STREAMS) {}
+    RBEGIR_INLINE explicit Turn(int groups)
+        : part_(groups < ENOUGH ? 0 : groups / STREAMS), left_(groups - part_ * (STREAMS - 1)) {}
     RBEGIR_INLINE bool more() const { return step_ < left_; }
     RBEGIR_INLINE int group() const {  // in the end those that do not divide by the number of streams
         return step_ < part_ ? stream_ * part_ + step_ : part_ * STREAMS + step_ - part_;
@@ -32,7 +33,7 @@ class Turn {
     }
 
   private:
-    static constexpr int STREAMS = 4;
+    static constexpr int STREAMS = 4, ENOUGH = 512;  // groups; shorter runs are read in order
     int part_, left_, step_ = 0, stream_ = 0;
 };
 
@@ -90,7 +91,10 @@ struct Simd {
     RBEGIR_INLINE static V different_bits(const uint8_t *a, const uint8_t *b) {  // of one word: 0 … 64
         V count = T::zero();
 #pragma GCC unroll 8
-        for (int r = 0; r < 8; ++r) count = T::add8(count, T::popcount8(T::bit_xor(T::load(a + r * GROUP), T::load(b + r * GROUP))));
+        for (int r = 0; r < 8; ++r) {
+            const V different = T::bit_xor(T::load(a + r * GROUP), T::load(b + r * GROUP));
+            count = T::add8(count, T::popcount8(different));
+        }
         return count;
     }
 
@@ -169,13 +173,14 @@ struct Simd {
     };
 
     template <int P>
-    static void byte_expand(const Shape &shape, Group group, int shift, uint8_t *out) {
+    static void byte_expand(Group group, int shift, uint8_t *out) {
         for (int half = 0; half < HALVES; ++half, out += T::LANES) {
-            V limit = class_bins(shape, group, half, shift, PLAN.limit_bins(BYTE, P));
+            V limit = class_bins(Shape{1, P}, group, half, shift, PLAN.limit_bins(BYTE, P));
             for (int p = 0; p < P; ++p) {
                 const RawByte<P> raw(group.data + p * group.stride + half * T::LANES);
                 for (int j = 0; j < BYTE_TABLES<P>; ++j) T::store(out + (p * BYTE_TABLES<P> + j) * GROUP, raw[j]);
-                if constexpr (PLAN.left_in_limit(BYTE, P)) limit = T::bit_or(limit, left_in_limit<P>(raw[LOOKUPS - 1], p));
+                if constexpr (PLAN.left_in_limit(BYTE, P))
+                    limit = T::bit_or(limit, left_in_limit<P>(raw[LOOKUPS - 1], p));
             }
             T::store(out + P * BYTE_TABLES<P> * GROUP, limit);
         }
@@ -207,29 +212,37 @@ struct Simd {
     }
 
     template <int P>
-    static int byte_filter_raw(const Shape &shape, const Lut &lut, Group first, int groups, Event *out) {
+    static int byte_filter_raw(const Lut &lut, Group first, int groups, Event *out, uint8_t *rows) {
+        constexpr Shape ONE{1, P};
         Table tables[BYTE_TABLES<P>];
         load_tables<P>(lut.tables, tables);
         const Table limits = T::table(lut.limit_low);
         int events = 0;
         for (Turn turn(groups); turn.more(); turn.next()) {
             const int g = turn.group();
-            const Group group{first.data + g * shape.plane_bytes(), first.stride};
+            Group group{first.data + static_cast<size_t>(g) * ONE.plane_bytes(), first.stride};
             uint64_t lanes = 0;
 #pragma GCC unroll 2
             for (int half = 0; half < HALVES; ++half) {
-                V sum = T::zero(), limit = T::zero();
+                V limit = class_bins(ONE, group, half, lut.bin_shift, PLAN.limit_bins(BYTE, P));
+                // Rows are in L1 now. Holding them in registers until they are looked up would spill the tables.
+                asm volatile("" : "+r"(group.data));
+                V sum = T::zero();
 #pragma GCC unroll 4
                 for (int p = P - 1; p >= 0; --p) {
                     const RawByte<P> raw(group.data + p * group.stride + half * T::LANES);
                     const V plane = byte_sum<P>(tables, raw);
                     sum = p < P - 1 ? T::adds8(T::halve8(sum), plane) : plane;
-                    if constexpr (PLAN.left_in_limit(BYTE, P)) limit = T::bit_or(limit, left_in_limit<P>(raw[LOOKUPS - 1], p));
+                    if constexpr (PLAN.left_in_limit(BYTE, P))
+                        limit = T::bit_or(limit, left_in_limit<P>(raw[LOOKUPS - 1], p));
                 }
-                limit = T::bit_or(limit, class_bins(shape, group, half, lut.bin_shift, PLAN.limit_bins(BYTE, P)));
                 lanes |= T::at_most8(sum, T::lookup(limits, limit)) << (half * T::LANES);
             }
-            if (__builtin_expect(lanes != 0, 0)) out[events++] = {static_cast<uint32_t>(g), lanes};
+            if (__builtin_expect(lanes != 0, 0)) {
+                out[events++] = {static_cast<uint32_t>(g), lanes};
+                for (int p = 0; p < P; ++p, rows += 8 * GROUP)
+                    __builtin_memcpy(rows, group.data + p * group.stride, 8 * GROUP);
+            }
         }
         return events;
     }
@@ -295,11 +308,12 @@ struct Simd {
     }
 
     template <int CHUNK>
-    static int wide_filter_raw(const Shape &shape, const Lut &lut, Group first, int groups, Event *out) {
+    static int wide_filter_raw(const Shape &shape, const Lut &lut, Group first, int groups, Event *out,
+                               uint8_t *rows) {
         int events = 0;
         for (Turn turn(groups); turn.more(); turn.next()) {
             const int g = turn.group();
-            const Group group{first.data + g * shape.plane_bytes(), first.stride};
+            const Group group{first.data + static_cast<size_t>(g) * shape.plane_bytes(), first.stride};
             uint64_t lanes = 0;
             for (int half = 0; half < HALVES; ++half) {
                 Pair deficit{T::zero(), T::zero()};
@@ -323,7 +337,10 @@ struct Simd {
                 const V bins = class_bins(shape, group, half, lut.bin_shift, TABLE);
                 lanes |= wide_at_most(lut, deficit, bins) << (half * T::LANES);
             }
-            if (lanes) out[events++] = {static_cast<uint32_t>(g), lanes};
+            if (lanes) {
+                out[events++] = {static_cast<uint32_t>(g), lanes};
+                rows = copy_rows(shape, group, rows);
+            }
         }
         return events;
     }
@@ -348,7 +365,7 @@ struct Simd {
 
     static void expand(const Shape &shape, Kind kind, Group group, int shift, uint8_t *out) {
         if (kind != BYTE) return wide_expand(shape, group, shift, out);
-        with_planes(shape, [&]<int P>() { byte_expand<P>(shape, group, shift, out); });
+        with_planes(shape, [&]<int P>() { byte_expand<P>(group, shift, out); });
     }
 
     static int filter(const Shape &shape, Kind kind, const Lut &lut, const uint8_t *expanded, int groups, Event *out) {
@@ -357,10 +374,11 @@ struct Simd {
         return with_planes(shape, [&]<int P>() { return byte_filter<P>(lut, expanded, groups, out); });
     }
 
-    static int filter_raw(const Shape &shape, Kind kind, const Lut &lut, Group first, int groups, Event *out) {
-        if (kind == WIDE) return wide_filter_raw<T::CHUNK>(shape, lut, first, groups, out);
-        if (kind == COARSE) return wide_filter_raw<2>(shape, lut, first, groups, out);
-        return with_planes(shape, [&]<int P>() { return byte_filter_raw<P>(shape, lut, first, groups, out); });
+    static int filter_raw(const Shape &shape, Kind kind, const Lut &lut, Group first, int groups, Event *out,
+                          uint8_t *rows) {
+        if (kind == WIDE) return wide_filter_raw<T::CHUNK>(shape, lut, first, groups, out, rows);
+        if (kind == COARSE) return wide_filter_raw<2>(shape, lut, first, groups, out, rows);
+        return with_planes(shape, [&]<int P>() { return byte_filter_raw<P>(lut, first, groups, out, rows); });
     }
 };
 

@@ -19,7 +19,7 @@ struct Partition {
     Group group(const Shape &shape, size_t index) const {
         return {packed + index * shape.plane_bytes(), groups() * shape.plane_bytes()};
     }
-    // Keywords of a group that exist and pass the mask.
+    // Keywords of a group that are there and pass the mask.
     uint64_t candidates(size_t group) const {
         const size_t rest = count - group * GROUP;
         const uint64_t valid = rest >= GROUP ? ~uint64_t{0} : (uint64_t{1} << rest) - 1;
@@ -27,20 +27,21 @@ struct Partition {
     }
 };
 
-// Consecutive groups of one partition; none of them is without candidates.
+// Consecutive groups of one partition.
 struct Span {
     uint32_t partition;
     uint32_t groups;
     size_t first;
 };
-constexpr size_t MAX_SPAN = 2048;  // groups of a span
 
 struct Work {
-    std::vector<Span> spans;  // in ascending order
+    std::vector<Span> spans;    // in ascending order
+    std::vector<size_t> tasks;  // first span of each task, then the end
     size_t groups = 0, candidates = 0;
-    bool masked = false;
 
-    static Work whole(const std::vector<Partition> &partitions, size_t span_groups);
+    // All groups with candidates, in spans and tasks of at most `task_groups`. Where most groups have candidates, the
+    // others are scanned with them, as memory is read faster in one go.
+    static Work whole(const Kernel &kernel, const std::vector<Partition> &partitions, size_t task_groups);
     // A random group of every `share`, in order. A fixed stride would follow any period of the data.
     Work sample(const std::vector<Partition> &partitions, size_t share) const;
 
@@ -49,6 +50,8 @@ struct Work {
         spans.push_back({partition, static_cast<uint32_t>(count), first});
         groups += count;
     }
+    void add_masked(uint32_t index, const Partition &partition, size_t first, size_t end, size_t task_groups);
+    void cut(size_t task_groups);
 };
 
 }  // namespace rbegir::scan

@@ -9,7 +9,8 @@ namespace {
 
 constexpr size_t EXPANDED_BYTES = 20480;  // of a block: most of L1
 constexpr int GATHER_LANES = 32;          // groups with at most so many candidates are gathered
-constexpr int EXACT_LANES = 2;            // so few candidates of a group are scored without the filter
+constexpr int EXACT_LANES = 2;            // so few candidates of a lonely group are scored without the filter
+constexpr ptrdiff_t AHEAD = 8;            // lonely groups are prefetched so many before their turn
 
 }  // namespace
 
@@ -30,10 +31,14 @@ Worker::Worker(ScanState &state)
     expanded_ = aligned_bytes(expanded_bytes_ * capacity_);
 }
 
-void Worker::scan(const Span &span) {
-    const Partition &partition = state_.partitions[span.partition];
-    if (luts_.size() <= RAW_QUERIES) scan_in_place(partition, span);
-    else scan_block(partition, span);
+void Worker::scan(const Span *spans, const Span *end) {
+    for (const Span *span = spans; span < end; ++span) {
+        const Partition &partition = state_.partitions[span->partition];
+        if (span + AHEAD < end && span[AHEAD].groups == 1)  // the hardware does not see lonely groups coming
+            prefetch(state_.partitions[span[AHEAD].partition].group(state_.shape, span[AHEAD].first));
+        if (luts_.size() <= RAW_QUERIES) scan_in_place(partition, *span);
+        else scan_block(partition, *span);
+    }
 }
 
 void Worker::set_limits(size_t q) {
@@ -66,36 +71,35 @@ void Worker::score(size_t q, Group group, uint64_t lanes, const Position &positi
 
 // ---- few queries: groups where they lie ----
 
-void Worker::score_in_place(size_t q, const Partition &partition, size_t group, uint64_t lanes) {
-    const int64_t first = partition.position(group);
-    score(q, partition.group(state_.shape, group), lanes, [=](int lane) { return first + lane; });
-}
-
 void Worker::filter_in_place(size_t q, const Partition &partition, size_t first, size_t groups) {
-    if (groups == 0) return;
-    Event events[MAX_SPAN];
-    const int found = state_.kernel.filter_raw(state_.shape, kind_, luts_[q], partition.group(state_.shape, first),
-                                               static_cast<int>(groups), events);
+    const size_t bytes = rows_ * GROUP;
+    if (events_.size() < groups) {
+        events_.resize(groups);
+        copies_ = aligned_bytes(groups * bytes);
+    }
+    const int found =
+        state_.kernel.filter_raw(state_.shape, kind_, luts_[q], partition.group(state_.shape, first),
+                                 static_cast<int>(groups), events_.data(), copies_.get());
     for (int e = 0; e < found; ++e) {
-        const size_t g = first + events[e].group;
-        if (const uint64_t lanes = events[e].lanes & partition.candidates(g)) score_in_place(q, partition, g, lanes);
+        const size_t g = first + events_[e].group;
+        const uint64_t lanes = events_[e].lanes & partition.candidates(g);
+        if (!lanes) continue;
+        const int64_t start = partition.position(g);
+        const Group copy{copies_.get() + e * bytes, state_.shape.plane_bytes()};
+        score(q, copy, lanes, [=](int lane) { return start + lane; });
     }
 }
 
 void Worker::scan_in_place(const Partition &partition, const Span &span) {
-    const size_t end = span.first + span.groups;
+    const uint64_t lanes = partition.candidates(span.first);
+    const int64_t start = partition.position(span.first);
     for (size_t q = 0; q < luts_.size(); ++q) {
         const int64_t before = best_[q].threshold();
-        size_t from = span.first;  // groups before this one are done
-        for (size_t g = from; partition.mask && g < end; ++g) {
-            const uint64_t lanes = partition.candidates(g);
-            if (std::popcount(lanes) > EXACT_LANES) continue;
-            filter_in_place(q, partition, from, g - from);
-            score_in_place(q, partition, g, lanes);
-            from = g + 1;
-        }
-        filter_in_place(q, partition, from, end - from);
-        exchange_thresholds(q, before, partition.position(span.first));
+        if (span.groups == 1 && std::popcount(lanes) <= EXACT_LANES)
+            score(q, partition.group(state_.shape, span.first), lanes, [=](int lane) { return start + lane; });
+        else
+            filter_in_place(q, partition, span.first, span.groups);
+        exchange_thresholds(q, before, start);
     }
 }
 
@@ -104,8 +108,10 @@ void Worker::scan_in_place(const Partition &partition, const Span &span) {
 void Worker::scan_block(const Partition &partition, const Span &span) {
     for (size_t g = span.first; g < span.first + span.groups; ++g) {
         const uint64_t lanes = partition.candidates(g);
+        if (!lanes) continue;
         const Group group = partition.group(state_.shape, g);
-        if (g + MAX_SLOTS < partition.groups()) prefetch(partition.group(state_.shape, g + MAX_SLOTS));
+        if (span.groups > 1 && g + MAX_SLOTS < partition.groups())
+            prefetch(partition.group(state_.shape, g + MAX_SLOTS));
         if (partition.mask && std::popcount(lanes) <= GATHER_LANES) {
             gather(group, lanes, partition.position(g));
         } else {

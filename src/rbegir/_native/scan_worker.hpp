@@ -32,7 +32,7 @@ class Worker {
   public:
     explicit Worker(ScanState &state);
 
-    void scan(const Span &span);  // in ascending order
+    void scan(const Span *spans, const Span *end);  // a task; tasks come in ascending order
     void flush();  // after the last span
     std::vector<Hit> &hits(size_t q) { return best_[q].hits(); }
 
@@ -55,7 +55,6 @@ class Worker {
     void exchange_thresholds(size_t q, int64_t before, int64_t front);
     template <class Position>
     void score(size_t q, Group group, uint64_t lanes, const Position &position);
-    void score_in_place(size_t q, const Partition &partition, size_t group, uint64_t lanes);
     void filter_in_place(size_t q, const Partition &partition, size_t first, size_t groups);
     void scan_in_place(const Partition &partition, const Span &span);
     void scan_block(const Partition &partition, const Span &span);
@@ -72,6 +71,8 @@ class Worker {
     std::vector<Best> best_;
     AlignedBytes limits_;  // [queries][2][table]
     std::vector<Lut> luts_;
+    std::vector<Event> events_;  // of groups in place
+    AlignedBytes copies_;        // [events][rows][64] their rows
     size_t expanded_bytes_ = 0, capacity_ = 0;
     AlignedBytes expanded_;
     std::vector<Slot> slots_;

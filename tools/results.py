@@ -1,0 +1,228 @@
+"""Writes docs/benchmarks.md and the table of README.md from the committed results; the tests keep them current.
+
+    python tools/results.py
+
+No figure on either page is typed by hand: each is read from a file under benchmarks/results.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "benchmarks.md"
+README = ROOT / "README.md"
+MARKS = ("<!-- results: written by tools/results.py -->\n", "<!-- end of results -->\n")
+PEERS = {
+    "faiss_pq": "FAISS PQ 4-bit fast-scan",
+    "faiss_bin": "FAISS IndexBinaryFlat",
+    "faiss_rabitq": "FAISS RaBitQ fast-scan",
+    "turbovec": "turbovec 2-bit",
+}
+Json = dict[str, Any]
+
+
+def load(name: str) -> Json:
+    data: Json = json.loads((RESULTS / f"{name}.json").read_text())
+    return data
+
+
+def find(result: Json, **wanted: int) -> Json:
+    (cell,) = (c for c in result["cells"] if all(c[key] == value for key, value in wanted.items()))
+    return dict(cell)
+
+
+def big(number: float) -> str:
+    """1,234,567 → 1.23 million."""
+    for unit, name in ((1e9, "billion"), (1e6, "million"), (1e3, "thousand")):
+        if number >= unit:
+            return f"{number / unit:.3g} {name}"
+    return f"{number:.3g}"
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
+
+
+def host(result: Json) -> str:
+    about = result["host"]
+    name = about.get("gpu") or result.get("gpu") or about.get("device") or about["cpu"]
+    if "cpu" in about and name in ("cuda", "cpu"):
+        name = about["cpu"] if name == "cpu" else "NVIDIA H200"
+    cores = about.get("cpus") or about.get("cores")
+    return f"{name}, {cores} CPU cores"
+
+
+def accuracy_rows(result: Json) -> list[list[str]]:
+    def cell(row: Json, figure: str) -> str:
+        return f"{row[figure]['mean']:.4f} ± {row[figure]['std']:.4f}"
+
+    figures = ("roc_auc", "recall@1", "recall@10", "recall@100")
+    names = {"rbe_star+shared": "`rbe_star`, shared towers"}
+    return [
+        [names.get(r["preset"], f"`{r['preset']}`"), "16", *(cell(r, f) for f in figures)]
+        for r in result["rows"]
+    ]
+
+
+def readme() -> str:
+    scan, encode, accuracy = load("scan-cpu-peers"), load("encode-cpu"), load("accuracy-redirects")
+    train, fast = load("train-h200"), load("encode-h200")
+    one, many = (find(scan, batch=b, k=1000, threads=1) for b in (1, 256))
+    few = find(scan, batch=256, k=10, threads=1)
+    peer = next(iter(encode["peers"].values()))
+    rows = [
+        [
+            "search 10 million keywords, one query, top 1000, one CPU core",
+            f"{one['ms']:.1f} ms, {100 * one['bandwidth_fraction']:.0f} % of the speed of reading them",
+            ", ".join(f"{one['ratios'][key]:.1f}× {name}" for key, name in PEERS.items()),
+        ],
+        [
+            "the same, 256 queries at once",
+            f"{256e3 / many['ms']:,.0f} queries/s",
+            f"{min(many['ratios'].values()):.1f}× the fastest peer "
+            f"({min(few['ratios'].values()):.1f}× at top 10)",
+        ],
+        [
+            "encode texts",
+            f"{encode['texts_per_s']:,.0f} /s on {encode['host']['cpus']} cores, "
+            f"{fast['texts_per_s']:,.0f} /s on an H200",
+            f"{encode['texts_per_s'] / peer:,.0f}× MiniLM on the same cores",
+        ],
+        [
+            "train `rbe_star`",
+            f"{train['pairs_per_s']:,.0f} pairs/s on an H200",
+            "the paper's 175 million pairs: under three minutes an epoch",
+        ],
+    ]
+    by_name = {row["preset"]: row for row in accuracy["rows"]}
+    star, shared, m_3 = (by_name[n] for n in ("rbe_star", "rbe_star+shared", "m_3"))
+    rows.append(
+        [
+            f"find the title of an unseen alias among {accuracy['corpus']:,} titles, 16 bytes each",
+            f"recall@10 {star['recall@10']['mean']:.3f}, with shared towers {shared['recall@10']['mean']:.3f}",
+            f"128-dimensional one-bit codes: {m_3['recall@10']['mean']:.3f}",
+        ]
+    )
+    rows += gpu_rows()
+    text = table(["", "rbegir", "beside it"], rows)
+    return (
+        text
+        + "\nPeers ran in the same run on the same machine, tuned, at 16 bytes a vector. How each figure was "
+        "measured: [benchmarks](docs/benchmarks.md).\n"
+    )
+
+
+def gpu_rows() -> list[list[str]]:
+    return []
+
+
+def page() -> str:
+    peers, sizes = load("scan-cpu-peers"), load("scan-cpu")
+    encode, fast, train = load("encode-cpu"), load("encode-h200"), load("train-h200")
+    accuracy = load("accuracy-redirects")
+    parts = [
+        "# Benchmarks\n",
+        "This page is written by `tools/results.py` from the files under `benchmarks/results`, which hold the "
+        "machine, versions and commit of each run. Times are medians; the machines were shared with other work, so "
+        "ratios within a run are what to trust. `make bench` runs the CPU part again.\n",
+        "## Search on the CPU, beside its peers\n",
+        f"{host(peers)}; one thread; random `rbe_star` codes (64 dimensions, 2 planes, 16 bytes), queries of 3 "
+        "planes. Peers hold 16 bytes a vector too and return approximate scores; they were timed in turns with "
+        "rbegir, and a ratio is the median over rounds. “Of the read” compares a single query with reading the codes "
+        "once, plainly, from beginning to end.\n",
+        table(
+            [
+                "keywords",
+                "queries",
+                "top",
+                "ms (lowest – highest)",
+                "pairs/s",
+                "of the read",
+                *PEERS.values(),
+            ],
+            [
+                [
+                    f"{c['keywords']:,}",
+                    str(c["batch"]),
+                    str(c["k"]),
+                    f"{c['ms']:.2f} ({c['ms_min']:.2f} – {c['ms_max']:.2f})",
+                    big(c["keywords"] * c["batch"] / c["ms"] * 1e3),
+                    f"{100 * c['bandwidth_fraction']:.0f} %" if c["bandwidth_fraction"] else "",
+                    *(f"{c['ratios'][key]:.2f}×" for key in PEERS),
+                ]
+                for c in peers["cells"]
+            ],
+        ),
+        "## Sizes, batches, threads\n",
+        table(
+            ["keywords", "queries", "threads", "ms (lowest – highest)", "ms a query", "pairs/s"],
+            [
+                [
+                    f"{c['keywords']:,}",
+                    str(c["batch"]),
+                    str(c["threads"]),
+                    f"{c['ms']:.2f} ({c['ms_min']:.2f} – {c['ms_max']:.2f})",
+                    f"{c['ms'] / c['batch']:.3f}",
+                    big(c["keywords"] * c["batch"] / c["ms"] * 1e3),
+                ]
+                for c in sizes["cells"]
+            ],
+        ),
+        "## Encoding\n",
+        table(
+            ["machine", "what", "threads", "texts/s (lowest – highest)"],
+            [
+                [
+                    host(result),
+                    f"{c['cell']} on {c['device']}",
+                    str(c.get("threads", "")),
+                    f"{c['texts_per_s']:,.0f} ({c['spread'][0]:,.0f} – {c['spread'][1]:,.0f})",
+                ]
+                for result in (encode, fast)
+                for c in result["cells"]
+            ],
+        ),
+        "## Training\n",
+        f"{host(train)}: {train['pairs_per_s']:,.0f} pairs/s ({train['spread'][0]:,.0f} – {train['spread'][1]:,.0f}), "
+        f"`{train['preset']}` at the paper's dimensions, batches of {train['batch_size']:,}, every other keyword of the "
+        "batch a negative, read, tokenised and shuffled anew in every epoch. Milliseconds of a step, each part waited "
+        "for (in the stream the host works ahead of the device):\n",
+        table(
+            ["part", "ms", "floor by memory traffic"],
+            [
+                [part, f"{ms:.2f}", f"{train['floor_ms'][part]:.2f}" if part in train["floor_ms"] else ""]
+                for part, ms in train["parts_ms"].items()
+            ],
+        ),
+        "## Accuracy\n",
+        f"Aliases of Wikipedia titles, made by editors, not clicks: {accuracy['pairs']['train']:,} training pairs; "
+        f"{accuracy['pairs']['valid']:,} pairs of titles that training never saw (split by title with a fixed hash). "
+        f"AUC against 10 random negatives a pair; recall among {accuracy['corpus']:,} titles, every one scored. Mean "
+        "± standard deviation over seeds 0, 1, 2; default recipe.\n",
+        table(
+            ["model", "bytes a keyword", "ROC AUC", "recall@1", "recall@10", "recall@100"],
+            accuracy_rows(accuracy),
+        ),
+        f"```text\n{accuracy['command']}\n```\n",
+    ]
+    return "\n".join(parts)
+
+
+def current_readme() -> str:
+    before, rest = README.read_text().split(MARKS[0])
+    return before + MARKS[0] + readme() + MARKS[1] + rest.split(MARKS[1])[1]
+
+
+def main() -> None:
+    README.write_text(current_readme())
+    PAGE.write_text(re.sub(r"\n{3,}", "\n\n", page()))
+
+
+if __name__ == "__main__":
+    main()
