@@ -5,7 +5,7 @@ BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 NATIVE := CMakeLists.txt $(wildcard src/rbegir/_native/*.cpp src/rbegir/_native/*.hpp)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-gpu check bench clean
+.PHONY: help setup demo test test-gpu check bench bench-gpu clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,8 +25,8 @@ demo: setup  ## train, evaluate, index and search the shipped sample, end to end
 test: setup  ## the whole test suite
 	$(BIN)/python -m pytest
 
-test-gpu: setup  ## the tests that need a real GPU
-	$(BIN)/python -m pytest -m gpu
+test-gpu:  ## the GPU tests on a real card; needs torch, triton, numpy and pytest, not .venv
+	PYTHONPATH=src $(PYTHON) -m pytest -c tests/gpu/card.ini --rootdir . -m gpu tests/gpu
 
 check: setup  ## ruff and mypy --strict
 	$(BIN)/ruff check .
@@ -38,6 +38,9 @@ bench: setup  ## the committed speed figures, with peers in the same run
 	$(BIN)/rbegir bench scan --peers --json > benchmarks/results/scan-cpu.json
 	$(BIN)/rbegir bench encode --peers --json > benchmarks/results/encode-cpu.json
 	$(BIN)/rbegir bench train --json > benchmarks/results/train-cpu.json
+
+bench-gpu:  ## the committed figures of one GPU
+	PYTHONPATH=src $(PYTHON) -c "from rbegir.cli import main; main()" bench scan --device cuda --peers --keywords 1e6,1e7,1e8,1.2e9,8e9 --batches 1,8,64,256,1024 -k 1000 --json > benchmarks/results/scan-gpu.json
 
 clean:  ## remove what was built
 	rm -rf .venv build rbegir-demo

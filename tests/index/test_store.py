@@ -381,8 +381,16 @@ def test_creating_what_cannot_be(tmp_path: Path) -> None:
         (InputError, "model must be a Model or an encoder, got str without n", {"model": "model/"}),
         (MismatchError, "n is 128, the model has 64", {"model": ENCODER, "n": 128}),
         (MismatchError, "a model with float keywords has no codes", {"model": HashEncoder(keyword_planes=0)}),
-        (DeviceError, "device 'cuda' is not available", {"model": ENCODER, "device": "cuda"}),
-        (InputError, "device must be a name such as 'cpu', got 3", {"model": ENCODER, "device": 3}),
+        (
+            DeviceError,
+            "device 'cuda' was asked for, but torch finds no GPU",
+            {"model": ENCODER, "device": "cuda"},
+        ),
+        (
+            InputError,
+            "device must be a name such as 'cpu' or a list of such names, got 3",
+            {"model": ENCODER, "device": 3},
+        ),
         (InputError, "threads must be an integer from 1", {"model": ENCODER, "threads": 0}),
     ]:
         _refused(kind, message, lambda a=arguments: Index.create(path, **a))

@@ -34,7 +34,7 @@ import numpy.typing as npt
 from rbegir.bench import host
 from rbegir.bench.peers import PACKAGES
 from rbegir.codes.layout import packed_bytes
-from rbegir.errors import DeviceError, InputError, MissingExtraError, RbegirError
+from rbegir.errors import InputError, MissingExtraError, RbegirError
 
 N, PLANES, QUERY_PLANES = 64, 2, 3
 STREAMS = (2, 4, 8, 16)  # places of memory that are read in turn
@@ -133,7 +133,17 @@ def run(
 ) -> dict[str, Any]:
     """All cells; `progress` is called with (cell, cells done, cells in all)."""
     if device != "cpu":
-        raise DeviceError(f"bench scan knows the device cpu, got {device!r}")
+        from rbegir.bench import scan_gpu
+
+        return scan_gpu.run(
+            keywords=keywords,
+            batches=batches,
+            ks=ks,
+            device=device,
+            peers=peers,
+            rounds=rounds,
+            progress=progress,
+        )
     for name, numbers in (("keywords", keywords), ("batches", batches), ("k", ks), ("threads", threads)):
         if not numbers or any(number < 1 for number in numbers):
             raise InputError(f"{name} must be positive numbers, got {list(numbers)}")

@@ -15,8 +15,10 @@ def scan(
     batches: Annotated[str, typer.Option(help="Queries a search.")] = "1,8,64,256",
     k: Annotated[str, typer.Option("-k", "--k", help="Hits a query.")] = "10,1000",
     threads: Annotated[str, typer.Option(help="Threads.")] = "1,2",
-    device: Annotated[str, typer.Option(help="Where to search.")] = "cpu",
-    peers: Annotated[bool, typer.Option("--peers", help="FAISS and turbovec in the same run.")] = False,
+    device: Annotated[str, typer.Option(help="cpu, or a GPU: cuda, cuda:1.")] = "cpu",
+    peers: Annotated[
+        bool, typer.Option("--peers", help="FAISS and turbovec, or torch on a GPU, in the same run.")
+    ] = False,
     rounds: Annotated[int, typer.Option(help="Rounds of a cell; figures are medians.")] = 7,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:

@@ -22,7 +22,7 @@ def search(
     where: Annotated[
         str | None, typer.Option(help="Filter, such as: price < 10 and lang = 'en' and not sold")
     ] = None,
-    device: Annotated[str, typer.Option(help="Where to search.")] = "cpu",
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 or several: cuda:0,cuda:1")] = "cpu",
     mode: Annotated[str, typer.Option(help="exact, or paper: the published algorithm.")] = "exact",
     planes: Annotated[
         int | None, typer.Option(help="Search with this many planes first, refine the best with the others.")
@@ -31,10 +31,21 @@ def search(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list to stdout.")] = False,
 ) -> None:
     """Search an index: every keyword is scored, the best k of each query are shown."""
+    from rich.console import Console
+    from rich.progress import Progress
+
     from rbegir.index.store import Index
 
-    with Index.open(index, device, read_only=True, threads=threads) as opened:
-        hits = opened.search(queries, k, where=where, mode=mode, planes=planes)
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("uploading to the GPU", visible=False)  # shown when there is something to upload
+
+        def uploaded(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total, visible=done < total)
+
+        with Index.open(
+            index, device.split(","), read_only=True, threads=threads, progress=uploaded
+        ) as opened:
+            hits = opened.search(queries, k, where=where, mode=mode, planes=planes)
     if as_json:
         print(json.dumps(_as_json(queries, hits), default=str, ensure_ascii=False))
     else:

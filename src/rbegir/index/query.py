@@ -6,6 +6,7 @@ they cost the same for a thousand keywords as for a hundred million.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -112,10 +113,17 @@ class Query:
 
 
 class Searcher:
-    """Answers queries over any snapshot of one index on one device."""
+    """Answers queries over any snapshot of one index on its devices."""
 
-    def __init__(self, device: str, n: int, planes: int, threads: int | None) -> None:
-        self._backend = open_backend(device, n, planes, threads)
+    def __init__(
+        self,
+        device: str | Sequence[str],
+        n: int,
+        planes: int,
+        threads: int | None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self._backend = open_backend(device, n, planes, threads, progress)
 
     def search(self, snapshot: Snapshot, queries: Codes | npt.NDArray[Any], query: Query) -> Hits:
         values = _query_values(queries, snapshot.manifest)  # [Q, n] int16

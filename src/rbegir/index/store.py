@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Unpack
@@ -59,12 +59,19 @@ class Index:
     """A directory of keywords. Made by `create` or `open`; a context manager that closes itself."""
 
     def __init__(
-        self, path: Path, *, device: str, threads: int | None, model: Encoder | None, read_only: bool
+        self,
+        path: Path,
+        *,
+        device: str | Sequence[str],
+        threads: int | None,
+        model: Encoder | None,
+        read_only: bool,
+        progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self._path = path
         self._snapshot = Snapshot.open(path)
         manifest = self._snapshot.manifest
-        self._searcher = Searcher(device, manifest.n, manifest.keyword_planes, threads)
+        self._searcher = Searcher(device, manifest.n, manifest.keyword_planes, threads, progress)
         self._model = model
         if model is not None:
             check_encoder(model)
@@ -86,7 +93,7 @@ class Index:
         query_planes: int | None = None,
         id_type: str | None = None,
         overwrite: bool = False,
-        device: str = "cpu",
+        device: str | Sequence[str] = "cpu",
         threads: int | None = None,
     ) -> Index:
         """A new, empty index for the codes of a model (which is stored with it), or of a given shape.
@@ -106,14 +113,25 @@ class Index:
     def open(
         cls,
         path: str | Path,
-        device: str = "cpu",
+        device: str | Sequence[str] = "cpu",
         *,
         model: Encoder | None = None,
         read_only: bool = False,
         threads: int | None = None,
+        progress: Callable[[int, int], None] | None = None,
     ) -> Index:
-        """An index as it is now. `model` replaces the stored one; its fingerprint must be the same."""
-        return cls(Path(path), device=device, threads=threads, model=model, read_only=read_only)
+        """An index as it is now. `model` replaces the stored one; its fingerprint must be the same.
+
+        `progress` is called with (keywords uploaded, of how many) while a search uploads keywords to GPUs.
+        """
+        return cls(
+            Path(path),
+            device=device,
+            threads=threads,
+            model=model,
+            read_only=read_only,
+            progress=progress,
+        )
 
     @classmethod
     def build(
@@ -123,7 +141,7 @@ class Index:
         batches: Iterable[pa.RecordBatch],
         *,
         overwrite: bool = False,
-        device: str = "cpu",
+        device: str | Sequence[str] = "cpu",
         threads: int | None = None,
         segment_rows: int = 1 << 20,
     ) -> Index:

@@ -1,0 +1,356 @@
+"""Speed of the exact scan on a GPU beside the card's read bandwidth and what a user would write in torch.
+
+A cell is (keywords, batch, k) over random rbe* codes made on the device: n = 64, two keyword planes (16
+bytes), queries of three planes. Times are between events on the device, from query codes that lie there to
+sorted keys and positions, medians over rounds after a warm-up; `wall_ms` is what the caller waits, results
+on the host included. The read bandwidth is measured over the same bytes in the same run. The peer is float16
+matmul and topk over vectors of the same dimension, on 10⁸ keywords at most and scaled to the cell's number.
+`cases` are what a variation costs (planes of the query, k, a filter, small batches) over the largest set of
+keywords that is one shard, and `paper` is the published algorithm beside the exact one.
+
+How this can mislead: codes are random, so hits are spread evenly and the first threshold comes from a good
+sample; the peer is exact in float16, whose ties and rounding differ.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+
+from rbegir import __version__
+from rbegir.errors import DeviceError, InputError
+from rbegir.search.backend import Candidates, Partition
+from rbegir.search.gpu import find_devices
+from rbegir.search.kernels import words
+from rbegir.search.kernels.card import Batch, Card, Piece
+from rbegir.search.kernels.local import as_printed
+from rbegir.search.kernels.nvrtc import Kernel, compile_cubin
+from rbegir.search.kernels.proof import begin
+from rbegir.search.paper import search_paper
+from rbegir.search.residency import MAX_SHARD, Residency, with_sample
+
+N, PLANES, QUERY_PLANES = 64, 2, 3
+PEER_KEYWORDS = 100_000_000
+PEER_BATCH = 64
+CASES: list[tuple[str, dict[str, Any]]] = [
+    *((f"{planes} query planes", {"planes": planes}) for planes in range(1, 9)),
+    *((f"{planes} query planes", {"planes": planes, "batch": 256}) for planes in (1, 2, 4, 7, 8)),
+    *((f"top {k}", {"k": k}) for k in (10, 100, 10_000, 100_000)),
+    *((f"top {k}", {"k": k, "batch": 256}) for k in (10, 10_000)),
+    *((f"batch of {batch}", {"batch": batch}) for batch in (2, 3, 4, 16, 32, 128, 512)),
+    *(("a filter that keeps 1 %", {"batch": batch, "density": 0.01}) for batch in (1, 64)),
+]
+READ = r"""
+struct Reading { const uint4* from; long long count; unsigned* out; };
+extern "C" __global__ void __launch_bounds__(512) read_all(const Reading a) {
+  long long step = (long long)gridDim.x * 512, i = (long long)blockIdx.x * 512 + threadIdx.x;
+  unsigned x = 0;
+  for (; i + 3 * step < a.count; i += 4 * step)
+    for (int j = 0; j < 4; j++) { uint4 v = __ldcs(a.from + i + j * step); x ^= v.x ^ v.y ^ v.z ^ v.w; }
+  if (x == 0x12345678u) a.out[0] = x;  // so that nothing is optimised away
+}
+"""
+
+
+class _Reading(ctypes.Structure):
+    _fields_ = (("from", ctypes.c_void_p), ("count", ctypes.c_int64), ("out", ctypes.c_void_p))
+
+
+class Timing(dict[str, float]):
+    """ms, ms_min, ms_max of a call on the device."""
+
+
+def timed(call: Callable[[], object], rounds: int) -> Timing:
+    """Time between events around a call; one call before that does not count."""
+    call()
+    times = []
+    for _ in range(rounds):
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
+        start.record()
+        call()
+        stop.record()
+        stop.synchronize()
+        times.append(start.elapsed_time(stop))
+    return Timing(ms=statistics.median(times), ms_min=min(times), ms_max=max(times))
+
+
+def walled(call: Callable[[], object], rounds: int) -> float:
+    """Median milliseconds on the host's clock."""
+    times = []
+    for _ in range(rounds):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        call()
+        times.append((time.perf_counter() - start) * 1e3)
+    return statistics.median(times)
+
+
+def read_ms(pieces: Sequence[Piece], rounds: int) -> float:
+    """Milliseconds to read all codes once: the floor of a search."""
+    capability = torch.cuda.get_device_capability()
+    kernel = Kernel(compile_cubin(READ, f"sm_{capability[0]}{capability[1]}", []), "read_all", 0)
+    out = torch.zeros(4, dtype=torch.int32, device="cuda")
+    processors = torch.cuda.get_device_properties(0).multi_processor_count
+    arguments = [
+        _Reading(piece.shard.words.data_ptr(), piece.shard.words.numel() // 4, out.data_ptr())
+        for piece in pieces
+    ]
+
+    def read(blocks: int) -> None:
+        for argument in arguments:
+            kernel.launch(processors * blocks, 512, argument)
+
+    return min(timed(lambda blocks=blocks: read(blocks), rounds)["ms"] for blocks in (4, 8, 16))  # type: ignore[misc]
+
+
+def random_pieces(keywords: int, device: torch.device) -> list[Piece]:
+    """Random codes made on the device, in shards."""
+    pieces, base = [], 0
+    generator = torch.Generator(device=device).manual_seed(1)
+    shards = -(-keywords // MAX_SHARD)
+    for shard in range(shards):
+        count = keywords // shards + (shard < keywords % shards)
+        lanes = torch.empty(
+            words.streams(N, PLANES), words.stride_of(count), dtype=torch.int32, device=device
+        )
+        lanes.random_(-(2**31), 2**31, generator=generator)
+        pieces.append(Piece(with_sample(lanes, count), base, None, 1.0))
+        base += count
+    return pieces
+
+
+def check_room(keywords: int, device: torch.device) -> None:
+    """Refuse to start with more keywords than the card holds."""
+    fit = Residency(N, PLANES, device).fits(keywords)
+    if fit < keywords:
+        raise DeviceError(
+            f"{keywords:,} keywords do not fit into the memory of {device}: {fit:,} do",
+            hint=f"--keywords {fit} or fewer",
+        )
+
+
+def random_queries(batch: int, planes: int = QUERY_PLANES) -> np.ndarray[Any, np.dtype[np.int16]]:
+    top = 2**planes - 1
+    odd = 2 * np.random.default_rng(3).integers(0, top + 1, (batch, N)) - top
+    values: np.ndarray[Any, np.dtype[np.int16]] = odd.astype(np.int16)
+    return values
+
+
+def random_mask(keywords: int, density: float, device: torch.device) -> torch.Tensor:
+    """A bit a keyword, set with a probability."""
+    mask = torch.zeros(-(-keywords // 32), dtype=torch.int32, device=device)
+    generator = torch.Generator(device=device).manual_seed(2)
+    for bit in range(32):
+        mask |= (torch.rand(mask.shape, device=device, generator=generator) < density).int() << bit
+    return mask
+
+
+class OnDevice:
+    """A backend over pieces that lie on the device, for the searches that are built on one."""
+
+    def __init__(self, card: Card, pieces: list[Piece]) -> None:
+        self.card, self.pieces = card, pieces
+        self.keywords = sum(piece.shard.count for piece in pieces)
+
+    def search(self, partitions: Sequence[Partition], values: Any, k: int) -> Candidates:
+        return Candidates(
+            *begin(self.card, self.pieces, Batch(values, self.card.device), k, self.keywords).result()
+        )
+
+    def partitions(self) -> list[Partition]:
+        return [Partition(np.zeros(0, np.uint8), piece.shard.count) for piece in self.pieces]
+
+
+def cell(
+    card: Card,
+    pieces: list[Piece],
+    batch: int,
+    k: int,
+    rounds: int,
+    *,
+    planes: int = QUERY_PLANES,
+    candidates: int = 0,
+) -> dict[str, Any]:
+    """One measured search; `candidates` where masks leave fewer than all."""
+    keywords = sum(piece.shard.count for piece in pieces)
+    queries = Batch(random_queries(batch, planes), card.device)
+    found = candidates or keywords
+    k = min(k, found)
+
+    def search() -> object:
+        return begin(card, pieces, queries, k, found)
+
+    timing = timed(search, rounds)
+    pending = begin(card, pieces, queries, k, found)
+    counts = pending.found.counts[:batch].float()
+    wall = walled(lambda: begin(card, pieces, queries, k, found).result(), max(1, rounds // 2))
+    return {
+        "backend": f"cuda/{card.method(queries)}",
+        "keywords": keywords,
+        "batch": batch,
+        "k": k,
+        "threads": 1,
+        "query_planes": planes,
+        **timing,
+        "wall_ms": wall,
+        "queries_per_s": batch / timing["ms"] * 1e3,
+        "survivors": float(counts.mean()),
+        "repaired": int(((counts < k) | (counts > pending.found.positions.shape[1])).sum()),
+        "peers": {},
+        "ratios": {},
+    }
+
+
+def peer_ms(keywords: int, batch: int, k: int, device: torch.device, rounds: int) -> float:
+    """float16 matmul and topk in torch, scaled to `keywords` from at most PEER_KEYWORDS."""
+    held = min(keywords, PEER_KEYWORDS)
+    vectors = torch.randn(held, N, device=device, dtype=torch.float16)
+    queries = torch.randn(batch, N, device=device, dtype=torch.float16)
+    return timed(lambda: torch.topk(queries @ vectors.T, k, dim=1), rounds)["ms"] * keywords / held
+
+
+def add_peers(cells: list[dict[str, Any]], device: torch.device, rounds: int) -> None:
+    """The peer's milliseconds in each cell; batches beyond PEER_BATCH are so many of those."""
+    known: dict[tuple[int, int, int], float] = {}
+    for measured in cells:
+        size = min(measured["batch"], PEER_BATCH)
+        asked = (measured["keywords"], size, measured["k"])
+        if asked not in known:
+            known[asked] = peer_ms(*asked, device, rounds)
+            torch.cuda.empty_cache()
+        ms = known[asked] * measured["batch"] / size
+        measured["peers"]["torch_float16_topk"] = ms
+        measured["ratios"]["torch_float16_topk"] = ms / measured["ms"]
+
+
+def paper_cells(card: Card, pieces: list[Piece], k: int, rounds: int, queries: int = 64) -> dict[str, Any]:
+    """Algorithm 1 as printed, timed; the recall of its selection, measured, beside its certificate."""
+    one = Batch(random_queries(1), card.device)
+    backend = OnDevice(card, pieces)
+    result: dict[str, Any] = {"keywords": backend.keywords, "k": k, "per_thread": 256, "queue": 1}
+    if len(pieces) == 1:
+        result["as_printed"] = min(
+            (timed(lambda w=w: as_printed(card, pieces[0], one, k, warps=w), rounds) for w in (2, 4, 8)),  # type: ignore[misc]
+            key=lambda timing: timing["ms"],
+        )
+    values = random_queries(queries)
+    exact = backend.search([], values, k).positions
+    chosen, certificate = search_paper(backend, backend.partitions(), values, k, per_thread=256, queue=1)
+    hits = sum(len(np.intersect1d(a, b)) for a, b in zip(exact, chosen.positions, strict=True))
+    result |= {
+        "queries": queries,
+        "measured_recall": hits / exact.size,
+        "expected_recall": certificate.expected_recall,
+        "sampling_error": float(
+            np.sqrt(certificate.expected_recall * (1 - certificate.expected_recall) / exact.size)
+        ),
+    }
+    return result
+
+
+def cases(
+    card: Card, pieces: list[Piece], rounds: int, report: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """What every variation of CASES costs; `case` says which."""
+    measured = []
+    keywords = sum(piece.shard.count for piece in pieces)
+    for name, wanted in CASES:
+        report(name)
+        density = wanted.get("density", 1.0)
+        searched = pieces
+        if density < 1:
+            searched = [
+                piece._replace(mask=random_mask(piece.shard.count, density, card.device), density=density)
+                for piece in pieces
+            ]
+        found = cell(
+            card,
+            searched,
+            wanted.get("batch", 1),
+            min(wanted.get("k", 1000), keywords),
+            rounds,
+            planes=wanted.get("planes", QUERY_PLANES),
+            candidates=int(density * keywords),
+        )
+        measured.append({"case": name, **found})
+    return measured
+
+
+def _report(progress: Callable[[str, int, int], None], count: int, done: int, total: int, name: str) -> None:
+    progress(f"{count:,} keywords: {name}", done, total)
+
+
+def run(
+    *,
+    keywords: Sequence[int],
+    batches: Sequence[int],
+    ks: Sequence[int],
+    device: str = "cuda",
+    peers: bool = False,
+    rounds: int = 7,
+    progress: Callable[[str, int, int], None] = lambda cell, done, total: None,
+) -> dict[str, Any]:
+    """All cells; with `peers` also the peer, the paper's algorithm, and what variations cost."""
+    for name, numbers in (("keywords", keywords), ("batches", batches), ("k", ks)):
+        if not numbers or any(number < 1 for number in numbers):
+            raise InputError(f"{name} must be positive numbers, got {list(numbers)}")
+    if rounds < 1:
+        raise InputError(f"rounds must be at least 1, got {rounds}")
+    where = find_devices(device)[0]
+    if where.type != "cuda":
+        raise DeviceError(f"bench scan needs a GPU, got {device!r}")
+    torch.cuda.set_device(where)
+    check_room(max(keywords), where)
+    card = Card(N, PLANES, where)
+    cells: list[dict[str, Any]] = []
+    papers: list[dict[str, Any]] = []
+    varied: list[dict[str, Any]] = []
+    widest = max((count for count in keywords if count <= MAX_SHARD), default=0)
+    total = len(keywords) * len(batches) * len(ks)
+    for count in keywords:
+        progress(f"{count:,} keywords: preparing", len(cells), total)
+        pieces = random_pieces(count, where)
+        floor = read_ms(pieces, rounds)
+        for batch in batches:
+            for k in ks:
+                progress(f"{count:,} keywords, batch {batch}, top {k}", len(cells), total)
+                measured = cell(card, pieces, batch, min(k, count), rounds)
+                measured["read_gb_per_s"] = count * 16 / floor / 1e6
+                measured["bandwidth_fraction"] = floor / measured["ms"] if batch == 1 else None
+                cells.append(measured)
+        if peers and count >= 1_000_000:
+            progress(f"{count:,} keywords: the paper's algorithm", len(cells), total)
+            papers.append(paper_cells(card, pieces, 1000, rounds))
+        if peers and count == widest:
+            varied = cases(card, pieces, rounds, partial(_report, progress, count, len(cells), total))
+        del pieces
+        torch.cuda.empty_cache()
+        if peers:
+            add_peers(
+                [measured for measured in cells if measured["keywords"] == count], where, min(rounds, 3)
+            )
+    progress("done", total, total)
+    return {
+        "host": {
+            "device": torch.cuda.get_device_name(where),
+            "torch": torch.__version__,
+            "cuda": torch.version.cuda,
+            "triton": triton.__version__,
+            "rbegir": __version__,
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        },
+        "rounds": rounds,
+        "cells": cells,
+        "cases": varied,
+        "paper": papers,
+    }

@@ -1,0 +1,354 @@
+"""Exact search on one or several GPUs, behind the same protocol as the CPU.
+
+Keywords are spread over the devices and stay there (`residency`); every device finds the best k of its own
+(`kernels.card`, `kernels.proof`) on its own stream, and the host merges them in the total order. Results
+equal those of every other backend, ties included. What does not fit into the devices together is streamed
+through them in chunks, search by search: right, but at the speed of the bus.
+
+The kernels run compiled on NVIDIA cards, or under Triton's interpreter on the CPU (TRITON_INTERPRET=1 and the
+device name "cpu"), which is how the tests run them where there is no card. A device may be named twice: it
+then does the work of two, which shows the way over several devices on a single one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rbegir.codes.layout import GROUP, check_keyword_planes, groups
+from rbegir.codes.planes import check_dimension
+from rbegir.errors import DeviceError, InputError, MissingExtraError
+from rbegir.search.backend import Candidates, Partition, check_k, check_partitions, check_values
+from rbegir.search.missrate import MissCertificate
+from rbegir.search.paper import search_paper
+from rbegir.search.progressive import Progressive, check_planes, default_candidates
+
+try:
+    import torch
+
+    from rbegir.search.kernels.card import SURVIVOR_BYTES, Batch, Card, Piece, Shard, power_of_two
+    from rbegir.search.kernels.proof import Pending, begin
+    from rbegir.search.kernels.runtime import INTERPRETED
+    from rbegir.search.residency import MAX_SHARD, Progress, Range, Residency
+except ImportError as missing:  # torch or triton
+    raise MissingExtraError(
+        f"searching on a GPU needs torch and triton ({missing})", hint="pip install 'rbegir[gpu]'"
+    ) from missing
+
+SPLIT = 1 << 20  # partitions below this many keywords are not spread over devices
+QUERIES = 1024  # of one pass
+SEARCH_BYTES = 1 << 32  # for the survivors of one pass
+STREAM = 1 << 26  # keywords that are streamed at once, at most
+
+
+class Part(NamedTuple):
+    """A range of a partition in a search: where it lies, what may be found in it."""
+
+    range: Range
+    base: int
+    mask: npt.NDArray[np.uint64] | None  # of the range
+    candidates: int
+
+
+def find_devices(names: str | Sequence[str]) -> list[torch.device]:
+    """The devices of these names, or an error that says what is there."""
+    listed = [names] if isinstance(names, str) else list(names)
+    if not listed or not all(isinstance(name, str) for name in listed):
+        raise InputError(f"device must be a name such as 'cuda' or a list of such names, got {names!r}")
+    return [_find_device(name) for name in listed]
+
+
+def _find_device(name: str) -> torch.device:
+    kind, _, number = name.partition(":")
+    if kind == "cpu" and not number and INTERPRETED:
+        return torch.device("cpu")
+    if kind != "cuda" or (number and not number.isdecimal()):
+        raise InputError(f"device must be 'cpu', 'cuda' or 'cuda:N', got {name!r}")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not count:
+        raise DeviceError(f"device {name!r} was asked for, but torch finds no GPU", hint="use device='cpu'")
+    if int(number or 0) >= count:
+        raise DeviceError(
+            f"device {name!r} was asked for, but there are {count} GPUs",
+            hint=f"they are cuda:0 … cuda:{count - 1}" if count > 1 else "it is cuda:0",
+        )
+    return torch.device("cuda", int(number or 0))
+
+
+class _Worker:
+    """One device: its kernels, its keywords, its stream."""
+
+    def __init__(self, n: int, planes: int, device: torch.device, memory: int | None) -> None:
+        self.device = device
+        self.card = Card(n, planes, device)
+        self.resident = Residency(n, planes, device, memory)
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Work on this device and its stream; faults of the device become a DeviceError."""
+        try:
+            with (
+                torch.cuda.device(self.device) if self.stream else nullcontext(),
+                torch.cuda.stream(self.stream) if self.stream else nullcontext(),
+            ):
+                yield
+        except torch.OutOfMemoryError as error:
+            self.resident.clear()
+            raise DeviceError(
+                f"{self.device} ran out of memory during a search",
+                hint="search with a smaller k or fewer queries at once, or free memory on the device",
+            ) from error
+        except (RuntimeError, OSError) as error:
+            self.resident.clear()
+            first = (str(error).splitlines() or [type(error).__name__])[0]
+            raise DeviceError(
+                f"{self.device} failed during a search: {first}",
+                hint="open the index again, in a new process if that fails too, or use device='cpu'",
+            ) from error
+
+
+class GpuBackend:
+    """Searches packed keywords of dimension n with a fixed number of planes on GPUs.
+
+    `memory` limits the bytes of keywords on each device; `stream=False` makes keywords that do not fit an
+    error; `progress` is called with (keywords uploaded, of how many new ones) during uploads.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        planes: int,
+        devices: str | Sequence[str] = "cuda",
+        *,
+        memory: int | None = None,
+        stream: bool = True,
+        progress: Progress | None = None,
+    ) -> None:
+        check_dimension(n)
+        check_keyword_planes(planes)
+        self.n, self.planes, self.stream, self.progress = n, planes, stream, progress
+        self._workers = [_Worker(n, planes, device, memory) for device in find_devices(devices)]
+        self._lock = threading.Lock()
+
+    @property
+    def devices(self) -> list[str]:
+        return [str(worker.device) for worker in self._workers]
+
+    def search(self, partitions: Sequence[Partition], values: npt.NDArray[np.int16], k: int) -> Candidates:
+        """The best k of each query, exactly."""
+        k = check_k(k)
+        values = check_values(values, self.n)
+        parts = check_partitions(partitions, self.n, self.planes)
+        with self._lock:
+            placed, streamed, total = self._place(parts)
+            k = min(k, total)
+            if not k or not len(values):
+                nothing = np.zeros((len(values), k), np.int64)
+                return Candidates(nothing, nothing.copy())
+            step = max(1, min(QUERIES, SEARCH_BYTES // (SURVIVOR_BYTES * power_of_two(8192 + 4 * k))))
+            blocks = [
+                self._search(placed, streamed, values[q : q + step], k) for q in range(0, len(values), step)
+            ]
+        return Candidates(*(np.concatenate(arrays) for arrays in zip(*blocks, strict=True)))
+
+    def search_paper(
+        self,
+        partitions: Sequence[Partition],
+        values: npt.NDArray[np.int16],
+        k: int,
+        *,
+        per_thread: int = 256,
+        queue: int = 1,
+    ) -> tuple[Candidates, MissCertificate]:
+        """The published selection and what it may miss, from exact searches (see `paper`)."""
+        k = check_k(k)
+        values = check_values(values, self.n)
+        parts = check_partitions(partitions, self.n, self.planes)
+        return search_paper(self, parts, values, k, per_thread=per_thread, queue=queue)
+
+    def search_progressive(
+        self,
+        partitions: Sequence[Partition],
+        values: npt.NDArray[np.int16],
+        k: int,
+        *,
+        planes: int = 1,
+        candidates: int | None = None,
+        measure: bool = False,
+    ) -> Progressive:
+        """The exact result. All planes of a keyword lie side by side on a device and are read at once, so a
+        scan of the first planes and a second look would save nothing: recall is 1, whatever was asked."""
+        check_planes(planes, self.planes)
+        k = check_k(k)
+        m = default_candidates(k) if candidates is None else candidates
+        if isinstance(m, bool) or not isinstance(m, (int, np.integer)) or m < k:
+            raise InputError(f"candidates must be an integer of at least k = {k}, got {candidates!r}")
+        return Progressive(self.search(partitions, values, k), 1.0, True)
+
+    # ---- where keywords lie
+
+    def _place(self, parts: list[Partition]) -> tuple[list[list[Part]], list[Part], int]:
+        """Parts of each worker, all resident now; parts to stream; candidates in all."""
+        placed: list[list[Part]] = [[] for _ in self._workers]
+        missing: list[Part] = []
+        base = total = 0
+        for partition in parts:
+            ranges = [
+                (worker, r)
+                for worker, own in enumerate(self._workers)
+                for r in own.resident.ranges_of(partition.packed)
+            ]
+            covered = sorted((r.begin, r.end) for _, r in ranges)
+            if _covers(covered, partition.count):
+                for worker, r in ranges:
+                    placed[worker].append(_part(r, base, partition.mask))
+            elif partition.count:
+                missing += [_part(r, base, partition.mask) for r in self._ranges(partition)]
+            base += partition.count
+            total += (
+                partition.count if partition.mask is None else int(np.bitwise_count(partition.mask).sum())
+            )
+        streamed: list[Part] = []
+        new, uploaded = sum(part.range.end - part.range.begin for part in missing), 0
+        for part in missing:
+            chosen = self._roomiest(placed, part.range.end - part.range.begin)
+            if chosen is None:
+                streamed.append(part)
+            else:
+                with self._workers[chosen].active():
+                    self._workers[chosen].resident.add(part.range, self._uploading(uploaded, new))
+                uploaded += part.range.end - part.range.begin
+                placed[chosen].append(part)
+        if streamed:
+            self._make_way(placed, streamed)
+            self._check_streamed(parts, streamed)
+        return placed, streamed, total
+
+    def _uploading(self, before: int, total: int) -> Progress | None:
+        """Progress of one range as progress of all uploads of a search."""
+        report = self.progress
+        return None if report is None else lambda done, _: report(before + done, total)
+
+    def _ranges(self, partition: Partition) -> list[Range]:
+        """A new partition cut for the devices."""
+        pieces = -(-partition.count // MAX_SHARD)
+        if partition.count >= SPLIT:
+            pieces = max(pieces, len(self._workers))
+        step = -(-groups(partition.count) // pieces) * GROUP
+        return [
+            Range(partition.packed, partition.count, start, min(partition.count, start + step))
+            for start in range(0, partition.count, step)
+        ]
+
+    def _roomiest(self, placed: list[list[Part]], count: int) -> int | None:
+        """The worker with the fewest keywords of this search that has room for `count` more; None if none."""
+        loads = [sum(part.range.end - part.range.begin for part in own) for own in placed]
+        for worker in sorted(range(len(loads)), key=loads.__getitem__):
+            resident = self._workers[worker].resident
+            resident.evict({part.range.key for part in placed[worker]}, count)
+            if resident.fits(count) == count:
+                return worker
+        return None
+
+    def _make_way(self, placed: list[list[Part]], streamed: list[Part]) -> None:
+        """Free room to stream through on one worker: the last parts placed there are streamed as well."""
+        wanted = min(STREAM, max(part.range.end - part.range.begin for part in streamed))
+        chosen = max(range(len(placed)), key=lambda worker: self._workers[worker].resident.fits(STREAM))
+        resident = self._workers[chosen].resident
+        while placed[chosen] and resident.fits(wanted) < wanted:
+            part = placed[chosen].pop()
+            resident.drop(part.range)
+            streamed.append(part)
+
+    def _check_streamed(self, parts: list[Partition], streamed: list[Part]) -> None:
+        room = [worker.resident.fits(STREAM) for worker in self._workers]
+        if self.stream and max(room) >= GROUP:
+            return
+        wanted = sum(part.count for part in parts)
+        fit = wanted - sum(part.range.end - part.range.begin for part in streamed)
+        fit += sum(worker.resident.fits(MAX_SHARD) for worker in self._workers)
+        raise DeviceError(
+            f"{wanted:,} keywords of {self.planes * self.n // 8} bytes do not fit into the memory of "
+            f"{', '.join(self.devices)}: {min(fit, wanted - 1):,} do",
+            hint="use more devices, free memory on them, or use device='cpu'",
+        )
+
+    # ---- one pass
+
+    def _search(
+        self, placed: list[list[Part]], streamed: list[Part], values: npt.NDArray[np.int16], k: int
+    ) -> Candidates:
+        started: list[tuple[_Worker, Pending]] = []
+        for worker, parts in zip(self._workers, placed, strict=True):
+            with worker.active():
+                pieces = [
+                    _piece(worker, part, worker.resident.get(part.range)) for part in parts if part.candidates
+                ]
+                if pieces:
+                    batch = Batch(values, worker.device)
+                    found = sum(part.candidates for part in parts)
+                    started.append((worker, begin(worker.card, pieces, batch, k, found)))
+        results = []
+        for worker, pending in started:
+            with worker.active():
+                results.append(Candidates(*pending.result()))
+        for part in streamed:
+            results += self._stream(part, values, k)
+        return merge(results, k)
+
+    def _stream(self, part: Part, values: npt.NDArray[np.int16], k: int) -> Iterator[Candidates]:
+        """Search a part that no device holds, chunk by chunk, each on the device with the most room."""
+        whole = part.range
+        worker = max(self._workers, key=lambda own: own.resident.fits(STREAM))
+        step = min(STREAM, worker.resident.fits(STREAM)) // GROUP * GROUP
+        for start in range(whole.begin, whole.end, step):
+            chunk = whole._replace(begin=start, end=min(whole.end, start + step))
+            first = (start - whole.begin) // GROUP
+            mask = None if part.mask is None else part.mask[first : first + groups(chunk.end - start)]
+            piece = _part(chunk, part.base - whole.begin, None)._replace(mask=mask)
+            piece = piece._replace(candidates=_candidates(chunk, mask))
+            if not piece.candidates:
+                continue
+            with worker.active():
+                shard = worker.resident.upload(chunk)
+                on_device = _piece(worker, piece, shard)
+                batch = Batch(values, worker.device)
+                yield Candidates(*begin(worker.card, [on_device], batch, k, piece.candidates).result())
+
+
+def _covers(ranges: list[tuple[int, int]], count: int) -> bool:
+    """Whether sorted, disjoint ranges are all of [0, count)."""
+    return bool(ranges) and sum(end - begin for begin, end in ranges) == count
+
+
+def _candidates(wanted: Range, mask: npt.NDArray[np.uint64] | None) -> int:
+    return wanted.end - wanted.begin if mask is None else int(np.bitwise_count(mask).sum())
+
+
+def _part(wanted: Range, base: int, mask: npt.NDArray[np.uint64] | None) -> Part:
+    """A range of a partition that begins at position `base`, with its part of the partition's mask."""
+    own = None if mask is None else mask[wanted.begin // GROUP : groups(wanted.end)]
+    return Part(wanted, base + wanted.begin, own, _candidates(wanted, own))
+
+
+def _piece(worker: _Worker, part: Part, shard: Shard) -> Piece:
+    mask = None
+    if part.mask is not None:
+        mask = torch.from_numpy(part.mask.view(np.int32).copy()).to(worker.device, non_blocking=True)
+    return Piece(shard, part.base, mask, part.candidates / shard.count)
+
+
+def merge(results: Sequence[Candidates], k: int) -> Candidates:
+    """The best k of several results for the same queries, in the total order."""
+    keys = np.concatenate([result.keys for result in results], axis=1)  # [Q, all]
+    positions = np.concatenate([result.positions for result in results], axis=1)
+    if len(results) > 1:
+        order = np.lexsort((positions, -keys), axis=1)[:, :k]
+        keys, positions = np.take_along_axis(keys, order, 1), np.take_along_axis(positions, order, 1)
+    return Candidates(np.ascontiguousarray(keys), np.ascontiguousarray(positions))

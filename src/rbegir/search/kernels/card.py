@@ -1,0 +1,331 @@
+"""The steps of exact top-k on one device: threshold by sample, one scan, final order.
+
+    sample → histogram of cosines → threshold → scan: append what passes → order
+
+These are the steps; `proof` puts them together. Nothing waits for the device between the query and the
+result, so that the launches of the last steps hide behind the scan.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from rbegir.search.kernels import dispatch, popcount, product, tensorcore, threshold
+from rbegir.search.kernels.dispatch import Method
+from rbegir.search.kernels.nvrtc import CompileError
+from rbegir.search.kernels.threshold import BINS, EVERYTHING, UNIT
+from rbegir.search.kernels.words import query_planes
+
+EMPTY = -(1 << 63)  # a key below all keys
+DENSE_ONE, DENSE_MANY = 1 << 20, 1 << 16  # sample keywords a shard that the first threshold is taken from
+SURVIVOR_BYTES = 64  # a slot of survivors, with what sorting needs
+RANKED = 1 << 15  # with more slots than this a query, sorting beats comparing all with all
+BLOCK, WARPS = 512, 2  # of the popcount scan: measured best, see dev/log-gpu.md
+STEPS, LONG_STEPS, LONG = 4, 32, 1 << 27  # blocks a program, and from LONG keywords on
+RISK = 1e-5  # the probability that a threshold lets fewer than k keywords pass
+
+
+@dataclass(frozen=True, eq=False)
+class Shard:
+    """Keywords on a device, and a random sample of them in random order."""
+
+    words: torch.Tensor  # [streams, stride] int32
+    count: int
+    sample: torch.Tensor  # [streams, sample stride] int32
+    places: torch.Tensor  # [drawn] int32: where the sample was drawn
+    drawn: int
+
+
+class Piece(NamedTuple):
+    """A shard in a search: where it stands, and which of its keywords are candidates."""
+
+    shard: Shard
+    base: int  # position of its first keyword
+    mask: torch.Tensor | None  # [ceil(count / 32)] int32
+    density: float  # share of candidates
+
+
+class Survivors(NamedTuple):
+    """What passed: counts [width] may exceed the room; slots beyond a count hold nothing."""
+
+    counts: torch.Tensor  # [width] int64: a bad threshold may let more than 2^31 pass
+    positions: torch.Tensor  # [width, room] int64
+    dots: torch.Tensor  # [width, room] int32
+    norms: torch.Tensor  # [width, room] int32
+
+
+def power_of_two(x: float) -> int:
+    return 1 << max(0, math.ceil(math.log2(max(1.0, x))))
+
+
+class Batch:
+    """Queries on a device, in the forms that the kernels take."""
+
+    def __init__(self, values: npt.NDArray[np.int16], device: torch.device) -> None:
+        words, self.planes, self.mixed = query_planes(values)
+        self.queries, self.n = values.shape
+        wide = values.astype(np.int64)
+        norms = np.maximum(np.einsum("qd,qd->q", wide, wide), 1)
+        scales = (1.0 / np.sqrt(norms)).astype(np.float32)
+        sums = wide.sum(axis=1).astype(np.int32)
+        self.largest = int(np.abs(values).max(initial=0))
+        flat = np.concatenate([words.reshape(-1), scales.view(np.int32), sums])
+        on_device = torch.from_numpy(flat).to(device, non_blocking=True)  # one copy for all three
+        cut = words.size
+        self.words = on_device[:cut].view(words.shape)  # [Q, planes + mixed, n/32] int32
+        self.scales = on_device[cut : cut + self.queries].view(torch.float32)  # [Q] 1/‖q‖
+        self.sums = on_device[cut + self.queries :]  # [Q] int32
+        self.values = values
+        self.device = device
+        self._operands: dict[tuple[tensorcore.Kind, int], torch.Tensor] = {}
+
+    def operand(self, kind: tensorcore.Kind, part: slice) -> torch.Tensor:
+        """Some of the queries as a tensor-core kernel takes them, made once."""
+        if (kind, part.start) not in self._operands:
+            values = torch.from_numpy(self.values[part]).to(self.device)
+            self._operands[kind, part.start] = tensorcore.arrange(values, kind, self.wide)
+        return self._operands[kind, part.start]
+
+    @property
+    def wide(self) -> bool:
+        return self.largest > 127
+
+
+class Card:
+    """The kernels of one shape on one device."""
+
+    def __init__(self, n: int, planes: int, device: torch.device) -> None:
+        self.n, self.planes, self.device = n, planes, device
+        self.kinds = tensorcore.kinds_of(device)
+        self.force: Method | None = None  # for tests and benchmarks
+
+    # ---- the steps
+
+    def method(self, batch: Batch) -> Method:
+        """Which scan is fastest for a batch, by the constants of `dispatch`."""
+        return self.force or dispatch.choose(
+            self.n, self.planes, batch.queries, batch.planes + batch.mixed, batch.largest, self.kinds
+        )
+
+    def first_limits(
+        self, pieces: list[Piece], batch: Batch, k: int, boost: float = 1.0
+    ) -> tuple[torch.Tensor, float]:
+        """limits [Q, 3] from the sample, and how many survivors a query to expect.
+
+        `boost`: aim at so many times what should do.
+        """
+        limits = torch.empty(batch.queries, 3, dtype=torch.int64, device=self.device)
+        dense = DENSE_ONE if batch.queries == 1 else DENSE_MANY
+        weight = max(p.shard.count / max(1, min(p.shard.drawn, dense)) for p in pieces)
+        finest = max(p.shard.count / max(1, p.shard.drawn) for p in pieces)
+        refine = batch.queries > 1 and finest < weight and boost == 1
+        final = boost * enough(k, finest if refine else weight)
+        # what the first threshold must let pass, so that the second is among it
+        first = enough(math.ceil(final), weight) if refine else final
+        bins = torch.zeros(batch.queries, BINS, dtype=torch.float32, device=self.device)
+        for piece in pieces:
+            shard, drawn = piece.shard, min(piece.shard.drawn, dense)
+            if drawn:
+                threshold.histogram[(-(-drawn // 1024), batch.queries)](
+                    shard.sample, shard.sample.shape[1], drawn, piece.mask, shard.places, batch.words,
+                    batch.scales, shard.count / drawn, bins, self.n, self.planes, batch.planes, batch.mixed,
+                    int(piece.mask is not None), BINS, 1024,
+                )  # fmt: skip
+        self._choose(bins, batch, first, weight, limits, False)
+        if refine:
+            self._refine(pieces, batch, first, final, finest, bins, limits)
+        return limits, final
+
+    def _refine(
+        self,
+        pieces: list[Piece],
+        batch: Batch,
+        first: float,
+        final: float,
+        finest: float,
+        bins: torch.Tensor,
+        limits: torch.Tensor,
+    ) -> None:
+        """A better threshold from what passes the first one in the whole sample: survivors cost more in
+        batches. Where too little passed, the first one stays."""
+        bins.zero_()
+        room = power_of_two(2 * first / finest + 1024)
+        found = self.survivors(batch, room)
+        for piece in pieces:
+            if not piece.shard.drawn:
+                continue
+            found.counts.zero_()
+            self.scan(sample_of(piece), batch, limits, found)
+            threshold.histogram_survivors[(-(-room // 1024), batch.queries)](
+                found.counts, found.dots, found.norms, room, batch.scales,
+                piece.shard.count / piece.shard.drawn, bins, BINS, 1024,
+            )  # fmt: skip
+        self._choose(bins, batch, final, finest, limits, True)
+
+    def _choose(
+        self, bins: torch.Tensor, batch: Batch, target: float, weight: float, limits: torch.Tensor, keep: bool
+    ) -> None:
+        threshold.choose[(batch.queries,)](
+            bins, batch.scales, target - weight / 2, limits, keep, BINS, UNIT, EVERYTHING
+        )  # half a keyword less, as float sums are not exact
+
+    def survivors(self, batch: Batch, room: int) -> Survivors:
+        """Empty survivors for a batch."""
+        width = -(-batch.queries // 64) * 64 if batch.queries > 1 else 1
+        return Survivors(
+            torch.zeros(width, dtype=torch.int64, device=self.device),
+            torch.empty(width, room, dtype=torch.int64, device=self.device),
+            torch.empty(width, room, dtype=torch.int32, device=self.device),
+            torch.empty(width, room, dtype=torch.int32, device=self.device),
+        )
+
+    def scan(
+        self,
+        piece: Piece,
+        batch: Batch,
+        limits: torch.Tensor,
+        found: Survivors,
+        begin: int = 0,
+        end: int | None = None,
+    ) -> None:
+        """Append what passes `limits` [Q, 3] among keywords [begin, end) of a piece; 64 divides begin."""
+        end = piece.shard.count if end is None else end
+        if end <= begin:
+            return
+        while (method := self.method(batch)) != "popcount" and method != "product":
+            try:
+                self._scan_tensorcore(method, piece, batch, limits, found, begin, end)
+            except CompileError:
+                if self.force:
+                    raise
+                self.kinds = tuple(kind for kind in self.kinds if kind != method)  # do without it
+            else:
+                return
+        if method == "popcount":
+            self._scan_popcount(piece, batch, limits, found, begin, end)
+        else:
+            self._scan_product(piece, batch, limits, found, begin, end)
+
+    def _scan_popcount(
+        self, piece: Piece, batch: Batch, limits: torch.Tensor, found: Survivors, begin: int, end: int
+    ) -> None:
+        words, room = piece.shard.words, found.positions.shape[1]
+        masked = 0 if piece.mask is None else 1 if piece.density > 0.25 else 2
+        steps = LONG_STEPS if end - begin >= LONG else STEPS
+        grid = (-(-(end - begin // BLOCK * BLOCK) // (BLOCK * steps)),)
+        for q in range(batch.queries):
+            popcount.scan[grid](
+                words, words.shape[1], begin, end, piece.base, piece.mask, q, batch.words, limits,
+                found.counts, found.positions, found.dots, found.norms, room,
+                self.n, self.planes, batch.planes, batch.mixed, masked, BLOCK, steps, num_warps=WARPS,
+            )  # fmt: skip
+
+    def _scan_product(
+        self, piece: Piece, batch: Batch, limits: torch.Tensor, found: Survivors, begin: int, end: int
+    ) -> None:
+        words, room = piece.shard.words, found.positions.shape[1]
+        rows, columns = 128, 16 if batch.queries <= 16 else 32 if batch.queries <= 32 else 64
+        width = -(-batch.queries // columns) * columns
+        full = np.zeros((width, self.n), dtype=np.int16)
+        full[: batch.queries] = batch.values
+        parts = np.stack([full >> 1, full & 1]) if batch.wide else full[None]  # [1 + wide, width, n]
+        operand = torch.from_numpy(parts.astype(np.int8).transpose(0, 2, 1).copy()).to(self.device)
+        grid = (-(-(end - begin) // rows) * (width // columns),)
+        product.scan[grid](
+            words, words.shape[1], begin, end, piece.base, piece.mask, operand, width, padded(limits, width),
+            padded(batch.sums, width), found.counts, found.positions, found.dots, found.norms, room,
+            self.n, self.planes, int(batch.wide), int(piece.mask is not None), rows, columns, num_warps=4,
+        )  # fmt: skip
+
+    def _scan_tensorcore(
+        self, kind: tensorcore.Kind, piece: Piece, batch: Batch, limits: torch.Tensor, found: Survivors,
+        begin: int, end: int,
+    ) -> None:  # fmt: skip
+        shape = tensorcore.shape_for(kind, self.n, self.planes, batch.wide)
+        group = tensorcore.group_size(shape)
+        starts = range(0, batch.queries, group)
+        parts = [slice(first, min(batch.queries, first + group)) for first in starts]
+        for part in parts:  # compile all before any runs, so that nothing is appended twice after a failure
+            tensorcore.kernel(
+                shape, tensorcore.padded(kind, part.stop - part.start), piece.shard.words.device.index
+            )
+        for first, part in zip(starts, parts, strict=True):
+            width = tensorcore.padded(kind, part.stop - part.start)
+            test = tensorcore.make_test(shape, limits[part], batch.sums[part], width)
+            tensorcore.launch(
+                shape, piece.shard.words, begin, end, piece.base, piece.mask, batch.operand(kind, part), test,
+                padded(limits[part], width), padded(batch.sums[part], width),
+                found.counts[first:], found.positions[first:], found.dots[first:], found.norms[first:],
+            )  # fmt: skip
+
+    def ordered(self, found: Survivors, queries: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and positions [Q, k] of the best k stored survivors; EMPTY where there are fewer."""
+        room = found.positions.shape[1]
+        k = min(k, room)
+        keys = torch.empty(queries, room, dtype=torch.int64, device=self.device)
+        threshold.order_keys[(-(-room // 1024), queries)](
+            found.counts, found.dots, found.norms, room, keys, EMPTY, 1024
+        )
+        if room <= RANKED:
+            best_keys = torch.full((queries, k), EMPTY, dtype=torch.int64, device=self.device)
+            best_positions = torch.zeros_like(best_keys)
+            threshold.place_by_rank[(-(-room // 32), queries)](
+                found.counts, keys, found.positions, room, k, best_keys, best_positions, EMPTY, 32, 256
+            )
+            return best_keys, best_positions
+        positions, by_position = torch.sort(found.positions[:queries], dim=1)
+        keys, by_key = torch.sort(keys.gather(1, by_position), dim=1, descending=True, stable=True)
+        return keys[:, :k], positions.gather(1, by_key[:, :k])
+
+
+def sample_of(piece: Piece) -> Piece:
+    """The sample of a piece as a piece of its own; only the scores of what passes are used."""
+    shard, mask = piece.shard, None
+    if piece.mask is not None:
+        bits = piece.mask[shard.places >> 5] >> (shard.places & 31) & 1
+        full = torch.zeros(-(-shard.drawn // 32) * 32, dtype=torch.int32, device=bits.device)
+        full[: shard.drawn] = bits
+        mask = (full.view(-1, 32) << torch.arange(32, dtype=torch.int32, device=bits.device)).sum(
+            1, dtype=torch.int32
+        )
+    return Piece(
+        Shard(shard.sample, shard.drawn, shard.sample, shard.places, shard.drawn), 0, mask, piece.density
+    )
+
+
+@cache
+def enough(k: int, weight: float) -> float:
+    """Survivors to aim at when a sampled keyword stands for `weight`.
+
+    The threshold is the m-th best of the sample. Fewer than k keywords pass it when the sample holds m or
+    more of the best k, and those are a Poisson number of mean k / weight: take the least m for which that is
+    improbable.
+    """
+    if weight <= 1:
+        return float(k)
+    mean = k / weight
+    if mean > 1000:
+        return weight * (mean + 4.3 * math.sqrt(mean) + 4)
+    m, tail, term = 0, 1.0, math.exp(-mean)
+    while tail > RISK:  # P(Poisson ≥ m)
+        tail, m = tail - term, m + 1
+        term *= mean / m
+    return m * weight
+
+
+def padded(tensor: torch.Tensor, width: int) -> torch.Tensor:
+    """Rows up to `width`, the new ones with limits that nothing passes (or zero sums)."""
+    if len(tensor) == width:
+        return tensor.contiguous()
+    full = torch.zeros(width, *tensor.shape[1:], dtype=tensor.dtype, device=tensor.device)
+    full[: len(tensor)] = tensor
+    if tensor.dim() == 2:
+        full[len(tensor) :, 0], full[len(tensor) :, 1] = 1 << 44, 1
+    return full

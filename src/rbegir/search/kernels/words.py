@@ -1,0 +1,103 @@
+"""Keyword codes on the device: streams of 32-bit words.
+
+A shard of `count` keywords is int32 [P · n/32, stride]: stream p·n/32 + j holds 32-dimension block j of
+plane p of one keyword after the other, so that neighbouring lanes read neighbouring words, four at a time.
+`stride` is count rounded up to PAD, so that kernels may read whole tiles.
+
+Two planes x and y of a block are woven. With y′ = y rotated right by one bit, and E, O the even and odd bits,
+
+    u = (x & O) | (y′ & E)        v = (x & E) | (y′ & O)
+
+which the popcount scan undoes with one logic instruction a plane (x = (u & O) | (v & E), y′ likewise), and
+in which the two bits of a dimension are neighbours, so that a tensor-core scan takes four 2-bit keyword
+values out of a word with one shift and one mask: bits 2i + 1, 2i of u are dimension 2i + 1, bits 2i, 2i − 1
+of v are dimension 2i. Plain planes would need four instructions there, plainly interleaved bits two shifts
+more here.
+
+Packed segments (`rbegir.codes.layout`: [plane, group, byte, 64 keywords]) are turned into this on the device.
+"""
+
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import triton
+import triton.language as tl
+
+PAD = 1024
+ODD, EVEN = 0xAAAAAAAA, 0x55555555
+
+
+def streams(n: int, planes: int) -> int:
+    """32-bit words of a keyword."""
+    return planes * n // 32
+
+
+def stride_of(count: int) -> int:
+    """Words of a stream for `count` keywords."""
+    return -(-max(count, 1) // PAD) * PAD
+
+
+@triton.jit
+def _word_of(source, first, inside, plane_bytes, plane, block, N: tl.constexpr):
+    """Bytes 4·block … 4·block + 3 of every keyword, put together."""
+    group = first // 64
+    at = source + plane * plane_bytes + (group * (N // 8) + 4 * block) * 64 + first % 64
+    value = tl.load(at, mask=inside, other=0).to(tl.uint32)
+    value |= tl.load(at + 64, mask=inside, other=0).to(tl.uint32) << 8
+    value |= tl.load(at + 128, mask=inside, other=0).to(tl.uint32) << 16
+    value |= tl.load(at + 192, mask=inside, other=0).to(tl.uint32) << 24
+    return value
+
+
+@triton.jit(do_not_specialize=["plane_bytes", "count", "start"])
+def lay_out(
+    source, plane_bytes, count, words, stride, start, N: tl.constexpr, P: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Packed groups (uint8, planes `plane_bytes` apart) → words[:, start : start + count]."""
+    BLOCKS: tl.constexpr = N // 32
+    stride = stride.to(tl.int64)
+    keyword = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    block = tl.program_id(1)
+    inside = keyword < count
+    first = keyword.to(tl.int64)
+    to = words + block * stride + start + first
+    if P == 2:
+        x = _word_of(source, first, inside, plane_bytes, 0, block, N)
+        y = _word_of(source, first, inside, plane_bytes, 1, block, N)
+        y = (y >> 1) | (y << 31)
+        u = (x & 0xAAAAAAAA) | (y & 0x55555555)
+        v = (x & 0x55555555) | (y & 0xAAAAAAAA)
+        tl.store(to, u.to(tl.int32, bitcast=True), mask=inside)
+        tl.store(to + BLOCKS * stride, v.to(tl.int32, bitcast=True), mask=inside)
+    else:
+        for p in tl.static_range(P):
+            x = _word_of(source, first, inside, plane_bytes, p, block, N)
+            tl.store(to + p * BLOCKS * stride, x.to(tl.int32, bitcast=True), mask=inside)
+
+
+def query_planes(values: npt.NDArray[np.int16]) -> tuple[npt.NDArray[np.int32], int, int]:
+    """Integer queries [Q, n] as sign planes: (words [Q, B + mixed, n/32], B, mixed); see `popcount`."""
+    mixed = int(np.any(values % 2 == 0))
+    odd = 2 * values.astype(np.int32) - 1 if mixed else values.astype(np.int32)
+    largest = int(np.abs(odd).max(initial=1))
+    planes = largest.bit_length()
+    bits = (odd + (2**planes - 1)) // 2  # [Q, n]
+    shifts = np.arange(planes - 1, -1, -1)[None, :, None]
+    signs = (bits[:, None, :] >> shifts) & 1  # [Q, B, n]
+    if mixed:
+        signs = np.concatenate([signs, np.ones_like(signs[:, :1])], axis=1)
+    packed = np.packbits(signs.astype(np.bool_), axis=2, bitorder="little")  # [Q, planes, n/8]
+    return np.ascontiguousarray(packed).view("<i4").astype(np.int32, copy=False), planes, mixed
+
+
+def weave(planes: torch.Tensor) -> torch.Tensor:
+    """Plain plane words [P, n/32, count] int32 → streams [P · n/32, count]; for codes made on the device."""
+    if planes.shape[0] != 2:
+        return planes.reshape(-1, planes.shape[2])
+    x, y = planes[0], planes[1]
+    y = ((y >> 1) & 0x7FFFFFFF) | (y << 31)
+    odd, even = ODD - (1 << 32), EVEN
+    return torch.cat([(x & odd) | (y & even), (x & even) | (y & odd)])

@@ -1,0 +1,97 @@
+"""An index opened on GPU devices: the same hits as on the CPU, before and after changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("pyarrow", reason="lean GPU images search without the index")
+
+from rbegir.bench import scan_gpu
+from rbegir.codes.planes import Codes
+from rbegir.errors import DeviceError, InputError
+from rbegir.index.backends import open_backend
+from rbegir.index.store import Index
+from rbegir.search.hits import Hits
+from rbegir.search.kernels.runtime import INTERPRETED
+from rbegir.search.residency import Residency
+
+DEVICES = ["interpreter" if INTERPRETED else "cuda:0"] * 2
+
+
+def random_codes(rng: np.random.Generator, planes: int, count: int) -> Codes:
+    return Codes.from_signs(rng.random((planes, count, 64)) < 0.5)
+
+
+def assert_same(one: Hits, other: Hits) -> None:
+    np.testing.assert_array_equal(one.ids, other.ids)
+    np.testing.assert_array_equal(one.scores, other.scores)
+    np.testing.assert_array_equal(one.rows, other.rows)
+
+
+def test_the_same_hits_as_on_the_cpu(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    queries = random_codes(rng, 3, 2)
+    with Index.create(tmp_path / "a.rbe", n=64, keyword_planes=2, query_planes=3) as index:
+        index.add_codes(random_codes(rng, 2, 200))
+        uploads: list[tuple[int, int]] = []
+        with Index.open(
+            tmp_path / "a.rbe", DEVICES, read_only=True, progress=lambda *counts: uploads.append(counts)
+        ) as on_device:
+            assert_same(on_device.search_codes(queries, 10), index.search_codes(queries, 10))
+            assert uploads == [(200, 200)]
+            index.add_codes(random_codes(rng, 2, 70))
+            index.delete([3, 250, *index.search_codes(queries, 2).ids.ravel().tolist()])
+            on_device.refresh()
+            uploads.clear()
+            assert_same(on_device.search_codes(queries, 10), index.search_codes(queries, 10))
+            assert uploads == [(70, 70)]  # the new segment alone
+            paper = on_device.search_codes(queries, 10, mode="paper", per_thread=4)
+            assert_same(paper, index.search_codes(queries, 10, mode="paper", per_thread=4))
+
+
+@pytest.mark.parametrize(
+    ("message", "device"),
+    [
+        ("device must be a name such as 'cpu' or a list of such names, got []", []),
+        ("device 'cpu' cannot be mixed with others", ["cpu", "cuda:0"]),
+        ("device must be 'cpu', 'cuda' or 'cuda:N', got 'tpu'", "tpu"),
+    ],
+)
+def test_wrong_devices(message: str, device: object) -> None:
+    with pytest.raises(InputError) as raised:
+        open_backend(device, 64, 2, None)
+    assert raised.value.message == message
+
+
+def test_the_interpreter_must_be_chosen_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(InputError, match="device 'interpreter' needs TRITON_INTERPRET=1 in the environment"):
+        open_backend("interpreter", 64, 2, None)
+
+
+@pytest.mark.parametrize(
+    ("message", "arguments"),
+    [
+        ("keywords must be positive numbers, got [0]", {"keywords": [0]}),
+        ("rounds must be at least 1, got 0", {"rounds": 0}),
+    ],
+)
+def test_benchmark_arguments(message: str, arguments: dict[str, object]) -> None:
+    with pytest.raises(InputError) as raised:
+        scan_gpu.run(**{"keywords": [10], "batches": [1], "ks": [1], **arguments})
+    assert raised.value.message == message
+
+
+def test_benchmark_without_a_gpu() -> None:
+    with pytest.raises((DeviceError, InputError), match=r"(needs a GPU|or 'cuda:N'), got 'cpu'"):
+        scan_gpu.run(keywords=[10], batches=[1], ks=[1], device="cpu")
+
+
+def test_benchmark_of_more_than_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Residency, "free", lambda self: 2_000_000)
+    with pytest.raises(DeviceError, match=r"^1,000,000 keywords do not fit into the memory of cpu: [\d,]+"):
+        scan_gpu.check_room(1_000_000, torch.device("cpu"))
