@@ -109,7 +109,7 @@ def readme() -> str:
             f"128-dimensional one-bit codes: {m_3['recall@10']['mean']:.3f}",
         ]
     )
-    rows += gpu_rows()
+    rows += gpu_rows(load("scan-gpu"))
     text = table(["", "rbegir", "beside it"], rows)
     return (
         text
@@ -118,8 +118,88 @@ def readme() -> str:
     )
 
 
-def gpu_rows() -> list[list[str]]:
-    return []
+def gpu_rows(scan: Json) -> list[list[str]]:
+    one, many = (find(scan, keywords=1_200_000_000, batch=b) for b in (1, 256))
+    most = find(scan, keywords=8_000_000_000, batch=1)
+    peer = "torch_float16_topk"
+    return [
+        [
+            "search 1.2 billion keywords, top 1000, one H200, exact",
+            f"{one['ms']:.2f} ms ({100 * one['bandwidth_fraction']:.0f} % of its read bandwidth); "
+            f"{many['queries_per_s']:,.0f} queries/s in batches of 256",
+            f"{one['ratios'][peer]:.0f}× and {many['ratios'][peer]:.0f}× float16 matmul and topk in torch",
+        ],
+        [
+            "search 8 billion keywords (128 GB of codes), one query, the same card",
+            f"{most['ms']:.1f} ms",
+            "the paper: 31.17 ms for 1.2 billion on four GTX 1080",
+        ],
+    ]
+
+
+def gpu_tables(scan: Json) -> list[str]:
+    third = {
+        c["query_planes"]: c["ms"] for c in scan["cases"] if "query planes" in c["case"] and c["batch"] == 1
+    }
+    return [
+        "## Search on a GPU\n",
+        f"{scan['host']['device']}, torch {scan['host']['torch']}, triton {scan['host']['triton']}; the codes of the CPU "
+        "benchmark; exact top 1000, from query codes on the device to sorted ids and scores, by device events. The peer "
+        "is a float16 product with `topk` in torch, measured at the largest size that fits and scaled.\n",
+        table(
+            [
+                "keywords",
+                "queries",
+                "kernel",
+                "ms (lowest – highest)",
+                "queries/s",
+                "of read bandwidth",
+                "torch float16",
+            ],
+            [
+                [
+                    f"{c['keywords']:,}",
+                    f"{c['batch']:,}",
+                    c["backend"].split("/")[1],
+                    f"{c['ms']:.2f} ({c['ms_min']:.2f} – {c['ms_max']:.2f})",
+                    f"{c['queries_per_s']:,.0f}",
+                    f"{100 * c['bandwidth_fraction']:.0f} %" if c.get("bandwidth_fraction") else "",
+                    f"{c['ratios']['torch_float16_topk']:.1f}×" if c["ratios"] else "",
+                ]
+                for c in scan["cells"]
+            ],
+        ),
+        "What other settings cost, 1.2 billion keywords:\n",
+        table(
+            ["case", "queries", "top", "query planes", "ms", "queries/s"],
+            [
+                [
+                    c["case"],
+                    str(c["batch"]),
+                    f"{c['k']:,}",
+                    str(c["query_planes"]),
+                    f"{c['ms']:.2f}",
+                    f"{c['queries_per_s']:,.0f}",
+                ]
+                for c in scan["cases"]
+            ],
+        ),
+        f"The third query plane costs {100 * (third[3] / third[2] - 1):+.1f} % (the paper: +4.18 %). The published "
+        "selection, 256 keywords a thread, a queue of one:\n",
+        table(
+            ["keywords", "ms", "measured recall@1000", "its certificate", "sampling error"],
+            [
+                [
+                    f"{p['keywords']:,}",
+                    f"{p['as_printed']['ms']:.2f}" if "as_printed" in p else "",
+                    f"{p['measured_recall']:.6f}",
+                    f"{p['expected_recall']:.6f}",
+                    f"{p['sampling_error']:.6f}",
+                ]
+                for p in scan["paper"]
+            ],
+        ),
+    ]
 
 
 def page() -> str:
@@ -174,6 +254,7 @@ def page() -> str:
                 for c in sizes["cells"]
             ],
         ),
+        *gpu_tables(load("scan-gpu")),
         "## Encoding\n",
         table(
             ["machine", "what", "threads", "texts/s (lowest – highest)"],
