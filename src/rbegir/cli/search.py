@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,25 +33,31 @@ def search(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list to stdout.")] = False,
 ) -> None:
     """Search an index: every keyword is scored, the best k of each query are shown."""
-    from rich.console import Console
-    from rich.progress import Progress
-
     from rbegir.index.store import Index
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("uploading to the GPU", visible=False)  # shown when there is something to upload
-
-        def uploaded(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total, visible=done < total)
-
-        with Index.open(
-            index, device.split(","), read_only=True, threads=threads, progress=uploaded
-        ) as opened:
-            hits = opened.search(queries, k, where=where, mode=mode, planes=planes)
+    with (
+        _upload_bar(device) as uploaded,
+        Index.open(index, device.split(","), read_only=True, threads=threads, progress=uploaded) as opened,
+    ):
+        hits = opened.search(queries, k, where=where, mode=mode, planes=planes)
     if as_json:
         print(json.dumps(_as_json(queries, hits), default=str, ensure_ascii=False))
     else:
         _show(queries, hits)
+
+
+@contextmanager
+def _upload_bar(device: str) -> Iterator[Callable[[int, int], None] | None]:
+    """A progress bar for copying an index to GPUs; the CPU searches it where it is."""
+    if device == "cpu":
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("uploading to the GPU", visible=False)  # shown when there is something to upload
+        yield lambda done, total: bar.update(task, completed=done, total=total, visible=done < total)
 
 
 def _as_json(queries: list[str], hits: Hits) -> list[dict[str, Any]]:
