@@ -204,7 +204,7 @@ def test_errors_are_one_line_and_a_hint(built: Path, tmp_path: Path) -> None:
             "there is no column 'cost'",
             "the columns are: id, price, text",
         ),
-        (["search", built, "x", "--device", "cuda"], "device 'cuda' is not available", "use device='cpu'"),
+        (["search", built, "x", "--device", "cuda"], "torch finds no GPU", "use device='cpu'"),
         (["search", built, "x", "--mode", "fast"], "mode must be one of exact, paper", ""),
         (["search", built, "???"], "", ""),
         (["index", "delete", built], "there are no ids to delete", "--from FILE"),

@@ -36,7 +36,7 @@ def search(
     from rbegir.index.store import Index
 
     with (
-        _upload_bar(device) as uploaded,
+        _upload_bar() as uploaded,
         Index.open(index, device.split(","), read_only=True, threads=threads, progress=uploaded) as opened,
     ):
         hits = opened.search(queries, k, where=where, mode=mode, planes=planes)
@@ -47,17 +47,23 @@ def search(
 
 
 @contextmanager
-def _upload_bar(device: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A progress bar for copying an index to GPUs; the CPU searches it where it is."""
-    if device == "cpu":
-        yield None
-        return
+def _upload_bar() -> Iterator[Callable[[int, int], None]]:
+    """A progress bar for copying an index to GPUs, begun when there is something to copy."""
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("uploading to the GPU", visible=False)  # shown when there is something to upload
-        yield lambda done, total: bar.update(task, completed=done, total=total, visible=done < total)
+    bar = Progress(console=Console(stderr=True), transient=True)
+    task = bar.add_task("uploading to the GPU")
+
+    def show(done: int, total: int) -> None:
+        bar.start()
+        bar.update(task, completed=done, total=total)
+
+    try:
+        yield show
+    finally:
+        if bar.live.is_started:
+            bar.stop()
 
 
 def _as_json(queries: list[str], hits: Hits) -> list[dict[str, Any]]:
