@@ -239,6 +239,9 @@ def page() -> str:
                 for c in peers["cells"]
             ],
         ),
+        f"A new process answers its first query {peers['start']['first_answer_s']:.2f} s after it was started (Python, "
+        f"imports, opening an index of {peers['start']['keywords']:,} keywords on disk, checking its codes, searching); "
+        f"Python alone takes {peers['start']['python_alone_s']:.2f} s.\n",
         "## Sizes, batches, threads\n",
         table(
             ["keywords", "queries", "threads", "ms (lowest – highest)", "ms a query", "pairs/s"],

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rbegir.bench import host
+from rbegir.bench import host, start
 from rbegir.bench.peers import PACKAGES
 from rbegir.codes.layout import packed_bytes
 from rbegir.errors import InputError, MissingExtraError, RbegirError
@@ -108,8 +108,8 @@ def random_codes(keywords: int) -> npt.NDArray[np.uint8]:
     packed = buffer[-buffer.ctypes.data % 64 :][:size]
     rng = np.random.default_rng(0)
     step = 1 << 24
-    for start in range(0, size, step):
-        part = packed[start : start + step]
+    for at in range(0, size, step):
+        part = packed[at : at + step]
         part[:] = rng.integers(0, 2**64, len(part) // 8, dtype=np.uint64).view(np.uint8)
     return packed
 
@@ -170,6 +170,7 @@ def run(
         "host": host.describe(("faiss-cpu", "turbovec") if peers else ()),
         "rounds": rounds,
         "cells": cells,
+        "start": start.measure(max(keywords)),
     }
 
 
