@@ -181,6 +181,20 @@ def test_paper_and_progressive() -> None:
         backend.search_progressive(case.parts, case.values, 20, candidates=3)
 
 
+@pytest.mark.parametrize(("queue", "k"), [(1, 100), (2, 30), (1, 500)])
+def test_paper_with_masks(queue: int, k: int) -> None:
+    """Hits and certificate to the last digit; masks leave threads of all sizes, met in any order."""
+    case = make_case(
+        np.random.default_rng(17), 64, 2, counts=(300, 0, 65, 724), queries=2, density=0.5, copies=40
+    )
+    arguments = (case.parts, case.values, k)
+    found, certificate = GpuBackend(64, 2, DEVICE).search_paper(*arguments, per_thread=4, queue=queue)
+    wanted, expected = ReferenceBackend(64, 2).search_paper(*arguments, per_thread=4, queue=queue)
+    np.testing.assert_array_equal(found.keys, wanted.keys)
+    np.testing.assert_array_equal(found.positions, wanted.positions)
+    assert certificate == expected
+
+
 def test_algorithm_1_as_printed() -> None:
     from rbegir.search.kernels.local import as_printed
 

@@ -1,4 +1,7 @@
-"""An index opened on GPU devices: the same hits as on the CPU, before and after changes."""
+"""An index opened on GPU devices: the same hits as on the CPU, before and after changes.
+
+What needs pyarrow and the native module is imported in the tests, so that lean machines collect this file.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("pyarrow", reason="lean GPU images search without the index")
-
 from rbegir.bench import scan_gpu
 from rbegir.codes.planes import Codes
 from rbegir.errors import DeviceError, InputError
-from rbegir.index.backends import open_backend
-from rbegir.index.store import Index
 from rbegir.search.hits import Hits
 from rbegir.search.kernels.runtime import INTERPRETED
 from rbegir.search.residency import Residency
@@ -32,7 +31,10 @@ def assert_same(one: Hits, other: Hits) -> None:
     np.testing.assert_array_equal(one.rows, other.rows)
 
 
+@pytest.mark.whole
 def test_the_same_hits_as_on_the_cpu(tmp_path: Path) -> None:
+    from rbegir.index.store import Index
+
     rng = np.random.default_rng(0)
     queries = random_codes(rng, 3, 2)
     with Index.create(tmp_path / "a.rbe", n=64, keyword_planes=2, query_planes=3) as index:
@@ -53,6 +55,7 @@ def test_the_same_hits_as_on_the_cpu(tmp_path: Path) -> None:
             assert_same(paper, index.search_codes(queries, 10, mode="paper", per_thread=4))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("message", "device"),
     [
@@ -62,12 +65,17 @@ def test_the_same_hits_as_on_the_cpu(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_devices(message: str, device: object) -> None:
+    from rbegir.index.backends import open_backend
+
     with pytest.raises(InputError) as raised:
         open_backend(device, 64, 2, None)
     assert raised.value.message == message
 
 
+@pytest.mark.whole
 def test_the_interpreter_must_be_chosen_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rbegir.index.backends import open_backend
+
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(InputError, match="device 'interpreter' needs TRITON_INTERPRET=1 in the environment"):
         open_backend("interpreter", 64, 2, None)

@@ -74,6 +74,13 @@ def test_uneven_threads() -> None:
     assert [found.at_most(misses) for misses in range(12)] == pytest.approx(at_most, abs=1e-12)
 
 
+def test_the_order_of_sizes_does_not_matter() -> None:
+    sizes = {3: 120, 1: 130, 4: 33, 2: 190}
+    assert certificate_of_threads(sizes, 100, 4, 1) == certificate_of_threads(
+        dict(sorted(sizes.items())), 100, 4, 1
+    )
+
+
 @pytest.mark.parametrize(
     "size", [(10**9, 1000, 256), (256 * 40_000, 1000, 256), (10**6, 10**4, 64), (10**12, 10**6, 256)]
 )

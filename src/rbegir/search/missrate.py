@@ -82,8 +82,11 @@ def certificate(
 def certificate_of_threads(
     sizes: Mapping[int, int], top: int, per_thread: int, queue: int, *, most: int | None = None
 ) -> MissCertificate:
-    """The certificate of threads given as {candidates of a thread: number of such threads}."""
-    threads = {int(size): int(count) for size, count in sizes.items() if size > 0 and count > 0}
+    """The certificate of threads given as {candidates of a thread: number of such threads}.
+
+    Sums run over ascending sizes: the last digits do not depend on the order in which a backend met them.
+    """
+    threads = {int(size): int(count) for size, count in sorted(sizes.items()) if size > 0 and count > 0}
     candidates = sum(size * count for size, count in threads.items())
     if top == 0:
         return MissCertificate(candidates, 0, per_thread, queue, 1.0, (1.0,))
