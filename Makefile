@@ -35,9 +35,10 @@ check: setup  ## ruff and mypy --strict
 
 bench: setup  ## the committed speed figures, with peers in the same run
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]' --no-build-isolation
-	$(BIN)/rbegir bench scan --peers --json > benchmarks/results/scan-cpu.json
+	$(BIN)/rbegir bench scan --keywords 1e7 --threads 1 --peers --json > benchmarks/results/scan-cpu-peers.json
+	$(BIN)/rbegir bench scan --keywords 1e6,1e7,5e7 --k 1000 --json > benchmarks/results/scan-cpu.json
 	$(BIN)/rbegir bench encode --peers --json > benchmarks/results/encode-cpu.json
-	$(BIN)/rbegir bench train --json > benchmarks/results/train-cpu.json
+	$(BIN)/python tools/results.py
 
 bench-gpu:  ## the committed figures of one GPU
 	PYTHONPATH=src $(PYTHON) -c "from rbegir.cli import main; main()" bench scan --device cuda --peers --keywords 1e6,1e7,1e8,1.2e9,8e9 --batches 1,8,64,256,1024 -k 1000 --json > benchmarks/results/scan-gpu.json
