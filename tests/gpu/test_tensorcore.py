@@ -107,8 +107,9 @@ def test_the_rounded_test_lets_everything_through_that_passes(kind: str, planes:
     norms = np.array([norm for norm in norms if norm >= n], dtype=np.int64)
     limit0 = rng.integers(-(1 << 26), 1 << 26, 40)
     limit0[:3] = 0, -(1 << 44), 1 << 44
-    limits = torch.from_numpy(np.stack([limit0, np.full(40, 1 << 17), np.zeros(40, int)], axis=1))
-    test = tensorcore.make_test(shape, limits, torch.from_numpy(sums), 64)
+    device = "cuda" if torch.cuda.is_available() else "cpu"  # the interpreter works on the CPU
+    limits = torch.from_numpy(np.stack([limit0, np.full(40, 1 << 17), np.zeros(40, int)], axis=1)).to(device)
+    test = tensorcore.make_test(shape, limits, torch.from_numpy(sums).to(device), 64)
     roots = np.sqrt(norms).astype(np.float32) * np.float32(0.9999)
     dots = np.arange(-(n * top * largest), n * top * largest + 1)
     loose = 0
