@@ -5,10 +5,10 @@ BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 NATIVE := CMakeLists.txt $(wildcard src/rbegir/_native/*.cpp src/rbegir/_native/*.hpp)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-gpu check bench bench-gpu clean
+.PHONY: help setup demo test test-gpu test-gpu-lean check bench bench-gpu clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: .venv/.installed  ## prepare .venv: pinned dependencies, the native module, rbegir itself
 
@@ -25,7 +25,10 @@ demo: setup  ## train, evaluate, index and search the shipped sample, end to end
 test: setup  ## the whole test suite
 	$(BIN)/python -m pytest
 
-test-gpu:  ## the GPU tests on a real card; needs torch, triton, numpy and pytest, not .venv
+test-gpu: setup  ## every test that needs a real GPU
+	$(BIN)/python -m pytest -m gpu
+
+test-gpu-lean:  ## the GPU search alone, where there is only torch, triton, numpy and pytest
 	PYTHONPATH=src $(PYTHON) -m pytest -c tests/gpu/card.ini --rootdir . -m gpu tests/gpu
 
 check: setup  ## ruff and mypy --strict

@@ -1,6 +1,6 @@
 """With a GPU all tests here run on it, and those marked `gpu` too; without one, in Triton's interpreter.
 
-The interpreter must be chosen before Triton is imported. `make test-gpu` runs on lean machines, without
+The interpreter must be chosen before Triton is imported. `make test-gpu-lean` runs on lean machines, without
 pyarrow and the native module: tests marked `whole` need these and belong to `make test`, card or not.
 """
 
