@@ -27,7 +27,11 @@ class Bar:
                 TimeRemainingColumn(),
                 TextColumn("{task.fields[told]}"),
             )
-            self._progress = Progress(*columns, console=Console(stderr=True))
+            console = Console(stderr=True)
+            # a file or a pipe gets the lines of `say` alone: a bar drawn there would only leave blank lines
+            self._progress = Progress(
+                *columns, console=console, transient=True, disable=not console.is_terminal
+            )
 
     def __enter__(self) -> Bar:
         if self._progress is not None:
