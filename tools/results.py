@@ -104,9 +104,9 @@ def readme() -> str:
     star, shared, m_3 = (by_name[n] for n in ("rbe_star", "rbe_star+shared", "m_3"))
     rows.append(
         [
-            f"find the title of an unseen alias among {accuracy['corpus']:,} titles, 16 bytes each",
+            f"find the title of an unseen alias (made by editors, not clicks) among {accuracy['corpus']:,} titles",
             f"recall@10 {star['recall@10']['mean']:.3f}, with shared towers {shared['recall@10']['mean']:.3f}",
-            f"128-dimensional one-bit codes: {m_3['recall@10']['mean']:.3f}",
+            f"one-bit codes of the same 16 bytes: {m_3['recall@10']['mean']:.3f}",
         ]
     )
     rows += gpu_rows(load("scan-gpu"))
@@ -169,6 +169,9 @@ def gpu_tables(scan: Json) -> list[str]:
                 for c in scan["cells"]
             ],
         ),
+        "Random searches (shapes, planes, masks, ties, partitions) equal to the reference, by kernel: "
+        + ", ".join(f"{name} {e['equal']} of {e['of']}" for name, e in scan["equality"].items())
+        + ".\n",
         "What other settings cost, 1.2 billion keywords:\n",
         table(
             ["case", "queries", "top", "query planes", "ms", "queries/s"],
