@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from rbegir.bench.host import describe
+from rbegir.bench.host import describe, device_name
 from rbegir.errors import InputError, MissingExtraError
 from rbegir.model import checkpoint
 from rbegir.model.inference import default_threads
@@ -79,7 +79,10 @@ def measure(
     ]
     of = {row["cell"]: row["texts_per_s"] for row in rows}  # the last of a name: the one with all threads
     return {
-        "host": {**describe(("torch", *PEER_PACKAGES) if peers or device != "cpu" else ()), "device": device},
+        "host": {
+            **describe(("torch", *PEER_PACKAGES) if peers or device != "cpu" else ()),
+            "device": device_name(device),
+        },
         "model": str(model) if model else f"{preset_name}, random weights",
         "rounds": rounds,
         "texts_per_s": of.get("keyword", of["query"]),

@@ -54,6 +54,15 @@ def versions(packages: Sequence[str]) -> dict[str, str | None]:
     return found
 
 
+def device_name(device: str) -> str:
+    """What stands behind a device: the card's name, or cpu."""
+    if device == "cpu":
+        return device
+    import torch
+
+    return str(torch.cuda.get_device_name(device))
+
+
 def describe(packages: Sequence[str] = ()) -> dict[str, Any]:
     """The machine, the software and the moment, as JSON values."""
     from rbegir import __version__

@@ -12,6 +12,7 @@ run on whole Arrow arrays; only rows that a check cannot clear that way are look
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,7 +80,7 @@ class Checker:
                 self.first = position, reason
 
 
-class Stream:
+class Stream(ABC):
     """Good rows of a file as RecordBatches, read again at each iteration.
 
     `skipped` counts the rows of the latest iteration, `progress` is the fraction of the file behind it.
@@ -97,9 +98,9 @@ class Stream:
         self.progress = 0.0
         self._source = source
 
+    @abstractmethod
     def _convert(self, batch: pa.RecordBatch, checker: Checker) -> pa.RecordBatch:
         """Columns of the file → columns of the schema, all rows still there, bad ones rejected."""
-        raise NotImplementedError
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         skipped = self.skipped = Skipped()

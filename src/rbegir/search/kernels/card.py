@@ -27,7 +27,7 @@ EMPTY = -(1 << 63)  # a key below all keys
 DENSE_ONE, DENSE_MANY = 1 << 20, 1 << 16  # sample keywords a shard that the first threshold is taken from
 SURVIVOR_BYTES = 64  # a slot of survivors, with what sorting needs
 RANKED = 1 << 15  # with more slots than this a query, sorting beats comparing all with all
-BLOCK, WARPS = 512, 2  # of the popcount scan: measured best, see dev/log-gpu.md
+BLOCK, WARPS = 512, 2  # of the popcount scan: see dev/LOG.md
 STEPS, LONG_STEPS, LONG = 4, 32, 1 << 27  # blocks a program, and from LONG keywords on
 RISK = 1e-5  # the probability that a threshold lets fewer than k keywords pass
 

@@ -1,6 +1,6 @@
 """Which scan for which batch: a cost model with measured constants, not a guess.
 
-Milliseconds for 10⁹ keywords of 64 dimensions and two planes on one H200 (dev/log-gpu.md has the
+Milliseconds for 10⁹ keywords of 64 dimensions and two planes on one H200 (dev/LOG.md has the
 measurements, `rbegir bench scan --device cuda` repeats them):
 
     popcount   a scan a query: reading up to three query planes, counting bits beyond
