@@ -10,16 +10,20 @@ NATIVE := CMakeLists.txt $(wildcard src/rbegir/_native/*.cpp src/rbegir/_native/
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: .venv/.installed  ## prepare .venv: pinned dependencies, the native module, rbegir itself
+setup: .venv/.installed  ## prepare .venv: pinned dependencies, the native module, rbegir itself, what its tests need
 
-.venv/.installed: pyproject.toml constraints.txt $(NATIVE)
+.venv/.runs: pyproject.toml constraints.txt $(NATIVE)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: Python 3.11 or newer is needed, $(PYTHON) is $$($(PYTHON) -V); set PYTHON=..." >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(BUILD_TOOLS)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[train,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[train,serve]'
 	@touch $@
 
-demo: setup  ## train, evaluate, index and search the shipped sample, end to end
+.venv/.installed: .venv/.runs
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
+	@touch $@
+
+demo: .venv/.runs  ## train, evaluate, index and search the shipped sample, end to end
 	$(BIN)/rbegir demo
 
 test: setup  ## the whole test suite
