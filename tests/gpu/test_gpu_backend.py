@@ -11,8 +11,10 @@ from rbegir.search import gpu
 from rbegir.search.backend import Candidates
 from rbegir.search.gpu import GpuBackend, find_devices, merge
 from rbegir.search.kernels import card, proof
+from rbegir.search.kernels.local import Geometry, as_printed
 from rbegir.search.kernels.nvrtc import CompileError
 from rbegir.search.kernels.runtime import INTERPRETED
+from rbegir.search.kernels.shard import Piece
 from rbegir.search.reference import ReferenceBackend
 from rbegir.search.residency import Range, Residency, shard_bytes
 from tests.gpu.cases import assert_equal_to_reference, make_case
@@ -120,7 +122,7 @@ def test_a_threshold_that_is_too_high_is_lowered(monkeypatch: pytest.MonkeyPatch
 
 def test_sample_and_refined_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sample that is smaller than the shard, and a first threshold from a part of the sample."""
-    monkeypatch.setattr("rbegir.search.residency.LEAST_SAMPLE", 200)
+    monkeypatch.setattr("rbegir.search.kernels.shard.LEAST_SAMPLE", 200)
     monkeypatch.setattr(card, "DENSE_MANY", 60)
     case = make_case(np.random.default_rng(12), 64, 2, counts=(900,), queries=2, density=0.9, k=5)
     assert_equal_to_reference(GpuBackend(64, 2, DEVICE), case)
@@ -129,8 +131,8 @@ def test_sample_and_refined_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_thresholds_of_a_batch_pass_little_more_than_k(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also with shards that are sampled unevenly, and never far too much: a query whose sample held too few
     candidates for the second threshold once let everything pass."""
-    monkeypatch.setattr("rbegir.search.residency.LEAST_SAMPLE", 256)
-    monkeypatch.setattr("rbegir.search.residency.SHARE", 8)
+    monkeypatch.setattr("rbegir.search.kernels.shard.LEAST_SAMPLE", 256)
+    monkeypatch.setattr("rbegir.search.kernels.shard.SHARE", 8)
     monkeypatch.setattr(card, "DENSE_MANY", 64)
     k, counts = 40, (256, 200, 6000)
     case = make_case(np.random.default_rng(18), 64, 2, counts=counts, queries=12)
@@ -138,10 +140,10 @@ def test_thresholds_of_a_batch_pass_little_more_than_k(monkeypatch: pytest.Monke
     resident, own = Residency(64, 2, device), card.Card(64, 2, device)
     bases = np.cumsum([0, *counts])
     pieces = [
-        card.Piece(resident.upload(Range(part.packed, part.count, 0, part.count)), int(base), None, 1.0)
+        Piece(resident.upload(Range(part.packed, part.count, 0, part.count)), int(base), None, part.count)
         for part, base in zip(case.parts, bases, strict=False)
     ]
-    pending = proof.begin(own, pieces, card.Batch(case.values, device), k, sum(counts))
+    pending = proof.begin(own, pieces, card.Batch(case.values, device), k)
     passed = pending.found.counts[:12].cpu().numpy()
     assert (passed >= k).all()
     assert passed.max() < 20 * k
@@ -160,7 +162,7 @@ def test_counts_beyond_31_bits_store_nothing(method: str) -> None:
     found.positions.fill_(-1)
     found.counts.fill_(2**31 - 3)
     limits = torch.tensor([[-(1 << 44), 1, 0]], device=device)
-    own.scan(card.Piece(shard, 0, None, 1.0), batch, limits, found)
+    own.scan(Piece(shard, 0, None, 70), batch, limits, found)
     assert int(found.counts[0]) == 2**31 - 3 + 70
     assert bool((found.positions == -1).all())
 
@@ -196,22 +198,22 @@ def test_paper_with_masks(queue: int, k: int) -> None:
 
 
 def test_algorithm_1_as_printed() -> None:
-    from rbegir.search.kernels.local import as_printed
-
     case = make_case(np.random.default_rng(14), 64, 2, counts=(1100,), k=20)
-    resident = Residency(64, 2, torch.device(DEVICE))
-    shard = resident.upload(Range(case.parts[0].packed, 1100, 0, 1100))
     device = torch.device(DEVICE)
-    keys, positions = as_printed(
-        card.Card(64, 2, device),
-        card.Piece(shard, 0, None, 1.0),
-        card.Batch(case.values, device),
-        20,
-        per_thread=4,
-    )
-    wanted, _ = ReferenceBackend(64, 2).search_paper(case.parts, case.values, 20, per_thread=4)
-    np.testing.assert_array_equal(keys.cpu().numpy(), wanted.keys[0])
-    np.testing.assert_array_equal(positions.cpu().numpy(), wanted.positions[0])
+    shard = Residency(64, 2, device).upload(Range(case.parts[0].packed, 1100, 0, 1100))
+    for queue, threads, k in ((1, 256, 20), (3, 64, 20), (2, 100, 700)):
+        keys, positions = as_printed(
+            card.Card(64, 2, device),
+            Piece(shard, 0, None, 1100),
+            card.Batch(case.values, device),
+            k,
+            Geometry(threads, 4, queue),
+        )
+        wanted, _ = ReferenceBackend(64, 2).search_paper(
+            case.parts, case.values, k, per_thread=4, queue=queue, block=threads
+        )
+        np.testing.assert_array_equal(keys.cpu().numpy(), wanted.keys[0])
+        np.testing.assert_array_equal(positions.cpu().numpy(), wanted.positions[0])
 
 
 def test_nothing_to_search() -> None:

@@ -19,11 +19,9 @@ import torch
 
 from rbegir.codes.layout import GROUP, groups
 from rbegir.search.kernels import words
-from rbegir.search.kernels.card import Shard
+from rbegir.search.kernels.shard import Shard, sample_size, with_sample
 
 MAX_SHARD = (1 << 31) - (1 << 24)  # keywords: kernels count positions inside a shard with 31 bits
-SHARE = 256  # a sample is this part of the keywords,
-LEAST_SAMPLE = 1 << 16  # but at least this many
 CHUNK = 1 << 26  # bytes of an upload chunk
 Bytes = npt.NDArray[np.uint8]
 Progress = Callable[[int, int], None]
@@ -40,10 +38,6 @@ class Range(NamedTuple):
     @property
     def key(self) -> tuple[int, int, int]:
         return self.packed.ctypes.data, self.begin, self.end
-
-
-def sample_size(count: int) -> int:
-    return min(count, max(LEAST_SAMPLE, count // SHARE))
 
 
 def shard_bytes(count: int, n: int, planes: int) -> int:
@@ -165,19 +159,3 @@ class Residency:
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(torch.cuda.current_stream(self.device))
             self._staging[which] = (self._staging[which][0], event)
-
-
-def with_sample(lanes: torch.Tensor, count: int) -> Shard:
-    """Words [streams, stride] of `count` keywords as a shard, with a random sample in random order."""
-    drawn = sample_size(count)
-    generator = torch.Generator(device=lanes.device).manual_seed(count)
-    if drawn == count:
-        places = torch.randperm(count, generator=generator, device=lanes.device, dtype=torch.int32)
-    else:
-        places = torch.randint(
-            0, count, (drawn,), generator=generator, device=lanes.device, dtype=torch.int32
-        )
-    sample = torch.zeros(lanes.shape[0], words.stride_of(drawn), dtype=torch.int32, device=lanes.device)
-    for stream in range(lanes.shape[0]):  # one at a time: indexing all at once would copy the indices
-        sample[stream, :drawn] = lanes[stream][places.long()]
-    return Shard(lanes, count, sample, places, drawn)
