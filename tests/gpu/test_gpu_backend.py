@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from rbegir.errors import DeviceError, InputError
+from rbegir.index import masks
 from rbegir.search import gpu
 from rbegir.search.backend import Candidates
 from rbegir.search.gpu import GpuBackend, find_devices, merge
@@ -16,7 +17,7 @@ from rbegir.search.kernels.nvrtc import CompileError
 from rbegir.search.kernels.runtime import INTERPRETED
 from rbegir.search.kernels.shard import Piece
 from rbegir.search.reference import ReferenceBackend
-from rbegir.search.residency import Range, Residency, shard_bytes
+from rbegir.search.residency import Range, Residency, frozen, shard_bytes
 from tests.gpu.cases import assert_equal_to_reference, make_case
 
 DEVICE = "cpu" if INTERPRETED else "cuda:0"
@@ -123,7 +124,7 @@ def test_a_threshold_that_is_too_high_is_lowered(monkeypatch: pytest.MonkeyPatch
 def test_sample_and_refined_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sample that is smaller than the shard, and a first threshold from a part of the sample."""
     monkeypatch.setattr("rbegir.search.kernels.shard.LEAST_SAMPLE", 200)
-    monkeypatch.setattr(card, "DENSE_MANY", 60)
+    monkeypatch.setattr(card, "DENSE", 60)
     case = make_case(np.random.default_rng(12), 64, 2, counts=(900,), queries=2, density=0.9, k=5)
     assert_equal_to_reference(GpuBackend(64, 2, DEVICE), case)
 
@@ -133,7 +134,7 @@ def test_thresholds_of_a_batch_pass_little_more_than_k(monkeypatch: pytest.Monke
     candidates for the second threshold once let everything pass."""
     monkeypatch.setattr("rbegir.search.kernels.shard.LEAST_SAMPLE", 256)
     monkeypatch.setattr("rbegir.search.kernels.shard.SHARE", 8)
-    monkeypatch.setattr(card, "DENSE_MANY", 64)
+    monkeypatch.setattr(card, "DENSE", 64)
     k, counts = 40, (256, 200, 6000)
     case = make_case(np.random.default_rng(18), 64, 2, counts=counts, queries=12)
     device = torch.device(DEVICE)
@@ -283,3 +284,20 @@ def test_merge_is_the_total_order() -> None:
     keys, positions = merge([first, second], 4)
     assert keys.tolist() == [[9, 9, 5, 5]]
     assert positions.tolist() == [[1, 4, 0, 3]]
+
+
+def test_frozen_masks_travel_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mask that can be written to is sent with every search: it may have changed."""
+    case = make_case(np.random.default_rng(20), 64, 2, counts=(130, 70), density=0.5)
+    sent: list[int] = []
+    real = Residency._send
+    monkeypatch.setattr(Residency, "_send", lambda self, mask: (sent.append(len(mask)), real(self, mask))[1])
+    backend = GpuBackend(64, 2, DEVICE)
+    masks.freeze(case.parts[0].mask)
+    for turn in range(2):
+        case.parts[1].mask[0] ^= np.uint64(1 << turn)
+        assert_equal_to_reference(backend, case)
+    assert sent == [3, 2, 2]
+    view = case.parts[1].mask[:]
+    view.flags.writeable = False
+    assert not frozen(view)  # its owner can be written to

@@ -19,6 +19,8 @@ import numpy as np
 import torch
 
 from rbegir.bench.device import describe_card, timed
+from rbegir.errors import DeviceError
+from rbegir.search.gpu import find_devices
 from rbegir.search.kernels import dispatch, tensorcore, words
 from rbegir.search.kernels.card import Batch, Card
 from rbegir.search.kernels.dispatch import Method
@@ -68,15 +70,19 @@ def compile_all(device: torch.device) -> None:
 
 
 def run(
-    device: torch.device, rounds: int = 5, progress: Callable[[str], None] = lambda what: None
+    device: str = "cuda", rounds: int = 5, progress: Callable[[str], None] = lambda what: None
 ) -> dict[str, Any]:
     """The whole table, and the card it is of."""
-    compile_all(device)
+    where = find_devices(device)[0]
+    if where.type != "cuda":
+        raise DeviceError(f"bench costs needs a GPU, got {device!r}")
+    torch.cuda.set_device(where)
+    compile_all(where)
     costs: dict[str, dict[str, Any]] = {}
     for n, planes in SHAPES:
         name = f"{n}×{planes}"
         keywords = KEYWORDS * 64 // n
-        card, piece = Card(n, planes, device), random_piece(n, planes, keywords, device)
+        card, piece = Card(n, planes, where), random_piece(n, planes, keywords, where)
         if (n, planes) in POPCOUNT:
             progress(f"{name} popcount")
             costs.setdefault("popcount", {})[name] = [
@@ -94,4 +100,4 @@ def run(
                 costs.setdefault(method + "/wide" if wide else method, {})[name] = [one - chunk, chunk]
         del piece
         torch.cuda.empty_cache()
-    return {"host": describe_card(device), "rounds": rounds, "costs": costs}
+    return {"host": describe_card(where), "rounds": rounds, "costs": costs}

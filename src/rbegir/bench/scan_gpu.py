@@ -220,8 +220,12 @@ def run(
     peers: bool = False,
     rounds: int = 7,
     progress: Callable[[str, int, int], None] = lambda cell, done, total: None,
+    keep: Callable[[dict[str, Any]], None] = lambda so_far: None,
 ) -> dict[str, Any]:
-    """All cells; with `peers` also the peer, the paper's algorithm, and what variations cost."""
+    """All cells; with `peers` also the peer, the published algorithm, what variations cost, and equality.
+
+    `keep` gets what there is after every number of keywords: on a lent machine time may run out.
+    """
     for name, numbers in (("keywords", keywords), ("batches", batches), ("k", ks)):
         if not numbers or any(number < 1 for number in numbers):
             raise InputError(f"{name} must be positive numbers, got {list(numbers)}")
@@ -235,13 +239,20 @@ def run(
     replays = Replays(Card(N, PLANES, where))
     cells: list[dict[str, Any]] = []
     papers: list[dict[str, Any]] = []
-    varied: list[dict[str, Any]] = []
-    equality: dict[str, dict[str, int]] = {}
+    result: dict[str, Any] = {
+        "command": command(keywords, batches, ks, device, peers, rounds),
+        "host": describe_card(where),
+        "rounds": rounds,
+        "cells": cells,
+        "cases": [],
+        "paper": papers,
+        "equality": {},
+    }
     widest = max((count for count in keywords if count <= MAX_SHARD), default=0)
     total = len(keywords) * len(batches) * len(ks)
     if peers:
         progress("random searches beside the reference", 0, total)
-        equality = equal_gpu.run(str(where))
+        result["equality"] = equal_gpu.run(str(where))
     for count in keywords:
         progress(f"{count:,} keywords: preparing", len(cells), total)
         pieces = random_pieces(count, where)
@@ -257,7 +268,8 @@ def run(
             progress(f"{count:,} keywords: the published algorithm", len(cells), total)
             papers += paper_gpu.run(replays, pieces, 1000, rounds, random_queries(64))
         if peers and count == widest:
-            varied = cases(replays, pieces, rounds, partial(_report, progress, count, len(cells), total))
+            report = partial(_report, progress, count, len(cells), total)
+            result["cases"] = cases(replays, pieces, rounds, report)
         replays.clear()
         del pieces
         torch.cuda.empty_cache()
@@ -265,16 +277,9 @@ def run(
             add_peers(
                 [measured for measured in cells if measured["keywords"] == count], where, min(rounds, 3)
             )
+        keep(result)
     progress("done", total, total)
-    return {
-        "command": command(keywords, batches, ks, device, peers, rounds),
-        "host": describe_card(where),
-        "rounds": rounds,
-        "cells": cells,
-        "cases": varied,
-        "paper": papers,
-        "equality": equality,
-    }
+    return result
 
 
 def command(

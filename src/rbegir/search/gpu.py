@@ -39,7 +39,7 @@ try:
     from rbegir.search.kernels.replay import Replays
     from rbegir.search.kernels.runtime import INTERPRETED
     from rbegir.search.kernels.shard import Piece, Shard
-    from rbegir.search.residency import MAX_SHARD, Progress, Range, Residency
+    from rbegir.search.residency import MAX_SHARD, Mask, OfMasks, Progress, Range, Residency
 except ImportError as missing:  # torch or triton
     raise MissingExtraError(
         f"searching on a GPU needs torch and triton ({missing})", hint="pip install 'rbegir[gpu]'"
@@ -57,7 +57,7 @@ class Part(NamedTuple):
 
     range: Range
     base: int
-    mask: npt.NDArray[np.uint64] | None  # of the range
+    mask: Mask | None  # of the range
     candidates: int
 
 
@@ -146,6 +146,7 @@ class GpuBackend:
         check_keyword_planes(planes)
         self.n, self.planes, self.stream, self.progress = n, planes, stream, progress
         self._workers = [_Worker(n, planes, device, memory) for device in find_devices(devices)]
+        self._counts = OfMasks[int]()  # candidates of frozen masks
         self._lock = threading.Lock()
 
     @property
@@ -181,15 +182,15 @@ class GpuBackend:
     ) -> tuple[Candidates, MissCertificate]:
         """The published selection and what it may miss.
 
-        Queues of up to MAX_QUEUE places, in batches that popcounts are fastest for, by Algorithm 1
-        (`kernels.local`). Longer queues, larger batches, and keywords that must be streamed: the same result
-        from exact searches (`paper`), which read the keywords once for many queries.
+        One or two queries by Algorithm 1 (`kernels.local`), a scan for each. Larger batches, and keywords
+        that must be streamed: the same result from exact searches (`paper`), which read the keywords once for
+        many queries.
         """
         k = check_k(k)
         values = check_values(values, self.n)
         parts = check_partitions(partitions, self.n, self.planes)
         plan = plan_paper(parts, k, per_thread, queue, block)
-        if plan.kept and queue <= local.MAX_QUEUE and 1 <= len(values) <= ALONE:
+        if plan.kept and 1 <= len(values) <= ALONE:
             with self._lock:
                 placed, streamed, _ = self._place(parts)
                 if not streamed:
@@ -205,16 +206,14 @@ class GpuBackend:
         geometry: local.Geometry,
     ) -> Candidates:
         """Algorithm 1 on every device, merged."""
-        alone = sum(bool(part.candidates) for parts in placed for part in parts) == 1
-        want = plan.kept if alone else plan.length
+        want = plan.length
         while True:
             results: list[list[Candidates]] = [[] for _ in values]  # of each query, by device
             started: list[tuple[_Worker, local.Queues]] = []
             for worker, pieces in self._pieces(placed):
                 with worker.active():
                     batch = Batch(values, worker.device)
-                    aim = max(plan.length, want)
-                    started.append((worker, local.begin(worker.card, pieces, batch, want, aim, geometry)))
+                    started.append((worker, worker.replays.begin_queues(pieces, batch, want, want, geometry)))
             for worker, queues in started:
                 with worker.active():
                     for result, (keys, positions) in zip(results, queues.result(), strict=True):
@@ -249,7 +248,7 @@ class GpuBackend:
         """Parts of each worker, all resident now; parts to stream; candidates in all."""
         placed: list[list[Part]] = [[] for _ in self._workers]
         missing: list[Part] = []
-        base = total = 0
+        base = 0
         for partition in parts:
             ranges = [
                 (worker, r)
@@ -259,13 +258,11 @@ class GpuBackend:
             covered = sorted((r.begin, r.end) for _, r in ranges)
             if _covers(covered, partition.count):
                 for worker, r in ranges:
-                    placed[worker].append(_part(r, base, partition.mask))
+                    placed[worker].append(self._part(r, base, partition.mask))
             elif partition.count:
-                missing += [_part(r, base, partition.mask) for r in self._ranges(partition)]
+                missing += [self._part(r, base, partition.mask) for r in self._ranges(partition)]
             base += partition.count
-            total += (
-                partition.count if partition.mask is None else int(np.bitwise_count(partition.mask).sum())
-            )
+        total = sum(part.candidates for part in (*missing, *(each for own in placed for each in own)))
         streamed: list[Part] = []
         new, uploaded = sum(part.range.end - part.range.begin for part in missing), 0
         for part in missing:
@@ -281,6 +278,13 @@ class GpuBackend:
             self._make_way(placed, streamed)
             self._check_streamed(parts, streamed)
         return placed, streamed, total
+
+    def _part(self, wanted: Range, base: int, mask: Mask | None) -> Part:
+        """A range of a partition that begins at position `base`, with its part of the partition's mask."""
+        if mask is None:
+            return Part(wanted, base + wanted.begin, None, wanted.end - wanted.begin)
+        own = mask[wanted.begin // GROUP : groups(wanted.end)]
+        return Part(wanted, base + wanted.begin, own, self._counts.get(own, size))
 
     def _uploading(self, before: int, total: int) -> Progress | None:
         """Progress of one range as progress of all uploads of a search."""
@@ -367,9 +371,9 @@ class GpuBackend:
             chunk = whole._replace(begin=start, end=min(whole.end, start + step))
             first = (start - whole.begin) // GROUP
             mask = None if part.mask is None else part.mask[first : first + groups(chunk.end - start)]
-            piece = _part(chunk, part.base - whole.begin, None)._replace(mask=mask)
-            piece = piece._replace(candidates=_candidates(chunk, mask))
-            if not piece.candidates:
+            candidates = chunk.end - start if mask is None else size(mask)
+            piece = Part(chunk, part.base + start - whole.begin, mask, candidates)
+            if not candidates:
                 continue
             with worker.active():
                 shard = worker.resident.upload(chunk)
@@ -383,27 +387,20 @@ def _covers(ranges: list[tuple[int, int]], count: int) -> bool:
     return bool(ranges) and sum(end - begin for begin, end in ranges) == count
 
 
-def _candidates(wanted: Range, mask: npt.NDArray[np.uint64] | None) -> int:
-    return wanted.end - wanted.begin if mask is None else int(np.bitwise_count(mask).sum())
-
-
-def _part(wanted: Range, base: int, mask: npt.NDArray[np.uint64] | None) -> Part:
-    """A range of a partition that begins at position `base`, with its part of the partition's mask."""
-    own = None if mask is None else mask[wanted.begin // GROUP : groups(wanted.end)]
-    return Part(wanted, base + wanted.begin, own, _candidates(wanted, own))
+def size(mask: Mask) -> int:
+    """Candidates of a mask."""
+    return int(np.bitwise_count(mask).sum())
 
 
 def _piece(worker: _Worker, part: Part, shard: Shard) -> Piece:
-    mask = None
-    if part.mask is not None:
-        mask = torch.from_numpy(part.mask.view(np.int32).copy()).to(worker.device, non_blocking=True)
+    mask = None if part.mask is None else worker.resident.mask(part.mask)
     return Piece(shard, part.base, mask, part.candidates)
 
 
 def _heads(
     results: list[Candidates], want: int, kept: int, geometry: local.Geometry
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The best `kept` entries of all queues of one query: pieces of a thread each sent their best q.
+    """The best `kept` entries of all queues of one query: parts of a thread each sent their best.
 
     A device that sent `want` entries may have more: what is below the last of them is not known yet.
     """

@@ -24,9 +24,9 @@ from rbegir.search.kernels.shard import Piece, sample_of
 from rbegir.search.kernels.threshold import BINS, EVERYTHING, UNIT
 from rbegir.search.kernels.words import query_planes
 
-DENSE_ONE, DENSE_MANY = 1 << 20, 1 << 16  # sample keywords a shard that the first threshold is taken from
+DENSE = 1 << 16  # sample keywords a shard that the first threshold is taken from
 SURVIVOR_BYTES = 64  # a slot of survivors, with what sorting needs
-BLOCK, WARPS = 512, 2  # of the popcount scan: see dev/LOG.md
+BLOCK, WARPS = 256, 1  # of the popcount scan: see dev/LOG.md
 STEPS, LONG_STEPS, LONG = 4, 32, 1 << 27  # blocks a program, and from LONG keywords on
 RISK = 1e-5  # the probability that a threshold lets fewer than k keywords pass
 
@@ -113,16 +113,15 @@ class Card:
         `boost`: aim at so many times what should do.
         """
         limits = torch.empty(batch.queries, 3, dtype=torch.int64, device=self.device)
-        dense = DENSE_ONE if batch.queries == 1 else DENSE_MANY
-        weight = max(p.shard.count / max(1, min(p.shard.drawn, dense)) for p in pieces)
+        weight = max(p.shard.count / max(1, min(p.shard.drawn, DENSE)) for p in pieces)
         finest = max(p.shard.count / max(1, p.shard.drawn) for p in pieces)
-        refine = batch.queries > 1 and finest < weight and boost == 1
+        refine = finest < weight and boost == 1
         final = boost * enough(k, finest if refine else weight)
         # what the first threshold must let pass, so that the second is among it
         first = enough(math.ceil(final), weight) if refine else final
         bins = torch.zeros(batch.queries, BINS, dtype=torch.float32, device=self.device)
         for piece in pieces:
-            shard, drawn = piece.shard, min(piece.shard.drawn, dense)
+            shard, drawn = piece.shard, min(piece.shard.drawn, DENSE)
             if drawn:
                 threshold.histogram[(-(-drawn // 1024), batch.queries)](
                     shard.sample, shard.sample.shape[1], drawn, piece.mask, shard.places, batch.words,
@@ -144,8 +143,9 @@ class Card:
         bins: torch.Tensor,
         limits: torch.Tensor,
     ) -> None:
-        """A better threshold from what passes the first one in the whole sample: survivors cost more in
-        batches. Where too little passed, the first one stays."""
+        """A better threshold from what passes the first one in the whole sample: fewer survivors, and less
+        than a histogram of the whole sample, whose additions wait for each other. Where too little passed,
+        the first one stays."""
         bins.zero_()
         room = power_of_two(2 * first / finest + 1024)
         found = self.survivors(batch, room)

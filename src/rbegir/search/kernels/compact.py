@@ -25,7 +25,7 @@ from rbegir.search.kernels.shard import Piece, with_sample
 
 BLOCK = 1024  # words of a mask, or positions, that a program takes
 # milliseconds on one H200 (dev/LOG.md): listing 10⁹ keywords, fetching 10⁹ candidates, starting the kernels
-LIST, FETCH, LAUNCHES = 0.3, 50.0, 0.2
+LIST, FETCH, LAUNCHES = 0.35, 47.0, 0.3
 FREE_SHARE = 4  # a gathered copy may take this part of the free memory
 
 

@@ -10,8 +10,12 @@ of the exact scan, a queue is touched once in some hundred thousand keywords, an
 left to sort. Enough of them above the floor prove that nothing else could have been among the best k; too
 few, and the floor is lowered. Results are the same, and equal to `search.paper` on every backend.
 
-Positions count over all partitions, so a thread may lie on several pieces, even on several devices: each
-piece keeps its best q of it, and the host drops what is beyond q when it merges.
+A floor also frees the rest of the shape. The steps of a thread are spread over several programs, as short
+ones read neighbouring memory (measured: 4.4 ms for whole threads, 4.2 for short ones), each with a queue of
+its own; and two places of a queue are registers, which is enough, as what falls off the end of a longer one
+is appended like an entry. A thread may also lie on several pieces, even on several devices, as positions
+count over all partitions. So more than q entries of a thread may arrive, never fewer than it has, and the
+merge on the host drops what is beyond q.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,assignment,misc"
@@ -34,9 +38,11 @@ from rbegir.search.kernels.popcount import allowed, hold, score
 from rbegir.search.kernels.shard import Piece
 from rbegir.search.kernels.threshold import EVERYTHING
 
-MAX_QUEUE = 16  # longer queues do not fit into registers
+MAX_QUEUE = 16  # places of a queue as printed: longer ones do not fit into registers
+HELD = 2  # places of a queue with a floor that are registers
 TIES = 1024  # equal keys around the k-th that one radix selection puts in order of position
-LANES, WARPS = 256, 2  # threads of a block that a program takes, where the block has so many
+SPAN, LANES = 1 << 13, (256, 128)  # keywords of a program with a floor; threads, for one place and for more
+PRINTED, ALL = (256, 2), (1 << 31) - 1  # threads and warps, and steps, of a program as printed
 
 
 class Geometry(NamedTuple):
@@ -49,7 +55,9 @@ class Geometry(NamedTuple):
 
 @triton.jit
 def enter(dots, norms, steps, dot, norm, step, hit, QUEUE: tl.constexpr, WIDE: tl.constexpr):
-    """Put what hits into sorted queues, after its equals: QUEUE tensors each, a norm of 0 for nothing."""
+    """Put what hits into sorted queues, after its equals: QUEUE tensors each, a norm of 0 for nothing.
+
+    The last three of what is returned fell off the end."""
     new_dots = ()
     new_norms = ()
     new_steps = ()
@@ -68,18 +76,29 @@ def enter(dots, norms, steps, dot, norm, step, hit, QUEUE: tl.constexpr, WIDE: t
         dot = tl.where(moving, dots[j], dot)
         norm = tl.where(moving, norms[j], norm)
         step = tl.where(moving, steps[j], step)
-    return new_dots, new_norms, new_steps
+    return new_dots, new_norms, new_steps, dot, norm, step
 
 
-@triton.jit(do_not_specialize=["count", "base", "block0", "q", "each", "room"])
+@triton.jit
+def append(counts, positions, dots, norms, row, room, q, at, dot, norm, hit):
+    """Entries to the end of the list of query q."""
+    slot = tl.atomic_add(counts + q + tl.zeros_like(dot), 1, mask=hit, sem="relaxed")
+    keep = hit & (slot < room)
+    tl.store(positions + row + slot, at, mask=keep)
+    tl.store(dots + row + slot, dot, mask=keep)
+    tl.store(norms + row + slot, norm, mask=keep)
+
+
+@triton.jit(do_not_specialize=["count", "base", "block0", "q", "each", "split", "splits", "room"])
 def select(
-    words, stride, count, base: tl.int64, block0: tl.int64, mask, q, query, limits, each,
-    counts, positions, dots, norms, room,
+    words, stride, count, base: tl.int64, block0: tl.int64, mask, q, query, limits,
+    each: tl.int64, split, splits, counts, positions, dots, norms, room,
     N: tl.constexpr, P: tl.constexpr, B: tl.constexpr, MIXED: tl.constexpr, MASKED: tl.constexpr,
-    THREADS: tl.constexpr, LANES: tl.constexpr, QUEUE: tl.constexpr,
+    THREADS: tl.constexpr, LANES: tl.constexpr, QUEUE: tl.constexpr, LONGER: tl.constexpr,
     WIDE: tl.constexpr, WHOLE: tl.constexpr, FLOOR: tl.constexpr,
 ):  # fmt: skip
-    """The best QUEUE keywords of each thread; a program takes LANES threads of a block.
+    """The best QUEUE keywords of each thread; a program takes LANES threads of a block and `split` steps of
+    them. LONGER: what falls off the end of a queue is appended, too.
 
     WHOLE: base is a multiple of THREADS and THREADS of LANES, so that all lanes read inside the padded
     streams. FLOOR: only what passes `limits` enters a queue, and entries are appended to positions, dots,
@@ -95,12 +114,14 @@ def select(
     floor = limit0.to(tl.float32) / limit1.to(tl.float32)
     floor -= tl.abs(floor) * 1e-5
     PARTS: tl.constexpr = (THREADS + LANES - 1) // LANES
-    block = tl.program_id(0) // PARTS
-    lane = (tl.program_id(0) % PARTS) * LANES + tl.arange(0, LANES)
+    part = tl.program_id(0) % PARTS
+    block = tl.program_id(0) // PARTS // splits
+    share = (tl.program_id(0) // PARTS % splits).to(tl.int64)
+    lane = part * LANES + tl.arange(0, LANES)
     # steps of this block that touch the piece: offsets start + i · THREADS + lane
     start = (block0 + block) * each * THREADS - base
-    first = tl.maximum(-start, 0) // THREADS
-    last = tl.minimum((count - start + THREADS - 1) // THREADS, each.to(tl.int64))
+    first = tl.maximum(tl.maximum(-start, 0) // THREADS, share * split)
+    last = tl.minimum((count - start + THREADS - 1) // THREADS, tl.minimum(share * split + split, each))
     begin = (start + first * THREADS).to(tl.int32)
     steps = (last - first).to(tl.int32)
     none = tl.zeros([LANES], tl.int32)
@@ -134,26 +155,29 @@ def select(
                 wide = dot.to(tl.int64)
                 square = wide * tl.abs(wide)
                 hit = hit & good & (square * limit1 >= limit0 * norm.to(tl.int64) + limit2)
-                best_dots, best_norms, best_steps = enter(
+                best_dots, best_norms, best_steps, dot, norm, at = enter(
                     best_dots, best_norms, best_steps, dot, norm, none + step, hit, QUEUE, WIDE
                 )
+                if LONGER:
+                    rest = hit & (norm > 0)
+                    if tl.max(rest.to(tl.int32), 0) > 0:
+                        position = base + (begin + at * THREADS + lane).to(tl.int64)
+                        append(counts, positions, dots, norms, row, room, q, position, dot, norm, rest)
         else:
             if MASKED == 1:
                 good = allowed(mask, offset, good)
-            best_dots, best_norms, best_steps = enter(
+            best_dots, best_norms, best_steps, dot, norm, at = enter(
                 best_dots, best_norms, best_steps, dot, norm, none + step, good, QUEUE, WIDE
             )
         step += 1
     if FLOOR:
         if tl.max(best_norms[0], 0) > 0:
             for j in tl.static_range(QUEUE):
+                position = base + (begin + best_steps[j] * THREADS + lane).to(tl.int64)
                 hit = best_norms[j] > 0
-                slot = tl.atomic_add(counts + q + none, 1, mask=hit, sem="relaxed")
-                keep = hit & (slot < room)
-                at = base + (begin + best_steps[j] * THREADS + lane).to(tl.int64)
-                tl.store(positions + row + slot, at, mask=keep)
-                tl.store(dots + row + slot, best_dots[j], mask=keep)
-                tl.store(norms + row + slot, best_norms[j], mask=keep)
+                append(
+                    counts, positions, dots, norms, row, room, q, position, best_dots[j], best_norms[j], hit
+                )
     else:
         thread = block.to(tl.int64) * THREADS + lane
         for j in tl.static_range(QUEUE):
@@ -173,24 +197,30 @@ def blocks_of(piece: Piece, geometry: Geometry) -> tuple[int, int]:
 
 def launch(
     card: Card, piece: Piece, batch: Batch, limits: torch.Tensor, found: Survivors, geometry: Geometry,
-    floor: bool, lanes: int | None = None, warps: int | None = None,
+    floor: bool,
 ) -> None:  # fmt: skip
     """Local selection of a piece for every query of a batch."""
     threads, per_thread, queue = geometry
     words, room = piece.shard.words, found.positions.shape[1]
-    lanes = min(lanes or LANES, power_of_two(threads))
-    warps = warps or max(1, min(lanes // 32, WARPS * (1 if queue <= 2 else 2 if queue <= 4 else 4)))
+    lanes = min(LANES[queue > 1] if floor else PRINTED[0], power_of_two(threads))
+    if floor:
+        warps, split, places = 1, SPAN // lanes, min(queue, HELD)
+    else:
+        more = 1 if queue <= 2 else 2 if queue <= 4 else 4
+        warps, split, places = max(1, min(lanes // 32, PRINTED[1] * more)), ALL, queue
     top = 2**card.planes - 1
     wide = (card.n * top * batch.largest) ** 2 * card.n * top**2 >= 2**31
     whole = threads % lanes == 0 and piece.base % threads == 0
     masked = 0 if piece.mask is None else 1 if piece.density > 0.25 else 2
     first, blocks = blocks_of(piece, geometry)
+    each = min(per_thread, -(-(piece.base + piece.shard.count) // threads))  # the rest has no keywords
+    splits = -(-each // split)
     for q in range(batch.queries):
-        select[(blocks * -(-threads // lanes),)](
+        select[(blocks * splits * -(-threads // lanes),)](
             words, words.shape[1], piece.shard.count, piece.base, first, piece.mask, q, batch.words, limits,
-            per_thread, found.counts, found.positions, found.dots, found.norms, room,
-            card.n, card.planes, batch.planes, batch.mixed, masked, threads, lanes, queue,
-            int(wide), int(whole), int(floor), num_warps=warps,
+            each, split, splits, found.counts, found.positions, found.dots, found.norms, room,
+            card.n, card.planes, batch.planes, batch.mixed, masked, threads, lanes, places,
+            int(queue > places), int(wide), int(whole), int(floor), num_warps=warps,
         )  # fmt: skip
 
 
@@ -254,13 +284,13 @@ class Queues:
 
 
 def as_printed(
-    card: Card, piece: Piece, batch: Batch, k: int, geometry: Geometry, **shape: int
+    card: Card, piece: Piece, batch: Batch, k: int, geometry: Geometry
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and positions [≤ k] of one query over one piece, with every queue written and sorted."""
     kept = blocks_of(piece, geometry)[1] * geometry.threads * geometry.queue
     found = card.survivors(batch, kept)
     limits = torch.tensor([[EVERYTHING, 1, 0]], dtype=torch.int64, device=card.device)
-    launch(card, piece, batch, limits, found, geometry, False, **shape)
+    launch(card, piece, batch, limits, found, geometry, False)
     found.counts.fill_(kept)
     keys = torch.empty(kept, dtype=torch.int64, device=card.device)
     order.order_keys[(-(-kept // 1024), 1)](

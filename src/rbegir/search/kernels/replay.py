@@ -3,8 +3,9 @@
 A search is a dozen kernels of which only the scan is long. Started one by one from Python they take some
 0.2 ms, whatever the card does meanwhile: nothing beside a scan of 10⁹ keywords, five times the work of a
 search of 10⁶. All sizes follow from the pieces, k and the shape of the batch, and nothing waits for the host
-(`proof.begin`), so the whole sequence is captured as a graph when the same kind of search comes for the
-second time; from then on the queries are copied into the graph's own buffer and the graph is started.
+(`proof.begin`, `local.begin`), so the whole sequence is captured as a graph when the same kind of search
+comes for the second time; from then on the queries are copied into the graph's own buffer and the graph is
+started.
 
 The first search of a kind compiles the kernels, which must not happen during a capture. A graph refers to
 keywords by address, so it is kept with weak references to its shards and used only while they are the very
@@ -16,13 +17,15 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
-from rbegir.search.kernels import proof
+from rbegir.search.kernels import local, proof
 from rbegir.search.kernels.card import Batch, Card
+from rbegir.search.kernels.local import Queues
 from rbegir.search.kernels.proof import Pending
 from rbegir.search.kernels.shard import Piece, Shard
 
@@ -32,19 +35,25 @@ PIECES = 16  # of a search; beyond, keeping them in mind costs more than it save
 Kind = tuple[object, ...]
 
 
-class _Captured(NamedTuple):
+Started = TypeVar("Started", Pending, Queues)
+
+
+class _Captured(NamedTuple, Generic[Started]):
     graph: torch.cuda.CUDAGraph
     batch: Batch
-    pending: Pending  # without pieces
+    started: Started  # without pieces
     shards: list[weakref.ref[Shard]]
 
 
 class Replays:
-    """The captured searches of one device; `begin` is `proof.begin`, faster from the third time on."""
+    """The captured searches of one device: `proof.begin` and `local.begin`, faster from the third time on.
+
+    The result of a search must be taken before the next one begins.
+    """
 
     def __init__(self, card: Card) -> None:
         self.card = card
-        self._seen: OrderedDict[Kind, _Captured | None] = OrderedDict()  # None: seen once
+        self._seen: OrderedDict[Kind, _Captured[Any] | None] = OrderedDict()  # None: seen once
         self._off = False  # a driver that cannot capture
 
     def clear(self) -> None:
@@ -52,42 +61,63 @@ class Replays:
         self._seen.clear()
 
     def begin(self, pieces: list[Piece], batch: Batch, k: int) -> Pending:
-        """Enqueue a search; the result must be taken before the next search begins."""
+        """Enqueue an exact search."""
+        return self._start((k,), pieces, batch, lambda own: proof.begin(self.card, pieces, own, k))
+
+    def begin_queues(
+        self, pieces: list[Piece], batch: Batch, want: int, aim: int, geometry: local.Geometry
+    ) -> Queues:
+        """Enqueue the published selection."""
+        return self._start(
+            (want, aim, geometry), pieces, batch,
+            lambda own: local.begin(self.card, pieces, own, want, aim, geometry),
+        )  # fmt: skip
+
+    def _start(
+        self, wanted: Kind, pieces: list[Piece], batch: Batch, begin: Callable[[Batch], Started]
+    ) -> Started:
         if (
             self._off
             or batch.device.type != "cuda"
             or len(pieces) > PIECES
             or any(piece.mask is not None for piece in pieces)
         ):
-            return proof.begin(self.card, pieces, batch, k)
+            return begin(batch)
         kind: Kind = (
-            k, batch.queries, batch.planes, batch.mixed, batch.wide, self.card.method(batch),
+            *wanted, batch.queries, batch.planes, batch.mixed, batch.wide, self.card.method(batch),
             *((id(piece.shard), piece.base) for piece in pieces),
         )  # fmt: skip
-        found = self._seen.get(kind)
-        if found and all(there() is piece.shard for there, piece in zip(found.shards, pieces, strict=True)):
-            self._seen.move_to_end(kind)
-            found.batch.flat.copy_(batch.flat)
-            found.graph.replay()
-            return replace(found.pending, batch=batch, pieces=pieces)
-        if kind in self._seen and found is None:
+        if kind not in self._seen:
+            return self._first(kind, batch, begin)
+        found = self._seen[kind]
+        if found is None:
             try:
-                found = self._seen[kind] = self._capture(pieces, batch, k)
+                found = self._seen[kind] = self._capture(pieces, batch, begin)
             except RuntimeError:  # then without graphs; a card that is lost fails below, too
                 self._off = True
                 self._seen.clear()
-                return proof.begin(self.card, pieces, batch, k)
-            found.graph.replay()
-            return replace(found.pending, batch=batch, pieces=pieces)
-        pending = proof.begin(self.card, pieces, batch, k)
+                return begin(batch)
+        elif any(there() is not piece.shard for there, piece in zip(found.shards, pieces, strict=True)):
+            return self._first(kind, batch, begin)
+        self._seen.move_to_end(kind)
+        found.batch.flat.copy_(batch.flat)
+        found.graph.replay()
+        started: Started = replace(found.started, batch=batch, pieces=pieces)
+        return started
+
+    def _first(self, kind: Kind, batch: Batch, begin: Callable[[Batch], Started]) -> Started:
+        """A search that compiles what it needs, remembered if it is small."""
+        started = begin(batch)
         self._seen.pop(kind, None)
-        if pending.found.positions.numel() <= LIMIT:
+        if started.found.positions.numel() <= LIMIT:
             self._seen[kind] = None
             while len(self._seen) > KEPT:
                 self._seen.popitem(last=False)
-        return pending
+        return started
 
-    def _capture(self, pieces: list[Piece], batch: Batch, k: int) -> _Captured:
+    def _capture(
+        self, pieces: list[Piece], batch: Batch, begin: Callable[[Batch], Started]
+    ) -> _Captured[Started]:
         own = batch.twin()
         graph = torch.cuda.CUDAGraph()
         current = torch.cuda.current_stream(batch.device)
@@ -96,8 +126,8 @@ class Replays:
         with torch.cuda.stream(side):
             graph.capture_begin(capture_error_mode="thread_local")  # other devices' threads go on
             try:
-                pending = proof.begin(self.card, pieces, own, k)
+                started = begin(own)
             finally:
                 graph.capture_end()
         current.wait_stream(side)
-        return _Captured(graph, own, replace(pending, pieces=[]), [weakref.ref(p.shard) for p in pieces])
+        return _Captured(graph, own, replace(started, pieces=[]), [weakref.ref(p.shard) for p in pieces])
