@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from triton.runtime.errors import OutOfResources, PTXASError
 
 from rbegir.errors import DeviceError, InputError
 from rbegir.index import masks
 from rbegir.search import gpu
 from rbegir.search.backend import Candidates
 from rbegir.search.gpu import GpuBackend, find_devices, merge
-from rbegir.search.kernels import card, proof
+from rbegir.search.kernels import card, nvrtc, proof, tensorcore
 from rbegir.search.kernels.local import Geometry, as_printed
 from rbegir.search.kernels.nvrtc import CompileError
 from rbegir.search.kernels.runtime import INTERPRETED
@@ -243,6 +244,30 @@ def test_a_lost_device_is_a_clear_error_and_not_the_end(monkeypatch: pytest.Monk
         patch.setattr(card.Card, "scan", lambda *a: (_ for _ in ()).throw(torch.OutOfMemoryError("x")))
         with pytest.raises(DeviceError, match="ran out of memory during a search"):
             backend.search(case.parts, case.values, 5)
+
+
+@pytest.mark.parametrize(
+    "error", [PTXASError("ptxas fatal: sm_35"), OutOfResources(300, 200, "shared memory")]
+)
+def test_a_card_that_triton_cannot_compile_for(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = make_case(np.random.default_rng(16), 64, 2)
+    backend = GpuBackend(64, 2, DEVICE)
+    with monkeypatch.context() as patch:
+        patch.setattr(card.Card, "scan", lambda *a: (_ for _ in ()).throw(error))
+        with pytest.raises(
+            DeviceError, match=r"cannot run the search kernels: .*(sm_35|shared memory)"
+        ) as raised:
+            backend.search(case.parts, case.values, 5)
+    assert raised.value.hint.startswith("use device='cpu'")
+
+
+def test_without_nvrtc_there_are_no_tensor_core_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise CompileError("libnvrtc.so.13 was not found")
+
+    monkeypatch.setattr(nvrtc, "_nvrtc", missing)
+    assert not nvrtc.available()
+    assert tensorcore.kinds_of(torch.device("cuda")) == ()
 
 
 def test_a_kernel_that_does_not_compile_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -286,6 +286,9 @@ def command(
     keywords: Sequence[int], batches: Sequence[int], ks: Sequence[int], device: str, peers: bool, rounds: int
 ) -> str:
     """The command line that measures the same again."""
-    lists = (",".join(f"{number:g}" for number in numbers) for numbers in (keywords, batches, ks))
+    lists = (
+        ",".join(f"{number:g}".replace("e+0", "e") for number in numbers)
+        for numbers in (keywords, batches, ks)
+    )
     options = "--keywords {} --batches {} -k {}".format(*lists)
     return f"rbegir bench scan --device {device} {options}{' --peers' * peers} --rounds {rounds} --json"

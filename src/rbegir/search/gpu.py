@@ -32,6 +32,7 @@ from rbegir.search.progressive import Progressive, check_planes, default_candida
 
 try:
     import torch
+    from triton.errors import TritonError
 
     from rbegir.search.kernels import local
     from rbegir.search.kernels.card import SURVIVOR_BYTES, Batch, Card, power_of_two
@@ -116,13 +117,22 @@ class _Worker:
                 f"{self.device} ran out of memory during a search",
                 hint="search with a smaller k or fewer queries at once, or free memory on the device",
             ) from error
+        except TritonError as error:  # an older card, or a driver that does not know this Triton
+            self.forget()
+            raise DeviceError(
+                f"{self.device} cannot run the search kernels: {_first_line(error)}",
+                hint="use device='cpu', or another version of triton and of the driver",
+            ) from error
         except (RuntimeError, OSError) as error:
             self.forget()
-            first = (str(error).splitlines() or [type(error).__name__])[0]
             raise DeviceError(
-                f"{self.device} failed during a search: {first}",
+                f"{self.device} failed during a search: {_first_line(error)}",
                 hint="open the index again, in a new process if that fails too, or use device='cpu'",
             ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 class GpuBackend:
