@@ -1,4 +1,4 @@
-"""Captured searches: the same results as fresh ones, whatever came before."""
+"""Captured searches: the same results as fresh ones, whatever came before. Only a real card captures."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import torch
 
 from rbegir.search.gpu import GpuBackend
 from rbegir.search.kernels.replay import KEPT, Replays
-from rbegir.search.kernels.runtime import INTERPRETED
 from tests.gpu.cases import assert_equal_to_reference, make_case
 
-DEVICE = "cpu" if INTERPRETED else "cuda:0"
+pytestmark = pytest.mark.gpu
+
+DEVICE = "cuda:0"
 
 
 def test_a_search_again_and_again_with_other_queries() -> None:
@@ -27,7 +28,6 @@ def test_a_search_again_and_again_with_other_queries() -> None:
         assert_equal_to_reference(backend, case._replace(values=values))
 
 
-@pytest.mark.gpu
 def test_small_searches_are_captured_and_masked_ones_are_not() -> None:
     rng = np.random.default_rng(2)
     backend = GpuBackend(64, 2, DEVICE)
@@ -41,7 +41,6 @@ def test_small_searches_are_captured_and_masked_ones_are_not() -> None:
     assert len(seen) == 1
 
 
-@pytest.mark.gpu
 def test_graphs_do_not_keep_keywords_alive() -> None:
     rng = np.random.default_rng(3)
     backend = GpuBackend(64, 2, DEVICE)
@@ -57,7 +56,6 @@ def test_graphs_do_not_keep_keywords_alive() -> None:
         assert_equal_to_reference(backend, case)
 
 
-@pytest.mark.gpu
 def test_a_driver_that_cannot_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object) -> None:
         raise RuntimeError("operation not permitted")
@@ -70,7 +68,6 @@ def test_a_driver_that_cannot_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not backend._workers[0].replays._seen
 
 
-@pytest.mark.gpu
 def test_the_number_of_graphs_is_bounded() -> None:
     backend = GpuBackend(64, 2, DEVICE)
     case = make_case(np.random.default_rng(5), 64, 2, counts=(5000,))

@@ -44,7 +44,11 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     *((f"top {k}", {"k": k}) for k in (10, 100, 10_000, 100_000)),
     *((f"top {k}", {"k": k, "batch": 256}) for k in (10, 10_000)),
     *((f"batch of {batch}", {"batch": batch}) for batch in (2, 3, 4, 16, 32, 128, 512)),
-    *(("a filter that keeps 1 %", {"batch": batch, "density": 0.01}) for batch in (1, 64)),
+    *(
+        (f"a filter that keeps {share} %", {"batch": batch, "density": share / 100})
+        for share in (1, 10, 50)
+        for batch in (1, 64)
+    ),
 ]
 READ = r"""
 struct Reading { const uint4* from; long long count; unsigned* out; };

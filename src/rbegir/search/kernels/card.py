@@ -208,7 +208,7 @@ class Card:
         self, piece: Piece, batch: Batch, limits: torch.Tensor, found: Survivors, begin: int, end: int
     ) -> None:
         words, room = piece.shard.words, found.positions.shape[1]
-        masked = 0 if piece.mask is None else 1 if piece.density > 0.25 else 2
+        masked = int(piece.mask is not None)
         steps = LONG_STEPS if end - begin >= LONG else STEPS
         grid = (-(-(end - begin // BLOCK * BLOCK) // (BLOCK * steps)),)
         for q in range(batch.queries):

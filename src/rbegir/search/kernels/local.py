@@ -139,22 +139,18 @@ def select(
             offset = tl.multiple_of(tl.max_contiguous(offset, LANES), LANES)
         good = (offset >= 0) & (offset < count) & (lane < THREADS)
         inside = None
-        if MASKED == 2:
-            good = allowed(mask, offset, good)
-        if (WHOLE == 0) | (MASKED == 2):
+        if WHOLE == 0:
             inside = good
         dot, norm = score(words, stride, query, held, offset, inside, N, P, B, MIXED)
         if FLOOR:
             f = dot.to(tl.float32)
             hit = f * tl.abs(f) >= floor * norm.to(tl.float32)
-            if MASKED == 1:
-                hit = hit & allowed(mask, offset, good)
-            if inside is not None:
-                hit = hit & good
             if tl.max(hit.to(tl.int32), 0) > 0:
                 wide = dot.to(tl.int64)
                 square = wide * tl.abs(wide)
                 hit = hit & good & (square * limit1 >= limit0 * norm.to(tl.int64) + limit2)
+                if MASKED:
+                    hit = hit & allowed(mask, offset, hit)
                 best_dots, best_norms, best_steps, dot, norm, at = enter(
                     best_dots, best_norms, best_steps, dot, norm, none + step, hit, QUEUE, WIDE
                 )
@@ -164,7 +160,7 @@ def select(
                         position = base + (begin + at * THREADS + lane).to(tl.int64)
                         append(counts, positions, dots, norms, row, room, q, position, dot, norm, rest)
         else:
-            if MASKED == 1:
+            if MASKED:
                 good = allowed(mask, offset, good)
             best_dots, best_norms, best_steps, dot, norm, at = enter(
                 best_dots, best_norms, best_steps, dot, norm, none + step, good, QUEUE, WIDE
@@ -211,7 +207,7 @@ def launch(
     top = 2**card.planes - 1
     wide = (card.n * top * batch.largest) ** 2 * card.n * top**2 >= 2**31
     whole = threads % lanes == 0 and piece.base % threads == 0
-    masked = 0 if piece.mask is None else 1 if piece.density > 0.25 else 2
+    masked = int(piece.mask is not None)
     first, blocks = blocks_of(piece, geometry)
     each = min(per_thread, -(-(piece.base + piece.shard.count) // threads))  # the rest has no keywords
     splits = -(-each // split)

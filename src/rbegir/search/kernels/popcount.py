@@ -197,8 +197,7 @@ def scan(
     words [streams, stride], query [Q, planes, n/32], limits [Q, 3] int64, counts [Q]; positions, dots,
     norms [Q, room].
 
-    MASKED 0: no mask; 1: read everything, test the bit; 2: read only where a bit is set, which is less when
-    few are.
+    MASKED: only what has its bit set in `mask`; looked at where something passes, which is seldom.
     """
     stride = stride.to(tl.int64)
     limit0 = tl.load(limits + 3 * q)
@@ -213,20 +212,15 @@ def scan(
     last = tl.minimum(first + BLOCK * STEPS, end)
     while first < last:  # whole blocks: streams are padded
         offset = first + tl.arange(0, BLOCK)
-        inside = None
-        if MASKED == 2:
-            inside = allowed(mask, offset, (offset >= begin) & (offset < end))
-        dot, norm = score(words, stride, query, held, offset, inside, N, P, B, MIXED)
+        dot, norm = score(words, stride, query, held, offset, None, N, P, B, MIXED)
         f = dot.to(tl.float32)
         hit = f * tl.abs(f) >= floor * norm.to(tl.float32)
-        if MASKED == 1:
-            hit = hit & allowed(mask, offset, offset < end)
-        if MASKED == 2:
-            hit = hit & inside
         if tl.max(hit.to(tl.int32), 0) > 0:
             wide = dot.to(tl.int64)
             square = wide * tl.abs(wide)
             hit = hit & (offset >= begin) & (offset < end)
+            if MASKED:
+                hit = hit & allowed(mask, offset, hit)
             hit = hit & (square * limit1 >= limit0 * norm.to(tl.int64) + limit2)
             slot = tl.atomic_add(counts + q + tl.zeros_like(offset), 1, mask=hit, sem="relaxed")
             keep = hit & (slot < room)
