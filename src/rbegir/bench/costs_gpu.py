@@ -20,7 +20,7 @@ import torch
 
 from rbegir.bench.device import describe_card, timed
 from rbegir.errors import DeviceError
-from rbegir.search.gpu import find_devices
+from rbegir.search.devices import find_devices
 from rbegir.search.kernels import dispatch, tensorcore, words
 from rbegir.search.kernels.card import Batch, Card
 from rbegir.search.kernels.dispatch import Method
