@@ -33,7 +33,7 @@ async function ask(method, path, { body, signal, accept = "application/json" } =
   let text;
   try {
     response = await fetch(path, {
-      method, headers, signal, cache: "no-store", body: body === undefined ? undefined : JSON.stringify(body),
+      method, headers, signal, cache: "no-store", body: body === undefined ? undefined : JSON.stringify(body, rawIds),
     });
     text = await response.text();
   } catch (error) {
@@ -43,10 +43,19 @@ async function ask(method, path, { body, signal, accept = "application/json" } =
   if (!response.ok) throw problem(response, text);
   if (accept !== "application/json") return text;
   try {
-    return text ? JSON.parse(text) : {};
+    return text ? JSON.parse(text, exactIds) : {};
   } catch {
     throw new Problem({ status: response.status, title: "The answer is not JSON", hint: "is this address a rbegir service?" });
   }
+}
+
+// Ids are 64-bit. A number that JavaScript would round becomes a BigInt on the way in and its digits on the way out.
+function exactIds(key, value, context) {
+  return key === "id" && typeof value === "number" && !Number.isSafeInteger(value) && context?.source ? BigInt(context.source) : value;
+}
+
+function rawIds(key, value) {
+  return typeof value === "bigint" ? JSON.rawJSON(value.toString()) : value;
 }
 
 function problem(response, text) {

@@ -33,7 +33,7 @@ export function agreement(a, b) {
 }
 
 /** The planes of one code, one row a plane; `query` (a list of planes) decides the colours, or null for ink. */
-export function planesPicture(planes, query, { cell = 4, height = 7, gap = 4, label }) {
+export function planesPicture(planes, query, { cell = 4, height = 7, gap = 5, label }) {
   const n = planes[0].length;
   const perRow = Math.min(n, 128);
   const rows = Math.ceil(n / perRow);
@@ -58,7 +58,7 @@ export function planesPicture(planes, query, { cell = 4, height = 7, gap = 4, la
 const depth = (rank, last) => Math.log(rank) / Math.log(Math.max(last, 2));
 
 /** One hit: its rank with 1, 2, … planes, from left to right, first place on top. */
-export function slope(ranks, last, { width = 58, height = 30 }) {
+export function slope(ranks, last, { width = 58, height = 26 }) {
   const pad = 4;
   const at = (rank, i) => [
     pad + (ranks.length > 1 ? (i * (width - 2 * pad)) / (ranks.length - 1) : (width - 2 * pad) / 2),

@@ -1,4 +1,4 @@
-// The list of hits. A hit is an <li> that takes the focus; Enter opens it and shows what it is made of.
+// The list of hits. The text of a hit is a button: it takes the focus, and opens what the hit is made of.
 
 import { agreement, bitsOf, make, planesPicture, slope } from "./draw.js";
 
@@ -35,18 +35,19 @@ function planesOf(hit, query) {
   return { bits, counts, label: `Planes of this keyword, ${words.join(", ")}` };
 }
 
-/** One hit. `actions` are callbacks: like(text), remove(hit), toggle(at). */
+/** One hit. `actions` are callbacks: like(text), remove(hit). */
 export function hitItem(hit, at, { query, last, open, actions }) {
   const planes = planesOf(hit, query);
   const text = hit.text ?? "(no text)";
   const moved = hit.ranks ? `, rank with one plane and with all: ${journey(hit.ranks)}` : "";
-  const item = make("li", {
-    class: "hit", tabindex: at === 0 ? 0 : -1, "data-at": at, "data-id": hit.id, "aria-expanded": String(open),
+  const item = make("li", { class: open ? "hit open" : "hit", "data-at": at, "data-id": hit.id });
+  const button = make("button", {
+    type: "button", class: "text", tabindex: at === 0 ? 0 : -1, "aria-expanded": String(open),
     "aria-label": `${at + 1}. ${text}, score ${hit.score.toFixed(3)}${moved}`,
-  });
+  }, text);
   item.append(
     make("span", { class: "place", "aria-hidden": true }, String(at + 1)),
-    make("div", { class: "what" }, make("p", { class: "text" }, text), attributeChips(hit.attributes)),
+    make("div", { class: "what" }, button, attributeChips(hit.attributes)),
     planes ? make("div", { class: "planes" }, planesPicture(planes.bits, query, { label: planes.label })) : null,
     hit.ranks && hit.ranks.length > 1
       ? make("div", { class: "rank" }, slope(hit.ranks, last, {}), make("span", { class: "small" }, journey(hit.ranks))) : null,
@@ -67,14 +68,15 @@ function detail(hit, planes, query, actions) {
   const remove = make("button", { type: "button", class: "quiet", "data-do": "delete" }, "Delete");
   like.addEventListener("click", () => actions.like(hit.text));
   remove.addEventListener("click", () => actions.remove(hit));
-  const rows = planes ? planes.bits.map((bits, t) => make("div", { class: "layer" },
-    make("span", { class: "small" }, t === 0 ? "base vector" : `residual ${t}`),
-    planesPicture([bits], query[t] ? [query[t]] : null, { height: 9, label: `Plane ${t}` }),
-    make("span", { class: "small num" }, planes.counts[t] === null ? "" : `${planes.counts[t]} / ${bits.length}`))) : [];
+  const layers = planes ? planes.bits.map((bits, t) => make("div", { class: "layer" },
+    make("p", { class: "small" }, make("span", {}, t === 0 ? "base vector" : `residual ${t}`),
+      planes.counts[t] === null ? null : make("span", {}, `${planes.counts[t]} of ${bits.length} bits agree`)),
+    query[t] ? planesPicture([query[t]], null, { height: 5, label: `The query, plane ${t}` }) : null,
+    planesPicture([bits], query[t] ? [query[t]] : null, { height: 9, label: `This keyword, plane ${t}` }),
+    hit.ranks ? make("p", { class: "small" }, make("span", {}, `rank with ${t + 1} plane${t ? "s" : ""}`),
+      make("span", {}, hit.ranks[t] === null ? "beyond" : hit.ranks[t].toLocaleString("en"))) : null)) : [];
   return make("div", { class: "detail" },
-    ...rows,
-    hit.ranks && hit.ranks.length > 1 ? make("p", { class: "small" },
-      hit.ranks.map((rank, i) => `${i + 1} plane${i ? "s" : ""}: ${rank === null ? "beyond" : `#${rank.toLocaleString("en")}`}`).join("   ·   ")) : null,
+    make("div", { class: "layers" }, ...layers),
     make("dl", { class: "facts" }, make("dt", {}, "id"), make("dd", { class: "mono" }, String(hit.id)),
       make("dt", {}, "score"), make("dd", { class: "mono" }, hit.score.toFixed(6)),
       ...Object.entries(hit.attributes ?? {}).flatMap(([name, value]) => [

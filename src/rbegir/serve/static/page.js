@@ -172,6 +172,13 @@ function askToken(problem, then) {
   if (!sheet.open) sheet.showModal();
 }
 
+/** A background reading failed: worth a word only if the service is gone. */
+function idle(problem) {
+  if (!problem.gone || tries) return;
+  notice(problem);
+  comeBack(problem);
+}
+
 // ---- showing ----
 
 function show(state) {
@@ -179,9 +186,9 @@ function show(state) {
   const query = answer?.query_planes?.map(bitsOf) ?? null;
   const last = Math.max(2, ...hits.flatMap((hit) => hit.ranks ?? []).filter((rank) => rank !== null));
   if (!hits.some((hit) => hit.id === open)) open = null;
-  const had = document.activeElement?.closest?.(".hit")?.dataset.id;
+  const had = document.activeElement?.matches(".text") ? document.activeElement.closest(".hit").dataset.id : undefined;
   list.replaceChildren(...hits.map((hit, at) => hitItem(hit, at, { query, last, open: hit.id === open, actions })));
-  if (had !== undefined) list.querySelector(`[data-id="${CSS.escape(had)}"]`)?.focus();
+  if (had !== undefined) list.querySelector(`[data-id="${CSS.escape(had)}"] .text`)?.focus();
   byId("query-planes").hidden = !(query && hits.length);
   if (query && hits.length) byId("query-planes").replaceChildren(...askedPicture(answer.query_planes));
   byId("summary").textContent = hits.length ? summary(hits) : "";
@@ -190,6 +197,7 @@ function show(state) {
   byId("refine").hidden = !moving.length;
   if (moving.length) byId("slopes").replaceChildren(slopes(moving, {}));
   nothing(state, hits);
+  if (!where.value.trim()) examples();
 }
 
 function summary(hits) {
@@ -282,7 +290,7 @@ function toggle(item) {
   const hit = answer.hits[Number(item.dataset.at)];
   open = open === hit.id ? null : hit.id;
   show();
-  list.querySelector(`[data-at="${item.dataset.at}"]`)?.focus();
+  list.querySelector(`[data-at="${item.dataset.at}"] .text`)?.focus();
 }
 
 function near(at) {
@@ -309,25 +317,28 @@ function furnish() {
       make("input", { type: "radio", name: "planes", value: count }), make("span", {}, `${count}, then all`)));
   }
   planes.hidden = info.keyword_planes < 2;
-  byId("examples").replaceChildren(...filters(info.attributes ?? {}).map((text) => {
-    const button = make("button", { type: "button" }, text);
-    button.addEventListener("click", () => { where.value = text; run(); });
-    return button;
-  }));
   where.disabled = !Object.keys(info.attributes ?? {}).length;
   where.placeholder = where.disabled ? "this index has no attributes" : "none";
 }
 
-/** Filters to try, one for each of the first columns, of the kind that its type allows. */
-function filters(columns) {
-  const of = (name, type) => {
-    if (type === "bool") return name;
-    if (/^(u?int|float|double)/.test(type)) return `${name} < 100`;
-    return type === "string" ? `${name} = 'en'` : `${name} is not null`;
-  };
-  const plain = Object.entries(columns).filter(([name]) => /^[A-Za-z_]\w*$/.test(name)).slice(0, 3);
-  const made = plain.map(([name, type]) => of(name, type));
-  return made.length > 1 ? [...made, `${made[0]} and ${made[1]}`] : made;
+/** Filters to try, for the first columns, with a value that one of the hits has: each passes something. */
+function examples() {
+  const hits = answer?.hits ?? [];
+  const made = Object.entries(info?.attributes ?? {}).slice(0, 3).map(([name, type]) => {
+    const column = /^[A-Za-z_]\w*$/.test(name) ? name : `"${name.replaceAll('"', '""')}"`;
+    const values = hits.map((hit) => hit.attributes?.[name]).filter((value) => value !== null && value !== undefined);
+    if (!values.length) return `${column} is not null`;
+    const middle = [...values].sort((a, b) => (a < b ? -1 : 1))[values.length >> 1];
+    if (type === "bool") return column;
+    if (typeof middle === "number") return `${column} <= ${middle}`;
+    return `${column} = '${String(middle).replaceAll("'", "''")}'`;
+  });
+  if (made.length > 1) made.push(`${made[0]} and ${made[1]}`);
+  byId("examples").replaceChildren(...made.map((text) => {
+    const button = make("button", { type: "button" }, text);
+    button.addEventListener("click", () => { where.value = text; run(); });
+    return button;
+  }));
 }
 
 async function refreshIndex() {
@@ -374,18 +385,16 @@ function keys(event) {
     event.preventDefault();
     const at = item ? Number(item.dataset.at) + (event.key === "ArrowDown" ? 1 : -1) : event.key === "ArrowDown" ? 0 : -1;
     if (at < 0) q.focus();
-    else list.querySelector(`[data-at="${at}"]`)?.focus();
-  } else if (item && event.target === item && (event.key === "Enter" || event.key === " ")) {
-    event.preventDefault();
-    toggle(item);
-  } else if (item && event.target === item && event.key === "Delete") {
+    else list.querySelector(`[data-at="${at}"] .text`)?.focus();
+  } else if (event.key === "Delete" && event.target.matches(".hit .text")) {
     actions.remove(answer.hits[Number(item.dataset.at)]);
   }
 }
 
-function every(period, work) {
+/** Again and again, while someone can see it. */
+function every(period, work, failed) {
   const step = async () => {
-    if (!document.hidden) await work().catch(() => {}); // the search itself says when the service is gone
+    if (!document.hidden && !tries) await work().catch(failed);
     setTimeout(step, period);
   };
   step();
@@ -416,5 +425,5 @@ await start();
 recall();
 q.focus({ preventScroll: true });
 await run();
-every(METRICS_EVERY, async () => showMetrics(await api.metrics(), performance.now()));
-every(INDEX_EVERY, refreshIndex);
+every(METRICS_EVERY, async () => showMetrics(await api.metrics(), performance.now()), idle);
+every(INDEX_EVERY, refreshIndex, idle);

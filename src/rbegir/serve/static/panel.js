@@ -5,6 +5,12 @@
 
 import { make, spark } from "./draw.js";
 
+// The names of the service's metrics that the panel reads.
+const STAGES = "rbegir_search_stage_seconds";
+const BATCHES = "rbegir_batch_queries"; // a histogram: its count is scans, its sum queries
+const WAITING = "rbegir_queue_depth";
+const REQUESTS = "rbegir_requests_total";
+
 const KEPT = 60;
 const seen = []; // milliseconds of the last searches, as this page saw them
 
@@ -92,24 +98,18 @@ export function showMetrics(text, now) {
       make("dd", {}, make("svg", { viewBox: "0 0 120 6", width: 120, height: 6, "aria-hidden": true },
         make("rect", { class: "full", width: Math.max(1, (value / most) * 120), height: 6, rx: 1 })), make("span", { class: "num" }, `${ms(value)} ms`))])),
   ] : []));
-  const searches = delta(QUERIES);
-  const batches = delta(BATCHES + "_count");
+  const searched = delta(BATCHES + "_sum");
+  const scans = delta(BATCHES + "_count");
+  const failed = metrics.filter((m) => m.name === REQUESTS && m.labels.status >= "500").reduce((total, m) => total + m.value, 0);
   facts(document.getElementById("service"), [
-    ["searches", sum(metrics, QUERIES).toLocaleString("en")],
-    ["a second", seconds ? (searches / seconds).toFixed(1) : "–"],
-    ["queries a scan", batches ? (delta(BATCHES + "_sum") / batches).toFixed(1) : null],
+    ["queries answered", sum(metrics, BATCHES + "_sum").toLocaleString("en")],
+    ["queries a second", seconds ? (searched / seconds).toFixed(1) : "–"],
+    ["queries a scan", scans ? (searched / scans).toFixed(1) : null],
     ["waiting", sum(metrics, WAITING)],
-    ["errors", sum(metrics, ERRORS).toLocaleString("en")],
+    ["failures", failed.toLocaleString("en")],
   ]);
   earlier = reading;
 }
-
-// The names of the service's metrics that the panel reads.
-const STAGES = "rbegir_stage_seconds";
-const QUERIES = "rbegir_queries_total";
-const BATCHES = "rbegir_batch_queries";
-const WAITING = "rbegir_queue_depth";
-const ERRORS = "rbegir_errors_total";
 
 /** What GET /v1/index says. */
 export function showIndex(info) {
