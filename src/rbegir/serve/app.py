@@ -50,10 +50,10 @@ def create_app(engine: Engine, settings: Settings | None = None, *, log: Log | N
         openapi_url=None,
     )
     app.state.service = service
-    routes.install(app, service)
+    direct = routes.install(app, service)
     openapi.install(app, settings)
     app.mount("/", StaticFiles(directory=STATIC, html=True, check_dir=False), name="page")
-    app.add_middleware(Edge, service=service)
+    app.add_middleware(Edge, service=service, direct=direct)
     if settings.cors_origins:  # around the edge, so that problems can be read across origins too
         app.add_middleware(
             CORSMiddleware,

@@ -43,10 +43,13 @@ class Guard:
         self._open = settings.read_token is None and settings.write_token is None
         self._hosts = settings.allowed_hosts
 
-    def check_host(self, host: str) -> None:
+    def check_host(self, header: bytes | None) -> None:
         """Refuse a Host header that is none of ours."""
-        name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
-        if self._hosts and name.lower() not in self._hosts:
+        if not self._hosts:
+            return
+        host = (header or b"").decode("latin-1").lower()
+        name = host if host.endswith("]") else host.rsplit(":", 1)[0]
+        if name not in self._hosts:
             raise Problem(
                 "bad-host",
                 "the service answers to local names only while it has no tokens",

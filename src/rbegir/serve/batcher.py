@@ -70,7 +70,7 @@ class Piece:
 
 
 @dataclass(eq=False)
-class _Job:
+class Job:
     search: Search
     group: Hashable
     future: asyncio.Future[list[Piece]]
@@ -83,7 +83,7 @@ class _Job:
 class _Share:
     """The part of a request that is in a batch."""
 
-    job: _Job
+    job: Job
     start: int
     count: int
 
@@ -106,7 +106,7 @@ class Batcher:
         self._metrics = metrics
         self._max_batch = max_batch
         self._max_waiting = max_waiting
-        self._groups: dict[Hashable, dict[_Job, None]] = {}  # in turn; jobs by arrival
+        self._groups: dict[Hashable, dict[Job, None]] = {}  # in turn; jobs by arrival
         self._waiting = 0  # queries
         self._arrival = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "rbegir-scan")
@@ -132,20 +132,17 @@ class Batcher:
                 job.future.cancel()
         await asyncio.to_thread(self._thread.shutdown)
 
-    async def submit(self, search: Search) -> list[Piece]:
-        """The hits of a request, in pieces. Cancelling the caller takes it out of the queue."""
+    def submit(self, search: Search) -> Job:
+        """Queue a request; its `future` will hold the hits, in pieces. Always `forget` it in the end."""
         if self._waiting and self._waiting + search.count > self._max_waiting:
             raise overloaded(f"{self._waiting} queries are waiting", self._waiting * self._query_seconds)
-        job = _Job(
+        job = Job(
             search, self._group(search), asyncio.get_running_loop().create_future(), time.perf_counter()
         )
         self._groups.setdefault(job.group, {})[job] = None
         self._waiting += search.count
         self._arrival.set()
-        try:
-            return await job.future
-        finally:
-            self._forget(job)
+        return job
 
     def _group(self, search: Search) -> Hashable:
         if search.planes is not None:
@@ -153,8 +150,8 @@ class Batcher:
         size = search.k if search.mode == "paper" else (search.k - 1).bit_length() + 1 >> 1
         return search.mode, search.where, size
 
-    def _forget(self, job: _Job) -> None:
-        """Take what is left of a job out of the queue."""
+    def forget(self, job: Job) -> None:
+        """Take what is left of a request out of the queue."""
         jobs = self._groups.get(job.group)
         if jobs is not None and job in jobs:
             del jobs[job]
@@ -203,7 +200,7 @@ class Batcher:
             self._groups[group] = jobs  # at the end: the other groups come first
         return batch
 
-    def _deliver(self, job: _Job, answer: Piece | BaseException) -> None:
+    def _deliver(self, job: Job, answer: Piece | BaseException) -> None:
         if job.future.done():
             return
         if isinstance(answer, BaseException):

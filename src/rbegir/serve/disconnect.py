@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
 Result = TypeVar("Result")
 
 
-async def unless_client_leaves(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+async def unless_client_leaves(request: Request, work: asyncio.Future[Result]) -> Result:
     """The result of `work`; it is cancelled, with ClientDisconnect, when the connection goes first."""
-    task = asyncio.ensure_future(work)
     watch = asyncio.ensure_future(_gone(request))
-    watch.add_done_callback(lambda _: task.cancel())
+    watch.add_done_callback(lambda _: work.cancel())
     try:
-        return await task
+        return await work
     except asyncio.CancelledError:
         if watch.done() and not watch.cancelled():
             raise ClientDisconnect from None
-        task.cancel()
         raise
     finally:
         watch.cancel()

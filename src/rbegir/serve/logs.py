@@ -30,10 +30,11 @@ class Log:
         self._stream.write(line + "\n")
         self._stream.flush()
 
-    def error(self, event: str, error: BaseException) -> None:
+    def error(self, event: str, error: BaseException, **fields: Any) -> None:
         """A failure: one sentence if it is one of ours, the trace if it is a bug."""
         if isinstance(error, RbegirError):
-            self.event(event, error=type(error).__name__, detail=error.message, hint=error.hint)
+            told = {"error": type(error).__name__, "detail": error.message, "hint": error.hint}
         else:
             trace = "".join(traceback.format_exception(error))
-            self.event(event, error=type(error).__name__, detail=str(error), trace=trace)
+            told = {"error": type(error).__name__, "detail": str(error), "trace": trace}
+        self.event(event, **fields, **told)

@@ -20,16 +20,17 @@ from rbegir.serve.body import parse, read_body
 from rbegir.serve.committer import Change, Row
 from rbegir.serve.disconnect import unless_client_leaves
 from rbegir.serve.engine import Explaining
-from rbegir.serve.middleware import http_problem
+from rbegir.serve.middleware import Handler, http_problem
 from rbegir.serve.problems import Problem
 from rbegir.serve.service import Service
 
 JSON = "application/json"
 
 
-def install(app: FastAPI, service: Service) -> None:
-    """Add the routes of a service to its application."""
+def install(app: FastAPI, service: Service) -> dict[tuple[str, str], Handler]:
+    """Add the routes of a service to its application. Returns those without parameters."""
     handlers = Routes(service)
+    direct: dict[tuple[str, str], Handler] = {}
 
     async def on_http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -49,6 +50,9 @@ def install(app: FastAPI, service: Service) -> None:
         ("GET", "/openapi.json", handlers.openapi),
     ):
         app.add_api_route(path, handler, methods=[method], response_model=None)
+        if "{" not in path:
+            direct[method, path] = handler
+    return direct
 
 
 class Routes:
@@ -70,7 +74,11 @@ class Routes:
         request.state.log = {"queries": search.count, "k": search.k}
         if service.log.queries:
             request.state.log["texts"] = search.texts
-        pieces = await unless_client_leaves(request, service.batcher.submit(search))
+        job = service.batcher.submit(search)
+        try:
+            pieces = await unless_client_leaves(request, job.future)
+        finally:
+            service.batcher.forget(job)
         explained = None
         if asked.explain:
             explained = await self._explain(pieces, asked.where)
@@ -105,8 +113,9 @@ class Routes:
         count = await self._service.committer.commit(Change(dict.fromkeys(asked.ids)))
         return Response(to_json({"deleted": count}), media_type=JSON)
 
-    async def get(self, request: Request, id: str) -> Response:
+    async def get(self, request: Request) -> Response:
         """One keyword by its id."""
+        id = request.path_params["id"]
         self._service.guard.check(request.headers.get("authorization"), write=False)
         missing = Problem("not-found", "no keyword has this id", hint="ids are those given when adding")
         key: int | str = id
@@ -135,11 +144,11 @@ class Routes:
         body = {"keywords": info["keywords"], "segments": info["segments"]}
         return Response(to_json(body), media_type=JSON)
 
-    async def healthz(self) -> Response:
+    async def healthz(self, request: Request) -> Response:
         """The process is alive."""
         return Response(to_json({"status": "alive"}), media_type=JSON)
 
-    async def readyz(self) -> Response:
+    async def readyz(self, request: Request) -> Response:
         """Requests can be sent here."""
         reason = self._service.not_ready()
         if reason is not None:

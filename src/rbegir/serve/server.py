@@ -96,6 +96,7 @@ def run(app: FastAPI, listener: socket.socket, ready: Callable[[], None]) -> Non
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         timeout_keep_alive=round(settings.keep_alive_s),
         timeout_graceful_shutdown=round(settings.drain_s),
         h11_max_incomplete_event_size=64 << 10,
