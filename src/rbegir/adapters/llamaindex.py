@@ -5,8 +5,8 @@
     store.query(VectorStoreQuery(query_str="shoes", similarity_top_k=4))
 
 The model of the index encodes texts, so a query must come as text (`is_embedding_query` is False, which tells
-LlamaIndex so) and embeddings of nodes are ignored. A node is kept as LlamaIndex writes it, beside its metadata
-as attributes, and comes back whole, relationships included.
+LlamaIndex so) and embeddings of nodes are ignored. A node is kept as LlamaIndex writes it, beside its
+metadata as attributes, and comes back whole, relationships included.
 """
 
 from __future__ import annotations
@@ -123,7 +123,8 @@ class RbegirVectorStore(BasePydanticVectorStore):
                 "query_str must be given: texts are encoded by the model of the index",
                 hint="query through a retriever, or pass VectorStoreQuery(query_str=…)",
             )
-        where = self._where(query.filters, query.node_ids, query.doc_ids)
+        # LlamaIndex's retrievers give an empty list when any node will do.
+        where = self._where(query.filters, query.node_ids or None, query.doc_ids or None)
         hits = self.client.search(query.query_str, k=query.similarity_top_k, where=where)[0]
         nodes = [_node(hit.text, hit.attributes) for hit in hits]
         return VectorStoreQueryResult(

@@ -36,7 +36,6 @@ ERRORS: dict[str, type[RbegirError]] = {
     "invalid": InputError,
     "malformed": InputError,
     "too-large": InputError,
-    "exists": InputError,
     "invalid-text": TextError,
     "invalid-filter": FilterError,
     "mismatch": MismatchError,
@@ -96,9 +95,13 @@ def read_hits(raw: bytes, queries: int) -> Hits:
     """The Arrow stream of a search: one row a hit, ordered by query and rank, the same number a query."""
     table = pa.ipc.open_stream(raw).read_all()
     table.validate(full=True)
-    shape = (queries, table.num_rows // max(queries, 1))
-    if table.num_rows != shape[0] * shape[1]:
-        raise ValueError(f"{table.num_rows} hits for {queries} queries")
+    asked = table["query"].to_numpy()
+    if len(asked) and not 0 <= asked.min() <= asked.max() < queries:
+        raise ValueError(f"hits of query {asked.max()}, {queries} were asked")
+    # Several scans may have answered the queries of one request, and the index may have shrunk between them.
+    k = int(np.bincount(asked, minlength=queries).min())
+    table = table.filter(pa.array(table["rank"].to_numpy() <= k))
+    shape = (queries, k)
     columns = {name: table[name].combine_chunks() for name in table.column_names}
     own = {
         name: columns.pop(name).to_numpy(zero_copy_only=False).reshape(shape)  # [queries, k]

@@ -110,6 +110,8 @@ def search_codes(
 def _search(
     asked: Record, count: int, k: int, where: str | None, mode: str, planes: int | None
 ) -> Call[Hits]:
+    if not count:
+        raise InputError("queries must hold at least one query")
     if where is not None and not isinstance(where, str):
         raise InputError(
             f"where must be a text, got {type(where).__name__}",

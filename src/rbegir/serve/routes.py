@@ -102,7 +102,7 @@ class Routes:
                 )
             rows[keyword.id] = Row(keyword.text, keyword.attributes)
         request.state.log = {"keywords": len(rows)}
-        count = await self._service.committer.commit(Change(rows))
+        count = await self._service.committer.commit(Change(rows, fresh=not asked.replace))
         return Response(to_json({"upserted": count}), media_type=JSON)
 
     async def delete(self, request: Request) -> Response:

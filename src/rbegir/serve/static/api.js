@@ -71,7 +71,7 @@ function problem(response, text) {
 }
 
 export const search = (body, signal) => ask("POST", "v1/search", { body, signal });
-export const upsert = (keyword) => ask("POST", "v1/keywords", { body: { keywords: [keyword] } });
+export const add = (keyword) => ask("POST", "v1/keywords", { body: { keywords: [keyword], replace: false } });
 export const remove = (id) => ask("DELETE", "v1/keywords", { body: { ids: [id] } });
 export const index = () => ask("GET", "v1/index");
 export const metrics = () => ask("GET", "metrics", { accept: "text/plain" });

@@ -265,7 +265,7 @@ const actions = {
 async function restore(hit) {
   const attributes = Object.fromEntries(Object.entries(hit.attributes ?? {}).filter(([, value]) => value !== null));
   try {
-    await api.upsert({ id: hit.id, text: hit.text, attributes });
+    await api.add({ id: hit.id, text: hit.text, attributes });
     toast(`“${hit.text}” is back`);
     changed();
   } catch (problem) {

@@ -22,7 +22,7 @@ export function openAdd(info, text, done, onProblem) {
   form.elements.text.value = text;
   const whole = info.id_type === "int64";
   byId("id-note").textContent = whole
-    ? "A whole number. A keyword with the same id is replaced." : "Any text. A keyword with the same id is replaced.";
+    ? "A whole number that no other keyword has." : "Any text that no other keyword has.";
   form.elements.id.value = whole ? String(info.next_row ?? info.keywords) : `page-${Date.now().toString(36)}`;
   form.elements.id.inputMode = whole ? "numeric" : "text";
   byId("add-error").textContent = "";
@@ -39,7 +39,7 @@ export function openAdd(info, text, done, onProblem) {
     const keyword = { id: whole && /^-?\d+$/.test(given) ? Number(given) : given, text: form.elements.text.value, attributes };
     if (!keyword.text.trim()) { byId("add-error").textContent = "A keyword needs a text."; form.elements.text.focus(); return; }
     try {
-      await api.upsert(keyword);
+      await api.add(keyword);
       sheet.close();
       done(keyword);
     } catch (problem) {
