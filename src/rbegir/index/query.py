@@ -23,6 +23,7 @@ from rbegir.index.filter import Filter
 from rbegir.index.manifest import Manifest
 from rbegir.index.rows import check_ids
 from rbegir.index.snapshot import Snapshot
+from rbegir.search import stages
 from rbegir.search.backend import Candidates
 from rbegir.search.cpu import CpuBackend
 from rbegir.search.hits import Hits
@@ -150,11 +151,12 @@ class Searcher:
             )
         else:
             found = self._backend.search(partitions, values, query.k)
+        stages.done("scan")
         place = snapshot.place(numbers, found.positions.ravel())
         shape = found.positions.shape  # [Q, k]
         names = snapshot.manifest.columns if query.attributes else ()
         columns = {name: snapshot.column(name, place) for name in names}
-        return Hits(
+        hits = Hits(
             ids=snapshot.ids(place).reshape(shape),
             scores=cosine(found.keys, norm_squared(values)),
             texts=snapshot.column("text", place).reshape(shape) if query.texts else None,
@@ -164,6 +166,8 @@ class Searcher:
             certificate=certificate,
             recall=recall,
         )
+        stages.done("fetch")
+        return hits
 
     def coarse_rows(
         self, snapshot: Snapshot, queries: Codes | npt.NDArray[Any], query: Query, planes: int

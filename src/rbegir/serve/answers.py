@@ -30,14 +30,14 @@ def to_bytes(value: Any) -> bytes:
 
 
 def search_body(
-    texts: list[str] | None, pieces: list[Piece], explained: list[dict[str, Any]] | None, clock: Clock
+    texts: list[str] | None, pieces: list[Piece], explained: list[dict[str, Any]], clock: Clock
 ) -> bytes:
     """The answer to a search, its queries in the order of the request."""
     results = [result for piece in pieces for result in _results(piece)]
     if texts is not None:
         for result, text in zip(results, texts, strict=True):
             result["query"] = text
-    for result, more in zip(results, explained or (), strict=False):
+    for result, more in zip(results, explained, strict=False):
         result["query_planes"] = more["query_planes"]
         for hit, details in zip(result["hits"], more["hits"], strict=True):
             hit.update(details)

@@ -7,21 +7,33 @@ and the tests hold every kind of answer against them.
 
 from __future__ import annotations
 
-import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag
+
+from rbegir.codes.score import QUERY_LIMIT
+
+MAX_QUERY_PLANES = 8
 
 Id = Annotated[int, Field(ge=-(2**63), lt=2**63)] | Annotated[str, StringConstraints(max_length=1024)]
 Scalar = bool | int | float | str | None
+Level = Annotated[int, Field(ge=-QUERY_LIMIT, le=QUERY_LIMIT)]
 Hex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]+$", max_length=4096)]
 
+
+def _kind(code: Any) -> str:
+    return "planes" if isinstance(code, list) and code and isinstance(code[0], str) else "integers"
+
+
+Code = Annotated[
+    Annotated[list[Hex], Tag("planes")] | Annotated[list[Level], Tag("integers")], Discriminator(_kind)
+]
 EXAMPLE_HIT: Any = {"id": 7, "score": 0.816, "text": "running shoes", "attributes": {"price": 89.9}}
 EXAMPLE_KEYWORD: Any = {"id": 7, "text": "running shoes", "attributes": {"price": 89.9}}
 
 
 class _Request(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class _Answer(BaseModel):
@@ -41,9 +53,11 @@ class SearchRequest(_Request):
         }
     )
 
-    queries: list[str] | None = Field(None, min_length=1, description="Texts to search for.")
-    codes: list[list[Hex]] | list[list[int]] | None = Field(
-        None,
+    queries: list[str] = Field(
+        default_factory=list, min_length=1, description="Texts to search for, each with a letter or a digit."
+    )
+    codes: list[Code] = Field(
+        default_factory=list,
         min_length=1,
         description="Instead of texts, one entry a query: a list of planes, each the n bits in hexadecimal "
         "(dimension 0 is the highest bit of the first digit; a set bit means +1), or n integers within ±255.",
@@ -197,8 +211,3 @@ class ProblemDocument(_Answer):
     status: int
     detail: str
     hint: str
-
-
-def plain(value: Any) -> Any:
-    """A stored value as JSON has it: dates and times in ISO 8601."""
-    return value.isoformat() if isinstance(value, (datetime.date, datetime.datetime)) else value
