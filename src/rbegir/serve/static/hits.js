@@ -35,7 +35,7 @@ function planesOf(hit, query) {
   return { bits, counts, label: `Planes of this keyword, ${words.join(", ")}` };
 }
 
-/** One hit. `actions` are callbacks: like(text), remove(hit). */
+/** One hit. `actions` are callbacks: like(text), and remove(hit) where the service can be changed. */
 export function hitItem(hit, at, { query, last, open, actions }) {
   const planes = planesOf(hit, query);
   const text = hit.text ?? "(no text)";
@@ -81,5 +81,5 @@ function detail(hit, planes, query, actions) {
       make("dt", {}, "score"), make("dd", { class: "mono" }, hit.score.toFixed(6)),
       ...Object.entries(hit.attributes ?? {}).flatMap(([name, value]) => [
         make("dt", {}, name), make("dd", { class: "mono" }, value === null ? "null" : String(value))])),
-    make("div", { class: "row" }, hit.text ? like : null, remove));
+    make("div", { class: "row" }, hit.text ? like : null, actions.remove ? remove : null));
 }

@@ -57,10 +57,8 @@ function recall() {
   const parts = new URLSearchParams(location.search);
   q.value = parts.get("q") ?? "";
   where.value = parts.get("where") ?? "";
-  for (const name of ["mode", "planes"]) {
-    const choice = document.querySelector(`input[name="${name}"][value="${CSS.escape(parts.get(name) ?? "")}"]`);
-    if (choice) choice.checked = true;
-  }
+  const mode = document.querySelector(`input[name="mode"][value="${CSS.escape(parts.get("mode") ?? "")}"]`);
+  if (mode) mode.checked = true;
   if ([...byId("k").options].some((option) => option.text === parts.get("k"))) byId("k").value = parts.get("k");
 }
 
@@ -135,8 +133,7 @@ function comeBack(problem) {
   timer = setTimeout(async () => {
     try {
       await api.ready();
-      await refreshIndex();
-      run();
+      if (await start()) run();
     } catch (again) {
       notice(again);
       if (again.gone || again.busy) comeBack(again);
@@ -164,12 +161,13 @@ function askToken(problem, then) {
   const form = byId("token-form");
   byId("token-open").hidden = false;
   byId("token-why").textContent = problem ? [problem.detail, problem.hint].filter(Boolean).join(" – ") : "";
-  form.elements.token.value = "";
-  form.onsubmit = () => {
+  form.onsubmit = async () => {
     api.token.set(form.elements.token.value.trim());
-    start().then(then);
+    if (await start()) then();
   };
-  if (!sheet.open) sheet.showModal();
+  if (sheet.open) return; // someone is typing into it
+  form.elements.token.value = "";
+  sheet.showModal();
 }
 
 /** A background reading failed: worth a word only if the service is gone. */
@@ -186,8 +184,9 @@ function show(state) {
   const query = answer?.query_planes?.map(bitsOf) ?? null;
   const last = Math.max(2, ...hits.flatMap((hit) => hit.ranks ?? []).filter((rank) => rank !== null));
   if (!hits.some((hit) => hit.id === open)) open = null;
+  const offered = info?.read_only ? { like: actions.like } : actions;
   const had = document.activeElement?.matches(".text") ? document.activeElement.closest(".hit").dataset.id : undefined;
-  list.replaceChildren(...hits.map((hit, at) => hitItem(hit, at, { query, last, open: hit.id === open, actions })));
+  list.replaceChildren(...hits.map((hit, at) => hitItem(hit, at, { query, last, open: hit.id === open, actions: offered })));
   if (had !== undefined) list.querySelector(`[data-id="${CSS.escape(had)}"] .text`)?.focus();
   byId("query-planes").hidden = !(query && hits.length);
   if (query && hits.length) byId("query-planes").replaceChildren(...askedPicture(answer.query_planes));
@@ -308,13 +307,14 @@ function describe() {
   showIndex(info);
 }
 
-/** Choices and examples that follow from what the index is; made once. */
+/** Choices that follow from what the index is. */
 function furnish() {
   const planes = byId("planes");
+  const chosen = checked("planes") || new URLSearchParams(location.search).get("planes");
   for (const old of planes.querySelectorAll("label:not(:first-of-type)")) old.remove();
   for (let count = info.keyword_planes - 1; count >= 1; count -= 1) {
     planes.append(make("label", { title: `Score with ${count} plane${count > 1 ? "s" : ""}, refine the best with all` },
-      make("input", { type: "radio", name: "planes", value: count }), make("span", {}, `${count}, then all`)));
+      make("input", { type: "radio", name: "planes", value: count, checked: String(count) === chosen }), make("span", {}, `${count}, then all`)));
   }
   planes.hidden = info.keyword_planes < 2;
   where.disabled = !Object.keys(info.attributes ?? {}).length;
@@ -346,15 +346,16 @@ async function refreshIndex() {
   describe();
 }
 
+/** Learn what is served. False if that failed; then the reason is on the screen, and the way on prepared. */
 async function start() {
   try {
     await refreshIndex();
     furnish();
     well();
+    return true;
   } catch (problem) {
-    if (problem.unauthorised) return askToken(problem, run);
-    notice(problem);
-    if (problem.gone || problem.busy) comeBack(problem);
+    fail(problem);
+    return false;
   }
 }
 
@@ -386,7 +387,7 @@ function keys(event) {
     const at = item ? Number(item.dataset.at) + (event.key === "ArrowDown" ? 1 : -1) : event.key === "ArrowDown" ? 0 : -1;
     if (at < 0) q.focus();
     else list.querySelector(`[data-at="${at}"] .text`)?.focus();
-  } else if (event.key === "Delete" && event.target.matches(".hit .text")) {
+  } else if (event.key === "Delete" && event.target.matches(".hit .text") && !info?.read_only) {
     actions.remove(answer.hits[Number(item.dataset.at)]);
   }
 }
@@ -421,9 +422,9 @@ for (const place of [list, byId("slopes")]) {
 
 theme(false);
 if (api.token.get()) byId("token-open").hidden = false;
-await start();
 recall();
+const known = await start();
 q.focus({ preventScroll: true });
-await run();
+if (known) await run();
 every(METRICS_EVERY, async () => showMetrics(await api.metrics(), performance.now()), idle);
 every(INDEX_EVERY, refreshIndex, idle);
