@@ -26,6 +26,7 @@ from rbegir.model import checkpoint
 from rbegir.model.presets import ModelConfig
 from rbegir.model.shapes import random_tensors
 from rbegir.serve.app import create_app
+from rbegir.serve.engine import Engine
 from rbegir.serve.logs import Log
 from rbegir.serve.server import Server, bind
 from rbegir.serve.settings import Settings
@@ -117,18 +118,20 @@ def starter(index_path: Path) -> Iterator[Callable[..., Local]]:
 
 
 @contextlib.contextmanager
-def listening(index_path: Path, **settings: Any) -> Iterator[str]:
+def listening(engine: Engine, **settings: Any) -> Iterator[str]:
     """A service on a socket in a thread of this process; gives its address."""
-    app = create_app(rbegir.Index.open(index_path), Settings(**settings), log=Log(io.StringIO()))
+    app = create_app(engine, Settings(**settings), log=Log(io.StringIO()))
     ready = threading.Event()
     server = Server(app, ready.set)
     with bind("127.0.0.1", 0) as listener:
         thread = threading.Thread(target=server.listen, args=[listener])
         thread.start()
         assert ready.wait(60)
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        server.stop()
-        thread.join(60)
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.stop()
+            thread.join(60)
 
 
 class Process:

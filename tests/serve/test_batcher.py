@@ -34,6 +34,9 @@ class Gated:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._index, name)
 
+    def __len__(self) -> int:
+        return len(self._index)
+
     def search_codes(self, codes: Any, k: int, **options: Any) -> Any:
         self.scans.append((len(codes), k))
         self.started.release()

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import rbegir
 from tests.serve.conftest import listening
 
 HERE = Path(__file__).parent
@@ -18,7 +19,7 @@ HERE = Path(__file__).parent
 
 def test_the_service_keeps_its_contract(index_path: Path) -> None:
     limits = {"max_k": 20, "max_queries": 8, "max_keywords": 8, "max_text_chars": 64, "max_where_chars": 64}
-    with listening(index_path, **limits) as address:
+    with listening(rbegir.Index.open(index_path), **limits) as address:
         done = subprocess.run(
             [
                 *(sys.executable, "-m", "schemathesis.cli", "--config-file", "contract.toml"),
