@@ -94,7 +94,7 @@ class Routes:
         asked = parse(schema.UpsertRequest, await read_body(request, self._settings))
         rows = rows_of(asked, self._settings, self._engine.info()["attributes"])
         request.state.log["keywords"] = len(rows)
-        count = await self._service.committer.commit(Change(rows))
+        count = await self._service.committer.commit(Change(rows, fresh=not asked.replace))
         return Response(to_json({"upserted": count}), media_type=JSON)
 
     async def delete(self, request: Request) -> Response:
