@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
@@ -54,11 +55,19 @@ def send_until_closed(client: socket.socket, pieces: Iterable[bytes], pause_s: f
     return False
 
 
-@pytest.fixture
-def gated(index_path: Path) -> Iterator[Gated]:
+@contextlib.contextmanager
+def held(index_path: Path, **settings: Any) -> Iterator[tuple[Gated, str]]:
+    """A service whose scans wait until its gate is set, and its address."""
     engine = Gated(rbegir.Index.open(index_path))
-    yield engine
-    engine.gate.set()
+    engine.gate.set()  # for the search that it warms up with
+    with listening(engine, **settings) as address:
+        assert engine.started.acquire(timeout=30)
+        engine.scans.clear()
+        engine.gate.clear()
+        try:
+            yield engine, address
+        finally:
+            engine.gate.set()
 
 
 def metric(address: str, name: str) -> float:
@@ -66,8 +75,8 @@ def metric(address: str, name: str) -> float:
     return float(next(line for line in page.splitlines() if line.startswith(f"{name} ")).split()[1])
 
 
-def test_a_deadline_is_kept_while_waiting(gated: Gated) -> None:
-    with listening(gated) as address, ThreadPoolExecutor() as pool:
+def test_a_deadline_is_kept_while_waiting(index_path: Path) -> None:
+    with held(index_path) as (gated, address), ThreadPoolExecutor() as pool:
         first = pool.submit(httpx.post, f"{address}/v1/search", json=BODY)
         assert gated.started.acquire(timeout=30)
         late = httpx.post(f"{address}/v1/search", json=BODY, headers={"X-Timeout-Ms": "50"})
@@ -78,15 +87,15 @@ def test_a_deadline_is_kept_while_waiting(gated: Gated) -> None:
         assert first.result().status_code == 200
 
 
-def test_the_service_has_a_longest_deadline(gated: Gated) -> None:
-    with listening(gated, timeout_s=0.05) as address:
+def test_the_service_has_a_longest_deadline(index_path: Path) -> None:
+    with held(index_path, timeout_s=0.05) as (gated, address):
         late = httpx.post(f"{address}/v1/search", json=BODY, headers={"X-Timeout-Ms": "60000"})
         problem(late, 504, "deadline")
         gated.gate.set()
 
 
-def test_a_client_that_leaves_cancels_its_work(gated: Gated) -> None:
-    with listening(gated) as address, ThreadPoolExecutor() as pool:
+def test_a_client_that_leaves_cancels_its_work(index_path: Path) -> None:
+    with held(index_path) as (gated, address), ThreadPoolExecutor() as pool:
         first = pool.submit(httpx.post, f"{address}/v1/search", json=BODY)
         assert gated.started.acquire(timeout=30)
         content = json.dumps({"queries": ["hat"] * 7}).encode()
@@ -99,8 +108,8 @@ def test_a_client_that_leaves_cancels_its_work(gated: Gated) -> None:
     assert gated.scans == [(1, 3)]
 
 
-def test_overload_is_refused_at_once(gated: Gated) -> None:
-    with listening(gated, max_waiting=2) as address, ThreadPoolExecutor() as pool:
+def test_overload_is_refused_at_once(index_path: Path) -> None:
+    with held(index_path, max_waiting=2) as (gated, address), ThreadPoolExecutor() as pool:
         first = pool.submit(httpx.post, f"{address}/v1/search", json=BODY)
         assert gated.started.acquire(timeout=30)
         waiting = [pool.submit(httpx.post, f"{address}/v1/search", json=BODY) for _ in range(2)]

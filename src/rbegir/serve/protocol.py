@@ -77,7 +77,7 @@ def bounded_protocol(
                     self._arm()
 
         def timeout_keep_alive_handler(self) -> None:
-            """After an answer: a slow reader may go on, one that has stopped is dropped, an idle one closed."""
+            """After an answer: a slow reader may go on, a stopped one is dropped, an idle one closed."""
             left = self.transport.get_write_buffer_size()
             if not left:
                 super().timeout_keep_alive_handler()
