@@ -26,7 +26,9 @@ from rbegir.model import checkpoint
 from rbegir.model.presets import ModelConfig
 from rbegir.model.shapes import random_tensors
 from rbegir.serve.app import create_app
+from rbegir.serve.engine import Engine
 from rbegir.serve.logs import Log
+from rbegir.serve.server import Server, bind
 from rbegir.serve.settings import Settings
 
 TEXTS = [f"{colour} {thing} number {i}" for i, (colour, thing) in enumerate(
@@ -113,6 +115,23 @@ def starter(index_path: Path) -> Iterator[Callable[..., Local]]:
             return Local(stack.enter_context(client), index, log)
 
         yield start
+
+
+@contextlib.contextmanager
+def listening(engine: Engine, **settings: Any) -> Iterator[str]:
+    """A service on a socket in a thread of this process; gives its address."""
+    app = create_app(engine, Settings(**settings), log=Log(io.StringIO()))
+    ready = threading.Event()
+    server = Server(app, ready.set)
+    with bind("127.0.0.1", 0) as listener:
+        thread = threading.Thread(target=server.listen, args=[listener])
+        thread.start()
+        assert ready.wait(60)
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.stop()
+            thread.join(60)
 
 
 class Process:

@@ -63,7 +63,7 @@ def test_malformed_json(service: Local, body: bytes, detail: str) -> None:
         ({"queries": ["a"], "k": 10**9}, "k: at most 10000, got 1000000000"),
         ({"queries": ["a"], "k": 10**30}, "k: at most 10000, got 1" + "0" * 30),
         ({"queries": ["a"], "k": "3"}, "k: Input should be a valid integer"),
-        ({"queries": ["a"], "k": 3.0}, "k: Input should be a valid integer"),
+        ({"queries": ["a"], "k": 3.5}, "k: Input should be a valid integer"),
         ({"queries": ["a"], "k": True}, "k: Input should be a valid integer"),
         ({"queries": ["a"], "top": 3}, "top: Extra inputs are not permitted"),
         ({"queries": ["a"], "mode": "fast"}, "mode: Input should be 'exact' or 'paper'"),
@@ -104,7 +104,10 @@ def test_a_text_without_words_and_a_wrong_filter(service: Local) -> None:
     [
         ([{"id": 1}], "keywords.0.text: Field required"),
         ([{"id": 1.5, "text": "a"}], "keywords.0.id"),
-        ([{"id": 2**63, "text": "a"}], "Input should be less than 9223372036854775808"),
+        (
+            [{"id": 2**63, "text": "a"}],
+            "keywords.0.id.integer: Input should be less than or equal to 9223372036854775807",
+        ),
         ([{"id": 1, "text": "a"}, {"id": 1, "text": "b"}], "keywords.1.id: 1 is given twice"),
         ([{"id": 1, "text": "a", "attributes": {"price": [1]}}], "keywords.0.attributes.price"),
         ([{"id": 1, "text": "a", "attributes": {"score": 1}}], "an attribute cannot be called 'score'"),

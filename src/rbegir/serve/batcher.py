@@ -298,16 +298,16 @@ class Batcher:
 
 
 def deal(wanted: list[int], places: int) -> list[int]:
-    """Places dealt out evenly: no one gets more than wanted, nor fewer than another who wanted more of them.
+    """Places dealt out evenly: whoever gets fewer than wanted gets at most one fewer than anyone else.
 
-    What is left over after an even round goes to the oldest, who come first.
+    What does not divide evenly goes to the oldest, who come first.
     """
     given = [0] * len(wanted)
     hungry = list(range(len(wanted)))
     while places and hungry:
-        even, over = divmod(places, len(hungry))
-        for turn, number in enumerate(hungry):
-            more = min(wanted[number] - given[number], even + (turn < over))
+        even = max(1, places // len(hungry))
+        for number in hungry[:places]:  # fewer places than hungry ones: one for each of the oldest
+            more = min(wanted[number] - given[number], even)
             given[number] += more
             places -= more
         hungry = [number for number in hungry if given[number] < wanted[number]]

@@ -157,6 +157,15 @@ def _narrow(schemas: dict[str, Any], service: Service) -> None:
     where.update(maxLength=settings.max_where_chars, format="rbegir-filter")
     search["planes"]["anyOf"][0]["maximum"] = info["keyword_planes"]
     schemas["SearchRequest"]["oneOf"] = [{"required": ["queries"]}, {"required": ["codes"]}]
+    schemas["SearchRequest"]["not"] = {
+        "properties": {"mode": {"const": "paper"}, "planes": {"type": "integer"}},
+        "required": ["mode", "planes"],
+    }
     schemas["Keyword"]["properties"]["text"].update(text)
+    if info["keywords"]:  # the kind of ids is decided
+        number, string = schemas["Keyword"]["properties"]["id"]["oneOf"]
+        kind = string if info["id_type"] == "string" else number
+        schemas["Keyword"]["properties"]["id"] = kind
+        schemas["DeleteRequest"]["properties"]["ids"]["items"] = kind
     schemas["UpsertRequest"]["properties"]["keywords"]["maxItems"] = settings.max_keywords
     schemas["DeleteRequest"]["properties"]["ids"]["maxItems"] = settings.max_keywords

@@ -111,6 +111,7 @@ class Routes:
         self._check_read(request)
         if not isinstance(self._engine, Exporting):
             raise Problem("not-supported", "this index cannot be exported", hint="export its shards")
+        request.state.clock.reschedule(None)  # from here on it runs anew for every chunk
         batches = await asyncio.to_thread(self._engine.batches)
         chunks = export.arrow(batches) if wants_arrow(request) else export.lines(batches)
         kept_alive = export.within(chunks, request.state.clock, self._settings.timeout_s)

@@ -9,24 +9,40 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, StringConstraints, Tag
 
 from rbegir.codes.score import QUERY_LIMIT
 
 MAX_QUERY_PLANES = 8
 
-Id = Annotated[int, Field(ge=-(2**63), lt=2**63)] | Annotated[str, StringConstraints(max_length=1024)]
+
+def _whole(value: Any) -> Any:
+    """JSON Schema has 7.0 for an integer, so we do too."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _kind_of_id(given: Any) -> str:
+    return "string" if isinstance(given, str) else "integer"
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+Id = Annotated[
+    Annotated[int, Field(ge=-(2**63), le=2**63 - 1), BeforeValidator(_whole), Tag("integer")]
+    | Annotated[str, StringConstraints(max_length=1024), Tag("string")],
+    Discriminator(_kind_of_id),
+]
 Scalar = bool | int | float | str | None
-Level = Annotated[int, Field(ge=-QUERY_LIMIT, le=QUERY_LIMIT)]
+Level = Annotated[int, Field(ge=-QUERY_LIMIT, le=QUERY_LIMIT), BeforeValidator(_whole)]
 Hex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]+$", max_length=4096)]
 
 
-def _kind(code: Any) -> str:
+def _kind_of_code(code: Any) -> str:
     return "planes" if isinstance(code, list) and code and isinstance(code[0], str) else "integers"
 
 
 Code = Annotated[
-    Annotated[list[Hex], Tag("planes")] | Annotated[list[Level], Tag("integers")], Discriminator(_kind)
+    Annotated[list[Hex], Tag("planes")] | Annotated[list[Level], Tag("integers")],
+    Discriminator(_kind_of_code),
 ]
 EXAMPLE_HIT: Any = {"id": 7, "score": 0.816, "text": "running shoes", "attributes": {"price": 89.9}}
 EXAMPLE_KEYWORD: Any = {"id": 7, "text": "running shoes", "attributes": {"price": 89.9}}
@@ -62,11 +78,11 @@ class SearchRequest(_Request):
         description="Instead of texts, one entry a query: a list of planes, each the n bits in hexadecimal "
         "(dimension 0 is the highest bit of the first digit; a set bit means +1), or n integers within ±255.",
     )
-    k: int = Field(10, ge=1, description="Hits a query.")
+    k: Whole = Field(10, ge=1, description="Hits a query.")
     where: str | None = Field(None, description="A filter, such as: price < 10 and lang = 'en' and not sold")
     mode: Literal["exact", "paper"] = Field("exact", description="`paper` is the published algorithm.")
-    planes: int | None = Field(
-        None, ge=1, le=64, description="Search with this many planes first, refine the best with the others."
+    planes: Annotated[int, Field(ge=1), BeforeValidator(_whole)] | None = Field(
+        None, description="Search with this many planes first, refine the best with the others."
     )
     explain: bool = Field(False, description="Also return codes, and ranks by fewer planes.")
 
