@@ -6,6 +6,7 @@ for it. A failure that a client only hears of as "storage" or "internal" is told
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
@@ -27,8 +28,9 @@ class Log:
         now = time.time()
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z"
         line = json.dumps({"time": stamp, "event": event, **fields}, ensure_ascii=False, default=str)
-        self._stream.write(line + "\n")
-        self._stream.flush()
+        with contextlib.suppress(OSError, ValueError):  # whoever read the log is gone; the service goes on
+            self._stream.write(line + "\n")
+            self._stream.flush()
 
     def error(self, event: str, error: BaseException, **fields: Any) -> None:
         """A failure: one sentence if it is one of ours, the trace if it is a bug."""
