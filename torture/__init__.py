@@ -15,6 +15,6 @@
 | crowd       | readers, threads, forks and rival writers beside a writer              | `crowd.py`     |
 | soak        | a service under load, killed, restarted, out of disk, with wrong clocks| `soak.py`      |
 
-Every attempt writes one JSON object with what it tried and what it lost, which must be nothing; the pages render
-docs/reliability.md from the committed ones. tests/torture runs a short version of each.
+Every attempt writes one JSON object with what it tried and what it lost, which must be nothing; the pages
+render docs/reliability.md from the committed ones. tests/torture runs a short version of each.
 """

@@ -1,10 +1,10 @@
 """Random histories of an index, recorded call by call, with what a reader may see after each call.
 
-A history is a sequence of changes (add, upsert, delete, compact, a build that replaces the index, close and open
-again), some of which die half-way: the process is killed at one of its calls, or one of its calls fails with an
-error of the system and the process goes on. `Moment.allowed` is what the index may hold if the power is cut after
-a step of the trace: the last acknowledged state, or that of the change in flight; after a death either, until the
-next acknowledged change settles it.
+A history is a sequence of changes (add, upsert, delete, compact, a build that replaces the index, close and
+open again), some of which die half-way: the process is killed at one of its calls, or one of its calls fails
+with an error of the system and the process goes on. `Moment.allowed` is what the index may hold if the power
+is cut after a step of the trace: the last acknowledged state, or that of the change in flight; after a death
+either, until the next acknowledged change settles it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def small_tiers() -> Any:
 
 
 def no_fsync() -> Any:
-    return mock.patch.object(os, "fsync", lambda descriptor: None)
+    return mock.patch.object(os, "fsync", _nothing)
 
 
 def contents(index: Index) -> State:
@@ -158,7 +158,7 @@ class _Life:
         moments.append((len(recorder.trace), frozenset([after])))
 
     def _doom(self, recorder: Recorder) -> None:
-        """Let one of the next calls fail: any of them, or the one after the commit, where the most is open."""
+        """Let one of the next calls fail: any of them, or the one after the commit, where most is open."""
         at_commit = self.chance.random() < 0.3
         victim = 0 if at_commit else recorder.calls + self.chance.randint(1, 14)
         code = self.chance.choice((0, 0, 0, *FAULTS))
@@ -219,4 +219,8 @@ class _Life:
 
 
 def _harmless(name: str, number: int) -> None:
-    pass
+    """No fault at any call."""
+
+
+def _nothing(descriptor: int) -> None:
+    """The power is cut in theory only, and syncing memory takes time."""

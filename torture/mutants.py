@@ -17,17 +17,21 @@ from rbegir.index import creation, disk, format, manifest, staging, writer
 Change = Callable[..., Any]
 
 
+def _skip(file: int | Path) -> None:
+    """What a forgotten sync does."""
+
+
 @contextlib.contextmanager
 def no_file_sync() -> Iterator[None]:
     """Files are never synced."""
-    with mock.patch.object(disk, "sync", lambda descriptor: None):
+    with mock.patch.object(disk, "sync", _skip):
         yield
 
 
 @contextlib.contextmanager
 def no_directory_sync() -> Iterator[None]:
     """Directories are never synced."""
-    with mock.patch.object(disk, "sync_directory", lambda path: None):
+    with mock.patch.object(disk, "sync_directory", _skip):
         yield
 
 
@@ -114,7 +118,7 @@ def remove_before_commit() -> Iterator[None]:
     """What the new state does not name is removed while the old one still holds."""
 
     def commit(directory: Path) -> None:
-        after = manifest._parse(format.File(directory / manifest.NEW, format.Kind.MANIFEST).meta)
+        after = manifest.parse(format.File(directory / manifest.NEW, format.Kind.MANIFEST).meta, directory)
         for path in sorted(directory.iterdir()):
             if path.suffix in (".rbs", ".rbd") and path.name not in after.files:
                 disk.unlink(path)

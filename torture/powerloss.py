@@ -4,11 +4,12 @@ For each of many random histories (`history.py`) the trace is cut after every st
 (`simdisk.py`). After each the index
 
     opens, or is not there where it may not be yet
-    holds exactly one of the allowed states: every acknowledged change, and the one in flight wholly or not at all
+    holds one of the allowed states: every acknowledged change, and the one in flight wholly or not at all
     verifies
     takes a new keyword, shows it, and has no left-over files
 
-Cuts that leave the same bytes and the same promises are one crash point, opened once; both numbers are reported.
+Cuts that leave the same bytes and the same promises are one crash point, opened once; both numbers are
+reported.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class Tally:
 def attempt(
     seed: str, points: int, seconds: float = 1e9, sabotage: Sabotage = contextlib.nullcontext
 ) -> Tally:
-    """Histories from a seed until so many crash points have been tried, or time is up, or something is lost."""
+    """Histories from a seed until so many crash points are tried, time is up, or something is lost."""
     tally = Tally()
     end = time.monotonic() + seconds
     with tempfile.TemporaryDirectory(dir=memory()) as folder:

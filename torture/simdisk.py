@@ -1,8 +1,8 @@
 """A disk that forgets what was not synced.
 
 `Recorder` stands in for the calls of `rbegir.index.disk`: they happen for real (in a directory in memory, so
-that the index can map its files) and are written down as a trace. `SimDisk` replays a trace and says, after any
-of its steps, what a disk may hold if the power is cut there:
+that the index can map its files) and are written down as a trace. `SimDisk` replays a trace and says, after
+any of its steps, what a disk may hold if the power is cut there:
 
     bytes of a file    those before its last fsync are there; of the rest each 512-byte sector is there, lost
                        (the file ends before it), zero, or garbage, whatever the order it was written in; the
@@ -11,8 +11,8 @@ of its steps, what a disk may hold if the power is cut there:
                        rename, swap, unlink, mkdir) has happened or has not, independently of the others, and
                        a rename may have given the new name without taking the old one
 
-That is weaker than any real file system, so what survives here survives there. A trace is recorded once and cut
-everywhere: a hundred thousand cuts cost a hundred thousand openings, not as many sessions.
+That is weaker than any real file system, so what survives here survives there. A trace is recorded once and
+cut everywhere: a hundred thousand cuts cost a hundred thousand openings, not as many sessions.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ class File:
 
     def __init__(self, path: Path, kind: Kind, stamp: Stamp | None = None) -> None:
         self.path = path
-        self._map = _map(path)
+        self._map = map_file(path)
         size = len(self._map)
         self._read_header(kind)
         start, end, total, directory_sum, self._table_sum, check = FOOTER.unpack(self._map[-FOOTER.size :])
@@ -284,10 +284,15 @@ class Section:
 
     def touch(self, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> None:
         """Check the blocks under the byte ranges [starts, ends) of the section; they must lie inside it."""
-        if self._whole or not starts.size:
+        if self._whole:
+            return
+        used = starts < ends  # an empty range has no byte to check
+        if not used.all():
+            starts, ends = starts[used], ends[used]
+        if not starts.size:
             return
         first = (self.offset + starts) // BLOCK  # [ranges]
-        last = np.maximum((self.offset + ends - 1) // BLOCK, first)
+        last = (self.offset + ends - 1) // BLOCK
         spans = last - first + 1
         if int(spans.max()) == 1:
             blocks = first
@@ -300,14 +305,15 @@ class Section:
         return CorruptError(f"{self.file.path} is damaged: section {self.name!r} {what}", hint=_RESTORE)
 
 
-def _map(path: Path) -> mmap.mmap:
-    """Map a regular file for reading. The index trusts nobody to have put something else in its place."""
+def map_file(path: Path, most: int | None = None) -> mmap.mmap:
+    """Map a regular file, or its first bytes, for reading. The index trusts nobody to have put something else
+    in its place."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise FileError(f"{path} is not a regular file", hint="check the path; nothing was changed")
-        size = status.st_size
+        size = status.st_size if most is None else min(status.st_size, most)
         if size == 0:
             raise CorruptError(f"{path} is damaged: it is empty", hint=_RESTORE)
         return mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)

@@ -313,7 +313,17 @@ class Index:
         found = [error.message for error in damage(self._path)]
         if found:
             more = f" (and {len(found) - 5} more)" if len(found) > 5 else ""
-            raise CorruptError("; ".join(found[:5]) + more, hint="restore the damaged files from a copy")
+            raise CorruptError(
+                "; ".join(found[:5]) + more,
+                hint="restore the damaged files from a copy, or save the rest with Index.salvage(path, out)",
+            )
+
+    @staticmethod
+    def salvage(path: str | Path, out: str | Path, *, overwrite: bool = False) -> dict[str, Any]:
+        """Copy what is intact of a damaged index to a new one; what was saved and lost, by file and row."""
+        from rbegir.index.salvage import salvage
+
+        return salvage(Path(path), Path(out), overwrite=overwrite).to_dict()
 
     # ---- inside ----
 
