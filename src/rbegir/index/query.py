@@ -24,7 +24,9 @@ from rbegir.index.manifest import Manifest
 from rbegir.index.rows import check_ids
 from rbegir.index.snapshot import Snapshot
 from rbegir.search.backend import Candidates
+from rbegir.search.cpu import CpuBackend
 from rbegir.search.hits import Hits
+from rbegir.search.progressive import check_planes, coarse
 
 MODES = ("exact", "paper")
 
@@ -162,6 +164,21 @@ class Searcher:
             certificate=certificate,
             recall=recall,
         )
+
+    def coarse_rows(
+        self, snapshot: Snapshot, queries: Codes | npt.NDArray[Any], query: Query, planes: int
+    ) -> npt.NDArray[np.int64]:
+        """The rows [queries, k] of the best by the first planes alone. For people: always on the CPU."""
+        n, all_planes = snapshot.manifest.shape
+        values = _query_values(queries, snapshot.manifest)  # [Q, n] int16
+        where = None if query.where is None else Filter(query.where, snapshot.types())
+        numbers, partitions = snapshot.candidates(where, None, None)
+        if not len(values) or not partitions:
+            return np.zeros((len(values), 0), np.int64)
+        backend = CpuBackend(n, check_planes(planes, all_planes))
+        found = backend.search(coarse(partitions, n, planes), values, query.k)
+        place = snapshot.place(numbers, found.positions.ravel())
+        return snapshot.rows(place).reshape(found.positions.shape)
 
 
 def _query_values(queries: Any, manifest: Manifest) -> npt.NDArray[np.int16]:

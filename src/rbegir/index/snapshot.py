@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rbegir.codes.planes import Codes
 from rbegir.errors import CorruptError, MismatchError
 from rbegir.index import masks
 from rbegir.index.columns import int64_array, int64_numpy, type_named
@@ -199,6 +200,14 @@ class Snapshot:
             ids = self.parts[number].segment.ids(place.position[where])
             found[where] = ids.to_pylist() if strings else int64_numpy(ids)
         return found
+
+    def codes(self, place: Place) -> Codes:
+        """The codes at these places, none of which may be −1."""
+        n, planes = self.manifest.shape
+        found = np.zeros((planes, place.part.size, n // 64), np.uint64)
+        for number, where in place.by_part:
+            found[:, where] = self.parts[number].segment.codes(place.position[where]).planes
+        return Codes(found, n)
 
     def column(self, name: str, place: Place) -> npt.NDArray[Any]:
         """Python objects, None for null and where a segment has no such column."""

@@ -284,6 +284,26 @@ class Index:
             for i, (given, part) in enumerate(zip(wanted.to_pylist(), place.part, strict=True))
         ]
 
+    def codes(self, ids: Any) -> Codes:
+        """The codes of the keywords with these ids, all of which must be there."""
+        state, wanted = self._state(), check_ids(ids)
+        place = state.find(wanted)
+        missing = np.flatnonzero(place.part < 0)
+        if missing.size:
+            raise InputError(f"id {wanted[int(missing[0])].as_py()!r} is not in the index")
+        return state.codes(place)
+
+    def coarse_rows(
+        self,
+        queries: Codes | npt.NDArray[Any],
+        k: int,
+        *,
+        planes: int,
+        where: str | pc.Expression | None = None,
+    ) -> npt.NDArray[np.int64]:
+        """The rows [queries, k] of the best keywords by their first planes alone: what the others add."""
+        return self._searcher.coarse_rows(self._state(), queries, Query.check(k, where=where), planes)
+
     def info(self) -> dict[str, Any]:
         """What the index is: size, shape, columns."""
         state = self._state()

@@ -1,0 +1,89 @@
+"""What a person wants to see of a hit: its bits, and how its rank changes plane by plane.
+
+`planes` are the bits of a code as hexadecimal strings, one a plane, dimension 0 first: it is the highest bit
+of the first digit, and a set bit means +1. `ranks[t−1]` is the rank of the keyword among all that pass the
+filter when keywords are scored by their first t planes only (the query always by all of its own); the last
+is its rank in the result. Ranks by fewer planes are looked up in the best DEPTH by those planes, and null
+beyond.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rbegir.codes.planes import Codes
+from rbegir.errors import InputError
+from rbegir.serve.batcher import Piece
+from rbegir.serve.engine import Explaining
+
+DEPTH = 10_000
+
+
+def hex_planes(codes: Codes) -> list[list[str]]:
+    """[count][planes] hexadecimal strings of n / 4 digits."""
+    packed = np.packbits(codes.signs(), axis=2)  # [planes, count, n / 8], the highest bit first
+    planes = [[row.tobytes().hex() for row in plane] for plane in packed]
+    return [list(of_code) for of_code in zip(*planes, strict=True)]
+
+
+def from_hex(given: list[list[str]], n: int) -> npt.NDArray[np.int16]:
+    """Codes as hexadecimal planes → values [count, n]."""
+    values: list[npt.NDArray[np.int16]] = []
+    for number, planes in enumerate(given):
+        if not 1 <= len(planes) <= 8:
+            raise InputError(f"codes[{number}] has {len(planes)} planes, expected 1 to 8")
+        for t, plane in enumerate(planes):
+            if len(plane) != n // 4:
+                raise InputError(
+                    f"codes[{number}][{t}] has {len(plane)} digits, expected {n // 4} for n = {n}"
+                )
+        raw = np.frombuffer(bytes.fromhex("".join(planes)), np.uint8).reshape(len(planes), 1, n // 8)
+        signs = np.unpackbits(raw, axis=2).astype(np.bool_)  # [planes, 1, n]
+        values.append(Codes.from_signs(signs).values())
+    return np.concatenate(values)
+
+
+def from_integers(given: list[list[int]], n: int, limit: int) -> npt.NDArray[np.int16]:
+    """Queries as integers → values [count, n]."""
+    for number, row in enumerate(given):
+        if len(row) != n:
+            raise InputError(f"codes[{number}] has {len(row)} integers, expected n = {n}")
+        if max(row) > limit or min(row) < -limit:
+            raise InputError(f"codes[{number}] must lie within ±{limit}")
+    return np.array(given, np.int16)
+
+
+def query_planes(values: npt.NDArray[np.int16]) -> list[list[str]]:
+    """The planes that odd integers stand for; a query given as other integers is shown by its sign."""
+    shown: list[list[str]] = []
+    for row in values:
+        odd = bool(np.all(row % 2 != 0))
+        planes = max(1, int(np.abs(row).max()).bit_length()) if odd else 1
+        codes = Codes.from_values(row[None], planes) if odd else Codes.from_signs((row > 0)[None, None])
+        shown += hex_planes(codes)
+    return shown
+
+
+def explain(engine: Explaining, piece: Piece, keyword_planes: int, where: str | None) -> list[dict[str, Any]]:
+    """For each query of a piece: `query_planes`, and for each hit `planes` and `ranks`."""
+    values = piece.values[piece.start : piece.start + piece.count]
+    k = min(piece.k, piece.hits.k)
+    rows = piece.hits.rows[piece.start : piece.start + piece.count, :k]
+    ids = piece.hits.ids[piece.start : piece.start + piece.count, :k]
+    coarse = [
+        engine.coarse_rows(values, DEPTH, planes=planes, where=where) for planes in range(1, keyword_planes)
+    ]  # each [queries, ≤ DEPTH]
+    explained: list[dict[str, Any]] = []
+    for number, shown in enumerate(query_planes(values)):
+        ranks = [{row: rank for rank, row in enumerate(found[number].tolist(), 1)} for found in coarse]
+        hits = [
+            {"planes": planes, "ranks": [*(of.get(row) for of in ranks), place]}
+            for place, (planes, row) in enumerate(
+                zip(hex_planes(engine.codes(ids[number])), rows[number].tolist(), strict=True), 1
+            )
+        ]
+        explained.append({"query_planes": shown, "hits": hits})
+    return explained
