@@ -96,7 +96,7 @@ def record(
     recorder = Recorder(root)
     moments: list[tuple[int, frozenset[State]]] = [(0, frozenset([None]))]
     with recorder.recording(), small_tiers(), no_fsync(), sabotage():
-        life = _Life(root / NAME, chance)
+        life = Life(root / NAME, chance)
         life.begin(recorder, moments, lambda: life.create(), lambda state: ())
         for _ in range(steps):
             act, change = life.choose()
@@ -105,7 +105,7 @@ def record(
     return History(recorder.trace, moments)
 
 
-class _Life:
+class Life:
     """The process that uses the index, and what it has been told."""
 
     def __init__(self, path: Path, chance: random.Random) -> None:

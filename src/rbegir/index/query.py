@@ -154,7 +154,7 @@ class Searcher:
         shape = found.positions.shape  # [Q, k]
         names = snapshot.manifest.columns if query.attributes else ()
         columns = {name: snapshot.column(name, place) for name in names}
-        return Hits(
+        hits = Hits(
             ids=snapshot.ids(place).reshape(shape),
             scores=cosine(found.keys, norm_squared(values)),
             texts=snapshot.column("text", place).reshape(shape) if query.texts else None,
@@ -164,6 +164,8 @@ class Searcher:
             certificate=certificate,
             recall=recall,
         )
+        snapshot.check_mapped()
+        return hits
 
     def coarse_rows(
         self, snapshot: Snapshot, queries: Codes | npt.NDArray[Any], query: Query, planes: int

@@ -220,6 +220,13 @@ class Snapshot:
                 )[:-1]
         return found
 
+    def check_mapped(self) -> None:
+        """Raise if anything that was read of this state was not there; ask before handing on what was read."""
+        for file in self.deletes.values():
+            file.check_mapped()
+        for part in self.parts:
+            part.segment.file.check_mapped()
+
     def damage(self) -> Iterator[CorruptError]:
         """Everything that is wrong with the files of this state."""
         for file in self.deletes.values():

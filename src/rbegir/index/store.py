@@ -279,6 +279,7 @@ class Index:
         place = state.find(wanted)
         names = ["text", *state.manifest.columns]
         columns = {name: state.column(name, place) for name in names}
+        state.check_mapped()
         return [
             None if part < 0 else {"id": given, **{name: columns[name][i] for name in names}}
             for i, (given, part) in enumerate(zip(wanted.to_pylist(), place.part, strict=True))

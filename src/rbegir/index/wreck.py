@@ -32,8 +32,8 @@ from rbegir.index.format import (
     Kind,
     Section,
     Stamp,
-    map_file,
 )
+from rbegir.index.mapping import map_file
 from rbegir.index.segment import Positions, Segment
 
 _START = b'{"meta": '
