@@ -25,7 +25,7 @@ from rbegir.errors import FileError
 from rbegir.index import writer
 from rbegir.index.store import Index
 from tests.index.fakes import HashEncoder
-from torture.simdisk import KilledError, Recorder, Step
+from torture.simdisk import KilledError, Recorder, Step, no_fault
 
 ENCODER = HashEncoder()
 QUERY = ENCODER.encode_queries(["the one question"])
@@ -147,13 +147,13 @@ class Life:
             act()
         except (KilledError, FileError):
             recorder.revive()
-            recorder.fault = _harmless
+            recorder.fault = no_fault
             self.close()
             with Index.open(self.path, model=ENCODER, threads=1, read_only=True) as seen:
                 self.state = contents(seen)
             assert self.state in before | {after}, "a process that failed left neither state"
             return
-        recorder.fault = _harmless
+        recorder.fault = no_fault
         self.state = after
         moments.append((len(recorder.trace), frozenset([after])))
 
@@ -163,7 +163,7 @@ class Life:
         victim = 0 if at_commit else recorder.calls + self.chance.randint(1, 14)
         code = self.chance.choice((0, 0, 0, *FAULTS))
 
-        def fault(name: str, number: int) -> None:
+        def fault(name: str, number: int, arguments: tuple[Any, ...]) -> None:
             nonlocal victim
             if number == victim:
                 raise OSError(code, os.strerror(code)) if code else KilledError
@@ -216,10 +216,6 @@ class Life:
             price,
             self.chance.choice((None, "en", "de")),
         )
-
-
-def _harmless(name: str, number: int) -> None:
-    """No fault at any call."""
 
 
 def _nothing(descriptor: int) -> None:

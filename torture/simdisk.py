@@ -57,6 +57,13 @@ class Step:
     new: dict[int, str] = field(default_factory=dict)  # inodes that come into being: "file" or "directory"
 
 
+Fault = Callable[[str, int, tuple[Any, ...]], None]
+
+
+def no_fault(name: str, number: int, arguments: tuple[Any, ...]) -> None:
+    """Every call goes through."""
+
+
 class KilledError(BaseException):
     """The process is gone: whatever it still tries does not happen."""
 
@@ -64,8 +71,8 @@ class KilledError(BaseException):
 class Recorder:
     """Does and records what goes through `rbegir.index.disk` under one directory.
 
-    `fault(name, number)` is asked before each call; what it raises is raised instead of the call. After a
-    KilledError every call is refused until `revive`.
+    `fault(name, number, arguments)` is asked before each call; what it raises is raised instead of the call.
+    After a KilledError every call is refused until `revive`.
     """
 
     def __init__(self, root: Path) -> None:
@@ -73,7 +80,7 @@ class Recorder:
         self.trace: list[Step] = []
         self.calls = 0
         self.dead = False
-        self.fault: Callable[[str, int], None] = lambda name, number: None
+        self.fault: Fault = no_fault
         self._names: dict[int, Names] = {ROOT: {}}  # of every directory
         self._open: dict[int, int] = {}  # descriptor → inode
         self._last = ROOT
@@ -97,7 +104,7 @@ class Recorder:
             if self.dead:
                 raise KilledError
             try:
-                self.fault(name, self.calls)
+                self.fault(name, self.calls, arguments)
             except KilledError:
                 self.dead = True
                 raise

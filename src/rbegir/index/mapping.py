@@ -1,9 +1,10 @@
 """Files mapped into memory, and what happens when they shrink.
 
-A mapped file costs nothing to open and is shared by all its readers. But if somebody cuts it short, or the disk
-fails to give a page, the system answers the next access with SIGBUS, which ends the process. Looking at the length
-before each search would only make that rarer. Here the signal is caught (`_native/mapping.cpp`): the missing pages
-read as zeros, `broken` becomes true, and whoever read asks before it hands anything on:
+A mapped file costs nothing to open and is shared by all its readers. But if somebody cuts it short, or the
+disk fails to give a page, the system answers the next access with SIGBUS, which ends the process. Looking
+at the length before each search would only make that rarer. Here the signal is caught
+(`_native/mapping.cpp`): the missing pages read as zeros, `broken` becomes true, and whoever read asks
+before it hands anything on:
 
     search, get           before the answer is returned
     merge and compaction  before the new state replaces the old one

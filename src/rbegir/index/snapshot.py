@@ -221,7 +221,7 @@ class Snapshot:
         return found
 
     def check_mapped(self) -> None:
-        """Raise if anything that was read of this state was not there; ask before handing on what was read."""
+        """Raise if anything that was read of this state was not there; ask before handing it on."""
         for file in self.deletes.values():
             file.check_mapped()
         for part in self.parts:
