@@ -100,7 +100,10 @@ def record(
         life.begin(recorder, moments, lambda: life.create(), lambda state: ())
         for _ in range(steps):
             act, change = life.choose()
-            life.begin(recorder, moments, act, change)
+            if change is None:
+                act()
+            else:
+                life.begin(recorder, moments, act, change)
         life.close()
     return History(recorder.trace, moments)
 
@@ -172,7 +175,8 @@ class Life:
 
         recorder.fault = fault
 
-    def choose(self) -> tuple[Callable[[], Any], Callable[[dict[int, Record]], Any]]:
+    def choose(self) -> tuple[Callable[[], Any], Callable[[dict[int, Record]], Any] | None]:
+        """What to do next, and what it does to the keywords; None for what promises nothing."""
         kind = self.chance.choices(
             ("upsert", "add", "delete", "compact", "build", "reopen"), (40, 10, 25, 8, 5, 12)
         )[0]
@@ -182,7 +186,7 @@ class Life:
         if kind == "compact":
             return lambda: self.open().compact(), lambda state: None
         if kind == "reopen":
-            return self.close, lambda state: None
+            return self.close, None
         there = dict(self.state or ())
         free = [i for i in range(IDS) if kind != "add" or i not in there] or [IDS + self.made]
         ids = self.chance.sample(free, min(len(free), self.chance.choice((1, 1, 2, 3, 8))))

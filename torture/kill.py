@@ -41,7 +41,8 @@ class Victim:
         self.life.made = 100 * self.number
         act, change = self.life.choose()
         after: dict[int, Record] = dict(self.life.state or ())
-        change(after)
+        if change is not None:
+            change(after)
         if for_real:
             act()
         self.life.state = tuple(sorted(after.items()))

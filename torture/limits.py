@@ -24,6 +24,7 @@ class Limits:
 
 def result(name: str, limits: Limits, attempt: Callable[[Limits], dict[str, Any]]) -> dict[str, Any]:
     """Make the attempt; what it found, with what it ran on."""
+    host = describe(("pyarrow",))
     start = time.monotonic()
     found = attempt(limits)
     return {
@@ -31,7 +32,7 @@ def result(name: str, limits: Limits, attempt: Callable[[Limits], dict[str, Any]
         "seed": limits.seed,
         "seconds": round(time.monotonic() - start, 1),
         **found,
-        "host": describe(("pyarrow",)),
+        "host": host,
     }
 
 
