@@ -108,19 +108,56 @@ def info(index: IndexPath, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def verify(index: IndexPath, as_json: AsJson = False) -> None:
-    """Read every byte of an index and check it; names each file and block that is damaged."""
+def verify(
+    index: IndexPath,
+    salvage: Annotated[
+        Path | None, typer.Option(metavar="OUT", help="Copy all that is intact to a new index.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read every byte of an index and check it; names each file and block that is damaged.
+
+    With --salvage what is intact goes to a new index, and what is lost is listed by file and row.
+    """
+    from rbegir.errors import FileError
     from rbegir.index.verify import damage
 
-    found = [error.message for error in damage(index)]
+    try:
+        found = [error.message for error in damage(index)]
+    except FileError as error:
+        if salvage is None or not index.is_dir():
+            raise
+        found = [error.message]
+    facts: dict[str, Any] = {"ok": not found, "damage": found}
+    for message in [] if as_json else found:
+        print(f"damaged: {message}", file=sys.stderr)
+    if salvage is not None:
+        from rbegir.index.store import Index
+
+        facts["salvage"] = Index.salvage(index, salvage)
     if as_json:
-        print(json.dumps({"ok": not found, "damage": found}))
+        print(json.dumps(facts))
     else:
-        for message in found:
-            print(f"damaged: {message}", file=sys.stderr)
         print(f"{index}: {f'{len(found)} damaged' if found else 'every byte is as it was written'}")
+        if salvage is not None:
+            _tell_salvage(facts["salvage"])
     if found:
         raise typer.Exit(1)
+
+
+def _tell_salvage(report: dict[str, Any]) -> None:
+    for part in report["segments"]:
+        rows = ", ".join(f"{first} to {last}" for first, last in part["rows"][:10])
+        more = f" and {len(part['rows']) - 10} more runs" if len(part["rows"]) > 10 else ""
+        print(f"lost: {part['keywords']} keywords of {part['file']}, rows {rows}{more}", file=sys.stderr)
+    for part in report["deletes"]:
+        count = "an unknown number of" if part["unknown"] is None else part["unknown"]
+        print(f"not known: {count} deletes of {part['segment']}; these keywords are back", file=sys.stderr)
+    if report["manifest"] == "rebuilt":
+        print("the manifest was lost and has been rebuilt from the segments", file=sys.stderr)
+    if report["model"] == "lost":
+        print("the model was damaged: open the new index with a copy of it", file=sys.stderr)
+    print(f"{report['out']}: {report['keywords']} keywords saved, {report['lost']} lost")
 
 
 @app.command()
