@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from rbegir.binarizer.store import is_binarizer
 from rbegir.codes.planes import Codes
 from rbegir.errors import FileError, InputError, MismatchError
 
@@ -63,8 +64,14 @@ def load_stored(directory: Path, manifest: Manifest) -> Encoder:
             f"no model is stored in {directory.parent}, so texts cannot be encoded",
             hint="open it with Index.open(path, model=…), or use add_codes and search_codes",
         )
-    from rbegir.model.model import Model
+    model: Encoder
+    if is_binarizer(directory):
+        from rbegir.binarizer.estimator import Binarizer
 
-    model: Encoder = Model.load(directory)
+        model = Binarizer.load(directory)
+    else:
+        from rbegir.model.model import Model
+
+        model = Model.load(directory)
     check_match(model, manifest)
     return model

@@ -252,11 +252,18 @@ class Index:
 
     # ---- ask ----
 
-    def search(self, queries: str | Sequence[str], k: int = 10, **options: Unpack[SearchOptions]) -> Hits:
-        """The best k keywords for a text or for each of a list of texts; options as for `search_codes`."""
-        texts = [queries] if isinstance(queries, str) else check_queries(queries)
+    def search(
+        self, queries: str | Sequence[str] | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
+    ) -> Hits:
+        """The best k keywords for a text or for each of a list of texts; options as for `search_codes`.
+
+        An index made with a Binarizer is asked with float vectors [queries, dims].
+        """
+        asked: Any = [queries] if isinstance(queries, str) else queries
+        if not getattr(self.model, "takes_vectors", False):
+            asked = check_queries(asked)
         query = Query.check(k, **options)
-        return self._searcher.search(self._state(), self.model.encode_queries(texts), query)
+        return self._searcher.search(self._state(), self.model.encode_queries(asked), query)
 
     def search_codes(
         self, codes: Codes | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
