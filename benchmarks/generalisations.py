@@ -188,6 +188,7 @@ def cbow_rows(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", nargs="+", choices=("hashing", "cbow"), default=("hashing", "cbow"))
     parser.add_argument("--titles", type=Path, required=True)
     parser.add_argument("--pairs", type=Path, required=True)
     parser.add_argument("--query-column", default="query")
@@ -201,16 +202,21 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
 
-    documents = docstrings()
-    result: dict[str, Any] = {
+    result: dict[str, Any] = json.loads(args.out.read_text()) if args.out.exists() else {}
+    result |= {
         "host": describe(("torch", "scikit-learn", "scipy")),
         "command": " ".join(["python benchmarks/generalisations.py", *(Path(w).name for w in sys.argv[1:])]),
-        "hashing": {
+    }
+    if "hashing" in args.parts:
+        documents = docstrings()
+        result["hashing"] = {
             "documents": len(documents),
             "classes": len({d.label for d in documents}),
             "rows": hashing_rows(documents, args.seeds, args.hashing_epochs),
-        },
-    }
+        }
+        args.out.write_text(json.dumps(result, indent=1) + "\n")
+    if "cbow" not in args.parts:
+        return
     titles = [text for batch in read_texts(args.titles) for text in batch.column("text").to_pylist()]
     stream = read_pairs(args.pairs, query_column=args.query_column, keyword_column=args.keyword_column)
     pairs = (

@@ -124,7 +124,7 @@ class _Network(nn.Module):
         nn.init.normal_(self.inputs.weight, std=0.3 / width**0.5)
         nn.init.zeros_(self.outputs.weight)
         if self.rbe is not None:
-            start_as_quantiser(self.rbe, functional.normalize(self.inputs.weight.detach()))
+            start_as_quantiser(self.rbe, functional.normalize(self.inputs.weight), config.seed)
 
     def direction(self, words: Tensor, starts: Tensor) -> Tensor:
         """The sum layer, scaled to length 1: what the RBE layers see.  [texts, width]"""

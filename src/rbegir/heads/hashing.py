@@ -193,7 +193,7 @@ def _train(
     if network.rbe is not None:
         with torch.no_grad():
             sample = counts[torch.randperm(len(counts), generator=shuffle)[:ENCODE]]
-            start_as_quantiser(network.rbe, network.f(sample), shuffle)
+            start_as_quantiser(network.rbe, network.f(sample), config.seed)
     adam = torch.optim.Adam(network.parameters(), lr=config.lr)
     network.train()
     batches = max(1, len(counts) // config.batch_size)

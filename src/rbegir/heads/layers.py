@@ -5,15 +5,16 @@
 `prefixes` gives all of them, so that a loss can ask each to be good: one training then serves a query that is
 compared with three planes and a keyword that is stored with two.
 
-*Where training starts.* Freshly drawn B and R make residual planes that say nothing about the residual. With W
-orthonormal rows V over the spread σ of V f, the other two have the same meaning from the first step on:
+*Where training starts.* Freshly drawn B and R make residual planes that say nothing about the residual. With the
+frame A [width, n] that the Binarizer starts from (a rotation, or the n directions of most variance, rotated), the
+mean μ of some vectors and the spread σ of y = Aᵀ(f − μ), all layers have a meaning from the first step on:
 
-    W = R = V / σ          y = W f has spread 1 in every dimension
-    B = σ Vᵀ               b⁰ says |y| ≈ 1, so the first residual is the sign of y − b⁰, and so on
+    W = R = Aᵀ / σ         y / σ has spread 1 in every dimension
+    B = σ A, bias μ        b⁰ says |y| ≈ σ, so the first residual is the sign of y / σ − b⁰, and so on
 
 which is a rotation followed by a uniform scalar quantiser with thresholds 0, ±1, then ±½, ±1½ …: near the best
 one for Gaussian dimensions (0.996 σ apart for four levels). `tanh` in the layers is close to the identity for
-|f| well below 1; a caller with larger vectors scales them first.
+|f| well below 1; callers scale f to length 1.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ import hashlib
 from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from rbegir.binarizer.frame import start
 from rbegir.codes.planes import MAX_PLANES, Codes, check_dimension
 from rbegir.errors import InputError
 from rbegir.model.presets import Estimator, ModelConfig
@@ -58,28 +61,24 @@ def codes_of(embedding: Embedding) -> Codes:
 
 
 @torch.no_grad()
-def start_as_quantiser(layers: RBE, sample: Tensor, generator: torch.Generator | None = None) -> None:
-    """Set the layers so that they quantise vectors like those of `sample` [count, width], as told above.
+def start_as_quantiser(layers: RBE, sample: Tensor, seed: int = 0) -> None:
+    """Set the layers so that they quantise vectors like those of `sample` [count, width], as told above."""
+    vectors = sample.detach().cpu().double().numpy()
+    mean = vectors.mean(axis=0)
+    centred = vectors - mean
+    covariance = np.asarray(centred.T @ centred / max(1, len(centred)), np.float32)
+    frame = start(covariance, layers.W.out_features, seed).astype(np.float64)  # A [width, n]
+    spread = float(np.sqrt(np.mean((centred @ frame) ** 2))) or 1.0
 
-    V is a random rotation; where n exceeds the width, as many of them below each other as are needed.
-    """
-    n, width = layers.W.weight.shape
-    blocks = -(-n // width)
-    rotations = [
-        torch.linalg.qr(torch.randn(width, width, generator=generator)).Q.T for _ in range(blocks)
-    ]
-    rows = torch.cat(rotations)[:n].to(sample.device, sample.dtype)  # V [n, width]
-    mean = sample.mean(dim=0)
-    spread = float((sample - mean).square().mean().sqrt()) or 1.0
-    for layer in (layers.W, *layers.R):
-        layer.weight.copy_(rows / spread)
-    if layers.W.bias is not None:
-        layers.W.bias.copy_(-(rows @ mean) / spread)
+    def put(layer: nn.Linear, weight: npt.NDArray[np.float64], bias: npt.NDArray[np.float64]) -> None:
+        layer.weight.copy_(torch.from_numpy(weight))
+        if layer.bias is not None:
+            layer.bias.copy_(torch.from_numpy(bias))
+
+    put(layers.W, frame.T / spread, -(mean @ frame) / spread)
     for back, residual in zip(layers.B, layers.R, strict=True):
-        back.weight.copy_(rows.T * (spread / blocks))
-        if back.bias is not None:
-            back.bias.copy_(mean)
-            residual.bias.zero_()
+        put(back, spread * frame, mean)
+        put(residual, frame.T / spread, np.zeros(frame.shape[1]))
 
 
 def fingerprint_of(settings: Mapping[str, object], module: nn.Module) -> str:
