@@ -3,13 +3,13 @@
     python benchmarks/generalisations.py --titles titles.txt.gz --pairs redirects.tsv.gz \
         --query-column alias --keyword-column title --out benchmarks/results/generalisations.json
 
-*Documents* are docstrings of installed packages (`rbegir.heads.docstrings`); a fifth of them are queries, and the
-figure is the share of a query's ten nearest of the others that come from its subpackage.
+*Documents* are docstrings of installed packages (`rbegir.heads.docstrings`); a fifth of them are queries,
+and the figure is the share of a query's ten nearest of the others that come from its subpackage.
 
-*Words* are those of titles, learned without pairs. Two figures on the ten nearest words: how many a model shares
-with the float model (another float model, trained from another seed, shows the most that can be expected), and
-how often they hold the word that editors put in its place: in pairs such as `intestinal gas → abdominal gas`,
-which differ in one word and which no model has seen.
+*Words* are those of titles, learned without pairs. Two figures on the ten nearest words: how many a model
+shares with the float model (another float model, trained from another seed, shows the most that can be
+expected), and how often they hold the word that editors put in its place: in pairs such as `intestinal gas
+→ abdominal gas`, which differ in one word and which no model has seen.
 
 Each model is trained with several seeds. Random codes and untrained models show what costs nothing.
 """
@@ -92,6 +92,9 @@ def hashing_rows(documents: list[Document], seeds: int, epochs: int) -> list[dic
     def floats(model: SemanticHashing) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         return model.embed(asked_texts), model.embed(stored_texts)
 
+    def plainly(seed: int, of: Callable[..., npt.NDArray[np.float32]]) -> dict[str, float]:
+        return precision(of(plain[seed][0]) @ of(plain[seed][1]).T, *labels)
+
     models, plain = {}, {}
     for seed in range(seeds):
         models[True, seed] = SemanticHashing.fit(stored_texts, replace(config, seed=seed))
@@ -106,13 +109,13 @@ def hashing_rows(documents: list[Document], seeds: int, epochs: int) -> list[dic
     ]
     return [
         summary("TF-IDF, every word", 0, [precision(weights, *labels)]),
-        summary("float code layer", 4 * n, (precision(unit(plain[s][0]) @ unit(plain[s][1]).T, *labels) for s in each)),
-        summary("float code layer, signs", n // 8, (precision(np.sign(plain[s][0]) @ np.sign(plain[s][1]).T, *labels) for s in each)),
+        summary("float code layer", 4 * n, (plainly(s, unit) for s in each)),
+        summary("float code layer, signs", n // 8, (plainly(s, np.sign) for s in each)),
         summary("RBE, 1 plane", n // 8, map(binary(True, (1, 1)), each)),
         summary("RBE, 3 planes ask 2", n // 4, map(binary(True, (3, 2)), each)),
         summary("RBE, untrained", n // 4, map(binary(False, (3, 2)), each)),
         summary("random codes", n // 4, (precision(scores, *labels) for scores in chance)),
-    ]  # fmt: skip
+    ]
 
 
 # ---- words ----
@@ -160,7 +163,8 @@ def cbow_rows(
     def figures(model: CBOW, seed: int, planes: Planes = None) -> dict[str, float]:
         near = nearest_words(model, asked, planes)
         shared = [len(a & b) / NEAREST for a, b in zip(near, reference[seed], strict=True)]
-        return {"overlap@10": float(np.mean(shared)), "substitute@10": found_substitutes(model, wanted, planes)}
+        found = found_substitutes(model, wanted, planes)
+        return {"overlap@10": float(np.mean(shared)), "substitute@10": found}
 
     n = config.n
     rows = [
@@ -173,7 +177,8 @@ def cbow_rows(
     by_chance = {w: set(rng.choice(len(vocabulary), NEAREST, replace=False)) for w in {a for a, _ in wanted}}
     number = {word: i for i, word in enumerate(vocabulary)}
     chance = float(np.mean([number[other] in by_chance[word] for word, other in wanted]))
-    rows.append(summary("random words", 0, [{"overlap@10": NEAREST / len(vocabulary), "substitute@10": chance}]))
+    nothing = {"overlap@10": NEAREST / len(vocabulary), "substitute@10": chance}
+    rows.append(summary("random words", 0, [nothing]))
     examples = {
         word: {
             "float": [other for other, _ in plain[0].similar(word, 5)],
@@ -182,12 +187,13 @@ def cbow_rows(
         for word in ("river", "film", "football", "germany", "painter", "1990", "church", "insect")
         if word in known
     }
-    about = {"titles": len(titles), "words": len(vocabulary), "substitutes": len(wanted), "examples": examples}
-    return rows, about
+    counts = {"titles": len(titles), "words": len(vocabulary), "substitutes": len(wanted)}
+    return rows, {**counts, "examples": examples}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=plain)
     parser.add_argument("--parts", nargs="+", choices=("hashing", "cbow"), default=("hashing", "cbow"))
     parser.add_argument("--titles", type=Path, required=True)
     parser.add_argument("--pairs", type=Path, required=True)

@@ -1,1 +1,1 @@
-"""RBE layers on other networks than the paper's: any encoder, documents, words, and the next model's queries."""
+"""RBE layers on other networks than CLSM: any encoder, documents, words, and the next model's queries."""

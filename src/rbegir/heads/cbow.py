@@ -2,19 +2,19 @@
 
     words around a place ─ sum layer f = mean of their vectors ─ RBE ─ b^t ─ scores b^t · u_w of every word w
 
-CBOW asks the words around a place for the word at it. Between its sum layer and its output the paper puts the RBE
-layers; the code of a word is then what they make of the word alone. The float model, `planes=0`, is CBOW as it
-is known: the sum layer itself meets the output vectors.
+CBOW asks the words around a place for the word at it. Between its sum layer and its output the paper puts
+the RBE layers; the code of a word is then what they make of the word alone. The float model, `planes=0`, is
+CBOW as it is known: the sum layer itself meets the output vectors.
 
-*Loss.* The softmax over all words is estimated on the true word and `negatives` words drawn for a whole batch,
-each with probability p ∝ count^¾; subtracting log p from the scores removes the bias of drawing (sampled
-softmax). One draw for a batch makes it a matrix product. All planes learn together: the loss is the mean over
-b⁰, b¹, … so that the first planes of a code are a code as well.
+*Loss.* The softmax over all words is estimated on the true word and `negatives` words drawn for a whole
+batch, each with probability p ∝ count^¾; subtracting log p from the scores removes the bias of drawing
+(sampled softmax). One draw for a batch makes it a matrix product. All planes learn together: the loss is
+the mean over b⁰, b¹, … so that the first planes of a code are a code as well.
 
-*The sum layer* is scaled to length 1 before the RBE layers. Its direction is what a context means; its length says
-how many words there are, and residual planes would be spent on telling that. The layers start as a quantiser of
-such vectors (`layers.py`) and learn slowly, so that the words move and the code stays still: ten times the rate
-lost a third of the neighbours.
+*The sum layer* is scaled to length 1 before the RBE layers. Its direction is what a context means; its
+length says how many words there are, and residual planes would be spent on telling that. The layers start
+as a quantiser of such vectors (`layers.py`) and learn slowly, so that the words move and the code stays
+still: ten times the rate lost a third of the neighbours.
 """
 
 from __future__ import annotations
@@ -35,7 +35,14 @@ from rbegir.codes.layout import pack
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_PLANES, Codes, check_dimension
 from rbegir.codes.score import cosine, norm_squared
 from rbegir.errors import InputError, MismatchError, TextError
-from rbegir.heads.layers import codes_of, fingerprint_of, prefixes, rbe_layers, start_as_quantiser, without_sparse_checks
+from rbegir.heads.layers import (
+    codes_of,
+    fingerprint_of,
+    prefixes,
+    rbe_layers,
+    start_as_quantiser,
+    without_sparse_checks,
+)
 from rbegir.search.backend import Partition
 from rbegir.search.cpu import CpuBackend
 
@@ -279,7 +286,8 @@ def _train(
             target = torch.from_numpy(tokens[places])
             draws = np.searchsorted(cumulative, rng.random(config.negatives) * cumulative[-1], "right")
             drawn = torch.from_numpy(draws)
-            loss = _loss(network, network(torch.from_numpy(words), torch.from_numpy(starts)), target, drawn, log_noise)
+            vectors = network(torch.from_numpy(words), torch.from_numpy(starts))
+            loss = _loss(network, vectors, target, drawn, log_noise)
             for optimiser in (tables, adam):
                 if optimiser is not None:
                     optimiser.zero_grad(set_to_none=True)

@@ -1,8 +1,9 @@
 """A small real collection of documents with natural classes: the docstrings of three installed packages.
 
 NumPy, SciPy and scikit-learn explain some five thousand functions and classes in their sources, and the
-subpackage a docstring comes from (`scipy.signal`, `sklearn.cluster`) says what it is about. Sources are parsed,
-never imported or run. The collection is that of the installed versions; a result made from it names them.
+subpackage a docstring comes from (`scipy.signal`, `sklearn.cluster`) says what it is about. Sources are
+parsed, never imported or run. The collection is that of the installed versions; a result made from it names
+them.
 """
 
 from __future__ import annotations

@@ -3,14 +3,15 @@
     word counts ─ tanh ─ f ─ RBE ─ b^t ─ tanh ─ softmax over the vocabulary ─ the counts again
                               └ the code of the document
 
-Semantic hashing squeezes a bag of words through a narrow layer and asks for the words back; documents about the
-same things then get codes with few different bits. Its code layer, a row of logistic units that noise drives
-towards 0 and 1, is here replaced by the RBE layers, which are binary from the start and add residual planes. The
-float model, `planes=0`, keeps a code layer of n tanh units.
+Semantic hashing squeezes a bag of words through a narrow layer and asks for the words back; documents about
+the same things then get codes with few different bits. Its code layer, a row of logistic units that noise
+drives towards 0 and 1, is here replaced by the RBE layers, which are binary from the start and add residual
+planes. The float model, `planes=0`, keeps a code layer of n tanh units.
 
-*Input* is log(1 + count) of the `vocabulary` most telling words, scaled to length 1, so that a long document is
-not a loud one. *Loss* is the cross entropy of the document's words under the softmax, a word each, averaged over
-b⁰, b¹, … so that the first planes alone are a code too. No labels and no pairs are used.
+*Input* is log(1 + count) of the `vocabulary` most telling words, scaled to length 1, so that a long
+document is not a loud one. *Loss* is the cross entropy of the document's words under the softmax, a word
+each, averaged over b⁰, b¹, … so that the first planes alone are a code too. No labels and no pairs are
+used.
 """
 
 from __future__ import annotations
@@ -139,7 +140,9 @@ class SemanticHashing:
     def encode_queries(self, documents: Sequence[str]) -> Codes:
         """Codes of documents with all planes."""
         if self.network.rbe is None:
-            raise MismatchError("a float document model has no codes", hint="train with planes=3, or use embed")
+            raise MismatchError(
+                "a float document model has no codes", hint="train with planes=3, or use embed"
+            )
         return Codes.concat([codes_of(self.network.rbe(self.network.f(c))) for c in self._counts(documents)])
 
     def encode_keywords(self, documents: Sequence[str]) -> Codes:

@@ -5,16 +5,17 @@
 `prefixes` gives all of them, so that a loss can ask each to be good: one training then serves a query that is
 compared with three planes and a keyword that is stored with two.
 
-*Where training starts.* Freshly drawn B and R make residual planes that say nothing about the residual. With the
-frame A [width, n] that the Binarizer starts from (a rotation, or the n directions of most variance, rotated), the
-mean μ of some vectors and the spread σ of y = Aᵀ(f − μ), all layers have a meaning from the first step on:
+*Where training starts.* Freshly drawn B and R make residual planes that say nothing about the residual.
+With the frame A [width, n] that the Binarizer starts from (a rotation, or the n directions of most
+variance, rotated), the mean μ of some vectors and the spread σ of y = Aᵀ(f − μ), all layers have a meaning
+from the first step on:
 
     W = R = Aᵀ / σ         y / σ has spread 1 in every dimension
     B = σ A, bias μ        b⁰ says |y| ≈ σ, so the first residual is the sign of y / σ − b⁰, and so on
 
-which is a rotation followed by a uniform scalar quantiser with thresholds 0, ±1, then ±½, ±1½ …: near the best
-one for Gaussian dimensions (0.996 σ apart for four levels). `tanh` in the layers is close to the identity for
-|f| well below 1; callers scale f to length 1.
+which is a rotation followed by a uniform scalar quantiser with thresholds 0, ±1, then ±½, ±1½ …: near the
+best one for Gaussian dimensions (0.996 σ apart for four levels). `tanh` in the layers is close to the
+identity for |f| well below 1; callers scale f to length 1.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ def start_as_quantiser(layers: RBE, sample: Tensor, seed: int = 0) -> None:
     frame = start(covariance, layers.W.out_features, seed).astype(np.float64)  # A [width, n]
     spread = float(np.sqrt(np.mean((centred @ frame) ** 2))) or 1.0
 
-    def put(layer: nn.Linear, weight: npt.NDArray[np.float64], bias: npt.NDArray[np.float64]) -> None:
+    def put(layer: nn.Module, weight: npt.NDArray[np.float64], bias: npt.NDArray[np.float64]) -> None:
+        assert isinstance(layer, nn.Linear)
         layer.weight.copy_(torch.from_numpy(weight))
         if layer.bias is not None:
             layer.bias.copy_(torch.from_numpy(bias))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from rbegir.binarizer.store import is_binarizer
 from rbegir.codes.planes import Codes
 from rbegir.errors import FileError, InputError, MismatchError
+from rbegir.heads.reference import is_reference
 
 if TYPE_CHECKING:
     from rbegir.index.manifest import Manifest
@@ -69,6 +70,10 @@ def load_stored(directory: Path, manifest: Manifest) -> Encoder:
         from rbegir.binarizer.estimator import Binarizer
 
         model = Binarizer.load(directory)
+    elif is_reference(directory):
+        from rbegir.heads.encoder import load_reference
+
+        model = load_reference(directory)
     else:
         from rbegir.model.model import Model
 
