@@ -199,6 +199,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=Path, required=True)
     parser.add_argument("--query-column", default="query")
     parser.add_argument("--keyword-column", default="keyword")
+    parser.add_argument("--sample", type=int, help="so many of the titles, drawn at random")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--hashing-epochs", type=int, default=HashingConfig.epochs)
     parser.add_argument("--epochs", type=int, default=CBOWConfig.epochs, help="of CBOW")
@@ -209,13 +210,14 @@ def main() -> None:
     torch.set_num_threads(args.threads)
 
     result: dict[str, Any] = json.loads(args.out.read_text()) if args.out.exists() else {}
-    result |= {
+    run = {
         "host": describe(("torch", "scikit-learn", "scipy")),
         "command": " ".join(["python benchmarks/generalisations.py", *(Path(w).name for w in sys.argv[1:])]),
     }
     if "hashing" in args.parts:
         documents = docstrings()
         result["hashing"] = {
+            **run,
             "documents": len(documents),
             "classes": len({d.label for d in documents}),
             "rows": hashing_rows(documents, args.seeds, args.hashing_epochs),
@@ -224,6 +226,9 @@ def main() -> None:
     if "cbow" not in args.parts:
         return
     titles = [text for batch in read_texts(args.titles) for text in batch.column("text").to_pylist()]
+    if args.sample and args.sample < len(titles):
+        chosen = np.random.default_rng(0).choice(len(titles), args.sample, replace=False)
+        titles = [titles[i] for i in np.sort(chosen)]
     stream = read_pairs(args.pairs, query_column=args.query_column, keyword_column=args.keyword_column)
     pairs = (
         pair
@@ -232,7 +237,7 @@ def main() -> None:
     )
     config = CBOWConfig(epochs=args.epochs, min_count=args.min_count)
     rows, about = cbow_rows(titles, pairs, args.seeds, config)
-    result["cbow"] = {**about, "rows": rows}
+    result["cbow"] = {**run, **about, "rows": rows}
     args.out.write_text(json.dumps(result, indent=1) + "\n")
 
 

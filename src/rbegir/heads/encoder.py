@@ -201,6 +201,8 @@ def _locate(name: str) -> tuple[Path, str]:
 
 def _open(path: Path, device: str) -> SentenceTransformer:
     transformers = _package()
+    from safetensors import SafetensorError
+
     types = _module_types(path)
     foreign = [name for name in types if not name.startswith("sentence_transformers.") and name != HEAD]
     if foreign:
@@ -215,7 +217,7 @@ def _open(path: Path, device: str) -> SentenceTransformer:
             )
             return whole
         return _assemble(path, device)
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise FileError(
             f"{path} cannot be opened as a SentenceTransformer: {reason}",

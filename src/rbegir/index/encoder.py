@@ -48,14 +48,24 @@ def check_encoder(model: object) -> None:
 
 
 def check_match(model: Encoder, manifest: Manifest) -> None:
-    """Refuse a model whose codes do not belong into the index."""
-    for name in ("n", "keyword_planes", "fingerprint"):
+    """Refuse a model whose queries do not search the codes of the index."""
+    reads = manifest.fingerprint in getattr(model, "reads", ())  # a later model, trained on codes of ours
+    for name in ("n",) if reads else ("n", "keyword_planes", "fingerprint"):
         ours, theirs = getattr(manifest, name), getattr(model, name)
         if ours != theirs:
             raise MismatchError(
                 f"the model does not belong to this index: its {name} is {theirs!r}, the index has {ours!r}",
                 hint="use the model that the index was built with, or build a new index",
             )
+
+
+def check_adds(model: Encoder, manifest: Manifest) -> None:
+    """Refuse to add keywords with a model that only its queries share with the index."""
+    if manifest.fingerprint not in (model.fingerprint, getattr(model, "keywords_of", model.fingerprint)):
+        raise MismatchError(
+            "the model searches this index, but its keywords get codes of another generation",
+            hint="add to an index of the model's own, and search both with rbegir.Generations",
+        )
 
 
 def load_stored(directory: Path, manifest: Manifest) -> Encoder:

@@ -33,7 +33,7 @@ from rbegir.codes.planes import Codes
 from rbegir.errors import CorruptError, FileError, InputError, LockedError, MismatchError
 from rbegir.index.creation import first_manifest, make
 from rbegir.index.disk import explained
-from rbegir.index.encoder import Encoder, check_encoder, check_match, load_stored
+from rbegir.index.encoder import Encoder, check_adds, check_encoder, check_match, load_stored
 from rbegir.index.manifest import MODEL, Manifest
 from rbegir.index.query import Query, Searcher, SearchOptions
 from rbegir.index.rows import (
@@ -399,6 +399,7 @@ class Index:
         return ids_out
 
     def _encode(self, texts: pa.Array) -> Codes:
+        check_adds(self.model, self._state().manifest)
         parts = range(0, len(texts), ENCODE_ROWS)
         return Codes.concat(
             [self.model.encode_keywords(texts[at : at + ENCODE_ROWS].to_pylist()) for at in parts]
