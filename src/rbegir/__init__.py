@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from rbegir.binarizer.estimator import Binarizer
     from rbegir.client.asynchronous import AsyncClient
     from rbegir.client.synchronous import Client
     from rbegir.codes.planes import Codes
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "AsyncClient": "rbegir.client.asynchronous",
+    "Binarizer": "rbegir.binarizer.estimator",
     "Client": "rbegir.client.synchronous",
     "Codes": "rbegir.codes.planes",
     "Hits": "rbegir.search.hits",
@@ -33,6 +35,7 @@ _HOME = {
 
 __all__ = [
     "AsyncClient",
+    "Binarizer",
     "Client",
     "Codes",
     "Hits",

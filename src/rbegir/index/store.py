@@ -33,7 +33,7 @@ from rbegir.codes.planes import Codes
 from rbegir.errors import CorruptError, FileError, InputError, LockedError, MismatchError
 from rbegir.index.creation import first_manifest, make
 from rbegir.index.disk import explained
-from rbegir.index.encoder import Encoder, check_encoder, check_match, load_stored
+from rbegir.index.encoder import Encoder, check_adds, check_encoder, check_match, load_stored
 from rbegir.index.manifest import MODEL, Manifest
 from rbegir.index.query import Query, Searcher, SearchOptions
 from rbegir.index.rows import (
@@ -254,12 +254,19 @@ class Index:
 
     # ---- ask ----
 
-    def search(self, queries: str | Sequence[str], k: int = 10, **options: Unpack[SearchOptions]) -> Hits:
-        """The best k keywords for a text or for each of a list of texts; options as for `search_codes`."""
-        texts = [queries] if isinstance(queries, str) else check_queries(queries)
+    def search(
+        self, queries: str | Sequence[str] | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
+    ) -> Hits:
+        """The best k keywords for a text or for each of a list of texts; options as for `search_codes`.
+
+        An index made with a Binarizer is asked with float vectors [queries, dims].
+        """
+        asked: Any = [queries] if isinstance(queries, str) else queries
+        if not getattr(self.model, "takes_vectors", False):
+            asked = check_queries(asked)
         query = Query.check(k, **options)
-        with _room_for(len(texts)):
-            return self._searcher.search(self._state(), self.model.encode_queries(texts), query)
+        with _room_for(len(asked)):
+            return self._searcher.search(self._state(), self.model.encode_queries(asked), query)
 
     def search_codes(
         self, codes: Codes | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
@@ -434,6 +441,7 @@ class Index:
             return ids_out
 
     def _encode(self, texts: pa.Array) -> Codes:
+        check_adds(self.model, self._state().manifest)
         parts = range(0, len(texts), ENCODE_ROWS)
         return Codes.concat(
             [self.model.encode_keywords(texts[at : at + ENCODE_ROWS].to_pylist()) for at in parts]
