@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from rbegir.cluster.client import Cluster
     from rbegir.codes.planes import Codes
     from rbegir.errors import RbegirError
     from rbegir.index.store import Index
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from rbegir.training.trainer import train
 
 _HOME = {
+    "Cluster": "rbegir.cluster.client",
     "Codes": "rbegir.codes.planes",
     "Hits": "rbegir.search.hits",
     "Index": "rbegir.index.store",
@@ -27,7 +29,7 @@ _HOME = {
     "train": "rbegir.training.trainer",
 }
 
-__all__ = ["Codes", "Hits", "Index", "Model", "RbegirError", "__version__", "train"]
+__all__ = ["Cluster", "Codes", "Hits", "Index", "Model", "RbegirError", "__version__", "train"]
 
 
 def __getattr__(name: str) -> Any:

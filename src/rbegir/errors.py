@@ -10,6 +10,9 @@ RbegirError                     one sentence: what was expected, what came; `.hi
 ├── MismatchError               parts that do not belong together: model and index, codes and index
 ├── LockedError                 another writer holds the index
 ├── DeviceError                 a device that was asked for is not there, or failed
+├── ClusterError                a cluster cannot be reached, or part of it cannot answer
+│   ├── BusyError               more is waiting than may wait; asking again later helps
+│   └── DeadlineError           there was no complete answer in the time that was given
 └── MissingExtraError           an optional dependency is not installed
 
 The command line prints `error: …` and `hint: …` for these and nothing else; a traceback is a bug.
@@ -64,6 +67,18 @@ class LockedError(RbegirError):
 
 class DeviceError(RbegirError):
     """A device that was asked for is not there, or failed."""
+
+
+class ClusterError(RbegirError):
+    """A cluster cannot be reached, or part of it cannot answer."""
+
+
+class BusyError(ClusterError):
+    """More questions are waiting than may wait; asking again a little later helps."""
+
+
+class DeadlineError(ClusterError):
+    """There was no complete answer in the time that was given."""
 
 
 class MissingExtraError(RbegirError):

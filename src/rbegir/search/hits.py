@@ -45,6 +45,7 @@ class Hits:
     attributes: list[list[dict[str, Any]]] | None = None  # [queries][k]
     certificate: MissCertificate | None = None  # of mode="paper"
     recall: float | None = None  # of a progressive search, where it was measured
+    searched: float = 1.0  # share of the keywords; less only where a cluster was allowed partial answers
 
     def __post_init__(self) -> None:
         shape = self.ids.shape
