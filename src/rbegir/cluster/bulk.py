@@ -30,6 +30,7 @@ from typing import Any
 
 from rbegir.cluster.engine import Session, import_ray
 from rbegir.cluster.piece import TEMPORARY, Maker, Task, count_row, is_done, raise_first
+from rbegir.cluster.pool import root_cause
 from rbegir.cluster.rowgroups import Group, Reading, Slice, cut, find_files, find_groups
 from rbegir.cluster.unique import refuse_repeated_ids
 from rbegir.errors import ClusterError, InputError, MismatchError
@@ -163,7 +164,7 @@ def _count(groups: Sequence[Group], reading: Reading, progress: Progress) -> dic
     """The usable rows of each row group, and the reasons of the others."""
     items = [{"number": n, "slice": Slice(group, 0, 0).to_dict()} for n, group in enumerate(groups)]
     rows: list[dict[str, Any]] = []
-    for row in _stream(items, partial(count_row, reading=reading), None, {}):
+    for row in _stream(items, partial(count_row, reading=reading), None):
         rows.append(row)
         progress("counting", len(rows) / len(groups))
     raise_first(rows)
@@ -192,17 +193,18 @@ def _make(
         {"number": t.number, "first_row": t.first_row, "slices": [part.to_dict() for part in t.slices]}
         for t in todo
     ]
-    arguments = {"directory": str(stage), "shape": shape, "reading": reading, "encoder": encoder}
-    for row in _stream(items, Maker, workers, arguments):
+    for row in _stream(items, Maker(str(stage), shape, reading, encoder), workers):
         raise_first([row])
         done += rows[int(row["number"])]
         progress("encoding", done / total)
 
 
 def _stream(
-    items: Sequence[dict[str, Any]], function: Any, workers: int | None, arguments: dict[str, Any]
+    items: Sequence[dict[str, Any]],
+    function: Callable[[dict[str, Any]], dict[str, Any]],
+    workers: int | None,
 ) -> Iterator[dict[str, Any]]:
-    """The results of a function (or of a class, an instance a process) for every item, as they come."""
+    """The results of a function for every item, as they come; a process that dies is replaced."""
     if not items:
         return
     ray = import_ray()
@@ -212,20 +214,12 @@ def _stream(
     context = ray_data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
-    cores = max(1, int(ray.cluster_resources().get("CPU", 1)))
-    options: dict[str, Any] = {"num_cpus": 1}
-    if isinstance(function, type):
-        options |= {
-            "concurrency": max(1, min(len(items), cores, workers or cores)),
-            "fn_constructor_kwargs": arguments,
-        }
     try:
         data = ray_data.from_items(list(items), override_num_blocks=len(items))
-        yield from data.map(function, **options).iter_rows()
+        yield from data.map(function, num_cpus=1, concurrency=workers).iter_rows()
     except (ray.exceptions.RayError, RayDataUserCodeException) as error:
-        lines = [line for line in str(error).splitlines() if line.strip()]
         raise ClusterError(
-            f"the build was interrupted: {lines[-1] if lines else type(error).__name__}",
+            f"the build was interrupted: {root_cause(error)}",
             hint="run the same command again; it goes on where it was stopped",
         ) from error
 

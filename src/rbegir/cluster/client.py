@@ -74,6 +74,7 @@ class Cluster:
         filesystem: Any,
         deadline: float,
         queue: int,
+        threads: int | None,
     ) -> None:
         self._deadline = _seconds(deadline)
         location = Location.of(where, filesystem)
@@ -90,7 +91,7 @@ class Cluster:
         self._writing: Writing | None = None
         try:
             ray = import_ray()
-            self._pool = Pool(location.name, layout(devices, replicas, ray.nodes()), queue)
+            self._pool = Pool(location.name, layout(devices, replicas, ray.nodes(), threads), queue)
             self._pool.check()
             self._fanout = Fanout(self._pool)
             self._state = self._prepare(location)
@@ -110,13 +111,15 @@ class Cluster:
         filesystem: Any = None,
         deadline: float = DEADLINE,
         queue: int = QUEUE,
+        threads: int | None = None,
     ) -> Cluster:
         """An index as it is now, on the Ray cluster at `address` (None: RAY_ADDRESS, or this machine alone).
 
         `path_or_uri` is a path that every node sees, or a URI that pyarrow.fs knows (or a path inside the
         given `filesystem`), from which every node copies what it searches. `devices` says what searches: see
         `rbegir.cluster.pool`. Each shard is there `replicas` times. `deadline` is the most seconds that a
-        question may take, `queue` the number of queries that may wait in front of a shard.
+        question may take, `queue` the number of queries that may wait in front of a shard, `threads` those of
+        a CPU shard (its share of the cluster's cores).
         """
         return cls(
             path_or_uri,
@@ -127,6 +130,7 @@ class Cluster:
             filesystem=filesystem,
             deadline=deadline,
             queue=queue,
+            threads=threads,
         )
 
     def __enter__(self) -> Cluster:

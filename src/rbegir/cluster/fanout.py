@@ -22,7 +22,7 @@ from typing import Any
 
 from rbegir.cluster.engine import import_ray
 from rbegir.cluster.messages import Answer, Failure
-from rbegir.cluster.pool import Pool, first_line
+from rbegir.cluster.pool import Pool, root_cause
 from rbegir.errors import BusyError, ClusterError, DeadlineError, InputError, MismatchError, RbegirError
 
 HEDGE = 3.0
@@ -128,7 +128,7 @@ class Fanout:
         try:
             answer: Answer = ray.get(reference)
         except ray.exceptions.RayTaskError as error:
-            raise ClusterError(f"shard {shard} failed: {first_line(error)}") from error
+            raise ClusterError(f"shard {shard} failed: {root_cause(error)}") from error
         except ray.exceptions.RayError as error:
             if isinstance(error, ray.exceptions.ActorDiedError):
                 self._pool.renew(shard, replica)

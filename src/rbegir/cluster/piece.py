@@ -13,8 +13,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from rbegir import errors
 from rbegir.cluster.rowgroups import Reading, Slice, count_usable, read_piece
@@ -23,6 +26,7 @@ from rbegir.errors import FileError, InputError, RbegirError
 from rbegir.index import disk
 from rbegir.index.build import keywords_of
 from rbegir.index.encoder import Encoder
+from rbegir.index.manifest import MODEL
 from rbegir.index.rows import Rows, check_attributes, check_ids, check_texts, refuse_repeats
 from rbegir.index.segment import Segment, Shape, Source, write_segment
 from rbegir.index.store import ENCODE_ROWS
@@ -48,13 +52,14 @@ class Task:
         return f"segment-{self.number:08d}.rbs"
 
 
+@dataclass(frozen=True)
 class Maker:
-    """Makes pieces in a directory that all processes share; a Ray Data worker."""
+    """Makes pieces in a directory that all processes share; a Ray Data function."""
 
-    def __init__(self, directory: str, shape: Shape, reading: Reading, encoder: Encoder | None) -> None:
-        """Without an encoder the model stored in the directory is used, with one thread."""
-        self._directory, self._shape, self._reading = Path(directory), shape, reading
-        self._encoder = encoder
+    directory: str
+    shape: Shape
+    reading: Reading
+    encoder: Encoder | None  # None: the model that is stored in the directory
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """A task as Ray Data passes it on → its number, or what went wrong."""
@@ -68,25 +73,26 @@ class Maker:
 
     def make(self, task: Task) -> None:
         """Write the segment of a task, unless it is there."""
-        final = self._directory / task.file
-        if is_done(final, task, self._shape):
+        directory = Path(self.directory)
+        final = directory / task.file
+        if is_done(final, task, self.shape):
             return
-        if not self._directory.is_dir():
+        if not directory.is_dir():
             raise FileError(
-                f"{os.uname().nodename} does not see {self._directory}",
+                f"{os.uname().nodename} does not see {directory}",
                 hint="build into a directory that every node mounts at the same path",
             )
         rows = self._rows(task)
-        temporary = self._directory / f"{TEMPORARY}{task.number}.{os.urandom(6).hex()}"
-        with disk.explained("write to", self._directory):
+        temporary = directory / f"{TEMPORARY}{task.number}.{os.urandom(6).hex()}"
+        with disk.explained("write to", directory):
             try:
-                write_segment(temporary, [Source(rows, None)], self._shape)
+                write_segment(temporary, [Source(rows, None)], self.shape)
                 disk.rename(temporary, final)
             finally:
                 temporary.unlink(missing_ok=True)
 
     def _rows(self, task: Task) -> Rows:
-        texts, ids, attributes = keywords_of(read_piece(task.slices, self._reading))
+        texts, ids, attributes = keywords_of(read_piece(task.slices, self.reading))
         given = check_texts(texts)
         wanted = None if ids is None else check_ids(ids)
         if wanted is not None:
@@ -94,13 +100,18 @@ class Maker:
         columns = {"text": given, **check_attributes(attributes, len(given), {})}
         return Rows(self._encode(given), task.first_row, wanted, columns)
 
-    def _encode(self, texts: Any) -> Codes:
-        if self._encoder is None:
-            self._encoder = Model.load(self._directory / "model", threads=1)
+    def _encode(self, texts: pa.Array) -> Codes:
+        encoder = self.encoder or _stored(self.directory)
         parts = range(0, len(texts), ENCODE_ROWS)
         return Codes.concat(
-            [self._encoder.encode_keywords(texts[at : at + ENCODE_ROWS].to_pylist()) for at in parts]
+            [encoder.encode_keywords(texts[at : at + ENCODE_ROWS].to_pylist()) for at in parts]
         )
+
+
+@lru_cache(maxsize=1)
+def _stored(directory: str) -> Encoder:
+    """The model of a build, opened once a process; one thread, as every core has a process of its own."""
+    return Model.load(Path(directory) / MODEL, threads=1)
 
 
 def is_done(path: Path, task: Task, shape: Shape) -> bool:

@@ -49,10 +49,14 @@ class Layout:
         return self.shards * self.replicas
 
 
-def layout(devices: Devices, replicas: int, nodes: list[dict[str, Any]]) -> Layout:
+def layout(
+    devices: Devices, replicas: int, nodes: list[dict[str, Any]], threads: int | None = None
+) -> Layout:
     """What the user asked for on what there is (`nodes` as ray.nodes() gives them)."""
     if type(replicas) is not int or not 1 <= replicas <= MOST:
         raise InputError(f"replicas must be a whole number from 1 to {MOST}, got {replicas!r}")
+    if threads is not None and (type(threads) is not int or threads < 1):
+        raise InputError(f"threads must be a positive integer, got {threads!r}")
     alive = [node["Resources"] for node in nodes if node.get("Alive", node.get("alive"))]
     gpus = int(sum(resources.get("GPU", 0) for resources in alive))
     cores = sum(resources.get("CPU", 0) for resources in alive)
@@ -87,7 +91,7 @@ def layout(devices: Devices, replicas: int, nodes: list[dict[str, Any]]) -> Layo
         raise ClusterError("no node of the cluster offers a CPU", hint="start a node with --num-cpus")
     share = cores / actors
     reserved = 0.0 if device == "cuda" else int(share * RESERVED * 1e4) / 1e4  # Ray's own granularity
-    return Layout(device, shards, replicas, max(1, int(share)), reserved)
+    return Layout(device, shards, replicas, threads or max(1, int(share)), reserved)
 
 
 class Pool:
@@ -133,7 +137,7 @@ class Pool:
             found: list[About] = ray.get(ready)
         except ray.exceptions.RayError as error:
             raise ClusterError(
-                f"a shard could not start: {first_line(error)}",
+                f"a shard could not start: {root_cause(error)}",
                 hint=f"install rbegir {rbegir.__version__} with its extra [cluster] on every node",
             ) from error
         for about in found:
@@ -193,7 +197,9 @@ def refuse(about: About) -> None:
         )
 
 
-def first_line(error: BaseException) -> str:
-    """What Ray says, without its traceback."""
+def root_cause(error: BaseException) -> str:
+    """What went wrong at the bottom of an error of Ray, in one line."""
+    while inner := getattr(error, "cause", None) or error.__cause__:
+        error = inner
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+    return f"{type(error).__name__}: {lines[-1]}" if lines else type(error).__name__

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from rbegir.cluster.engine import NAMESPACE, import_ray
-from rbegir.cluster.pool import first_line
+from rbegir.cluster.pool import root_cause
 from rbegir.codes.planes import Codes
 from rbegir.errors import ClusterError, RbegirError
 from rbegir.index.store import Index
@@ -87,7 +87,7 @@ class Writing:
             try:
                 result, error = ray.get(getattr(actor, method).remote(*arguments))
             except ray.exceptions.RayTaskError as problem:
-                raise ClusterError(f"the writer failed: {first_line(problem)}") from problem
+                raise ClusterError(f"the writer failed: {root_cause(problem)}") from problem
             except ray.exceptions.RayError as problem:
                 if again and attempt + 1 < ATTEMPTS:
                     continue
