@@ -183,14 +183,10 @@ def test_an_unfinished_build_of_something_else_is_refused(
 def test_ids_that_are_there_twice(nodes: Any, tmp_path: Path, encoder: HashEncoder) -> None:
     first = table(200)
     again = table(200, first=199)  # k199 is the last of the one and the first of the other
-    usable = pa.table({name: again[name] for name in again.column_names}).slice(0, 200)
-    pq.write_table(pa.concat_tables([first, usable]), tmp_path / "texts.parquet")
-    texts = pq.read_table(tmp_path / "texts.parquet").to_pylist()
-    for row in texts:
-        row["text"] = row["text"] or "w1"
-    pq.write_table(pa.Table.from_pylist(texts), tmp_path / "texts.parquet")
+    rows = [{**row, "text": "w1"} for row in pa.concat_tables([first, again]).to_pylist()]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "texts.parquet")
     with pytest.raises(InputError, match=r"id 'k199' is in the index already \(1 such ids\)"):
-        build(tmp_path / "ads.rbe", encoder, tmp_path / "texts.parquet", segment_rows=150)
+        build(tmp_path / "ads.rbe", encoder, tmp_path / "texts.parquet", segment_rows=200)
     assert not (tmp_path / "ads.rbe").exists()
 
 

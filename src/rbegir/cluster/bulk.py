@@ -20,6 +20,7 @@ giving rows out as pieces finish, would make rows, ties and default ids depend o
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -211,6 +212,7 @@ def _stream(
     from ray import data as ray_data
     from ray.data.exceptions import RayDataUserCodeException
 
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     context = ray_data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False

@@ -51,6 +51,7 @@ from rbegir.index.writer import Progress, Writer
 from rbegir.search.hits import Hits
 
 ENCODE_ROWS = 1 << 16  # texts encoded at a time
+EXPORT_ROWS = 1 << 14  # keywords of an exported batch
 
 Ids = npt.NDArray[Any]  # int64, or str objects
 
@@ -283,6 +284,30 @@ class Index:
             None if part < 0 else {"id": given, **{name: columns[name][i] for name in names}}
             for i, (given, part) in enumerate(zip(wanted.to_pylist(), place.part, strict=True))
         ]
+
+    def codes(self, ids: Any) -> Codes:
+        """The codes of the keywords with these ids, all of which must be there."""
+        state, wanted = self._state(), check_ids(ids)
+        place = state.find(wanted)
+        missing = np.flatnonzero(place.part < 0)
+        if missing.size:
+            raise InputError(f"id {wanted[int(missing[0])].as_py()!r} is not in the index")
+        return state.codes(place)
+
+    def coarse_rows(
+        self,
+        queries: Codes | npt.NDArray[Any],
+        k: int,
+        *,
+        planes: int,
+        where: str | pc.Expression | None = None,
+    ) -> npt.NDArray[np.int64]:
+        """The rows [queries, k] of the best keywords by their first planes alone: what the others add."""
+        return self._searcher.coarse_rows(self._state(), queries, Query.check(k, where=where), planes)
+
+    def batches(self, rows: int = EXPORT_ROWS) -> Iterator[pa.RecordBatch]:
+        """All keywords of the present state in order of rows: id, text, attributes; at least one batch."""
+        return self._state().batches(rows)
 
     def info(self) -> dict[str, Any]:
         """What the index is: size, shape, columns."""
