@@ -13,7 +13,7 @@ from rbegir.cli.options import whole
 def cluster(
     keywords: Annotated[
         int, typer.Option(parser=whole, metavar="INTEGER", help="Keywords of the scaling part.")
-    ] = 4_000_000,
+    ] = 8_000_000,
     seconds: Annotated[float, typer.Option(help="Length of each of the two fault runs.")] = 120.0,
     every: Annotated[float, typer.Option(help="Seconds between kills.")] = 4.0,
     clients: Annotated[int, typer.Option(help="Threads that ask during the fault runs.")] = 4,

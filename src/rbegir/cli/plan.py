@@ -77,11 +77,11 @@ def _show(found: dict[str, Any]) -> None:
         f"({clients['cores']:g} cores, {clients['gbit']:g} Gbit/s)",
         highlight=False,
     )
-    tails = Table("shards", "p99 of the slowest", "with hedging", title="over the median of one shard")
-    plain = {tail["shards"]: tail["p99"] for tail in found["tails"] if not tail["hedged"]}
-    hedged = {tail["shards"]: tail["p99"] for tail in found["tails"] if tail["hedged"]}
+    tails = Table("shards", "p99 ms", "hedged", title="how late the slowest shard is", title_justify="left")
+    plain = {tail["shards"]: tail["p99_ms"] for tail in found["tails"] if not tail["hedged"]}
+    hedged = {tail["shards"]: tail["p99_ms"] for tail in found["tails"] if tail["hedged"]}
     for shards in plain:
-        tails.add_row(f"{shards:,}", f"{plain[shards]:.2f}×", f"{hedged[shards]:.2f}×")
+        tails.add_row(f"{shards:,}", f"{plain[shards]:.2f}", f"{hedged[shards]:.2f}")
     console.print(tails)
     constants = Table("constant", "value", "source")
     for name, constant in found["constants"].items():

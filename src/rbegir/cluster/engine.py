@@ -42,6 +42,14 @@ def import_ray() -> Any:
     return ray
 
 
+def _hush(ray: Any) -> None:
+    """Ray prints the death of a worker to the standard output of whoever searches, where data belongs. It has
+    no option against it; this is the switch that its own debugger uses."""
+    worker = ray._private.worker
+    if hasattr(worker, "_worker_logs_enabled"):
+        worker._worker_logs_enabled = False
+
+
 class Session:
     """A connection to Ray; the last one that is closed ends what the first one started."""
 
@@ -94,6 +102,7 @@ def _connect(ray: Any, address: str | None) -> None:
                 hint="install the same versions on all nodes and here",
             ) from error
         raise ClusterError(f"Ray could not connect to {address!r}: {reason}", hint=START_HINT) from error
+    _hush(ray)
 
 
 def probe(address: str) -> None:

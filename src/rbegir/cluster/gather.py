@@ -28,7 +28,7 @@ from rbegir.codes.score import cosine, norm_squared
 from rbegir.errors import InputError
 from rbegir.index.query import Query
 from rbegir.search.backend import Candidates
-from rbegir.search.hits import Hits, merge
+from rbegir.search.hits import Hits, best, merge
 from rbegir.search.missrate import MissCertificate
 from rbegir.search.paper import select_paper, whole_thread_sizes
 from rbegir.search.progressive import check_planes, default_candidates, estimate_recall, recall_of
@@ -106,8 +106,8 @@ class Gatherer:
             Hits(ids=f.places, scores=cosine(f.keys, norms), keys=f.keys, rows=f.places)
             for f in self._scan(values, k, query)
         ]
-        best = merge(parts, k)
-        return Candidates(best.keys, best.rows)
+        merged = merge(parts, k)
+        return Candidates(merged.keys, merged.rows)
 
     def _paper(self, values: Values, query: Query) -> Result:
         view = self._view
@@ -173,10 +173,10 @@ class Gatherer:
         keys = np.concatenate([part.keys for part in parts], axis=1)  # [Q, Σ m] by the first planes
         full = np.concatenate([part.full for part in parts if part.full is not None], axis=1)
         places = np.concatenate([part.places for part in parts], axis=1)
-        first = np.lexsort((places, -keys), axis=1)[:, :m]
+        first = best(keys, places, m)
         ranked, full = np.take_along_axis(places, first, 1), np.take_along_axis(full, first, 1)  # [Q, m]
-        best = np.lexsort((ranked, -full), axis=1)[:, : query.k]
-        found = Candidates(np.take_along_axis(full, best, 1), np.take_along_axis(ranked, best, 1))
+        last = best(full, ranked, query.k)
+        found = Candidates(np.take_along_axis(full, last, 1), np.take_along_axis(ranked, last, 1))
         if not keys.shape[1]:
             return Result(found)
         if query.measure:

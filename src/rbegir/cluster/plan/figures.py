@@ -13,6 +13,8 @@ planned for.
 from __future__ import annotations
 
 import json
+import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -48,9 +50,13 @@ class Machine:
 
     def scan_ms(self, batch: float, keywords: float) -> float:
         """t(B, K) in ms."""
-        logs = np.log([_line(keywords, xs, ys) for xs, ys in zip(self.sizes, self.times, strict=True)])
-        place = np.log(np.clip(batch, 1, self.batches[-1]))
-        return float(np.exp(np.interp(place, np.log(self.batches), logs)))
+        above = min(bisect_left(self.batches, batch), len(self.batches) - 1)
+        below = max(0, above - 1)
+        low, high = (_line(keywords, self.sizes[i], self.times[i]) for i in (below, above))
+        if above == below or batch <= self.batches[below]:
+            return low
+        part = math.log(batch / self.batches[below]) / math.log(self.batches[above] / self.batches[below])
+        return math.exp((1 - part) * math.log(low) + part * math.log(high))
 
 
 def _line(x: float, xs: tuple[float, ...], ys: tuple[float, ...]) -> float:
@@ -68,7 +74,7 @@ class Figures:
     machines: tuple[Machine, ...]
     call: Constant  # ms of asking a shard and hearing back, the scan left out
     merge: Constant  # ns a candidate that a client merges
-    spread: npt.NDArray[np.float64]  # quantiles 0 … 1 of a shard's time over its median
+    spread: npt.NDArray[np.float64]  # quantiles 0 … 1 of ms by which a shard's answer is later than usual
     spread_source: str
     encode: dict[str, Constant]  # machine → texts a second
 

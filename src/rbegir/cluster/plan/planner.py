@@ -8,7 +8,7 @@ scan (`batcher`), so the batch size B settles where a scan takes as long as B qu
 or there is no such B up to the largest measured, and the group is overloaded. A question then waits for the
 scan under way (at worst all of it), is scanned, crosses the network twice, and S · k candidates are merged:
 
-    latency = U·t + t·slowest(S) + call + round trip + transfer + merge         U uniform on [0, ρ]
+    latency = U·t + t + slowest delay of S + call + round trip + transfer + merge      U uniform on [0, ρ]
 
 of which the 99th percentile, by the simulation of `tails`, must not exceed the wish. The search goes over S
 from what memory needs upwards, and over R from 1; the first S·R that works with the fewest machines is taken.
@@ -20,6 +20,7 @@ one whose absence saves most machines. Clients that merge are counted apart, by 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -34,6 +35,8 @@ ANSWER_BYTES = 16  # a candidate: its key and its place
 LOAD = 0.8  # of the largest rate that a group could bear
 ALL = 512  # every number of shards up to this one is tried,
 STEP = 1.01  # then in steps
+BATCHES = 64  # batch sizes that are tried, in equal steps of their logarithm
+ROUND = 1.2  # of times that only hedging sees
 MOST = 1_000_000  # machines
 
 
@@ -80,6 +83,7 @@ class Option:
     memory_bytes_per_machine: int
     batch: float
     scan_ms: float
+    usual_ms: float  # of a shard's answer
     latency_ms: dict[str, float]  # p50, p99
     parts_ms: dict[str, float]  # of the median
     utilisation: float
@@ -88,7 +92,7 @@ class Option:
     clients: dict[str, float]
 
 
-class _Impossible(Exception):
+class ImpossibleError(Exception):
     """No number of machines helps; says why."""
 
 
@@ -118,10 +122,16 @@ class Planner:
 
     def __init__(self, figures: Figures, machine: Machine) -> None:
         self._figures, self._machine = figures, machine
-        self._slowest: dict[tuple[int, bool], Any] = {}
+        self._one: dict[float | None, tails.Floats] = {}
+        self._slowest: dict[tuple[int, float | None], tails.Floats] = {}
+
+    def machines(self, wish: Wish) -> int:
+        """How many are needed; ImpossibleError if no number will do."""
+        best = self._fewest(wish, self._fewest_shards(wish))
+        return best.shards * best.groups
 
     def option(self, wish: Wish) -> Option:
-        """The fewest machines; _Impossible if no number will do."""
+        """The fewest machines; ImpossibleError if no number will do."""
         best = self._fewest(wish, self._fewest_shards(wish))
         count = best.shards * best.groups
         without = self._without(wish, count)
@@ -137,6 +147,7 @@ class Planner:
             each * wish.bytes_per_keyword,
             round(best.batch, 1),
             best.scan_ms,
+            best.scan_ms + best.parts["network"],
             {"p50": best.p50, "p99": best.p99},
             best.parts,
             best.rho,
@@ -168,8 +179,13 @@ class Planner:
         grid = (shards for shards in _grid() if shards >= least)  # the same for all wishes
         while (shards := next(grid)) * wish.replicas <= (MOST if best is None else best.shards * best.groups):
             try:
+                fewer = wish.replicas if best is None else (best.shards * best.groups - 1) // shards
+                if best is not None and (
+                    fewer < wish.replicas or self._bearable(wish, shards, fewer) is None
+                ):
+                    continue  # it would not be fewer machines than the best so far
                 tried = self._groups(wish, shards)
-            except _Impossible as error:
+            except ImpossibleError as error:
                 reason = str(error)
                 floor = self._parts(wish, shards, 1.0, 0.0)
                 if floor["network"] + floor["merge"] > wish.latency_ms:
@@ -178,14 +194,14 @@ class Planner:
                 if best is None or tried.shards * tried.groups < best.shards * best.groups:
                     best = tried
         if best is None:
-            raise _Impossible(reason)
+            raise ImpossibleError(reason)
         return best
 
     def _groups(self, wish: Wish, shards: int) -> _Try:
         """The fewest groups of this many shards."""
         alone = self._at(wish, shards, 0.0, wish.replicas)
         if alone.p99 > wish.latency_ms:
-            raise _Impossible(
+            raise ImpossibleError(
                 f"{shards} shards take {alone.p99:.3g} ms (99th percentile) even without load: "
                 + ", ".join(f"{name} {ms:.3g}" for name, ms in alone.parts.items())
             )
@@ -193,7 +209,7 @@ class Planner:
         while (tried := self._bearable(wish, shards, high)) is None:
             low, high = high, high * 2
             if shards * high > 2 * MOST:
-                raise _Impossible("it would take more than a million machines")
+                raise ImpossibleError("it would take more than a million machines")
         while low < high:
             middle = (low + high) // 2
             found = self._bearable(wish, shards, middle)
@@ -207,7 +223,7 @@ class Planner:
         """How these machines do under their share of the load; None if it is too much for them."""
         try:
             tried = self._at(wish, shards, wish.qps / groups, groups)
-        except _Impossible:
+        except ImpossibleError:
             return None
         return tried if tried.p99 <= wish.latency_ms else None
 
@@ -217,23 +233,24 @@ class Planner:
         largest = self._machine.batches[-1]
         rho = rate * self._machine.scan_ms(largest, keywords) / 1e3 / largest
         parts = self._parts(wish, shards, scan, min(1.0, rate * scan / 1e3))
-        slow = self._tail(shards, wish.hedged and groups > 1)
-        rng = np.random.default_rng(0)
-        wait = 2 * parts["waiting"] * rng.random(len(slow))
-        total = wait + scan * slow + parts["network"] + parts["merge"]
+        usual = scan + parts["network"]
+        delay = self._delay(shards, usual if wish.hedged and groups > 1 else None)
+        wait = 2 * parts["waiting"] * np.random.default_rng(0).random(len(delay))
+        total = wait + usual + np.maximum(delay, -usual) + parts["merge"]
         p50, p99 = (float(v) for v in np.quantile(total, (0.5, 0.99)))
         return _Try(shards, groups, batch, scan, p50, p99, parts, rho)
 
     def _batch(self, keywords: float, rate: float) -> tuple[float, float]:
         """Where the batch size settles, and the time of such a scan in ms."""
-        machine = self._machine
-        scan = machine.scan_ms(1, keywords)
-        largest = machine.batches[-1]
-        for batch in np.geomspace(1, largest, 60):
-            scan = machine.scan_ms(batch, keywords)
-            if rate * scan / 1e3 <= LOAD * batch:
-                return float(batch), scan
-        raise _Impossible("the load is more than the largest batches can bear")
+        sizes = np.geomspace(1, self._machine.batches[-1], BATCHES).tolist()
+
+        def bears(batch: float) -> bool:
+            return rate * self._machine.scan_ms(batch, keywords) / 1e3 <= LOAD * batch
+
+        place = bisect_left(sizes, True, key=bears)  # larger batches bear more
+        if place == len(sizes):
+            raise ImpossibleError("the load is more than the largest batches can bear")
+        return sizes[place], self._machine.scan_ms(sizes[place], keywords)
 
     def _parts(self, wish: Wish, shards: int, scan: float, busy: float) -> dict[str, float]:
         """Parts of the median latency in ms."""
@@ -245,11 +262,15 @@ class Planner:
             "merge": shards * wish.k * self._figures.merge.value / 1e6,
         }
 
-    def _tail(self, shards: int, hedged: bool) -> Any:
-        size = min((s for s in tails.SHARDS if s >= shards), default=tails.SHARDS[-1])
-        if (size, hedged) not in self._slowest:
-            self._slowest[size, hedged] = tails.slowest(self._figures.spread, size, hedged=hedged)
-        return self._slowest[size, hedged]
+    def _delay(self, shards: int, usual_ms: float | None) -> tails.Floats:
+        """Delays of the slowest shard; the usual time is rounded up a little, so that few are drawn."""
+        if usual_ms is not None:
+            usual_ms = ROUND ** math.ceil(math.log(usual_ms, ROUND))
+        if usual_ms not in self._one:
+            self._one[usual_ms] = tails.one(self._figures.spread, usual_ms=usual_ms)
+        if (shards, usual_ms) not in self._slowest:
+            self._slowest[shards, usual_ms] = tails.slowest(self._one[usual_ms], shards)
+        return self._slowest[shards, usual_ms]
 
     def _clients(self, wish: Wish, best: _Try) -> dict[str, float]:
         """Machines that ask and merge, by what they need."""
@@ -273,7 +294,7 @@ def plan(wish: Wish, figures: Figures | None = None, machine: str | None = None)
     for kind in chosen:
         try:
             options.append(Planner(figures, kind).option(wish))
-        except _Impossible as error:
+        except ImpossibleError as error:
             reasons[kind.name] = str(error)
     if not options:
         said = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
@@ -292,7 +313,7 @@ def plan(wish: Wish, figures: Figures | None = None, machine: str | None = None)
         "why": explain(wish, best),
         "options": [asdict(option) for option in options],
         "impossible": reasons,
-        "tails": [asdict(tail) for tail in tails.table(figures.spread)],
+        "tails": [asdict(tail) for tail in tails.table(figures.spread, best.usual_ms)],
         "wish": asdict(wish),
         "constants": {name: constant.to_dict() for name, constant in constants(wish, figures).items()},
     }
@@ -328,9 +349,9 @@ def constants(wish: Wish, figures: Figures) -> dict[str, Constant]:
         "hedge_quantile": Constant(tails.HEDGE_QUANTILE, "share", "chosen: when a second replica is asked"),
         "call": figures.call,
         "merge": figures.merge,
-        "spread_p99": Constant(
+        "delay_p99": Constant(
             float(np.interp(0.99, np.linspace(0, 1, len(figures.spread)), figures.spread)),
-            "of the median",
+            "ms later than usual",
             figures.spread_source,
         ),
     }
