@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rbegir.binarizer.estimator import Binarizer
     from rbegir.client.asynchronous import AsyncClient
     from rbegir.client.synchronous import Client
+    from rbegir.cluster.client import Cluster
     from rbegir.codes.planes import Codes
     from rbegir.errors import RbegirError
     from rbegir.index.store import Index
@@ -25,6 +26,7 @@ _HOME = {
     "AsyncClient": "rbegir.client.asynchronous",
     "Binarizer": "rbegir.binarizer.estimator",
     "Client": "rbegir.client.synchronous",
+    "Cluster": "rbegir.cluster.client",
     "Codes": "rbegir.codes.planes",
     "Hits": "rbegir.search.hits",
     "Index": "rbegir.index.store",
@@ -37,6 +39,7 @@ __all__ = [
     "AsyncClient",
     "Binarizer",
     "Client",
+    "Cluster",
     "Codes",
     "Hits",
     "Index",

@@ -41,7 +41,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         index = titles_index(Path(folder) / "titles.rbe", model)
         with running(index) as service, browser() as chrome:
-            with tab(chrome, f"{service.url}/?q=world+war", viewport={"width": 1240, "height": 880}) as (page, _):
+            with tab(chrome, f"{service.url}/?q=world+war", viewport={"width": 1240, "height": 880}) as (
+                page,
+                _,
+            ):
                 for text in ("new york", "new york gian", "new york giants"):  # some life for the panel
                     page.locator("#q").fill(text)
                     page.wait_for_timeout(700)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rbegir.cli.options import whole
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -61,19 +63,48 @@ def build(
     id_column: IdColumn = "id",
     overwrite: Annotated[bool, typer.Option(help="Replace an index that is there already.")] = False,
     strict: Strict = False,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[ADDRESS]",
+            help="Build with Ray: host:port, auto, local, or nothing (RAY_ADDRESS, else this machine).",
+        ),
+    ] = None,
+    segment_rows: Annotated[
+        int, typer.Option(parser=whole, metavar="INTEGER", help="Keywords held in memory, and a segment.")
+    ] = 1 << 20,
     as_json: AsJson = False,
 ) -> None:
     """Encode all texts and store them in a new index; columns other than text and id become attributes.
 
-    The index appears when it is complete. If the build is stopped, nothing is left of it.
+    The index appears when it is complete. If the build is stopped, nothing is left of it; with --cluster what
+    was made is kept beside it, and the same command goes on from there.
     """
     from rbegir.errors import InputError
     from rbegir.index.store import Index
-    from rbegir.tables.texts import read_texts
 
     if len(sources) != (1 if encoder else 2):
         wanted = "TEXTS alone" if encoder else "MODEL and TEXTS"
         raise InputError(f"expected {wanted}, got {len(sources)} paths", hint="see rbegir index build --help")
+    if cluster is not None:
+        if encoder:
+            raise InputError("--cluster builds with a trained model", hint="leave out --encoder or --cluster")
+        facts = _build_on_cluster(
+            sources[0],
+            sources[1],
+            out,
+            cluster,
+            text_column=text_column,
+            id_column=id_column,
+            overwrite=overwrite,
+            strict=strict,
+            segment_rows=segment_rows,
+        )
+        with Index.open(out, read_only=True) as made:
+            _report(made, as_json, **facts)
+        return
+    from rbegir.tables.texts import read_texts
+
     stream = read_texts(sources[-1], text_column=text_column, id_column=id_column, strict=strict)
     if encoder:
         model: Encoder = _sentence_encoder(encoder, stream, n, keyword_planes)
@@ -84,7 +115,7 @@ def build(
 
         model = Model.load(sources[0])
     with _watched(stream, "building") as batches:
-        index = Index.build(out, model, batches, overwrite=overwrite)
+        index = Index.build(out, model, batches, overwrite=overwrite, segment_rows=segment_rows)
     with index:
         _report(index, as_json, skipped=stream.skipped.to_dict())
 
@@ -223,6 +254,40 @@ def _sentence_encoder(name: str, stream: TextStream, n: int | None, keyword_plan
             break
     print(f"fitting codes to {min(len(seen), FIT_TEXTS):,} texts", file=sys.stderr)
     return encoder.fit(seen[:FIT_TEXTS], n=n, keyword_planes=keyword_planes or 2)
+
+
+def _build_on_cluster(
+    model: Path,
+    texts: Path,
+    out: Path,
+    address: str,
+    *,
+    text_column: str,
+    id_column: str,
+    overwrite: bool,
+    strict: bool,
+    segment_rows: int,
+) -> dict[str, Any]:
+    from rbegir.cli.options import cluster_address
+    from rbegir.cluster.bulk import build as build_bulk
+    from rbegir.cluster.rowgroups import Reading
+
+    with _bar("building") as show:
+
+        def progress(step: str, done: float) -> None:
+            show(done if step == "encoding" else 0.0 if step == "counting" else 1.0)
+
+        made = build_bulk(
+            out,
+            model,
+            texts,
+            address=cluster_address(address),
+            reading=Reading(text_column, id_column, strict),
+            overwrite=overwrite,
+            segment_rows=segment_rows,
+            progress=progress,
+        )
+    return {"skipped": made.skipped, "resumed_segments": made.resumed}
 
 
 @contextlib.contextmanager

@@ -323,27 +323,7 @@ class Index:
 
     def info(self) -> dict[str, Any]:
         """What the index is: size, shape, columns."""
-        state = self._state()
-        manifest = state.manifest
-        size = sum(entry.stamp.bytes for entry in manifest.segments)
-        size += sum(stamp.bytes for stamp in manifest.deletes.values())
-        return {
-            "path": str(self._path),
-            "keywords": state.keywords,
-            "bytes_per_keyword": manifest.n * manifest.keyword_planes // 8,
-            "n": manifest.n,
-            "keyword_planes": manifest.keyword_planes,
-            "query_planes": manifest.query_planes,
-            "deleted": sum(entry.deleted for entry in manifest.segments),
-            "segments": len(manifest.segments),
-            "disk_bytes": size,
-            "id_type": manifest.id_type or "int64",
-            "attributes": dict(manifest.columns),
-            "has_model": manifest.has_model,
-            "fingerprint": manifest.fingerprint,
-            "generation": manifest.generation,
-            "next_row": manifest.next_row,
-        }
+        return {"path": str(self._path), **self._state().manifest.facts()}
 
     def verify(self) -> None:
         """Check every byte on disk; a CorruptError names the files and blocks that are damaged."""
@@ -386,7 +366,9 @@ class Index:
                 raise
             except BaseException:
                 self._drop_writer()
-                with contextlib.suppress(FileError):  # the first failure says more; the next change reads anew
+                with contextlib.suppress(
+                    FileError
+                ):  # the first failure says more; the next change reads anew
                     self._snapshot = Snapshot.open(self._path, self._snapshot)
                 raise
 
