@@ -75,6 +75,8 @@ class Routes:
         self._check_read(request)
         asked = parse(schema.SearchRequest, await read_body(request, self._settings))
         search = search_of(asked, self._settings, self._engine)
+        if search.texts is not None:
+            self._check_model("search by codes")
         request.scope["state"]["log"].update(queries=search.count, k=search.k)
         if service.log.queries:
             request.scope["state"]["log"]["texts"] = search.texts
@@ -91,6 +93,7 @@ class Routes:
     async def upsert(self, request: Request) -> Response:
         """Add keywords, or replace those with the same ids. Durable and searchable when it answers."""
         self._check_write(request)
+        self._check_model("add keywords by codes with the library")
         asked = parse(schema.UpsertRequest, await read_body(request, self._settings))
         rows = rows_of(asked, self._settings, self._engine.info()["attributes"])
         request.state.log["keywords"] = len(rows)
@@ -177,6 +180,11 @@ class Routes:
             raise Problem(
                 "read-only", "this service does not change its index", hint="send changes to the writer"
             )
+
+    def _check_model(self, instead: str) -> None:
+        if not self._service.has_model:
+            detail = "this index has no model, so texts cannot be encoded"
+            raise Problem("not-supported", detail, hint=instead)
 
     async def _pieces(self, request: Request, search: Search) -> list[Piece]:
         """The hits, unless the client leaves first."""
