@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from rbegir.binarizer.estimator import Binarizer
     from rbegir.client.asynchronous import AsyncClient
     from rbegir.client.synchronous import Client
+    from rbegir.cluster.client import Cluster
     from rbegir.codes.planes import Codes
     from rbegir.errors import RbegirError
     from rbegir.index.store import Index
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
 
 _HOME = {
     "AsyncClient": "rbegir.client.asynchronous",
+    "Binarizer": "rbegir.binarizer.estimator",
     "Client": "rbegir.client.synchronous",
+    "Cluster": "rbegir.cluster.client",
     "Codes": "rbegir.codes.planes",
     "Hits": "rbegir.search.hits",
     "Index": "rbegir.index.store",
@@ -33,7 +37,9 @@ _HOME = {
 
 __all__ = [
     "AsyncClient",
+    "Binarizer",
     "Client",
+    "Cluster",
     "Codes",
     "Hits",
     "Index",

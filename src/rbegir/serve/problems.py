@@ -14,6 +14,9 @@ from typing import Any
 from starlette.responses import Response
 
 from rbegir.errors import (
+    BusyError,
+    ClusterError,
+    DeadlineError,
     DeviceError,
     FileError,
     FilterError,
@@ -116,10 +119,14 @@ def from_error(error: BaseException) -> Problem:
     for cls, kind in kinds:
         if isinstance(error, cls):
             return Problem(kind, error.message, hint=error.hint)
+    if isinstance(error, BusyError):
+        return overloaded("the shards of the cluster have no room for another query", 1.0)
     hidden: list[tuple[type[RbegirError], str, str]] = [
         (LockedError, "locked", "another process holds the index, so it cannot be changed from here"),
         (FileError, "storage", "the index could not be read or written on disk"),
         (DeviceError, "device", "the device that searches has failed"),
+        (DeadlineError, "deadline", "some shards of the cluster did not answer in time"),
+        (ClusterError, "not-ready", "part of the cluster cannot answer now"),
     ]
     for cls, kind, detail in hidden:
         if isinstance(error, cls):
