@@ -22,6 +22,7 @@ import rbegir
 from rbegir.serve import protocol
 from tests.serve.conftest import get, listening, post
 from tests.serve.test_batcher import Gated
+from tests.serve.test_committer import Gated as GatedWrites
 from tests.serve.test_requests import problem
 
 BODY = {"queries": ["red hat"], "k": 3}
@@ -107,6 +108,27 @@ def test_a_client_that_leaves_cancels_its_work(index_path: Path) -> None:
         gated.gate.set()
         assert first.result().status_code == 200
     assert gated.scans == [(1, 3)]
+
+
+def test_a_change_whose_client_has_left_is_not_made(index_path: Path) -> None:
+    engine = GatedWrites(rbegir.Index.open(index_path))
+    engine.gate.set()  # for becoming the writer
+    with listening(engine) as address, ThreadPoolExecutor() as pool:
+        wait_until(lambda: engine.started.acquire(blocking=False))
+        engine.gate.clear()
+        keywords = [{"keywords": [{"id": key, "text": "new"}]} for key in (1001, 1002)]
+        first = pool.submit(post, f"{address}/v1/keywords", json=keywords[0])
+        assert engine.started.acquire(timeout=30)
+        content = json.dumps(keywords[1]).encode()
+        with connect(address) as client:
+            request = request_bytes(content, f"Content-Length: {len(content)}")
+            client.sendall(request.replace(b"/v1/search", b"/v1/keywords"))
+            wait_until(lambda: metric(address, "rbegir_write_queue_depth") == 1)
+        wait_until(lambda: metric(address, "rbegir_write_queue_depth") == 0)
+        engine.gate.set()
+        assert first.result().json() == {"upserted": 1}
+        assert get(f"{address}/v1/keywords/1001").status_code == 200
+        assert get(f"{address}/v1/keywords/1002").status_code == 404
 
 
 def test_overload_is_refused_at_once(index_path: Path) -> None:
