@@ -52,7 +52,10 @@ bench: setup  ## the committed speed figures, with peers in the same run
 	$(BIN)/rbegir bench encode --peers --json > benchmarks/results/encode-cpu.json
 	$(BIN)/python tools/results.py
 
-bench-gpu:  ## the committed figures of one GPU
+bench-gpu:  ## the committed figures of one GPU, and what its scans cost
+	mkdir -p build
+	PYTHONPATH=src $(PYTHON) -c "from rbegir.cli import main; main()" bench costs --json > build/costs.json
+	mv build/costs.json src/rbegir/search/kernels/costs.json
 	PYTHONPATH=src $(PYTHON) -c "from rbegir.cli import main; main()" bench scan --device cuda --peers --keywords 1e6,1e7,1e8,1.2e9,8e9 --batches 1,8,64,256,1024 -k 1000 --json > benchmarks/results/scan-gpu.json
 
 torture: setup  ## hours of crashes, bit rot, hostile files and load; what they found goes to benchmarks/results
