@@ -1,7 +1,7 @@
 """How a model is trained: one small frozen record, and the two recipes.
 
 `default` is tuned for recall and AUC on unseen keywords; `paper` is the published setting (10 negatives by
-cross sampling, fixed γ, no word dropout). Settings that depend on the amount of data are None until it is
+cross sampling, fixed γ, nothing left out). Settings that depend on the amount of data are None until it is
 known:
 
     batch_size   the largest power of two up to pairs / 80, from 1,024 to 16,384
@@ -32,7 +32,8 @@ class TrainConfig:
     table_lr: float = 1.2e-2  # of the gram tables, see optim.py
     negatives: Literal["in_batch"] | int = "in_batch"
     gamma: float | Literal["learned"] = "learned"
-    word_dropout: float = 0.2
+    word_dropout: float = 0.2  # share of the words of a text
+    feature_dropout: float = 0.1  # share of the features that a code is made from
     patience: int | None = (
         None  # epochs without a better validation AUC before stopping; None: never stop early
     )
@@ -55,8 +56,9 @@ class TrainConfig:
         for name in ("lr", "table_lr"):
             if not (_is_number(getattr(self, name)) and getattr(self, name) > 0):
                 raise InputError(f"{name} must be a positive number, got {getattr(self, name)!r}")
-        if not (_is_number(self.word_dropout) and 0 <= self.word_dropout < 1):
-            raise InputError(f"word_dropout must be a share from 0 to below 1, got {self.word_dropout!r}")
+        for name in ("word_dropout", "feature_dropout"):
+            if not (_is_number(getattr(self, name)) and 0 <= getattr(self, name) < 1):
+                raise InputError(f"{name} must be a share from 0 to below 1, got {getattr(self, name)!r}")
         if self.negatives != "in_batch" and not (_is_int(self.negatives) and self.negatives >= 1):
             raise InputError(f"negatives must be 'in_batch' or a positive integer, got {self.negatives!r}")
         if self.gamma != "learned" and not (_is_number(self.gamma) and 0 < self.gamma <= MAX_GAMMA):
@@ -86,7 +88,7 @@ def _is_number(value: object) -> bool:
 
 RECIPES: dict[str, TrainConfig] = {
     "default": TrainConfig(),
-    "paper": TrainConfig(negatives=10, gamma=10.0, word_dropout=0.0),
+    "paper": TrainConfig(negatives=10, gamma=10.0, word_dropout=0.0, feature_dropout=0.0),
 }
 
 

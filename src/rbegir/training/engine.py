@@ -18,7 +18,7 @@ from torch import Tensor
 from rbegir.model.binarize import slope_at
 from rbegir.model.clsm import TowerBatch
 from rbegir.model.rbe import RBE, Embedding
-from rbegir.model.twotower import Side, TwoTower
+from rbegir.model.twotower import FeatureDropout, Side, TwoTower
 from rbegir.training.batches import Share, StepBatch
 from rbegir.training.config import TrainConfig
 from rbegir.training.device import cpu_count
@@ -103,7 +103,7 @@ class Engine:
         `mark` is told the name of each part of the step as it ends, for benchmarks.
         """
         mark = mark or (lambda part: None)
-        self._prepare_estimators(progress)
+        self._prepare_randomness(progress)
         query, keyword = self._both(
             lambda: self._embed("query", batch.query), lambda: self._embed("keyword", batch.keyword)
         )
@@ -141,14 +141,21 @@ class Engine:
         loss.backward()  # type: ignore[no-untyped-call]
         return total
 
-    def _prepare_estimators(self, progress: float) -> None:
+    def _prepare_randomness(self, progress: float) -> None:
+        """Everything random in the network is a function of the seed and the step."""
         for number, head in enumerate(self._heads):
             head.slope = slope_at(progress)
             if head.estimator == "stochastic":
-                seed = (
-                    (self.config.seed * 1_000_003 + self.steps) * 2 + number
-                ) * self.share.world + self.share.rank
-                head.generator = torch.Generator(self.device).manual_seed(seed % 2**63)
+                head.generator = self._generator(number)
+        if self.config.feature_dropout:
+            for number, layer in enumerate(self.model.dropout.values(), start=len(self._heads)):
+                assert isinstance(layer, FeatureDropout)
+                layer.share, layer.generator = self.config.feature_dropout, self._generator(number)
+
+    def _generator(self, number: int) -> torch.Generator:
+        """The generator of this step for one of up to four draws, another one in each process."""
+        draw = (self.config.seed * 1_000_003 + self.steps) * 4 + number
+        return torch.Generator(self.device).manual_seed((draw * self.share.world + self.share.rank) % 2**63)
 
     def _embed(self, side: Side, batch: TowerBatch) -> Embedding:
         context: AbstractContextManager[object] = nullcontext()
