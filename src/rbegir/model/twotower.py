@@ -54,7 +54,7 @@ class _Part(nn.Module):
         if hasattr(self, "rbe"):
             embedding: Embedding = self.rbe(f)
             return embedding
-        return Embedding(torch.tanh(self.out(f)), (), None)
+        return Embedding(torch.tanh(self.out(f)), (), None, f)
 
 
 class FeatureDropout(nn.Module):

@@ -88,7 +88,8 @@ def split(
     *,
     select: float = SELECT_SHARE,
 ) -> Dataset:
-    """Pairs cut into the three parts above."""
+    """Pairs cut into the three parts above, each in the order of its texts, whatever the file's order was."""
+    pairs = pairs.sort_by([("keyword", "ascending"), ("query", "ascending")])
     keywords, keyword = distinct(pairs["keyword"])
     place = positions(keywords.to_pylist())[keyword]  # [pairs]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rbegir.bench.host import describe, device_name
-from rbegir.errors import FileError
+from rbegir.errors import CorruptError, FileError
 from rbegir.reproduce import runs, schedule
 from rbegir.reproduce.dataset import Dataset, load
 from rbegir.reproduce.results import Results
@@ -98,6 +98,30 @@ def tables_of(result: Json, keys: Sequence[str] = TABLES) -> list[Json]:
     scale = {scale.name: scale for scale in (FULL, SMALL)}.get(result["scale"], FULL)
     tables = Tables(Results(result["runs"]), rows(scale), result["dataset"]["name"], result["scale"])
     return [tables.make(key) for key in keys]
+
+
+def read_results(path: Path) -> Json:
+    """A file that `gather` wrote."""
+    try:
+        result: Json = json.loads(path.read_text())
+        missing = {"host", "device", "scale", "dataset", "runs"} - set(result)
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, TypeError):
+        missing = {"runs"}
+    if missing:
+        raise CorruptError(f"{path} does not hold results", hint="give a results.json of `rbegir reproduce`")
+    return result
+
+
+def write_report(results: Sequence[Json], folder: Path) -> Path:
+    """The page of one or more results, and the pictures of the first → the page."""
+    from rbegir.reproduce import plots, report
+
+    plots.draw(results[0], folder / "img")
+    path = folder / "reproduction.md"
+    path.write_text(report.page(results))
+    return path
 
 
 def _kind(device: str) -> str:

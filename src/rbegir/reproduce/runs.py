@@ -96,7 +96,7 @@ class Laboratory:
                     fitted.network,
                     keep,
                     train=self.scale.quantiser_train,
-                    slow=seed == 0,
+                    slow=self.scale.slow_quantisers and seed == 0,
                 )
                 result["complete"] = True
                 write(path_of(out, row.name, seed), result)

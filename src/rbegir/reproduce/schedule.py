@@ -23,7 +23,6 @@ from rbegir.reproduce.rows import Row, Scale
 
 Say = Callable[[str], None]
 EXPECTED_S = 30.0  # of the first run, before one has been timed
-FIRST = {"1", "bytes"}  # tables whose rows come first, with every seed
 
 
 class Job(NamedTuple):
@@ -47,11 +46,7 @@ class Place(NamedTuple):
 def jobs(rows: list[Row], seeds: int, data: Dataset, place: Place, *, bm25: bool) -> list[Job]:
     """What is still to be made, in order."""
     small = runs.cut_down(data, place.scale)
-    ordered = sorted(
-        (not FIRST & set(row.tables), seed, number)
-        for number, row in enumerate(rows)
-        for seed in range(seeds)
-    )
+    ordered = sorted((row.tier, seed, number) for number, row in enumerate(rows) for seed in range(seeds))
     wanted = [Job(rows[number], seed) for _, seed, number in ordered]
     missing = [job for job in wanted if not _made(job, small, place)]
     if bm25 and runs.read(runs.path_of(place.out, runs.BM25, 0)) is None:

@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec
@@ -91,6 +91,8 @@ def run(
     negatives: Literal["in_batch"] | int | None = None,
     gamma: float | Literal["learned"] | None = None,
     word_dropout: float | None = None,
+    feature_dropout: float | None = None,
+    share_towers: bool | None = None,
     patience: int | None = None,
     precision: Precision | None = None,
     seed: int | None = None,
@@ -105,12 +107,11 @@ def run(
 ) -> TrainResult:
     """Learn a model from clicked pairs: a file (Parquet, CSV, TSV, JSONL, gz allowed) or a stream of pairs.
 
-    `config` replaces the preset's shape. `valid` is a file of pairs, None to hold out 2 % of the keywords by
-    a fixed hash, False for no validation. `out` is the checkpoint's directory; without it the model is only
-    returned.
+    `config` replaces the preset's shape, shared towers included. `valid` is a file of pairs, None to hold out
+    2 % of the keywords by a fixed hash, False for no validation. `out` is the checkpoint's directory; without
+    it the model is only returned.
     Settings from `epochs` to `seed` replace those of `settings`; see `TrainConfig` for what they mean.
     """
-    shape = config or named_preset(preset)
     settings = change(
         settings or TrainConfig(),
         epochs=epochs,
@@ -119,10 +120,14 @@ def run(
         negatives=negatives,
         gamma=gamma,
         word_dropout=word_dropout,
+        feature_dropout=feature_dropout,
+        share_towers=share_towers,
         patience=patience,
         precision=precision,
         seed=seed,
     )
+    shape = config or replace(named_preset(preset), share_towers=settings.share_towers)
+    settings = change(settings, share_towers=shape.share_towers)
     chosen = resolve_device(device)
     directory = None if out is None else Path(out)
 
