@@ -36,6 +36,7 @@ from rbegir.training.pairs import read_labels, read_pairs, read_texts
 from rbegir.training.split import VALID_SHARE, positions
 
 SELECT_SHARE = 0.005
+FOLDER, SAMPLE = "folder", "sample"  # names of datasets
 HEADLINE = "SemSearch_ES"  # the slice of the labels whose relevance can be seen in titles
 
 
@@ -65,7 +66,7 @@ def load(folder: str | Path | None) -> Dataset:
     """The dataset of a folder, or the shipped sample."""
     if folder is None:
         whole = pa.concat_tables([read_pairs(sample_path(part)).read_all() for part in ("train", "valid")])
-        return split("sample", whole, corpus_texts(read_texts(sample_path("titles"))), {}, select=0.01)
+        return split(SAMPLE, whole, corpus_texts(read_texts(sample_path("titles"))), {}, select=0.01)
     path = Path(folder)
     pairs = _find(path, "redirects")
     columns = set(open_source(pairs).columns)
@@ -73,7 +74,7 @@ def load(folder: str | Path | None) -> Dataset:
     table = read_pairs(pairs, query_column=names[0], keyword_column=names[1]).read_all()
     labels = sorted(path.glob("entity_labels.*"))
     return split(
-        path.resolve().name,
+        FOLDER,
         table,
         corpus_texts(read_texts(_find(path, "titles"))),
         load_labels(labels[0]) if labels else {},

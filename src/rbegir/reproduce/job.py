@@ -10,14 +10,15 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from rbegir.bench.host import describe, device_name
 from rbegir.errors import CorruptError, FileError
 from rbegir.reproduce import runs, schedule
-from rbegir.reproduce.dataset import Dataset, load
+from rbegir.reproduce.dataset import FOLDER, Dataset, load
 from rbegir.reproduce.results import Results
 from rbegir.reproduce.rows import FULL, SMALL, TABLES, Scale, chosen, rows
 from rbegir.reproduce.tables import Tables
@@ -52,8 +53,15 @@ def make(request: Request, say: Callable[[str], None], data: Dataset | None = No
     names = tuple(name for name in request.rows if name != bm25)
     wanted = chosen(scale, request.tables, names) if names or not request.rows else []
     with_bm25 = bm25 in request.rows or (not request.rows and bool({"5", "bytes"} & set(request.tables)))
+    if not _installed("faiss", "turbovec"):
+        say("faiss and turbovec are not both installed: no quantisers beside the codes")
+        wanted = [replace(row, studies=tuple(s for s in row.studies if s != "quantisers")) for row in wanted]
+    if with_bm25 and not _installed("bm25s"):
+        say("bm25s is not installed: no BM25")
+        with_bm25 = False
     data = data or load(request.data)
     until = time.time() + (request.seconds or 1e9)
+    restore(request.out)
     place = schedule.Place(scale, request.device, request.out, until)
     todo = schedule.jobs(wanted, request.seeds or scale.seeds, data, place, bm25=with_bm25)
     say(f"{len(todo)} runs to make, under {request.out}")
@@ -65,6 +73,19 @@ def make(request: Request, say: Callable[[str], None], data: Dataset | None = No
         say(f"{number}/{len(todo)} {line}")
         gather(request, data)
     return gather(request, data)
+
+
+def _installed(*packages: str) -> bool:
+    return all(find_spec(package) is not None for package in packages)
+
+
+def restore(out: Path) -> None:
+    """Make files of runs that only results.json has: it alone is enough to go on from, elsewhere too."""
+    path = out / RESULTS
+    for run in read_results(path)["runs"] if path.exists() else []:
+        place = runs.path_of(out, run["row"], run["seed"])
+        if not place.exists():
+            runs.write(place, run)
 
 
 def gather(request: Request, data: Dataset) -> Json:
@@ -96,7 +117,9 @@ def dumps(result: Json) -> str:
 def tables_of(result: Json, keys: Sequence[str] = TABLES) -> list[Json]:
     """The tables of a result, one object each."""
     scale = {scale.name: scale for scale in (FULL, SMALL)}.get(result["scale"], FULL)
-    tables = Tables(Results(result["runs"]), rows(scale), result["dataset"]["name"], result["scale"])
+    options = " --data DIR" if result["dataset"]["name"] == FOLDER else ""
+    options += " --small" if scale is SMALL and options else ""
+    tables = Tables(Results(result["runs"]), rows(scale), options)
     return [tables.make(key) for key in keys]
 
 

@@ -27,7 +27,7 @@ from rbegir.reproduce.dataset import sample_rows
 from rbegir.reproduce.testbed import Json, Testbed, Vectors
 from rbegir.training.device import cpu_count
 
-SAMPLE = 2_000  # queries of a library's own search
+SAMPLE = 1_000  # queries of a library's own search
 Array = npt.NDArray[np.float32]
 
 
@@ -66,6 +66,7 @@ def compare(
     """Measure every quantiser on the vectors of a float model; `keep` gets each result as it is there.
 
     `train`: how many vectors they learn from. FAISS itself takes no more than 256 a centroid, 65,536.
+    `slow`: also those that take minutes of many cores.
     """
     try:
         import faiss
@@ -84,9 +85,11 @@ def compare(
                 bed, vectors, corpus, left, right.cpu().numpy(), _codec(learned, quantiser), quantiser
             )
         )
+    if not slow:
+        return
     for result in _by_searching(bed, unit(vectors.queries).cpu().numpy(), corpus, learned, faiss, turbovec):
         keep(result)
-    for quantiser in SLOW if slow else ():
+    for quantiser in SLOW:
         keep(
             _by_decoding(
                 bed, vectors, corpus, left, right.cpu().numpy(), _codec(learned, quantiser), quantiser

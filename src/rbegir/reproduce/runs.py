@@ -80,9 +80,9 @@ class Laboratory:
                 elif study in ("selection", "latency") and seed == 0:
                     result["studies"][study] = getattr(studies, study)(self.bed, vectors, fitted.network)
             result["measure_s"] = round(time.monotonic() - trained, 1)
-            result["complete"] = "quantisers" not in row.studies
+            result["done"] = [study for study in row.studies if study != "quantisers"]
             write(path_of(out, row.name, seed), result)
-            if not result["complete"]:
+            if "quantisers" in row.studies:
                 found: list[Json] = []
 
                 def keep(figures: Json) -> None:
@@ -98,7 +98,7 @@ class Laboratory:
                     train=self.scale.quantiser_train,
                     slow=self.scale.slow_quantisers and seed == 0,
                 )
-                result["complete"] = True
+                result["done"] = list(row.studies)
                 write(path_of(out, row.name, seed), result)
         return result
 

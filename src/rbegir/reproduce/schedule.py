@@ -58,7 +58,7 @@ def _made(job: Job, data: Dataset, place: Place) -> bool:
     assert job.row is not None
     found = runs.read(runs.path_of(place.out, job.name, job.seed)) or {}
     wanted = runs.identity(job.row, job.seed, data, place.scale)
-    return bool(found.get("complete")) and found.get("identity") == wanted
+    return found.get("identity") == wanted and set(job.row.studies) <= set(found.get("done", []))
 
 
 def run_here(todo: Iterable[Job], data: Dataset, place: Place) -> Iterator[str]:
@@ -73,9 +73,8 @@ def run_here(todo: Iterable[Job], data: Dataset, place: Place) -> Iterator[str]:
             yield f"{job.name} ({time.time() - began:.0f} s)"
             continue
         laboratory = laboratory or runs.Laboratory(data, place.scale, place.device)
-        began = time.time()
-        figures = laboratory.make(job.row, job.seed, place.out)["figures"]
-        last = time.time() - began
+        made = laboratory.make(job.row, job.seed, place.out)
+        last, figures = made["train_s"] + made["measure_s"], made["figures"]
         shown = (("AUC", "roc_auc"), ("R@1", "recall@1"), ("R@10", "recall@10"), ("R@100", "recall@100"))
         told = "  ".join(f"{word} {figures[name]['value']:.4f}" for word, name in shown)
         yield f"{job.name}, seed {job.seed}: {told}  ({last:.0f} s)"

@@ -38,9 +38,10 @@ RECALL: Columns = [["recall@1", "R@1"], ["recall@10", "R@10"], ["recall@100", "R
 class Tables:
     """All tables of one set of runs."""
 
-    def __init__(self, results: Results, rows: Sequence[Row], data: str, scale: str) -> None:
+    def __init__(self, results: Results, rows: Sequence[Row], options: str) -> None:
+        """`options`: those of the command that made the results."""
         self.results, self._rows = results, {row.name: row for row in rows}
-        self._options = {"full": f" --data {data}", "small": " --small"}.get(scale, "")
+        self._options = options
 
     def make(self, key: str) -> Json:
         makers: dict[str, Callable[[], Json]] = {
