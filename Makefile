@@ -28,7 +28,7 @@ demo: .venv/.runs  ## train, evaluate, index and search the shipped sample, end 
 
 chromium:  ## the browser that tests of the page need: installed with apt where that works, otherwise it says what to do
 	@command -v "$${RBEGIR_CHROMIUM:-chromium}" >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
-		|| { command -v apt-get >/dev/null && apt-get install -y --no-install-recommends chromium; } \
+		|| { command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } \
 		|| echo "note: Chromium is missing, so tests/page will fail; install it with: apt-get install chromium (as root), or set RBEGIR_CHROMIUM" >&2
 
 test: setup chromium  ## the whole test suite
