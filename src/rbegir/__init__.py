@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from rbegir.client.asynchronous import AsyncClient
+    from rbegir.client.synchronous import Client
     from rbegir.cluster.client import Cluster
     from rbegir.codes.planes import Codes
     from rbegir.errors import RbegirError
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from rbegir.training.trainer import train
 
 _HOME = {
+    "AsyncClient": "rbegir.client.asynchronous",
+    "Client": "rbegir.client.synchronous",
     "Cluster": "rbegir.cluster.client",
     "Codes": "rbegir.codes.planes",
     "Hits": "rbegir.search.hits",
@@ -29,7 +33,18 @@ _HOME = {
     "train": "rbegir.training.trainer",
 }
 
-__all__ = ["Cluster", "Codes", "Hits", "Index", "Model", "RbegirError", "__version__", "train"]
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "Cluster",
+    "Codes",
+    "Hits",
+    "Index",
+    "Model",
+    "RbegirError",
+    "__version__",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -11,8 +11,11 @@ RbegirError                     one sentence: what was expected, what came; `.hi
 ├── LockedError                 another writer holds the index
 ├── DeviceError                 a device that was asked for is not there, or failed
 ├── ClusterError                a cluster cannot be reached, or part of it cannot answer
-│   ├── BusyError               more is waiting than may wait; asking again later helps
+│   ├── OverloadError           more is waiting than may wait; asking again later helps
 │   └── DeadlineError           there was no complete answer in the time that was given
+├── ServiceError                a search service cannot be reached, or answered what is no answer
+│   ├── AccessError             it wants a token, or another one
+│   └── BusyError               it was overloaded or not ready, and stayed so
 └── MissingExtraError           an optional dependency is not installed
 
 The command line prints `error: …` and `hint: …` for these and nothing else; a traceback is a bug.
@@ -73,12 +76,24 @@ class ClusterError(RbegirError):
     """A cluster cannot be reached, or part of it cannot answer."""
 
 
-class BusyError(ClusterError):
+class OverloadError(ClusterError):
     """More questions are waiting than may wait; asking again a little later helps."""
 
 
 class DeadlineError(ClusterError):
     """There was no complete answer in the time that was given."""
+
+
+class ServiceError(RbegirError):
+    """A search service cannot be reached, or answered what is no answer."""
+
+
+class AccessError(ServiceError):
+    """A search service wants a token, or another one."""
+
+
+class BusyError(ServiceError):
+    """A search service was overloaded or not ready, and stayed so through all retries."""
 
 
 class MissingExtraError(RbegirError):

@@ -166,9 +166,11 @@ def test_hits_as_arrow(local: Start) -> None:
     answer = service.post("/v1/search", {"queries": ["red hat", "shoes"], "k": 3}, accept=ARROW)
     assert answer.headers["content-type"] == ARROW
     table = pa.ipc.open_stream(answer.content).read_all()
-    hits = service.index.search(["red hat", "shoes"], 3).to_arrow()
-    assert table.schema.names == ["query", "rank", "id", "score", "text", "price", "lang"]
-    assert table.to_pylist() == hits.to_pylist()
+    hits = service.index.search(["red hat", "shoes"], 3)
+    assert table.schema.names == ["query", "rank", "id", "score", "key", "row", "text", "price", "lang"]
+    assert table.drop_columns(["key", "row"]).to_pylist() == hits.to_arrow().to_pylist()
+    assert table["key"].to_pylist() == hits.keys.ravel().tolist()
+    assert table["row"].to_pylist() == hits.rows.ravel().tolist()
     empty = service.post("/v1/search", {"queries": ["hat"], "where": "price > 1e9"}, accept=ARROW)
     nothing = pa.ipc.open_stream(empty.content).read_all()
     assert nothing.num_rows == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
@@ -18,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 import rbegir
 from rbegir.serve import protocol
-from tests.serve.conftest import listening
+from tests.serve.conftest import get, listening, post
 from tests.serve.test_batcher import Gated
 from tests.serve.test_requests import problem
 
@@ -54,23 +55,31 @@ def send_until_closed(client: socket.socket, pieces: Iterable[bytes], pause_s: f
     return False
 
 
-@pytest.fixture
-def gated(index_path: Path) -> Iterator[Gated]:
+@contextlib.contextmanager
+def held(index_path: Path, **settings: Any) -> Iterator[tuple[Gated, str]]:
+    """A service whose scans wait until its gate is set, and its address."""
     engine = Gated(rbegir.Index.open(index_path))
-    yield engine
-    engine.gate.set()
+    engine.gate.set()  # for the search that it warms up with
+    with listening(engine, **settings) as address:
+        assert engine.started.acquire(timeout=30)
+        engine.scans.clear()
+        engine.gate.clear()
+        try:
+            yield engine, address
+        finally:
+            engine.gate.set()
 
 
 def metric(address: str, name: str) -> float:
-    page = httpx.get(f"{address}/metrics").text
+    page = get(f"{address}/metrics").text
     return float(next(line for line in page.splitlines() if line.startswith(f"{name} ")).split()[1])
 
 
-def test_a_deadline_is_kept_while_waiting(gated: Gated) -> None:
-    with listening(gated) as address, ThreadPoolExecutor() as pool:
-        first = pool.submit(httpx.post, f"{address}/v1/search", json=BODY)
+def test_a_deadline_is_kept_while_waiting(index_path: Path) -> None:
+    with held(index_path) as (gated, address), ThreadPoolExecutor() as pool:
+        first = pool.submit(post, f"{address}/v1/search", json=BODY)
         assert gated.started.acquire(timeout=30)
-        late = httpx.post(f"{address}/v1/search", json=BODY, headers={"X-Timeout-Ms": "50"})
+        late = post(f"{address}/v1/search", json=BODY, headers={"X-Timeout-Ms": "50"})
         found = problem(late, 504, "deadline")
         assert found["detail"] == "the request was not answered within 50 ms"
         assert metric(address, "rbegir_queue_depth") == 0  # it has left the queue
@@ -78,16 +87,16 @@ def test_a_deadline_is_kept_while_waiting(gated: Gated) -> None:
         assert first.result().status_code == 200
 
 
-def test_the_service_has_a_longest_deadline(gated: Gated) -> None:
-    with listening(gated, timeout_s=0.05) as address:
-        late = httpx.post(f"{address}/v1/search", json=BODY, headers={"X-Timeout-Ms": "60000"})
+def test_the_service_has_a_longest_deadline(index_path: Path) -> None:
+    with held(index_path, timeout_s=0.05) as (gated, address):
+        late = post(f"{address}/v1/search", json=BODY, headers={"X-Timeout-Ms": "60000"})
         problem(late, 504, "deadline")
         gated.gate.set()
 
 
-def test_a_client_that_leaves_cancels_its_work(gated: Gated) -> None:
-    with listening(gated) as address, ThreadPoolExecutor() as pool:
-        first = pool.submit(httpx.post, f"{address}/v1/search", json=BODY)
+def test_a_client_that_leaves_cancels_its_work(index_path: Path) -> None:
+    with held(index_path) as (gated, address), ThreadPoolExecutor() as pool:
+        first = pool.submit(post, f"{address}/v1/search", json=BODY)
         assert gated.started.acquire(timeout=30)
         content = json.dumps({"queries": ["hat"] * 7}).encode()
         with connect(address) as client:
@@ -99,16 +108,16 @@ def test_a_client_that_leaves_cancels_its_work(gated: Gated) -> None:
     assert gated.scans == [(1, 3)]
 
 
-def test_overload_is_refused_at_once(gated: Gated) -> None:
-    with listening(gated, max_waiting=2) as address, ThreadPoolExecutor() as pool:
-        first = pool.submit(httpx.post, f"{address}/v1/search", json=BODY)
+def test_overload_is_refused_at_once(index_path: Path) -> None:
+    with held(index_path, max_waiting=2) as (gated, address), ThreadPoolExecutor() as pool:
+        first = pool.submit(post, f"{address}/v1/search", json=BODY)
         assert gated.started.acquire(timeout=30)
-        waiting = [pool.submit(httpx.post, f"{address}/v1/search", json=BODY) for _ in range(2)]
+        waiting = [pool.submit(post, f"{address}/v1/search", json=BODY) for _ in range(2)]
         wait_until(lambda: metric(address, "rbegir_queue_depth") == 2)
-        answer = httpx.post(f"{address}/v1/search", json=BODY)
+        answer = post(f"{address}/v1/search", json=BODY)
         problem(answer, 503, "overloaded")
         assert int(answer.headers["retry-after"]) >= 1
-        assert httpx.get(f"{address}/readyz").status_code == 200
+        assert get(f"{address}/readyz").status_code == 200
         gated.gate.set()
         assert [task.result().status_code for task in (first, *waiting)] == [200] * 3
 
@@ -123,7 +132,7 @@ class TestSlowAndLarge:
         limits = {"header_timeout_s": 0.2, "body_timeout_s": 0.2, "max_body_bytes": 100_000}
         with listening(rbegir.Index.open(index_path), **limits) as address:
             yield address
-            assert httpx.post(f"{address}/v1/search", json=BODY).status_code == 200
+            assert post(f"{address}/v1/search", json=BODY).status_code == 200
 
     @pytest.mark.parametrize("sent", [b"", b"POST /v1/sea", b"POST /v1/search HTTP/1.1\r\nHost: localh"])
     def test_headers_that_do_not_come(self, address: str, sent: bytes) -> None:
@@ -196,7 +205,7 @@ def test_connections_beyond_the_limit_are_turned_away(index_path: Path) -> None:
 
 def _answers(address: str) -> bool:
     try:
-        return httpx.get(f"{address}/healthz").status_code == 200
+        return get(f"{address}/healthz").status_code == 200
     except httpx.HTTPError:
         return False
 
@@ -206,7 +215,7 @@ def test_concurrent_searches_and_changes_agree(index_path: Path) -> None:
     failures: list[str] = []
 
     def client(number: int, address: str) -> None:
-        with httpx.Client(base_url=address) as http:
+        with httpx.Client(base_url=address, timeout=60) as http:
             for turn in range(5):
                 key, text = 1000 + number, f"client {number} turn {turn}"
                 http.post("/v1/keywords", json={"keywords": [{"id": key, "text": text}]}).raise_for_status()

@@ -51,6 +51,7 @@ def _results(piece: Piece) -> list[dict[str, Any]]:
         extra["recall"] = hits.recall
     if hits.certificate is not None:
         extra["expected_recall"] = hits.certificate.expected_recall
+        extra["p_miss_at_most"] = hits.certificate.p_miss_at_most
     results: list[dict[str, Any]] = []
     for row in range(piece.start, piece.start + piece.count):
         ids = hits.ids[row, :k].tolist()

@@ -14,6 +14,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from rbegir.serve.coalesce import Coalescing
+
 HEADER_BYTES = 64 << 10
 BUSY = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\nRetry-After: 1\r\n"
@@ -44,11 +46,12 @@ def bounded_protocol(
 
     class Bounded(base or fastest_protocol()):  # type: ignore[misc]
         _timer: asyncio.TimerHandle | None = None
+        _left = 0  # bytes of an answer that the client had not taken when last looked at
         _pending = 0  # bytes since the last complete headers
         _last: Any = None  # the request whose headers were complete last
 
         def connection_made(self, transport: asyncio.Transport) -> None:
-            super().connection_made(transport)
+            super().connection_made(Coalescing(transport, self.loop))
             if len(self.connections) > max_connections:
                 transport.write(BUSY % (len(BUSY_BODY), BUSY_BODY))
                 transport.close()
@@ -74,6 +77,19 @@ def bounded_protocol(
                     self.transport.close()
                 else:
                     self._arm()
+
+        def timeout_keep_alive_handler(self) -> None:
+            """After an answer: a slow reader may go on, a stopped one is dropped, an idle one closed."""
+            left = self.transport.get_write_buffer_size()
+            if not left:
+                super().timeout_keep_alive_handler()
+            elif left == self._left:
+                self.transport.abort()
+            else:
+                self._left = left
+                self.timeout_keep_alive_task = self.loop.call_later(
+                    self.timeout_keep_alive, self.timeout_keep_alive_handler
+                )
 
         def _arm(self) -> None:
             if self._timer is None:

@@ -21,7 +21,7 @@ from rbegir.serve.committer import Change
 from rbegir.serve.disconnect import unless_client_leaves
 from rbegir.serve.engine import Explaining, Exporting
 from rbegir.serve.limits import at_most, rows_of, search_of
-from rbegir.serve.middleware import Handler, http_problem
+from rbegir.serve.middleware import Handler, header, http_problem
 from rbegir.serve.problems import Problem
 from rbegir.serve.service import Service
 
@@ -75,9 +75,9 @@ class Routes:
         self._check_read(request)
         asked = parse(schema.SearchRequest, await read_body(request, self._settings))
         search = search_of(asked, self._settings, self._engine)
-        request.state.log.update(queries=search.count, k=search.k)
+        request.scope["state"]["log"].update(queries=search.count, k=search.k)
         if service.log.queries:
-            request.state.log["texts"] = search.texts
+            request.scope["state"]["log"]["texts"] = search.texts
         pieces = await self._pieces(request, search)
         explained: list[dict[str, Any]] = []
         if asked.explain:
@@ -94,7 +94,7 @@ class Routes:
         asked = parse(schema.UpsertRequest, await read_body(request, self._settings))
         rows = rows_of(asked, self._settings, self._engine.info()["attributes"])
         request.state.log["keywords"] = len(rows)
-        count = await self._service.committer.commit(Change(rows))
+        count = await self._service.committer.commit(Change(rows, fresh=not asked.replace))
         return Response(to_json({"upserted": count}), media_type=JSON)
 
     async def delete(self, request: Request) -> Response:
@@ -169,10 +169,10 @@ class Routes:
     # ---- inside ----
 
     def _check_read(self, request: Request) -> None:
-        self._service.guard.check(request.headers.get("authorization"), write=False)
+        self._service.guard.check(header(request, b"authorization"), write=False)
 
     def _check_write(self, request: Request) -> None:
-        self._service.guard.check(request.headers.get("authorization"), write=True)
+        self._service.guard.check(header(request, b"authorization"), write=True)
         if self._settings.read_only:
             raise Problem(
                 "read-only", "this service does not change its index", hint="send changes to the writer"
@@ -214,4 +214,4 @@ class Routes:
 
 def wants_arrow(request: Request) -> bool:
     """Whether an Arrow stream was asked for; anything else is answered with JSON."""
-    return ARROW in request.headers.get("accept", "")
+    return ARROW in (header(request, b"accept") or "")

@@ -110,6 +110,9 @@ class Result(_Answer):
     query_planes: list[str] | None = Field(None, description="With `explain`: the code of the query.")
     recall: float | None = Field(None, description="With `planes`: the estimated recall.")
     expected_recall: float | None = Field(None, description="With mode `paper`: from its miss certificate.")
+    p_miss_at_most: list[float] | None = Field(
+        None, description="With mode `paper`: the probability of at most 0, 1, 2, … misses."
+    )
 
 
 class SearchAnswer(_Answer):
@@ -141,6 +144,7 @@ class UpsertRequest(_Request):
     model_config = ConfigDict(json_schema_extra={"examples": [{"keywords": [EXAMPLE_KEYWORD]}]})
 
     keywords: list[Keyword] = Field(min_length=1)
+    replace: bool = Field(True, description="false: refuse all of them if one of the ids is there already.")
 
 
 class UpsertAnswer(_Answer):
