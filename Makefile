@@ -5,7 +5,7 @@ BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 NATIVE := CMakeLists.txt $(wildcard src/rbegir/_native/*.cpp src/rbegir/_native/*.hpp)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo chromium test test-gpu test-gpu-lean check bench bench-gpu clean
+.PHONY: help setup demo chromium test test-gpu test-gpu-lean check bench bench-gpu torture clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ bench: setup  ## the committed speed figures, with peers in the same run
 
 bench-gpu:  ## the committed figures of one GPU
 	PYTHONPATH=src $(PYTHON) -c "from rbegir.cli import main; main()" bench scan --device cuda --peers --keywords 1e6,1e7,1e8,1.2e9,8e9 --batches 1,8,64,256,1024 -k 1000 --json > benchmarks/results/scan-gpu.json
+
+torture: setup  ## hours of crashes, bit rot, hostile files and load; what they found goes to benchmarks/results
+	$(BIN)/python -m torture all --out benchmarks/results
 
 clean:  ## remove what was built
 	rm -rf .venv build rbegir-demo

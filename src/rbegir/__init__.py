@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from rbegir.binarizer.estimator import Binarizer
     from rbegir.client.asynchronous import AsyncClient
     from rbegir.client.synchronous import Client
     from rbegir.cluster.client import Cluster
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "AsyncClient": "rbegir.client.asynchronous",
+    "Binarizer": "rbegir.binarizer.estimator",
     "Client": "rbegir.client.synchronous",
     "Cluster": "rbegir.cluster.client",
     "Codes": "rbegir.codes.planes",
@@ -35,6 +37,7 @@ _HOME = {
 
 __all__ = [
     "AsyncClient",
+    "Binarizer",
     "Client",
     "Cluster",
     "Codes",

@@ -22,6 +22,7 @@ from rbegir.cluster.messages import About, Found, Scan
 from rbegir.cluster.pool import layout, refuse
 from rbegir.codes.layout import LAYOUT_VERSION
 from rbegir.errors import (
+    BusyError,
     ClusterError,
     CorruptError,
     DeadlineError,
@@ -29,7 +30,6 @@ from rbegir.errors import (
     FileError,
     InputError,
     MissingExtraError,
-    OverloadError,
     VersionError,
 )
 from rbegir.index.format import VERSION
@@ -237,7 +237,7 @@ def test_waiting_questions_share_a_scan_and_the_queue_is_bounded() -> None:
     filtered = batcher.put("v", "v", scan(1, 2, "price < 3"))
     other = batcher.put("w", "w", scan(1))
     late = batcher.put("v", "v", scan(1, 2, seconds=0.0))
-    with pytest.raises(OverloadError, match="8 queries are waiting, at most 12 may"):
+    with pytest.raises(BusyError, match="8 queries are waiting, at most 12 may"):
         batcher.put("v", "v", scan(5))
     slow.go.set()
     assert first.result(20).keys.tolist() == [[1, 1]]

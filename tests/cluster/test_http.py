@@ -11,7 +11,7 @@ import pytest
 
 import rbegir
 from rbegir.cluster.http import application
-from rbegir.errors import ClusterError, DeadlineError, InputError, OverloadError
+from rbegir.errors import BusyError, ClusterError, DeadlineError, InputError
 from rbegir.serve.problems import from_error
 from tests.index.fakes import HashEncoder
 
@@ -52,7 +52,7 @@ def test_arguments_of_the_application(nodes: Any) -> None:
 
 
 def test_what_clients_are_told() -> None:
-    assert from_error(OverloadError("full")).status == 503
-    assert "Retry-After" in from_error(OverloadError("full")).headers
+    assert from_error(BusyError("full")).status == 503
+    assert "Retry-After" in from_error(BusyError("full")).headers
     assert from_error(DeadlineError("late")).status == 504
     assert from_error(ClusterError("gone")).status == 503

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from rbegir.cluster.messages import Found, Scan
-from rbegir.errors import DeadlineError, OverloadError
+from rbegir.errors import BusyError, DeadlineError
 
 BATCH = 256  # queries a pass
 QUEUE = 1024  # queries that may wait
@@ -52,11 +52,11 @@ class Batcher:
         self._thread.start()
 
     def put(self, view: str, state: Any, scan: Scan) -> Future[Found]:
-        """The future answer; OverloadError if the queue is full."""
+        """The future answer; BusyError if the queue is full."""
         item = Waiting(view, state, scan, time.monotonic() + scan.seconds)
         with self._wake:
             if self._queries and self._queries + len(scan.values) > self._limit:
-                raise OverloadError(
+                raise BusyError(
                     f"the queue of a shard is full: {self._queries} queries are waiting, at most "
                     f"{self._limit} may",
                     hint="ask again a little later, or add shards or replicas",

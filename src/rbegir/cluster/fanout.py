@@ -23,7 +23,7 @@ from typing import Any
 from rbegir.cluster.engine import import_ray
 from rbegir.cluster.messages import Answer, Failure
 from rbegir.cluster.pool import Pool, root_cause
-from rbegir.errors import ClusterError, DeadlineError, InputError, MismatchError, OverloadError, RbegirError
+from rbegir.errors import BusyError, ClusterError, DeadlineError, InputError, MismatchError, RbegirError
 
 HEDGE = 3.0
 LEAST_HEDGE = 0.1  # seconds
@@ -161,9 +161,9 @@ class Fanout:
         reasons = {error.message for shard in missing for error in states[shard].failed.values()}
         said = f" ({'; '.join(sorted(reasons))})" if reasons else ""
         if reasons and all(
-            isinstance(e, OverloadError) for shard in missing for e in states[shard].failed.values()
+            isinstance(e, BusyError) for shard in missing for e in states[shard].failed.values()
         ):
-            return OverloadError(f"the shards are busy{said}", hint="ask again a little later")
+            return BusyError(f"the shards are busy{said}", hint="ask again a little later")
         return DeadlineError(
             f"{len(missing)} of {len(states)} shards did not answer before the deadline{said}",
             hint="ask again, allow more time (deadline=), use replicas, or take what there is (partial=True)",

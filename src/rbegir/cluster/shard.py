@@ -41,7 +41,7 @@ from rbegir.cluster.messages import (
 )
 from rbegir.cluster.view import Places, Share
 from rbegir.codes.layout import LAYOUT_VERSION
-from rbegir.errors import DeadlineError, FileError, OverloadError, RbegirError
+from rbegir.errors import BusyError, DeadlineError, FileError, RbegirError
 from rbegir.index import masks
 from rbegir.index.backends import open_backend
 from rbegir.index.filter import Filter
@@ -204,7 +204,7 @@ class Shard:
             return self._failure(view, error)
 
     def _failure(self, view: str, error: Exception) -> Failure:
-        if isinstance(error, OverloadError):
+        if isinstance(error, BusyError):
             return Failure(view, "busy", error, self._node)
         if isinstance(error, DeadlineError):
             return Failure(view, "late", error, self._node)

@@ -146,8 +146,13 @@ def read_manifest(directory: Path) -> Manifest:
         ) from error
     except OSError as error:
         raise FileError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
+    return parse(file.meta, path)
+
+
+def parse(meta: dict[str, Any], path: Path) -> Manifest:
+    """The state that the directory of a manifest describes."""
     try:
-        return _parse(file.meta)
+        return _parse(meta)
     except (_WrongError, AttributeError, TypeError, KeyError, ValueError) as error:
         raise CorruptError(
             f"{path} is damaged: {error if isinstance(error, _WrongError) else 'it cannot be understood'}",

@@ -167,6 +167,7 @@ class Searcher:
             recall=recall,
         )
         stages.done("fetch")
+        snapshot.check_mapped()
         return hits
 
     def coarse_rows(

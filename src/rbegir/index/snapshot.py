@@ -240,6 +240,13 @@ class Snapshot:
                     ]
                     yield pa.record_batch([segment.ids(positions), *columns], schema=schema)
 
+    def check_mapped(self) -> None:
+        """Raise if anything that was read of this state was not there; ask before handing it on."""
+        for file in self.deletes.values():
+            file.check_mapped()
+        for part in self.parts:
+            part.segment.file.check_mapped()
+
     def damage(self) -> Iterator[CorruptError]:
         """Everything that is wrong with the files of this state."""
         for file in self.deletes.values():

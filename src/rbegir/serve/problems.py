@@ -14,6 +14,7 @@ from typing import Any
 from starlette.responses import Response
 
 from rbegir.errors import (
+    BusyError,
     ClusterError,
     DeadlineError,
     DeviceError,
@@ -22,7 +23,6 @@ from rbegir.errors import (
     InputError,
     LockedError,
     MismatchError,
-    OverloadError,
     RbegirError,
     TextError,
 )
@@ -119,7 +119,7 @@ def from_error(error: BaseException) -> Problem:
     for cls, kind in kinds:
         if isinstance(error, cls):
             return Problem(kind, error.message, hint=error.hint)
-    if isinstance(error, OverloadError):
+    if isinstance(error, BusyError):
         return overloaded("the shards of the cluster have no room for another query", 1.0)
     hidden: list[tuple[type[RbegirError], str, str]] = [
         (LockedError, "locked", "another process holds the index, so it cannot be changed from here"),
