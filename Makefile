@@ -5,7 +5,7 @@ BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 NATIVE := CMakeLists.txt $(wildcard src/rbegir/_native/*.cpp src/rbegir/_native/*.hpp)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-gpu test-gpu-lean check bench bench-gpu torture clean
+.PHONY: help setup demo chromium test test-gpu test-gpu-lean check bench bench-gpu torture clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,7 +26,12 @@ setup: .venv/.installed  ## prepare .venv: pinned dependencies, the native modul
 demo: .venv/.runs  ## train, evaluate, index and search the shipped sample, end to end
 	$(BIN)/rbegir demo
 
-test: setup  ## the whole test suite
+chromium:  ## the browser that tests of the page need: installed with apt where that works, otherwise it says what to do
+	@command -v "$${RBEGIR_CHROMIUM:-chromium}" >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
+		|| { command -v apt-get >/dev/null && apt-get install -y --no-install-recommends chromium; } \
+		|| echo "note: Chromium is missing, so tests/page will fail; install it with: apt-get install chromium (as root), or set RBEGIR_CHROMIUM" >&2
+
+test: setup chromium  ## the whole test suite
 	$(BIN)/python -m pytest
 
 test-gpu: setup  ## every test that needs a real GPU

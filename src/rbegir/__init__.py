@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from rbegir.client.asynchronous import AsyncClient
+    from rbegir.client.synchronous import Client
     from rbegir.codes.planes import Codes
     from rbegir.errors import RbegirError
     from rbegir.index.store import Index
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from rbegir.training.trainer import train
 
 _HOME = {
+    "AsyncClient": "rbegir.client.asynchronous",
+    "Client": "rbegir.client.synchronous",
     "Codes": "rbegir.codes.planes",
     "Hits": "rbegir.search.hits",
     "Index": "rbegir.index.store",
@@ -27,7 +31,17 @@ _HOME = {
     "train": "rbegir.training.trainer",
 }
 
-__all__ = ["Codes", "Hits", "Index", "Model", "RbegirError", "__version__", "train"]
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "Codes",
+    "Hits",
+    "Index",
+    "Model",
+    "RbegirError",
+    "__version__",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -10,6 +10,9 @@ RbegirError                     one sentence: what was expected, what came; `.hi
 ├── MismatchError               parts that do not belong together: model and index, codes and index
 ├── LockedError                 another writer holds the index
 ├── DeviceError                 a device that was asked for is not there, or failed
+├── ServiceError                a search service cannot be reached, or answered what is no answer
+│   ├── AccessError             it wants a token, or another one
+│   └── BusyError               it was overloaded or not ready, and stayed so
 └── MissingExtraError           an optional dependency is not installed
 
 The command line prints `error: …` and `hint: …` for these and nothing else; a traceback is a bug.
@@ -64,6 +67,18 @@ class LockedError(RbegirError):
 
 class DeviceError(RbegirError):
     """A device that was asked for is not there, or failed."""
+
+
+class ServiceError(RbegirError):
+    """A search service cannot be reached, or answered what is no answer."""
+
+
+class AccessError(ServiceError):
+    """A search service wants a token, or another one."""
+
+
+class BusyError(ServiceError):
+    """A search service was overloaded or not ready, and stayed so through all retries."""
 
 
 class MissingExtraError(RbegirError):

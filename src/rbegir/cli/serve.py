@@ -65,7 +65,7 @@ def serve(
 
     try:
         from rbegir.serve.app import create_app
-        from rbegir.serve.server import bind, check_exposure, run
+        from rbegir.serve.server import Server, bind, check_exposure
     except ModuleNotFoundError as error:
         raise MissingExtraError(
             f"the service needs {error.name}", hint="pip install 'rbegir[serve]'"
@@ -108,7 +108,7 @@ def serve(
         say(f"serving {len(engine):,} keywords at [bold]{address}[/] (process {os.getpid()})")
         say(f"open {address}/ in a browser, or ask: curl -s {address}/v1/index", soft_wrap=True)
 
-    run(application, listener, ready)
+    Server(application, ready).listen(listener)
 
 
 def _open(

@@ -23,6 +23,7 @@ from rbegir.index.filter import Filter
 from rbegir.index.manifest import Manifest
 from rbegir.index.rows import check_ids
 from rbegir.index.snapshot import Snapshot
+from rbegir.search import stages
 from rbegir.search.backend import Candidates
 from rbegir.search.cpu import CpuBackend
 from rbegir.search.hits import Hits
@@ -150,6 +151,7 @@ class Searcher:
             )
         else:
             found = self._backend.search(partitions, values, query.k)
+        stages.done("scan")
         place = snapshot.place(numbers, found.positions.ravel())
         shape = found.positions.shape  # [Q, k]
         names = snapshot.manifest.columns if query.attributes else ()
@@ -165,6 +167,7 @@ class Searcher:
             recall=recall,
         )
         snapshot.check_mapped()
+        stages.done("fetch")
         return hits
 
     def coarse_rows(
@@ -180,7 +183,9 @@ class Searcher:
         backend = CpuBackend(n, check_planes(planes, all_planes))
         found = backend.search(coarse(partitions, n, planes), values, query.k)
         place = snapshot.place(numbers, found.positions.ravel())
-        return snapshot.rows(place).reshape(found.positions.shape)
+        rows = snapshot.rows(place).reshape(found.positions.shape)
+        snapshot.check_mapped()
+        return rows
 
 
 def _query_values(queries: Any, manifest: Manifest) -> npt.NDArray[np.int16]:

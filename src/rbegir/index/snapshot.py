@@ -227,6 +227,28 @@ class Snapshot:
         for part in self.parts:
             part.segment.file.check_mapped()
 
+    def batches(self, rows: int) -> Iterator[pa.RecordBatch]:
+        """Every live keyword: id, text and attributes, a batch at a time; an empty one if there is none."""
+        types = self.types()
+        schema = pa.schema(list(types.items()))
+        if not self.keywords:
+            yield pa.record_batch([pa.array([], dtype) for dtype in types.values()], schema=schema)
+        for part in self.parts:
+            segment = part.segment
+            for span in part.source().spans():
+                for start in range(0, span.size, rows):
+                    positions = span[start : start + rows]
+                    columns = [
+                        segment.column(name, positions)
+                        if name in segment.types
+                        else pa.nulls(positions.size, dtype)
+                        for name, dtype in types.items()
+                        if name != "id"
+                    ]
+                    batch = pa.record_batch([segment.ids(positions), *columns], schema=schema)
+                    segment.file.check_mapped()
+                    yield batch
+
     def damage(self) -> Iterator[CorruptError]:
         """Everything that is wrong with the files of this state."""
         for file in self.deletes.values():

@@ -52,6 +52,7 @@ from rbegir.index.writer import Progress, Writer
 from rbegir.search.hits import Hits
 
 ENCODE_ROWS = 1 << 16  # texts encoded at a time
+EXPORT_ROWS = 1 << 14  # keywords of an exported batch
 
 Ids = npt.NDArray[Any]  # int64, or str objects
 
@@ -308,6 +309,10 @@ class Index:
     ) -> npt.NDArray[np.int64]:
         """The rows [queries, k] of the best keywords by their first planes alone: what the others add."""
         return self._searcher.coarse_rows(self._state(), queries, Query.check(k, where=where), planes)
+
+    def batches(self, rows: int = EXPORT_ROWS) -> Iterator[pa.RecordBatch]:
+        """All keywords of the present state in order of rows: id, text, attributes; at least one batch."""
+        return self._state().batches(rows)
 
     def info(self) -> dict[str, Any]:
         """What the index is: size, shape, columns."""

@@ -30,14 +30,14 @@ def to_bytes(value: Any) -> bytes:
 
 
 def search_body(
-    texts: list[str] | None, pieces: list[Piece], explained: list[dict[str, Any]] | None, clock: Clock
+    texts: list[str] | None, pieces: list[Piece], explained: list[dict[str, Any]], clock: Clock
 ) -> bytes:
     """The answer to a search, its queries in the order of the request."""
     results = [result for piece in pieces for result in _results(piece)]
     if texts is not None:
         for result, text in zip(results, texts, strict=True):
             result["query"] = text
-    for result, more in zip(results, explained or (), strict=False):
+    for result, more in zip(results, explained, strict=False):
         result["query_planes"] = more["query_planes"]
         for hit, details in zip(result["hits"], more["hits"], strict=True):
             hit.update(details)
@@ -51,6 +51,7 @@ def _results(piece: Piece) -> list[dict[str, Any]]:
         extra["recall"] = hits.recall
     if hits.certificate is not None:
         extra["expected_recall"] = hits.certificate.expected_recall
+        extra["p_miss_at_most"] = hits.certificate.p_miss_at_most
     results: list[dict[str, Any]] = []
     for row in range(piece.start, piece.start + piece.count):
         ids = hits.ids[row, :k].tolist()

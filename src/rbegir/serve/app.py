@@ -51,8 +51,9 @@ def create_app(engine: Engine, settings: Settings | None = None, *, log: Log | N
     )
     app.state.service = service
     direct = routes.install(app, service)
-    openapi.install(app, settings)
-    app.mount("/", StaticFiles(directory=STATIC, html=True, check_dir=False), name="page")
+    openapi.install(app, service)
+    app.router.redirect_slashes = False
+    app.router.default = StaticFiles(directory=STATIC, html=True)  # what is no route is a file of the page
     app.add_middleware(Edge, service=service, direct=direct)
     if settings.cors_origins:  # around the edge, so that problems can be read across origins too
         app.add_middleware(

@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -32,6 +32,7 @@ from rbegir.codes.planes import Codes
 from rbegir.errors import InputError, RbegirError
 from rbegir.index.query import SearchOptions
 from rbegir.search.hits import Hits
+from rbegir.search.stages import watching
 from rbegir.serve.engine import Engine
 from rbegir.serve.metrics import Metrics
 from rbegir.serve.problems import overloaded
@@ -224,25 +225,37 @@ class Batcher:
             else:
                 good.append(number)
                 values.append(encoded)
-        encoded_at = time.perf_counter()
-        self._metrics.search_stage["encode"].observe(encoded_at - began)
+        if any(share.job.search.texts is not None for share in batch):
+            self._metrics.search_stage["encode"].observe(time.perf_counter() - began)
         if not good:
             return answers
         joined = np.concatenate(values)  # [queries, n]
         k = max(batch[number].job.search.k for number in good)
         try:
-            hits = self._engine.search_codes(joined, k, **batch[good[0]].job.search.options())
+            with watching(self._stopwatch()):
+                hits = self._engine.search_codes(joined, k, **batch[good[0]].job.search.options())
         except Exception as error:  # the answer of every request in the batch
             for number in good:
                 answers[number] = error
             return answers
-        self._metrics.search_stage["scan"].observe(time.perf_counter() - encoded_at)
         self._metrics.batch_queries.observe(len(joined))
         start = 0
         for number, part in zip(good, values, strict=True):
             answers[number] = Piece(hits, joined, start, len(part), batch[number].job.search.k)
             start += len(part)
         return answers
+
+    def _stopwatch(self) -> Callable[[str], None]:
+        """Observes the time between the stages of one search."""
+        last = time.perf_counter()
+
+        def lap(stage: str) -> None:
+            nonlocal last
+            now = time.perf_counter()
+            self._metrics.search_stage[stage].observe(now - last)
+            last = now
+
+        return lap
 
     def _values(self, batch: list[_Share]) -> list[Values | BaseException]:
         """The values of each share; texts are encoded together."""
@@ -285,16 +298,16 @@ class Batcher:
 
 
 def deal(wanted: list[int], places: int) -> list[int]:
-    """Places dealt out evenly: no one gets more than wanted, nor fewer than another who wanted more of them.
+    """Places dealt out evenly: whoever gets fewer than wanted gets at most one fewer than anyone else.
 
-    What is left over after an even round goes to the oldest, who come first.
+    What does not divide evenly goes to the oldest, who come first.
     """
     given = [0] * len(wanted)
     hungry = list(range(len(wanted)))
     while places and hungry:
-        even, over = divmod(places, len(hungry))
-        for turn, number in enumerate(hungry):
-            more = min(wanted[number] - given[number], even + (turn < over))
+        even = max(1, places // len(hungry))
+        for number in hungry[:places]:  # fewer places than hungry ones: one for each of the oldest
+            more = min(wanted[number] - given[number], even)
             given[number] += more
             places -= more
         hungry = [number for number in hungry if given[number] < wanted[number]]

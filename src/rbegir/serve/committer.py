@@ -43,9 +43,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Change:
-    """What one request changes: rows by id; None deletes."""
+    """What one request changes: rows by id; None deletes. A fresh one refuses ids that are there."""
 
     rows: dict[RowId, Row | None]
+    fresh: bool = False
 
     @property
     def columns(self) -> set[str]:
@@ -267,7 +268,7 @@ def merge_changes(changes: Sequence[Change]) -> tuple[dict[RowId, Row | None], s
     asked: set[RowId] = set()
     for change in changes:
         for key, row in change.rows.items():
-            if row is None and key not in after:
+            if (row is None or change.fresh) and key not in after:
                 asked.add(key)
             after.pop(key, None)  # so that rows stand in the order of the last change
             after[key] = row
@@ -281,6 +282,10 @@ def counts_of(changes: Sequence[Change], there: dict[RowId, bool]) -> list[int]:
     for change in changes:
         count = 0
         for key, row in change.rows.items():
+            if change.fresh and now[key]:
+                raise InputError(
+                    f"id {key!r} is in the index already", hint="use upsert to replace keywords"
+                )
             count += row is not None or now[key]
             now[key] = row is not None
         counts.append(count)

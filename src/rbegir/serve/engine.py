@@ -5,11 +5,12 @@ All calls block and may come from several threads at once; changes come from one
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, Unpack, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from rbegir.codes.planes import Codes
 from rbegir.index.encoder import Encoder
@@ -39,6 +40,13 @@ class Refreshing(Protocol):
     """An engine that can look for what other writers have done."""
 
     def refresh(self) -> None: ...
+
+
+@runtime_checkable
+class Exporting(Protocol):
+    """An engine that can hand out all of its keywords."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]: ...
 
 
 @runtime_checkable

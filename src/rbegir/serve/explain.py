@@ -9,6 +9,7 @@ beyond.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from rbegir.codes.planes import Codes
 from rbegir.errors import InputError
 from rbegir.serve.batcher import Piece
 from rbegir.serve.engine import Explaining
+from rbegir.serve.schema import MAX_QUERY_PLANES
 
 DEPTH = 10_000
 
@@ -29,31 +31,24 @@ def hex_planes(codes: Codes) -> list[list[str]]:
     return [list(of_code) for of_code in zip(*planes, strict=True)]
 
 
-def from_hex(given: list[list[str]], n: int) -> npt.NDArray[np.int16]:
-    """Codes as hexadecimal planes → values [count, n]."""
-    values: list[npt.NDArray[np.int16]] = []
-    for number, planes in enumerate(given):
-        if not 1 <= len(planes) <= 8:
-            raise InputError(f"codes[{number}] has {len(planes)} planes, expected 1 to 8")
-        for t, plane in enumerate(planes):
-            if len(plane) != n // 4:
-                raise InputError(
-                    f"codes[{number}][{t}] has {len(plane)} digits, expected {n // 4} for n = {n}"
-                )
-        raw = np.frombuffer(bytes.fromhex("".join(planes)), np.uint8).reshape(len(planes), 1, n // 8)
-        signs = np.unpackbits(raw, axis=2).astype(np.bool_)  # [planes, 1, n]
-        values.append(Codes.from_signs(signs).values())
-    return np.concatenate(values)
+def query_values(given: Sequence[list[str] | list[int]], n: int) -> npt.NDArray[np.int16]:
+    """Codes as a request has them (hexadecimal planes, or n integers) → values [count, n]."""
+    return np.concatenate([_values_of(code, n, f"codes.{number}") for number, code in enumerate(given)])
 
 
-def from_integers(given: list[list[int]], n: int, limit: int) -> npt.NDArray[np.int16]:
-    """Queries as integers → values [count, n]."""
-    for number, row in enumerate(given):
-        if len(row) != n:
-            raise InputError(f"codes[{number}] has {len(row)} integers, expected n = {n}")
-        if max(row) > limit or min(row) < -limit:
-            raise InputError(f"codes[{number}] must lie within ±{limit}")
-    return np.array(given, np.int16)
+def _values_of(code: list[str] | list[int], n: int, argument: str) -> npt.NDArray[np.int16]:
+    if not code or not isinstance(code[0], str):
+        if len(code) != n:
+            raise InputError(f"{argument} has {len(code)} integers, expected n = {n}")
+        return np.array([code], np.int16)
+    if len(code) > MAX_QUERY_PLANES:
+        raise InputError(f"{argument} has {len(code)} planes, expected 1 to {MAX_QUERY_PLANES}")
+    planes = [str(plane) for plane in code]
+    for t, plane in enumerate(planes):
+        if len(plane) != n // 4:
+            raise InputError(f"{argument}.{t} has {len(plane)} digits, expected {n // 4} for n = {n}")
+    raw = np.frombuffer(bytes.fromhex("".join(planes)), np.uint8).reshape(len(planes), 1, n // 8)
+    return Codes.from_signs(np.unpackbits(raw, axis=2).astype(np.bool_)).values()
 
 
 def query_planes(values: npt.NDArray[np.int16]) -> list[list[str]]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rbegir.serve.problems import Problem, from_error
@@ -40,7 +40,6 @@ PAGE = [
     (b"x-frame-options", b"DENY"),
     (b"cache-control", b"no-cache"),
 ]
-HTTP_KINDS = {404: "not-found", 405: "method-not-allowed"}
 IN_FULL = ("internal", "storage", "device", "locked")  # kinds whose cause only the log tells
 
 
@@ -51,6 +50,9 @@ class Edge:
         self._app = app
         self._service = service
         self._direct = direct
+        self._methods: dict[str, list[str]] = {}
+        for method, path in direct:
+            self._methods.setdefault(path, []).append(method)
         self._prefix = secrets.token_hex(4)
         self._numbers = itertools.count(1)
 
@@ -109,12 +111,20 @@ class Edge:
                 deadline = value
         self._service.guard.check_host(host)
         seconds = deadline_of(deadline, self._service.settings.timeout_s)
-        handler = self._direct.get((scope["method"], scope["path"]))
+        method, path = scope["method"], scope["path"]
+        handler = self._direct.get((method, path))
+        if handler is None and path in self._methods:
+            raise method_not_allowed(self._methods[path])
         try:
             async with asyncio.timeout(seconds) as clock:
-                if handler is not None:
-                    return await handler(Request(scope, receive))
-                await self._app(scope, receive, answer)
+                scope["state"]["clock"] = clock  # an export begins it anew with every chunk
+                if handler is None:
+                    await self._app(scope, receive, answer)
+                    return None
+                response = await handler(Request(scope, receive))
+                if not isinstance(response, StreamingResponse):
+                    return response
+                await response(scope, receive, answer)
                 return None
         except TimeoutError:
             if not clock.expired():
@@ -129,10 +139,7 @@ class Edge:
         self, scope: Scope, request_id: str, details: dict[str, Any], status: int, seconds: float
     ) -> None:
         method, path = scope["method"], scope["path"]
-        if (method, path) in self._direct:
-            route = path
-        else:
-            route = getattr(scope.get("route"), "path", "other")
+        route = path if (method, path) in self._direct else getattr(scope.get("route"), "path", "other")
         self._service.metrics.request(route, status, seconds)
         if self._service.log.access:
             client = scope.get("client")
@@ -161,8 +168,21 @@ def deadline_of(header: bytes | None, most: float) -> float:
     return min(int(header) / 1000, most)
 
 
+def method_not_allowed(methods: list[str]) -> Problem:
+    """405 with the methods that there are."""
+    allowed = ", ".join(sorted(methods))
+    return Problem(
+        "method-not-allowed",
+        "this method is not known here",
+        hint=f"use {allowed}",
+        headers={"Allow": allowed},
+    )
+
+
 def http_problem(error: HTTPException) -> Problem:
     """What the router has to say, as a problem."""
-    kind = HTTP_KINDS.get(error.status_code, "internal")
+    if error.status_code == 405:
+        return method_not_allowed(["GET"])  # only the routes with parameters and the page come here
+    kind = "not-found" if error.status_code == 404 else "internal"
     hint = "the OpenAPI document at /openapi.json lists what there is"
     return Problem(kind, str(error.detail), hint=hint, headers=error.headers)

@@ -44,6 +44,7 @@ def bounded_protocol(
 
     class Bounded(base or fastest_protocol()):  # type: ignore[misc]
         _timer: asyncio.TimerHandle | None = None
+        _left = 0  # bytes of an answer that the client had not taken when last looked at
         _pending = 0  # bytes since the last complete headers
         _last: Any = None  # the request whose headers were complete last
 
@@ -74,6 +75,19 @@ def bounded_protocol(
                     self.transport.close()
                 else:
                     self._arm()
+
+        def timeout_keep_alive_handler(self) -> None:
+            """After an answer: a slow reader may go on, a stopped one is dropped, an idle one closed."""
+            left = self.transport.get_write_buffer_size()
+            if not left:
+                super().timeout_keep_alive_handler()
+            elif left == self._left:
+                self.transport.abort()
+            else:
+                self._left = left
+                self.timeout_keep_alive_task = self.loop.call_later(
+                    self.timeout_keep_alive, self.timeout_keep_alive_handler
+                )
 
         def _arm(self) -> None:
             if self._timer is None:

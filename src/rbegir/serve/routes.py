@@ -1,30 +1,33 @@
-"""The routes under /v1 and beside it."""
+"""The routes under /v1 and beside it: one method each."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from fastapi import FastAPI, Request, Response
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
+from starlette.responses import StreamingResponse
 
-from rbegir.codes.score import QUERY_LIMIT
-from rbegir.serve import answers, explain, schema
+from rbegir.errors import InputError
+from rbegir.serve import answers, explain, export, openapi, schema
 from rbegir.serve.arrow import MEDIA_TYPE as ARROW
 from rbegir.serve.arrow import hits_stream
-from rbegir.serve.batcher import Search
+from rbegir.serve.batcher import Piece, Search
 from rbegir.serve.body import parse, read_body
-from rbegir.serve.committer import Change, Row
+from rbegir.serve.committer import Change
 from rbegir.serve.disconnect import unless_client_leaves
-from rbegir.serve.engine import Explaining
+from rbegir.serve.engine import Explaining, Exporting
+from rbegir.serve.limits import at_most, rows_of, search_of
 from rbegir.serve.middleware import Handler, http_problem
 from rbegir.serve.problems import Problem
 from rbegir.serve.service import Service
 
 JSON = "application/json"
+EXPLAIN_TRIES = 3
+INT64 = re.compile(r"0|-?[1-9][0-9]{0,18}")
 
 
 def install(app: FastAPI, service: Service) -> dict[tuple[str, str], Handler]:
@@ -41,7 +44,8 @@ def install(app: FastAPI, service: Service) -> dict[tuple[str, str], Handler]:
         ("POST", "/v1/search", handlers.search),
         ("POST", "/v1/keywords", handlers.upsert),
         ("DELETE", "/v1/keywords", handlers.delete),
-        ("GET", "/v1/keywords/{id}", handlers.get),
+        ("GET", "/v1/keywords", handlers.export),
+        ("GET", "/v1/keywords/{id:path}", handlers.get),
         ("GET", "/v1/index", handlers.index),
         ("POST", "/v1/index:compact", handlers.compact),
         ("GET", "/healthz", handlers.healthz),
@@ -49,14 +53,15 @@ def install(app: FastAPI, service: Service) -> dict[tuple[str, str], Handler]:
         ("GET", "/metrics", handlers.metrics),
         ("GET", "/openapi.json", handlers.openapi),
     ):
-        app.add_api_route(path, handler, methods=[method], response_model=None)
+        described = openapi.describe(handler.__name__)
+        app.add_api_route(path, handler, methods=[method], response_model=None, **described)
         if "{" not in path:
             direct[method, path] = handler
     return direct
 
 
 class Routes:
-    """One method a route."""
+    """The handlers."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -67,65 +72,61 @@ class Routes:
         """Search: every keyword is scored, the best k of each query come back."""
         service = self._service
         clock = answers.Clock()
-        service.guard.check(request.headers.get("authorization"), write=False)
+        self._check_read(request)
         asked = parse(schema.SearchRequest, await read_body(request, self._settings))
-        arrow = _wants_arrow(request)
-        search = self._search_of(asked)
-        request.state.log = {"queries": search.count, "k": search.k}
+        search = search_of(asked, self._settings, self._engine)
+        request.state.log.update(queries=search.count, k=search.k)
         if service.log.queries:
             request.state.log["texts"] = search.texts
-        job = service.batcher.submit(search)
-        try:
-            pieces = await unless_client_leaves(request, job.future)
-        finally:
-            service.batcher.forget(job)
-        explained = None
+        pieces = await self._pieces(request, search)
+        explained: list[dict[str, Any]] = []
         if asked.explain:
-            explained = await self._explain(pieces, asked.where)
+            pieces, explained = await self._explained(request, search, pieces)
         with service.metrics.search_stage["serialise"].time():
-            if arrow:
+            if wants_arrow(request):
                 return Response(hits_stream(pieces, self._engine.info()), media_type=ARROW)
-            body = answers.search_body(asked.queries, pieces, explained, clock)
+            body = answers.search_body(search.texts, pieces, explained, clock)
         return Response(body, media_type=JSON)
 
     async def upsert(self, request: Request) -> Response:
         """Add keywords, or replace those with the same ids. Durable and searchable when it answers."""
-        asked = parse(schema.UpsertRequest, await self._changing(request))
-        settings = self._settings
-        _at_most("keywords", len(asked.keywords), settings.max_keywords)
-        rows: dict[int | str, Row | None] = {}
-        for number, keyword in enumerate(asked.keywords):
-            _at_most(f"keywords.{number}.text", len(keyword.text), settings.max_text_chars, "characters")
-            if keyword.id in rows:
-                raise Problem(
-                    "invalid", f"the id {keyword.id!r} is given more than once", hint="give every id once"
-                )
-            rows[keyword.id] = Row(keyword.text, keyword.attributes)
-        request.state.log = {"keywords": len(rows)}
-        count = await self._service.committer.commit(Change(rows))
+        self._check_write(request)
+        asked = parse(schema.UpsertRequest, await read_body(request, self._settings))
+        rows = rows_of(asked, self._settings, self._engine.info()["attributes"])
+        request.state.log["keywords"] = len(rows)
+        count = await self._service.committer.commit(Change(rows, fresh=not asked.replace))
         return Response(to_json({"upserted": count}), media_type=JSON)
 
     async def delete(self, request: Request) -> Response:
         """Delete keywords by id. Durable when it answers; ids that are not there are ignored."""
-        asked = parse(schema.DeleteRequest, await self._changing(request))
-        _at_most("ids", len(asked.ids), self._settings.max_keywords)
-        request.state.log = {"ids": len(asked.ids)}
+        self._check_write(request)
+        asked = parse(schema.DeleteRequest, await read_body(request, self._settings))
+        at_most("ids", len(asked.ids), self._settings.max_keywords)
+        request.state.log["ids"] = len(asked.ids)
         count = await self._service.committer.commit(Change(dict.fromkeys(asked.ids)))
         return Response(to_json({"deleted": count}), media_type=JSON)
 
+    async def export(self, request: Request) -> Response:
+        """All keywords of one state of the index: a JSON object a line, or an Arrow IPC stream."""
+        self._check_read(request)
+        if not isinstance(self._engine, Exporting):
+            raise Problem("not-supported", "this index cannot be exported", hint="export its shards")
+        request.state.clock.reschedule(None)  # from here on it runs anew for every chunk
+        batches = await asyncio.to_thread(self._engine.batches)
+        chunks = export.arrow(batches) if wants_arrow(request) else export.lines(batches)
+        kept_alive = export.within(chunks, request.state.clock, self._settings.timeout_s)
+        return StreamingResponse(kept_alive, media_type=ARROW if wants_arrow(request) else openapi.NDJSON)
+
     async def get(self, request: Request) -> Response:
         """One keyword by its id."""
-        id = request.path_params["id"]
-        self._service.guard.check(request.headers.get("authorization"), write=False)
+        self._check_read(request)
+        given: str = request.path_params["id"]
         missing = Problem("not-found", "no keyword has this id", hint="ids are those given when adding")
-        key: int | str = id
+        key: int | str = given
         if self._engine.info()["id_type"] == "int64":
-            try:
-                key = int(id)
-            except ValueError:
-                raise missing from None
-            if not -(2**63) <= key < 2**63 or str(key) != id:
+            if INT64.fullmatch(given) is None or not -(2**63) <= int(given) < 2**63:
                 raise missing
+            key = int(given)
         (found,) = await asyncio.to_thread(self._engine.get, [key])
         if found is None:
             raise missing
@@ -133,7 +134,7 @@ class Routes:
 
     async def index(self, request: Request) -> Response:
         """What is served: size, model, devices, segments, limits."""
-        self._service.guard.check(request.headers.get("authorization"), write=False)
+        self._check_read(request)
         return Response(answers.to_bytes(self._service.info()), media_type=JSON)
 
     async def compact(self, request: Request) -> Response:
@@ -157,19 +158,18 @@ class Routes:
 
     async def metrics(self, request: Request) -> Response:
         """For Prometheus."""
-        self._service.guard.check(request.headers.get("authorization"), write=False)
+        self._check_read(request)
         metrics = self._service.metrics
         return Response(metrics.page(), headers={"Content-Type": metrics.content_type})
 
     async def openapi(self, request: Request) -> Response:
         """This document."""
-        return Response(to_json(request.app.openapi()), media_type=JSON)
+        return Response(to_json(request.scope["app"].openapi()), media_type=JSON)
 
     # ---- inside ----
 
-    async def _changing(self, request: Request) -> bytes:
-        self._check_write(request)
-        return await read_body(request, self._settings)
+    def _check_read(self, request: Request) -> None:
+        self._service.guard.check(request.headers.get("authorization"), write=False)
 
     def _check_write(self, request: Request) -> None:
         self._service.guard.check(request.headers.get("authorization"), write=True)
@@ -178,55 +178,40 @@ class Routes:
                 "read-only", "this service does not change its index", hint="send changes to the writer"
             )
 
-    def _search_of(self, asked: schema.SearchRequest) -> Search:
-        """The request, checked against the limits and the index."""
-        settings = self._settings
-        if (asked.queries is None) == (asked.codes is None):
-            raise Problem("invalid", "exactly one of queries and codes must be given", hint="leave one out")
-        values = None
-        if asked.queries is not None:
-            for number, text in enumerate(asked.queries):
-                _at_most(f"queries.{number}", len(text), settings.max_text_chars, "characters")
-        else:
-            values = self._values_of(asked.codes or [])
-        count = len(asked.queries if values is None else values)  # type: ignore[arg-type]
-        _at_most("queries", count, settings.max_queries)
-        _at_most("k", asked.k, settings.max_k, "")
-        _at_most("queries times k", count * asked.k, settings.max_hits, "hits")
-        _at_most("where", len(asked.where or ""), settings.max_where_chars, "characters")
-        if asked.mode == "paper" and asked.planes is not None:
-            raise Problem(
-                "invalid", "planes and mode 'paper' cannot be combined", hint="leave one of them out"
-            )
-        return Search(asked.queries, values, asked.k, asked.where, asked.mode, asked.planes)
+    async def _pieces(self, request: Request, search: Search) -> list[Piece]:
+        """The hits, unless the client leaves first."""
+        job = self._service.batcher.submit(search)
+        try:
+            return await unless_client_leaves(request, job.future)
+        finally:
+            self._service.batcher.forget(job)
 
-    def _values_of(self, codes: list[list[str]] | list[list[int]]) -> npt.NDArray[np.int16]:
-        n = self._engine.info()["n"]
-        if not all(codes):
-            raise Problem(
-                "invalid", "codes holds an empty list", hint="give planes or integers for each query"
-            )
-        if isinstance(codes[0][0], str):
-            return explain.from_hex(codes, n)
-        return explain.from_integers(codes, n, QUERY_LIMIT)
-
-    async def _explain(self, pieces: list[Any], where: str | None) -> list[dict[str, Any]]:
+    async def _explained(
+        self, request: Request, search: Search, pieces: list[Piece]
+    ) -> tuple[list[Piece], list[dict[str, Any]]]:
+        """The hits with their codes and ranks; searched again if one of them is deleted meanwhile."""
         engine = self._engine
         if not isinstance(engine, Explaining):
             raise Problem("not-supported", "this index cannot explain hits", hint="leave explain out")
         planes = engine.info()["keyword_planes"]
-        parts = [await asyncio.to_thread(explain.explain, engine, piece, planes, where) for piece in pieces]
-        return [result for part in parts for result in part]
-
-
-def _at_most(field: str, value: int, limit: int, unit: str = "items") -> None:
-    if value > limit:
+        for _ in range(EXPLAIN_TRIES):
+            try:
+                parts = [
+                    await asyncio.to_thread(explain.explain, engine, piece, planes, search.where)
+                    for piece in pieces
+                ]
+            except InputError:
+                pieces = await self._pieces(request, search)
+            else:
+                return pieces, [result for part in parts for result in part]
         raise Problem(
-            "invalid",
-            f"{field}: at most {limit} {unit}".rstrip() + f", got {value}",
-            hint="GET /v1/index lists the limits",
+            "overloaded",
+            "the hits changed faster than they could be explained",
+            hint="try again",
+            headers={"Retry-After": "1"},
         )
 
 
-def _wants_arrow(request: Request) -> bool:
+def wants_arrow(request: Request) -> bool:
+    """Whether an Arrow stream was asked for; anything else is answered with JSON."""
     return ARROW in request.headers.get("accept", "")

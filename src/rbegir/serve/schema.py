@@ -7,21 +7,49 @@ and the tests hold every kind of answer against them.
 
 from __future__ import annotations
 
-import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, StringConstraints, Tag
 
-Id = Annotated[int, Field(ge=-(2**63), lt=2**63)] | Annotated[str, StringConstraints(max_length=1024)]
+from rbegir.codes.score import QUERY_LIMIT
+
+MAX_QUERY_PLANES = 8
+
+
+def _whole(value: Any) -> Any:
+    """JSON Schema has 7.0 for an integer, so we do too."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _kind_of_id(given: Any) -> str:
+    return "string" if isinstance(given, str) else "integer"
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+Id = Annotated[
+    Annotated[int, Field(ge=-(2**63), le=2**63 - 1), BeforeValidator(_whole), Tag("integer")]
+    | Annotated[str, StringConstraints(max_length=1024), Tag("string")],
+    Discriminator(_kind_of_id),
+]
 Scalar = bool | int | float | str | None
+Level = Annotated[int, Field(ge=-QUERY_LIMIT, le=QUERY_LIMIT), BeforeValidator(_whole)]
 Hex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]+$", max_length=4096)]
 
+
+def _kind_of_code(code: Any) -> str:
+    return "planes" if isinstance(code, list) and code and isinstance(code[0], str) else "integers"
+
+
+Code = Annotated[
+    Annotated[list[Hex], Tag("planes")] | Annotated[list[Level], Tag("integers")],
+    Discriminator(_kind_of_code),
+]
 EXAMPLE_HIT: Any = {"id": 7, "score": 0.816, "text": "running shoes", "attributes": {"price": 89.9}}
 EXAMPLE_KEYWORD: Any = {"id": 7, "text": "running shoes", "attributes": {"price": 89.9}}
 
 
 class _Request(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class _Answer(BaseModel):
@@ -41,18 +69,20 @@ class SearchRequest(_Request):
         }
     )
 
-    queries: list[str] | None = Field(None, min_length=1, description="Texts to search for.")
-    codes: list[list[Hex]] | list[list[int]] | None = Field(
-        None,
+    queries: list[str] = Field(
+        default_factory=list, min_length=1, description="Texts to search for, each with a letter or a digit."
+    )
+    codes: list[Code] = Field(
+        default_factory=list,
         min_length=1,
         description="Instead of texts, one entry a query: a list of planes, each the n bits in hexadecimal "
         "(dimension 0 is the highest bit of the first digit; a set bit means +1), or n integers within ±255.",
     )
-    k: int = Field(10, ge=1, description="Hits a query.")
+    k: Whole = Field(10, ge=1, description="Hits a query.")
     where: str | None = Field(None, description="A filter, such as: price < 10 and lang = 'en' and not sold")
     mode: Literal["exact", "paper"] = Field("exact", description="`paper` is the published algorithm.")
-    planes: int | None = Field(
-        None, ge=1, le=64, description="Search with this many planes first, refine the best with the others."
+    planes: Annotated[int, Field(ge=1), BeforeValidator(_whole)] | None = Field(
+        None, description="Search with this many planes first, refine the best with the others."
     )
     explain: bool = Field(False, description="Also return codes, and ranks by fewer planes.")
 
@@ -80,6 +110,9 @@ class Result(_Answer):
     query_planes: list[str] | None = Field(None, description="With `explain`: the code of the query.")
     recall: float | None = Field(None, description="With `planes`: the estimated recall.")
     expected_recall: float | None = Field(None, description="With mode `paper`: from its miss certificate.")
+    p_miss_at_most: list[float] | None = Field(
+        None, description="With mode `paper`: the probability of at most 0, 1, 2, … misses."
+    )
 
 
 class SearchAnswer(_Answer):
@@ -111,6 +144,7 @@ class UpsertRequest(_Request):
     model_config = ConfigDict(json_schema_extra={"examples": [{"keywords": [EXAMPLE_KEYWORD]}]})
 
     keywords: list[Keyword] = Field(min_length=1)
+    replace: bool = Field(True, description="false: refuse all of them if one of the ids is there already.")
 
 
 class UpsertAnswer(_Answer):
@@ -193,8 +227,3 @@ class ProblemDocument(_Answer):
     status: int
     detail: str
     hint: str
-
-
-def plain(value: Any) -> Any:
-    """A stored value as JSON has it: dates and times in ISO 8601."""
-    return value.isoformat() if isinstance(value, (datetime.date, datetime.datetime)) else value

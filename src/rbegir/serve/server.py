@@ -18,7 +18,7 @@ from fastapi import FastAPI
 
 from rbegir.errors import FileError, InputError
 from rbegir.serve.logs import Log
-from rbegir.serve.protocol import bounded_protocol
+from rbegir.serve.protocol import HEADER_BYTES, bounded_protocol
 from rbegir.serve.service import Service
 from rbegir.serve.settings import Settings, is_loopback
 
@@ -55,13 +55,38 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-class _Server(uvicorn.Server):
-    """uvicorn's server that tells the service about its end."""
+class Server(uvicorn.Server):
+    """uvicorn's server for one service. `ready` is called when requests are answered."""
 
-    def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._service = service
+    def __init__(self, app: FastAPI, ready: Callable[[], None]) -> None:
+        self._service: Service = app.state.service
         self._ready = ready
+        settings = self._service.settings
+        config = uvicorn.Config(
+            app,
+            http=bounded_protocol(settings.header_timeout_s, settings.max_connections),
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=round(settings.keep_alive_s),
+            timeout_graceful_shutdown=round(settings.drain_s),
+            h11_max_incomplete_event_size=HEADER_BYTES,
+        )
+        super().__init__(config)
+
+    def listen(self, listener: socket.socket) -> None:
+        """Serve until a signal comes, or `stop`."""
+        bridge = _Bridge(self._service.log)
+        logger = logging.getLogger("uvicorn.error")
+        logger.addHandler(bridge)
+        logger.propagate = False
+        try:
+            self.run(sockets=[listener])
+        finally:
+            logger.removeHandler(bridge)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
@@ -73,43 +98,15 @@ class _Server(uvicorn.Server):
             self.should_exit = self.force_exit = True
             return
         self._service.draining = True
-        loop = asyncio.get_running_loop()
-        loop.call_soon_threadsafe(self._drain, sig)
+        asyncio.get_running_loop().call_soon_threadsafe(self._drain, sig)
+
+    def stop(self) -> None:
+        """Finish what is in flight and end."""
+        self.should_exit = True
 
     def _drain(self, sig: int) -> None:
         self._service.log.event("draining", signal=signal.Signals(sig).name)
-        asyncio.get_running_loop().call_later(self._service.settings.drain_delay_s, self._stop)
-
-    def _stop(self) -> None:
-        self.should_exit = True
-
-
-def run(app: FastAPI, listener: socket.socket, ready: Callable[[], None]) -> None:
-    """Serve until a signal comes. `ready` is called when requests are answered."""
-    service: Service = app.state.service
-    settings = service.settings
-    config = uvicorn.Config(
-        app,
-        http=bounded_protocol(settings.header_timeout_s, settings.max_connections),
-        ws="none",
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=round(settings.keep_alive_s),
-        timeout_graceful_shutdown=round(settings.drain_s),
-        h11_max_incomplete_event_size=64 << 10,
-    )
-    server = _Server(config, service, ready)
-    bridge = _Bridge(service.log)
-    logger = logging.getLogger("uvicorn.error")
-    logger.addHandler(bridge)
-    logger.propagate = False
-    try:
-        server.run(sockets=[listener])
-    finally:
-        logger.removeHandler(bridge)
+        asyncio.get_running_loop().call_later(self._service.settings.drain_delay_s, self.stop)
 
 
 class _Bridge(logging.Handler):

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 from typing import Any
 
+import numpy as np
+
 from rbegir.errors import RbegirError
 from rbegir.serve.auth import Guard
 from rbegir.serve.batcher import Batcher
@@ -52,9 +54,11 @@ class Service:
             self.metrics.gauge(name, text, read)
 
     def prepare(self) -> None:
-        """Load the model and become the writer of the index, or say who is."""
-        if self.engine.info()["has_model"]:
+        """Load the model, check the codes, and become the writer of the index, or say who is."""
+        info = self.engine.info()
+        if info["has_model"]:
             _ = self.engine.model
+        self.engine.search_codes(np.ones((1, info["n"]), np.int16), 1)
         if not self.settings.read_only:
             self.engine.delete([])  # takes the lock and changes nothing
 
