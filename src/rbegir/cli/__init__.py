@@ -15,7 +15,7 @@ import typer
 import rbegir
 from rbegir.errors import RbegirError
 
-COMMANDS = ("demo", "train", "eval", "search", "missrate")
+COMMANDS = ("demo", "train", "upgrade", "eval", "search", "missrate")
 GROUPS = ("index", "bench")
 
 
