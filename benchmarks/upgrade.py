@@ -8,10 +8,10 @@ An old model learns from half of the pairs; its codes of all titles are stored. 
     new      both sides new, the queries trained on old and new codes in one softmax
     apart    a model trained alone, as if nothing were stored
 
-Recall is measured among all titles of the sample with the validation pairs, whose titles no model has seen. The
-corpus of "both" has old codes for one half of the titles and new ones for the other, by a hash of the text. For
-`apart` the halves are asked by two query codes, each by its own model's, and merged by cosine: what one would do
-without an upgrade.
+Recall is measured among all titles of the sample with the validation pairs, whose titles no model has seen.
+The corpus of "both" has old codes for one half of the titles and new ones for the other, by a hash of the
+text. For `apart` the halves are asked by two query codes, each by its own model's, and merged by cosine:
+what one would do without an upgrade.
 """
 
 from __future__ import annotations
