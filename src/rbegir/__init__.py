@@ -12,6 +12,9 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from rbegir.binarizer.estimator import Binarizer
+    from rbegir.client.asynchronous import AsyncClient
+    from rbegir.client.synchronous import Client
+    from rbegir.cluster.client import Cluster
     from rbegir.codes.planes import Codes
     from rbegir.errors import RbegirError
     from rbegir.heads.encoder import SentenceEncoder
@@ -24,7 +27,10 @@ if TYPE_CHECKING:
     from rbegir.training.trainer import train
 
 _HOME = {
+    "AsyncClient": "rbegir.client.asynchronous",
     "Binarizer": "rbegir.binarizer.estimator",
+    "Client": "rbegir.client.synchronous",
+    "Cluster": "rbegir.cluster.client",
     "Codes": "rbegir.codes.planes",
     "Generations": "rbegir.heads.generations",
     "Hits": "rbegir.search.hits",
@@ -38,7 +44,10 @@ _HOME = {
 }
 
 __all__ = [
+    "AsyncClient",
     "Binarizer",
+    "Client",
+    "Cluster",
     "Codes",
     "Generations",
     "Hits",

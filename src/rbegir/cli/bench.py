@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from rbegir.cli.bench_ann import ann
+from rbegir.cli.bench_cluster import cluster
 from rbegir.cli.bench_encode import encode
 from rbegir.cli.bench_scan import scan
 from rbegir.cli.bench_train import train
@@ -14,3 +15,4 @@ app.command("scan")(scan)
 app.command("encode")(encode)
 app.command("train")(train)
 app.command("ann")(ann)
+app.command("cluster")(cluster)

@@ -11,7 +11,8 @@ list precedes anything in it. If k of them remain, they are the result; if not, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -37,17 +38,21 @@ def thread_of(positions: npt.NDArray[np.int64], per_thread: int) -> npt.NDArray[
 
 def thread_sizes(partitions: Sequence[Partition], per_thread: int) -> dict[int, int]:
     """{candidates of a thread: number of such threads}, empty threads left out."""
-    total = sum(part.count for part in partitions)
     if all(part.mask is None for part in partitions):
-        blocks, rest = divmod(total, BLOCK * per_thread)
-        deep, wide = divmod(rest, BLOCK)  # of the last block: `wide` threads have one more than the others
-        sizes = {per_thread: blocks * BLOCK}
-        for size, count in ((deep + 1, wide), (deep, BLOCK - wide)):
-            sizes[size] = sizes.get(size, 0) + count
-    else:
-        passes = np.concatenate([read_mask(part.mask, part.count) for part in partitions])
-        of_thread = np.bincount(thread_of(np.flatnonzero(passes), per_thread))
-        sizes = dict(enumerate(np.bincount(of_thread).tolist())) if of_thread.size else {}
+        return whole_thread_sizes(sum(part.count for part in partitions), per_thread)
+    passes = np.concatenate([read_mask(part.mask, part.count) for part in partitions])
+    of_thread = np.bincount(thread_of(np.flatnonzero(passes), per_thread))
+    sizes = dict(enumerate(np.bincount(of_thread).tolist())) if of_thread.size else {}
+    return {size: count for size, count in sizes.items() if size and count}
+
+
+def whole_thread_sizes(keywords: int, per_thread: int) -> dict[int, int]:
+    """The same where every keyword is a candidate."""
+    blocks, rest = divmod(keywords, BLOCK * per_thread)
+    deep, wide = divmod(rest, BLOCK)  # of the last block: `wide` threads have one more than the others
+    sizes = {per_thread: blocks * BLOCK}
+    for size, count in ((deep + 1, wide), (deep, BLOCK - wide)):
+        sizes[size] = sizes.get(size, 0) + count
     return {size: count for size, count in sizes.items() if size and count}
 
 
@@ -73,7 +78,26 @@ def search_paper(
 ) -> tuple[Candidates, MissCertificate]:
     """The published search on top of an exact backend. The caller has checked partitions, values and k."""
     check_settings(per_thread, queue)
-    sizes = thread_sizes(partitions, per_thread)
+    return select_paper(
+        partial(backend.search, partitions),
+        thread_sizes(partitions, per_thread),
+        values,
+        k,
+        per_thread=per_thread,
+        queue=queue,
+    )
+
+
+def select_paper(
+    search: Callable[[npt.NDArray[np.int16], int], Candidates],
+    sizes: dict[int, int],
+    values: npt.NDArray[np.int16],
+    k: int,
+    *,
+    per_thread: int,
+    queue: int,
+) -> tuple[Candidates, MissCertificate]:
+    """The same, given an exact search (queries, how many) and the candidates of threads (`thread_sizes`)."""
     candidates = sum(size * count for size, count in sizes.items())
     kept = min(k, sum(min(size, queue) * count for size, count in sizes.items()))
     certificate = certificate_of_threads(sizes, min(k, candidates), per_thread, queue)
@@ -82,7 +106,7 @@ def search_paper(
     waiting = np.arange(len(values)) if kept else np.arange(0)  # queries without a result
     length = kept + 16 + 2 * round(kept * (1 - certificate.expected_recall))
     while waiting.size:
-        found = backend.search(partitions, values[waiting], min(length, candidates))
+        found = search(values[waiting], min(length, candidates))
         short = []
         for query, row_keys, row_positions in zip(waiting.tolist(), *found, strict=True):
             heads = np.flatnonzero(queue_heads(thread_of(row_positions, per_thread), queue))[:kept]
