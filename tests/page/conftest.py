@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
 from tests.page import browser as browsers
 from tests.page.browser import Watch
 from tests.service import Running, make_index, make_model, running
 
+expect.set_options(timeout=30_000)  # machines may be busy, and the page itself waits before it asks again
 Open = Callable[..., tuple[Page, Watch]]
 
 

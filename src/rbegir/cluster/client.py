@@ -195,9 +195,7 @@ class Cluster:
 
     def refresh(self) -> None:
         """See what writers have done since the index was opened or last refreshed."""
-        with self._mutex:
-            state = self._current()
-            self._state = self._prepare(state.view.location, state.view)
+        self._refresh(PREPARE_SECONDS)
 
     def swap(self, path_or_uri: str | Path, *, model: Encoder | None = None, filesystem: Any = None) -> None:
         """Answer from another index from now on, such as one of a new model.
@@ -297,7 +295,14 @@ class Cluster:
             raise InputError("the cluster has been closed", hint="open it again with Cluster.open")
         return self._state
 
-    def _prepare(self, location: Location, before: View | None = None) -> _State:
+    def _refresh(self, seconds: float) -> None:
+        with self._mutex:
+            state = self._current()
+            self._state = self._prepare(state.view.location, state.view, seconds)
+
+    def _prepare(
+        self, location: Location, before: View | None = None, seconds: float = PREPARE_SECONDS
+    ) -> _State:
         """The current state of an index, open and checked on every shard and replica."""
         assert self._pool is not None
         ray = import_ray()
@@ -309,13 +314,13 @@ class Cluster:
             state = _State(view, refs, empty, Searcher("cpu", manifest.n, manifest.keyword_planes, 1))
             try:
                 for replica in range(self._pool.layout.replicas):
-                    self._open_on(state, replica)
+                    self._open_on(state, replica, seconds)
                 return state
             except GoneError as error:
                 if location.manifest() == manifest:
                     raise _not_shared(location, error) from error
 
-    def _open_on(self, state: _State, replica: int) -> None:
+    def _open_on(self, state: _State, replica: int, seconds: float) -> None:
         """Every shard's replica opens the state; one replica after the other, so that all keep answering."""
         view = state.view
         assert self._pool is not None
@@ -324,7 +329,7 @@ class Cluster:
             shard: lambda actor, shard=shard: actor.prepare.remote(view.id, state.refs[shard])
             for shard in view.used
         }
-        answers = single.ask(view.id, questions, time.monotonic() + PREPARE_SECONDS)
+        answers = single.ask(view.id, questions, time.monotonic() + seconds)
         opened = sum(answer.keywords for answer in answers.values())
         if opened != view.keywords:
             raise ClusterError(f"the shards opened {opened} of {view.keywords} keywords")
@@ -342,7 +347,7 @@ class Cluster:
                 with self._mutex:
                     now = self._current()
                     if now.view.id == state.view.id:
-                        self.refresh()
+                        self._refresh(max(0.1, until - time.monotonic()))
                         now = self._current()
                 if now.view.manifest == state.view.manifest:
                     raise _not_shared(state.view.location, error) from error

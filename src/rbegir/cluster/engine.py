@@ -113,8 +113,6 @@ def probe(address: str) -> None:
     except OSError as error:
         reason = (error.strerror or str(error) or "no answer").lower()
         raise ClusterError(f"nothing answers at {address}: {reason}", hint=START_HINT) from error
-    if address.startswith("ray://"):
-        return  # Ray's client gives up by itself after 30 s
     source = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False); ray.shutdown()"
     try:
         done = subprocess.run(
@@ -140,18 +138,18 @@ def probe(address: str) -> None:
 
 
 def _parts(address: str) -> tuple[str, int]:
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if not colon or not host or not port.isdigit():
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdigit() or "/" in host:
         raise InputError(
-            f"address must be host:port, ray://host:port, 'auto' or 'local', got {address!r}",
-            hint="`ray start --head` prints the address of a cluster",
+            f"address must be host:port, 'auto' or 'local', got {address!r}",
+            hint="`ray start --head` prints it; this machine must be a node of the cluster",
         )
     return host.strip("[]"), int(port)
 
 
 def _check_same(ray: Any, address: str) -> None:
     here: str = ray.get_runtime_context().gcs_address
-    if address.startswith("ray://") or _parts(address)[1] == _parts(here)[1]:
+    if _parts(address)[1] == _parts(here)[1]:
         return
     raise ClusterError(
         f"this process is connected to the Ray cluster at {here} already, not to {address}",

@@ -21,7 +21,7 @@ from rbegir.serve.committer import Change
 from rbegir.serve.disconnect import unless_client_leaves
 from rbegir.serve.engine import Explaining, Exporting
 from rbegir.serve.limits import at_most, rows_of, search_of
-from rbegir.serve.middleware import Handler, http_problem
+from rbegir.serve.middleware import Handler, header, http_problem
 from rbegir.serve.problems import Problem
 from rbegir.serve.service import Service
 
@@ -75,9 +75,11 @@ class Routes:
         self._check_read(request)
         asked = parse(schema.SearchRequest, await read_body(request, self._settings))
         search = search_of(asked, self._settings, self._engine)
-        request.state.log.update(queries=search.count, k=search.k)
+        if search.texts is not None:
+            self._check_model("search by codes")
+        request.scope["state"]["log"].update(queries=search.count, k=search.k)
         if service.log.queries:
-            request.state.log["texts"] = search.texts
+            request.scope["state"]["log"]["texts"] = search.texts
         pieces = await self._pieces(request, search)
         explained: list[dict[str, Any]] = []
         if asked.explain:
@@ -91,6 +93,7 @@ class Routes:
     async def upsert(self, request: Request) -> Response:
         """Add keywords, or replace those with the same ids. Durable and searchable when it answers."""
         self._check_write(request)
+        self._check_model("add keywords by codes with the library")
         asked = parse(schema.UpsertRequest, await read_body(request, self._settings))
         rows = rows_of(asked, self._settings, self._engine.info()["attributes"])
         request.state.log["keywords"] = len(rows)
@@ -169,14 +172,19 @@ class Routes:
     # ---- inside ----
 
     def _check_read(self, request: Request) -> None:
-        self._service.guard.check(request.headers.get("authorization"), write=False)
+        self._service.guard.check(header(request, b"authorization"), write=False)
 
     def _check_write(self, request: Request) -> None:
-        self._service.guard.check(request.headers.get("authorization"), write=True)
+        self._service.guard.check(header(request, b"authorization"), write=True)
         if self._settings.read_only:
             raise Problem(
                 "read-only", "this service does not change its index", hint="send changes to the writer"
             )
+
+    def _check_model(self, instead: str) -> None:
+        if not self._service.has_model:
+            detail = "this index has no model, so texts cannot be encoded"
+            raise Problem("not-supported", detail, hint=instead)
 
     async def _pieces(self, request: Request, search: Search) -> list[Piece]:
         """The hits, unless the client leaves first."""
@@ -214,4 +222,4 @@ class Routes:
 
 def wants_arrow(request: Request) -> bool:
     """Whether an Arrow stream was asked for; anything else is answered with JSON."""
-    return ARROW in request.headers.get("accept", "")
+    return ARROW in (header(request, b"accept") or "")
