@@ -258,7 +258,15 @@ def serve_tables(result: Json) -> list[str]:
         f"round and on disk after each stop: {kept['lost']} lost, {kept['phantom']} phantom.\n",
         "Vector databases that run inside the measuring process, without HTTP, same vectors and mix, in the same run:\n",
         table(
-            ["in process", "keywords", "threads", "searches/s", "p50 ms", "p99 ms", "the service over HTTP, batched"],
+            [
+                "in process",
+                "keywords",
+                "threads",
+                "searches/s",
+                "p50 ms",
+                "p99 ms",
+                "the service over HTTP, batched",
+            ],
             [
                 [
                     what[name],

@@ -195,6 +195,11 @@ class Index:
         return self._path
 
     @property
+    def snapshot(self) -> Snapshot:
+        """The state that is searched now, for reading keywords in bulk. It never changes."""
+        return self._state()
+
+    @property
     def model(self) -> Encoder:
         """The model that encodes texts; loaded from the index at the first use."""
         with self._loading:
