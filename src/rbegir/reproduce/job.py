@@ -41,13 +41,14 @@ class Request:
     small: bool = False
     workers: int = 1
     seconds: float | None = None
+    size: Scale | None = None  # another scale than full or small
 
     @property
     def scale(self) -> Scale:
-        return SMALL if self.small or self.data is None else FULL
+        return self.size or (SMALL if self.small or self.data is None else FULL)
 
 
-def make(request: Request, say: Callable[[str], None], data: Dataset | None = None) -> Json:
+def make(request: Request, say: Callable[[str], None]) -> Json:
     """Make what is missing of the runs and write the results → the results."""
     scale, bm25 = request.scale, runs.BM25
     names = tuple(name for name in request.rows if name != bm25)
@@ -59,7 +60,7 @@ def make(request: Request, say: Callable[[str], None], data: Dataset | None = No
     if with_bm25 and not _installed("bm25s"):
         say("bm25s is not installed: no BM25")
         with_bm25 = False
-    data = data or load(request.data)
+    data = load(request.data)
     until = time.time() + (request.seconds or 1e9)
     restore(request.out)
     place = schedule.Place(scale, request.device, request.out, until)
