@@ -5,7 +5,7 @@ BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 NATIVE := CMakeLists.txt $(wildcard src/rbegir/_native/*.cpp src/rbegir/_native/*.hpp)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-gpu test-gpu-lean check bench bench-gpu clean
+.PHONY: help setup demo tables test test-gpu test-gpu-lean check bench bench-gpu clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,10 @@ setup: .venv/.installed  ## prepare .venv: pinned dependencies, the native modul
 
 demo: .venv/.runs  ## train, evaluate, index and search the shipped sample, end to end
 	$(BIN)/rbegir demo
+
+DATA ?=
+tables: setup  ## the paper's tables beside ours: the small version, or all of DATA=folder
+	$(BIN)/rbegir reproduce $(if $(DATA),--data $(DATA),--small)
 
 test: setup  ## the whole test suite
 	$(BIN)/python -m pytest
@@ -51,4 +55,4 @@ bench-gpu:  ## the committed figures of one GPU
 	PYTHONPATH=src $(PYTHON) -c "from rbegir.cli import main; main()" bench scan --device cuda --peers --keywords 1e6,1e7,1e8,1.2e9,8e9 --batches 1,8,64,256,1024 -k 1000 --json > benchmarks/results/scan-gpu.json
 
 clean:  ## remove what was built
-	rm -rf .venv build rbegir-demo
+	rm -rf .venv build rbegir-demo rbegir-tables

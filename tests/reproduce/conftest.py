@@ -17,7 +17,7 @@ TOY = Scale(
     batch_size=128,
     seeds=2,
     quantiser_train=300,
-    slow_quantisers=True,
+    slow_quantisers=False,
 )
 
 

@@ -19,9 +19,10 @@ from rbegir.bench.host import describe, device_name
 from rbegir.errors import CorruptError, FileError
 from rbegir.reproduce import runs, schedule
 from rbegir.reproduce.dataset import FOLDER, Dataset, load
+from rbegir.reproduce.maker import Maker
 from rbegir.reproduce.results import Results
 from rbegir.reproduce.rows import FULL, SMALL, TABLES, Scale, chosen, rows
-from rbegir.reproduce.tables import Tables
+from rbegir.reproduce.tables import table
 
 Json = dict[str, Any]
 RESULTS = "results.json"
@@ -120,8 +121,8 @@ def tables_of(result: Json, keys: Sequence[str] = TABLES) -> list[Json]:
     scale = {scale.name: scale for scale in (FULL, SMALL)}.get(result["scale"], FULL)
     options = " --data DIR" if result["dataset"]["name"] == FOLDER else ""
     options += " --small" if scale is SMALL and options else ""
-    tables = Tables(Results(result["runs"]), rows(scale), options)
-    return [tables.make(key) for key in keys]
+    maker = Maker(Results(result["runs"]), rows(scale), options)
+    return [table(key, maker) for key in keys]
 
 
 def read_results(path: Path) -> Json:

@@ -38,7 +38,14 @@ class Scale:
 
 FULL = Scale("full", epochs=10)
 SMALL = Scale(
-    "small", pairs=40_000, epochs=4, batch_size=1024, seeds=1, quantiser_train=10_000, slow_quantisers=False
+    "small",
+    conv=144,
+    pairs=40_000,
+    epochs=4,
+    batch_size=1024,
+    seeds=1,
+    quantiser_train=10_000,
+    slow_quantisers=False,
 )
 
 
