@@ -5,7 +5,7 @@ BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 NATIVE := CMakeLists.txt $(wildcard src/rbegir/_native/*.cpp src/rbegir/_native/*.hpp)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo chromium test test-gpu test-gpu-lean check bench bench-gpu torture clean
+.PHONY: help setup demo tables chromium test test-gpu test-gpu-lean check bench bench-gpu torture clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,10 @@ chromium:  ## the browser that tests of the page need: installed with apt where 
 	@command -v "$${RBEGIR_CHROMIUM:-chromium}" >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
 		|| { command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } \
 		|| echo "note: Chromium is missing, so tests/page will fail; install it with: apt-get install chromium (as root), or set RBEGIR_CHROMIUM" >&2
+
+DATA ?=
+tables: setup  ## the paper's tables beside ours: the small version, or all of DATA=folder
+	$(BIN)/rbegir reproduce $(if $(DATA),--data $(DATA),--small)
 
 test: setup chromium  ## the whole test suite
 	$(BIN)/python -m pytest
@@ -63,4 +67,4 @@ torture: setup  ## hours of crashes, bit rot, hostile files and load; what they 
 	$(BIN)/python -m torture all --out benchmarks/results
 
 clean:  ## remove what was built
-	rm -rf .venv build rbegir-demo
+	rm -rf .venv build rbegir-demo rbegir-tables

@@ -35,7 +35,7 @@ from rbegir.training.batches import cut
 from rbegir.training.device import cpu_count
 
 TEXTS = 1 << 15  # embedded at a time
-REPLICATES = 200
+REPLICATES = 100
 HASH_BUCKETS = 8192
 Json = dict[str, Any]
 
