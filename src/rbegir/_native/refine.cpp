@@ -64,6 +64,13 @@ RBEGIR_INLINE int packed(float cost, int index) {
     return static_cast<int>(cost) * (1 << INDEX_BITS) + index;
 }
 
+// Where J falls: against its derivative 2/√m · (h_j/√m − g_j − slope·b_j), unless b_j is at its limit there.
+RBEGIR_INLINE float direction(float slope, float root, float limit, float b, float g, float h) {
+    float sign = h * root - g - slope * b > 0 ? -1.0f : 1.0f;
+    sign = b >= limit ? -1.0f : sign;
+    return b <= -limit ? 1.0f : sign;
+}
+
 // Change of J by a move of one dimension up (sign = 1) or down (−1), times m/4: in units of G_jj.
 RBEGIR_INLINE float change(const State &now, float root, float sign, float b, float g, float h, float d) {
     const float e = (4 * sign * b + 4) / now.m;
@@ -98,6 +105,7 @@ RBEGIR_INLINE void search(const Problem &problem, const float *__restrict g, flo
     for (int move = 0, counted = 0; move < most && counted <= problem.moves; ++move) {
         int least = INT_MAX;
         const float root = 1 / std::sqrt(now.m), scale = problem.scale;
+        const float slope = (now.s * root - now.t) * root * root;  // of J by √m, which grows with |b_j|
         for (int k = 0; k < n; ++k) {
             const float hk = h[k] + step * row[k];
             h[k] = hk;
@@ -105,11 +113,7 @@ RBEGIR_INLINE void search(const Problem &problem, const float *__restrict g, flo
             if constexpr (ONE) {
                 cost = diagonal[k] - b[k] * hk;
             } else {
-                const float up = change(now, root, 1, b[k], g[k], hk, diagonal[k]);
-                const float down = change(now, root, -1, b[k], g[k], hk, diagonal[k]);
-                const float only_up = b[k] < limit ? up : LARGEST * 1e20f;
-                const float only_down = b[k] > -limit ? down : LARGEST * 1e20f;
-                cost = only_up < only_down ? only_up : only_down;
+                cost = change(now, root, direction(slope, root, limit, b[k], g[k], hk), b[k], g[k], hk, diagonal[k]);
             }
             int value = packed(cost * scale, k);
             value = until[k] > move ? NEVER + k : value;
@@ -121,9 +125,7 @@ RBEGIR_INLINE void search(const Problem &problem, const float *__restrict g, flo
             sign = -b[j];
             after = now.J + 4 / now.m * (diagonal[j] - b[j] * h[j]);
         } else {
-            const float up = b[j] < limit ? change(now, root, 1, b[j], g[j], h[j], diagonal[j]) : LARGEST * 1e20f;
-            const float down = b[j] > -limit ? change(now, root, -1, b[j], g[j], h[j], diagonal[j]) : LARGEST * 1e20f;
-            sign = up < down ? 1.0f : -1.0f;
+            sign = direction(slope, root, limit, b[j], g[j], h[j]);
             now.s += sign * 4 * h[j] + 4 * diagonal[j];
             now.t += sign * 2 * g[j];
             now.m += sign * 4 * b[j] + 4;

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from rbegir.binarizer import store
 from rbegir.binarizer.learn import ROUNDS, learn, search
 from rbegir.binarizer.params import Params
-from rbegir.binarizer.rounding import nearest, packed
+from rbegir.binarizer.rounding import nearest, packed, rounded
 from rbegir.binarizer.vectors import Floats, as_rows, sample, unit_blocks
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_N, MAX_PLANES, WORD, Codes, check_dimension
 from rbegir.errors import CorruptError, InputError
@@ -190,9 +190,11 @@ class Binarizer(Params):
     # ---- inside ----
 
     def _keywords(self, vectors: Floats) -> Codes:
-        g = np.asarray((vectors - self.mean_) @ self.keyword_, np.float32)  # [count, n]
+        centred = vectors - self.mean_
+        g = np.asarray(centred @ self.keyword_, np.float32)  # [count, n]
+        start = rounded(np.asarray(centred @ self.guess_, np.float32), self.keyword_planes)
         moves = self.n if self.moves is None else self.moves
-        return packed(search(g, self.gram_, self.keyword_planes, moves), self.keyword_planes)
+        return packed(search(g, self.gram_, self.keyword_planes, moves, start), self.keyword_planes)
 
     def _none(self, planes: int) -> Codes:
         return Codes(np.zeros((planes, 0, self.n // WORD), np.uint64), self.n)
@@ -203,6 +205,7 @@ class Binarizer(Params):
             "mean": (dims,),
             "metric": (dims, dims),
             "keyword": (dims, n),
+            "guess": (dims, n),
             "gram": (n, n),
             "query": (dims, n),
         }
@@ -210,7 +213,7 @@ class Binarizer(Params):
             raise InputError(f"the tensors of a binarizer must be {shapes}")
         self.n_features_in_, self.n_ = dims, n
         self.mean_, self.metric_, self.keyword_ = tensors["mean"], tensors["metric"], tensors["keyword"]
-        self.gram_, self.query_ = tensors["gram"], tensors["query"]
+        self.guess_, self.gram_, self.query_ = tensors["guess"], tensors["gram"], tensors["query"]
         self.fingerprint_ = store.fingerprint(self._settings(), self._tensors())
 
     def _tensors(self) -> dict[str, Floats]:
@@ -218,6 +221,7 @@ class Binarizer(Params):
             "mean": self.mean_,
             "metric": self.metric_,
             "keyword": self.keyword_,
+            "guess": self.guess_,
             "gram": self.gram_,
             "query": self.query_,
         }

@@ -27,7 +27,7 @@ import numpy as np
 
 from rbegir._native import _core
 from rbegir.binarizer import frame
-from rbegir.binarizer.rounding import nearest, rounded
+from rbegir.binarizer.rounding import nearest
 from rbegir.binarizer.vectors import Floats
 from rbegir.search.cpu import usable_cpus
 
@@ -42,6 +42,7 @@ class Learned(NamedTuple):
 
     metric: Floats  # [dims, dims] = W
     keyword: Floats  # [dims, n]: g = (x − μ)·keyword, keyword = W·A
+    guess: Floats  # [dims, n]: rounding (x − μ)·guess starts the search
     gram: Floats  # [n, n] = AᵀA
     query: Floats  # [dims, n]: q' = q·query; its transpose decodes
 
@@ -60,11 +61,20 @@ def tenure(n: int) -> int:
     return max(3, 2 + n // 128)
 
 
-def search(g: Floats, gram: Floats, planes: int, moves: int, b: Floats | None = None) -> Floats:
-    """Codes [count, n] as odd floats for g = Aᵀx [count, n], starting from a rounding of g or from b."""
-    start = rounded(g, planes) if b is None else b.copy()
+def search(g: Floats, gram: Floats, planes: int, moves: int, start: Floats) -> Floats:
+    """Codes [count, n] as odd floats for g = Aᵀx [count, n]; `start`, the codes to improve, is overwritten."""
     h: Floats = start @ gram
-    _core.refine(np.ascontiguousarray(g, np.float32), gram, start, h, planes, moves, tenure(len(gram)), usable_cpus(), 1)
+    _core.refine(
+        np.ascontiguousarray(g, np.float32),
+        gram,
+        start,
+        h,
+        planes,
+        moves,
+        tenure(len(gram)),
+        usable_cpus(),
+        1,
+    )
     return start
 
 
@@ -76,6 +86,15 @@ def decoder(vectors: Floats, codes: Floats, ridge: float = RIDGE) -> Floats:
     products[np.diag_indices(n)] += ridge * np.trace(products) / n
     solved: Floats = np.linalg.solve(products, (unit.T @ vectors).astype(np.float64)).T.astype(np.float32)
     return np.ascontiguousarray(solved)
+
+
+def regression(vectors: Floats, codes: Floats) -> Floats:
+    """[dims, n]: the least squares of b/‖b‖ ≈ x·guess."""
+    unit = codes / np.linalg.norm(codes, axis=1, keepdims=True)  # [rows, n]
+    dims = vectors.shape[1]
+    products = (vectors.T @ vectors).astype(np.float64)
+    products[np.diag_indices(dims)] += max(RIDGE * np.trace(products) / dims, 1e-30)
+    return np.linalg.solve(products, (vectors.T @ unit).astype(np.float64)).astype(np.float32)
 
 
 def learn(
@@ -96,4 +115,5 @@ def learn(
             projected = vectors @ a
             codes = search(projected, np.ascontiguousarray(a.T @ a), planes, n // 8, codes)
         a = decoder(vectors, codes)
-    return Learned(forward, forward @ a, np.ascontiguousarray(a.T @ a), back @ a)
+    guess = regression(vectors, codes) if rounds else a
+    return Learned(forward, forward @ a, forward @ guess, np.ascontiguousarray(a.T @ a), back @ a)
