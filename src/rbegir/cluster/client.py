@@ -29,17 +29,17 @@ import pyarrow as pa
 from rbegir.cluster.batcher import QUEUE
 from rbegir.cluster.engine import Session, import_ray
 from rbegir.cluster.fanout import Fanout, GoneError
-from rbegir.cluster.gather import Gatherer, Result, places_by_shard
+from rbegir.cluster.gather import Gatherer
 from rbegir.cluster.location import READ_ONLY_HINT, Location
-from rbegir.cluster.messages import Columns, Records
+from rbegir.cluster.messages import Records
 from rbegir.cluster.pool import Devices, Pool, layout
 from rbegir.cluster.view import View
 from rbegir.cluster.writer import Writing
 from rbegir.codes.planes import Codes
-from rbegir.codes.score import cosine, norm_squared
+from rbegir.codes.score import norm_squared
 from rbegir.errors import ClusterError, FileError, InputError
 from rbegir.index.encoder import Encoder, check_encoder, check_match, load_stored
-from rbegir.index.query import Query, Searcher, SearchOptions, attribute_rows, query_values
+from rbegir.index.query import Query, Searcher, SearchOptions, query_values
 from rbegir.index.rows import check_ids, check_queries, check_texts
 from rbegir.index.snapshot import Snapshot
 from rbegir.index.store import ENCODE_ROWS, Ids
@@ -378,50 +378,9 @@ class Cluster:
             assert self._pool is not None
             gatherer = self._gatherer(state, until, partial=partial)
             result = gatherer.search(values, query, seconds, device=self._pool.layout.device)
-            return self._hits(gatherer, state, result, norm_squared(values), query)
+            return gatherer.hits(result, norm_squared(values), query)
 
         return self._answer(state, ask, deadline)
-
-    def _hits(
-        self,
-        gatherer: Gatherer,
-        state: _State,
-        result: Result,
-        norms: npt.NDArray[Any],
-        query: Query,
-    ) -> Hits:
-        """Rows, ids, texts and attributes of the hits, each from the shard that owns it."""
-        view, manifest = state.view, state.view.manifest
-        places = result.found.positions  # [Q, k]
-        flat, of_place = np.unique(places.ravel(), return_inverse=True)  # a popular keyword is fetched once
-        wanted = places_by_shard(view, flat)
-        names = [*(("text",) if query.texts else ()), *(manifest.columns if query.attributes else ())]
-        answers: dict[int, Columns] = gatherer.ask(
-            lambda actor, refs, shard: actor.fetch.remote(view.id, refs, flat[wanted[shard]], names),
-            tuple(wanted),
-        )
-        if len(answers) < len(wanted):
-            raise ClusterError("a shard that had hits was lost before they were fetched", hint="ask again")
-        rows = np.zeros(len(flat), np.int64)
-        ids = np.zeros(len(flat), object if manifest.id_type == "string" else np.int64)
-        columns = {name: np.full(len(flat), None, object) for name in names}
-        for shard, answer in answers.items():
-            rows[wanted[shard]], ids[wanted[shard]] = answer.rows, answer.ids
-            for name in names:
-                columns[name][wanted[shard]] = answer.columns[name]
-        shape = places.shape
-        texts = columns.pop("text")[of_place].reshape(shape) if query.texts else None
-        return Hits(
-            ids=ids[of_place].reshape(shape),
-            scores=cosine(result.found.keys, norms),
-            texts=texts,
-            keys=result.found.keys,
-            rows=rows[of_place].reshape(shape),
-            attributes=attribute_rows({name: c[of_place] for name, c in columns.items()}, shape),
-            certificate=result.certificate,
-            recall=result.recall,
-            searched=result.searched,
-        )
 
     def _add(self, texts: Sequence[str], ids: Any, attributes: Any, *, upsert: bool) -> Ids:
         given = check_texts(texts)
