@@ -29,17 +29,17 @@ import pyarrow as pa
 from rbegir.cluster.batcher import QUEUE
 from rbegir.cluster.engine import Session, import_ray
 from rbegir.cluster.fanout import Fanout, GoneError
-from rbegir.cluster.gather import Gatherer, Result, places_by_shard
+from rbegir.cluster.gather import Gatherer
 from rbegir.cluster.location import READ_ONLY_HINT, Location
-from rbegir.cluster.messages import Columns, Records
+from rbegir.cluster.messages import Records
 from rbegir.cluster.pool import Devices, Pool, layout
 from rbegir.cluster.view import View
 from rbegir.cluster.writer import Writing
 from rbegir.codes.planes import Codes
-from rbegir.codes.score import cosine, norm_squared
+from rbegir.codes.score import norm_squared
 from rbegir.errors import ClusterError, FileError, InputError
 from rbegir.index.encoder import Encoder, check_encoder, check_match, load_stored
-from rbegir.index.query import Query, Searcher, SearchOptions, attribute_rows, query_values
+from rbegir.index.query import Query, Searcher, SearchOptions, query_values
 from rbegir.index.rows import check_ids, check_queries, check_texts
 from rbegir.index.snapshot import Snapshot
 from rbegir.index.store import ENCODE_ROWS, Ids
@@ -195,9 +195,7 @@ class Cluster:
 
     def refresh(self) -> None:
         """See what writers have done since the index was opened or last refreshed."""
-        with self._mutex:
-            state = self._current()
-            self._state = self._prepare(state.view.location, state.view)
+        self._refresh(PREPARE_SECONDS)
 
     def swap(self, path_or_uri: str | Path, *, model: Encoder | None = None, filesystem: Any = None) -> None:
         """Answer from another index from now on, such as one of a new model.
@@ -297,7 +295,14 @@ class Cluster:
             raise InputError("the cluster has been closed", hint="open it again with Cluster.open")
         return self._state
 
-    def _prepare(self, location: Location, before: View | None = None) -> _State:
+    def _refresh(self, seconds: float) -> None:
+        with self._mutex:
+            state = self._current()
+            self._state = self._prepare(state.view.location, state.view, seconds)
+
+    def _prepare(
+        self, location: Location, before: View | None = None, seconds: float = PREPARE_SECONDS
+    ) -> _State:
         """The current state of an index, open and checked on every shard and replica."""
         assert self._pool is not None
         ray = import_ray()
@@ -309,13 +314,13 @@ class Cluster:
             state = _State(view, refs, empty, Searcher("cpu", manifest.n, manifest.keyword_planes, 1))
             try:
                 for replica in range(self._pool.layout.replicas):
-                    self._open_on(state, replica)
+                    self._open_on(state, replica, seconds)
                 return state
             except GoneError as error:
                 if location.manifest() == manifest:
                     raise _not_shared(location, error) from error
 
-    def _open_on(self, state: _State, replica: int) -> None:
+    def _open_on(self, state: _State, replica: int, seconds: float) -> None:
         """Every shard's replica opens the state; one replica after the other, so that all keep answering."""
         view = state.view
         assert self._pool is not None
@@ -324,7 +329,7 @@ class Cluster:
             shard: lambda actor, shard=shard: actor.prepare.remote(view.id, state.refs[shard])
             for shard in view.used
         }
-        answers = single.ask(view.id, questions, time.monotonic() + PREPARE_SECONDS)
+        answers = single.ask(view.id, questions, time.monotonic() + seconds)
         opened = sum(answer.keywords for answer in answers.values())
         if opened != view.keywords:
             raise ClusterError(f"the shards opened {opened} of {view.keywords} keywords")
@@ -342,7 +347,7 @@ class Cluster:
                 with self._mutex:
                     now = self._current()
                     if now.view.id == state.view.id:
-                        self.refresh()
+                        self._refresh(max(0.1, until - time.monotonic()))
                         now = self._current()
                 if now.view.manifest == state.view.manifest:
                     raise _not_shared(state.view.location, error) from error
@@ -373,50 +378,9 @@ class Cluster:
             assert self._pool is not None
             gatherer = self._gatherer(state, until, partial=partial)
             result = gatherer.search(values, query, seconds, device=self._pool.layout.device)
-            return self._hits(gatherer, state, result, norm_squared(values), query)
+            return gatherer.hits(result, norm_squared(values), query)
 
         return self._answer(state, ask, deadline)
-
-    def _hits(
-        self,
-        gatherer: Gatherer,
-        state: _State,
-        result: Result,
-        norms: npt.NDArray[Any],
-        query: Query,
-    ) -> Hits:
-        """Rows, ids, texts and attributes of the hits, each from the shard that owns it."""
-        view, manifest = state.view, state.view.manifest
-        places = result.found.positions  # [Q, k]
-        flat, of_place = np.unique(places.ravel(), return_inverse=True)  # a popular keyword is fetched once
-        wanted = places_by_shard(view, flat)
-        names = [*(("text",) if query.texts else ()), *(manifest.columns if query.attributes else ())]
-        answers: dict[int, Columns] = gatherer.ask(
-            lambda actor, refs, shard: actor.fetch.remote(view.id, refs, flat[wanted[shard]], names),
-            tuple(wanted),
-        )
-        if len(answers) < len(wanted):
-            raise ClusterError("a shard that had hits was lost before they were fetched", hint="ask again")
-        rows = np.zeros(len(flat), np.int64)
-        ids = np.zeros(len(flat), object if manifest.id_type == "string" else np.int64)
-        columns = {name: np.full(len(flat), None, object) for name in names}
-        for shard, answer in answers.items():
-            rows[wanted[shard]], ids[wanted[shard]] = answer.rows, answer.ids
-            for name in names:
-                columns[name][wanted[shard]] = answer.columns[name]
-        shape = places.shape
-        texts = columns.pop("text")[of_place].reshape(shape) if query.texts else None
-        return Hits(
-            ids=ids[of_place].reshape(shape),
-            scores=cosine(result.found.keys, norms),
-            texts=texts,
-            keys=result.found.keys,
-            rows=rows[of_place].reshape(shape),
-            attributes=attribute_rows({name: c[of_place] for name, c in columns.items()}, shape),
-            certificate=result.certificate,
-            recall=result.recall,
-            searched=result.searched,
-        )
 
     def _add(self, texts: Sequence[str], ids: Any, attributes: Any, *, upsert: bool) -> Ids:
         given = check_texts(texts)
