@@ -2,7 +2,8 @@
 
     python -m tests.page.picture rbegir-demo/model
 
-needs a model that `rbegir demo` has trained. Titles get two attributes: their words, and a year that they name.
+needs a model that `rbegir demo` has trained. Titles get two attributes: how many words they have, and a year
+that they name.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         index = titles_index(Path(folder) / "titles.rbe", model)
         with running(index) as service, browser() as chrome:
-            with tab(chrome, f"{service.url}/?q=world+war", viewport={"width": 1240, "height": 880}) as (page, _):
+            with tab(chrome, f"{service.url}/?q=world+war", viewport={"width": 1240, "height": 880}) as (
+                page,
+                _,
+            ):
                 for text in ("new york", "new york gian", "new york giants"):  # some life for the panel
                     page.locator("#q").fill(text)
                     page.wait_for_timeout(700)

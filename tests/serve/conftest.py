@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import os
@@ -31,6 +32,7 @@ from rbegir.serve.logs import Log
 from rbegir.serve.server import Server, bind
 from rbegir.serve.settings import Settings
 
+get, post = functools.partial(httpx.get, timeout=60), functools.partial(httpx.post, timeout=60)
 TEXTS = [f"{colour} {thing} number {i}" for i, (colour, thing) in enumerate(
     (colour, thing) for colour in ("red", "green", "blue", "black", "white") * 8
     for thing in ("shoes", "hat", "bicycle", "flight to rome", "hotel in paris")

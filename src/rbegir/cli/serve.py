@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rbegir.errors import InputError, MissingExtraError
+from rbegir.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from rbegir.serve.engine import Engine
@@ -19,7 +18,9 @@ app = typer.Typer()
 
 @app.command()
 def serve(
-    index: Annotated[Path | None, typer.Argument(metavar="INDEX", help="Directory of the index.")] = None,
+    index: Annotated[
+        str, typer.Argument(metavar="INDEX", help="Directory of the index; with --cluster also a URI.")
+    ],
     host: Annotated[
         str, typer.Option(help="Address to listen on; beyond loopback tokens are needed.")
     ] = "127.0.0.1",
@@ -29,8 +30,14 @@ def serve(
         int | None, typer.Option(min=1, help="Threads of a scan; all cores by default.")
     ] = None,
     cluster: Annotated[
-        str | None, typer.Option(help="Address of a running cluster, instead of INDEX.")
+        str | None,
+        typer.Option(
+            metavar="[ADDRESS]",
+            help="Search with Ray: host:port, auto, local, or nothing (RAY_ADDRESS, else this machine).",
+        ),
     ] = None,
+    shards: Annotated[int | None, typer.Option(min=1, help="CPU shards of the cluster.")] = None,
+    replicas: Annotated[int, typer.Option(min=1, help="Copies of every shard of the cluster.")] = 1,
     read_only: Annotated[
         bool, typer.Option("--read-only", help="Never change the index; follow its writer instead.")
     ] = False,
@@ -70,6 +77,7 @@ def serve(
         raise MissingExtraError(
             f"the service needs {error.name}", hint="pip install 'rbegir[serve]'"
         ) from None
+    from rbegir.index.store import Index
     from rbegir.serve.auth import load_token
     from rbegir.serve.settings import LOOPBACK_NAMES, Settings
 
@@ -86,6 +94,7 @@ def serve(
         read_token=read_token,
         write_token=write_token,
         read_only=read_only,
+        devices=tuple(device.split(",")),
         cors_origins=tuple(cors_origin or ()),
         allowed_hosts=() if read_token or write_token else LOOPBACK_NAMES,
         access_log=access_log,
@@ -93,7 +102,11 @@ def serve(
     )
     check_exposure(host, settings)
     say = Console(stderr=True, highlight=False).print
-    engine = _open(index, cluster, device, threads, read_only)
+    engine = (
+        Index.open(index, device.split(","), threads=threads, read_only=read_only)
+        if cluster is None
+        else _join(index, cluster, shards, replicas, threads)
+    )
     try:
         application = create_app(engine, settings)
         application.state.service.prepare()
@@ -111,21 +124,14 @@ def serve(
     Server(application, ready).listen(listener)
 
 
-def _open(
-    index: Path | None, cluster: str | None, device: str, threads: int | None, read_only: bool
-) -> Engine:
-    if (index is None) == (cluster is None):
-        raise InputError("give either INDEX or --cluster", hint="rbegir serve my.rbe")
-    if cluster is not None:
-        try:
-            client = importlib.import_module("rbegir.cluster.client")
-        except ModuleNotFoundError as error:
-            raise MissingExtraError(
-                f"a cluster needs {error.name}", hint="pip install 'rbegir[cluster]'"
-            ) from None
-        joined: Engine = client.Cluster.open(cluster)
-        return joined
-    from rbegir.index.store import Index
+def _join(index: str, address: str, shards: int | None, replicas: int, threads: int | None) -> Engine:
+    from rbegir.cli.options import cluster_address
+    from rbegir.cluster.client import Cluster
 
-    assert index is not None
-    return Index.open(index, device.split(","), threads=threads, read_only=read_only)
+    return Cluster.open(
+        index,
+        cluster_address(address),
+        replicas,
+        "auto" if shards is None else shards,
+        threads=threads,
+    )

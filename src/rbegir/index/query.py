@@ -129,7 +129,7 @@ class Searcher:
         self._backend = open_backend(device, n, planes, threads, progress)
 
     def search(self, snapshot: Snapshot, queries: Codes | npt.NDArray[Any], query: Query) -> Hits:
-        values = _query_values(queries, snapshot.manifest)  # [Q, n] int16
+        values = query_values(queries, snapshot.manifest)  # [Q, n] int16
         where = None if query.where is None else Filter(query.where, snapshot.types())
         numbers, partitions = snapshot.candidates(where, query.allow, query.deny)
         certificate = recall = None
@@ -162,7 +162,7 @@ class Searcher:
             texts=snapshot.column("text", place).reshape(shape) if query.texts else None,
             keys=found.keys,
             rows=snapshot.rows(place).reshape(shape),
-            attributes=_attributes(columns, shape),
+            attributes=attribute_rows(columns, shape),
             certificate=certificate,
             recall=recall,
         )
@@ -175,7 +175,7 @@ class Searcher:
     ) -> npt.NDArray[np.int64]:
         """The rows [queries, k] of the best by the first planes alone. For people: always on the CPU."""
         n, all_planes = snapshot.manifest.shape
-        values = _query_values(queries, snapshot.manifest)  # [Q, n] int16
+        values = query_values(queries, snapshot.manifest)  # [Q, n] int16
         where = None if query.where is None else Filter(query.where, snapshot.types())
         numbers, partitions = snapshot.candidates(where, None, None)
         if not len(values) or not partitions:
@@ -188,7 +188,7 @@ class Searcher:
         return rows
 
 
-def _query_values(queries: Any, manifest: Manifest) -> npt.NDArray[np.int16]:
+def query_values(queries: Any, manifest: Manifest) -> npt.NDArray[np.int16]:
     """Codes or integer vectors → int16 [Q, n]."""
     if isinstance(queries, Codes):
         if queries.n != manifest.n:
@@ -209,7 +209,7 @@ def _query_values(queries: Any, manifest: Manifest) -> npt.NDArray[np.int16]:
     return values
 
 
-def _attributes(
+def attribute_rows(
     columns: dict[str, npt.NDArray[Any]], shape: tuple[int, ...]
 ) -> list[list[dict[str, Any]]] | None:
     """One dict a hit, by query; None where the index has no attributes."""

@@ -61,6 +61,7 @@ class Part:
         """The positions that are not deleted; None when none is. Read at the first use."""
         if self._deletes is not None and self._live is None:
             self._live = masks.complement(self.dead(), self.entry.count)
+            masks.freeze(self._live)
         return self._live
 
     def dead(self) -> masks.Mask:

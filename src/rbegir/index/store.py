@@ -33,7 +33,7 @@ from rbegir.codes.planes import Codes
 from rbegir.errors import CorruptError, FileError, InputError, LockedError, MismatchError
 from rbegir.index.creation import first_manifest, make
 from rbegir.index.disk import explained
-from rbegir.index.encoder import Encoder, check_encoder, check_match, load_stored
+from rbegir.index.encoder import Encoder, check_adds, check_encoder, check_match, load_stored
 from rbegir.index.manifest import MODEL, Manifest
 from rbegir.index.query import Query, Searcher, SearchOptions
 from rbegir.index.rows import (
@@ -195,6 +195,11 @@ class Index:
         return self._path
 
     @property
+    def snapshot(self) -> Snapshot:
+        """The state that is searched now, for reading keywords in bulk. It never changes."""
+        return self._state()
+
+    @property
     def model(self) -> Encoder:
         """The model that encodes texts; loaded from the index at the first use."""
         with self._loading:
@@ -254,12 +259,19 @@ class Index:
 
     # ---- ask ----
 
-    def search(self, queries: str | Sequence[str], k: int = 10, **options: Unpack[SearchOptions]) -> Hits:
-        """The best k keywords for a text or for each of a list of texts; options as for `search_codes`."""
-        texts = [queries] if isinstance(queries, str) else check_queries(queries)
+    def search(
+        self, queries: str | Sequence[str] | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
+    ) -> Hits:
+        """The best k keywords for a text or for each of a list of texts; options as for `search_codes`.
+
+        An index made with a Binarizer is asked with float vectors [queries, dims].
+        """
+        asked: Any = [queries] if isinstance(queries, str) else queries
+        if not getattr(self.model, "takes_vectors", False):
+            asked = check_queries(asked)
         query = Query.check(k, **options)
-        with _room_for(len(texts)):
-            return self._searcher.search(self._state(), self.model.encode_queries(texts), query)
+        with _room_for(len(asked)):
+            return self._searcher.search(self._state(), self.model.encode_queries(asked), query)
 
     def search_codes(
         self, codes: Codes | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
@@ -316,27 +328,7 @@ class Index:
 
     def info(self) -> dict[str, Any]:
         """What the index is: size, shape, columns."""
-        state = self._state()
-        manifest = state.manifest
-        size = sum(entry.stamp.bytes for entry in manifest.segments)
-        size += sum(stamp.bytes for stamp in manifest.deletes.values())
-        return {
-            "path": str(self._path),
-            "keywords": state.keywords,
-            "bytes_per_keyword": manifest.n * manifest.keyword_planes // 8,
-            "n": manifest.n,
-            "keyword_planes": manifest.keyword_planes,
-            "query_planes": manifest.query_planes,
-            "deleted": sum(entry.deleted for entry in manifest.segments),
-            "segments": len(manifest.segments),
-            "disk_bytes": size,
-            "id_type": manifest.id_type or "int64",
-            "attributes": dict(manifest.columns),
-            "has_model": manifest.has_model,
-            "fingerprint": manifest.fingerprint,
-            "generation": manifest.generation,
-            "next_row": manifest.next_row,
-        }
+        return {"path": str(self._path), **self._state().manifest.facts()}
 
     def verify(self) -> None:
         """Check every byte on disk; a CorruptError names the files and blocks that are damaged."""
@@ -434,6 +426,7 @@ class Index:
             return ids_out
 
     def _encode(self, texts: pa.Array) -> Codes:
+        check_adds(self.model, self._state().manifest)
         parts = range(0, len(texts), ENCODE_ROWS)
         return Codes.concat(
             [self.model.encode_keywords(texts[at : at + ENCODE_ROWS].to_pylist()) for at in parts]

@@ -12,6 +12,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
+from rbegir.serve.middleware import header
 from rbegir.serve.problems import Problem
 from rbegir.serve.settings import Settings
 
@@ -21,7 +22,7 @@ DOCUMENT = "the OpenAPI document at /openapi.json describes the body"
 
 async def read_body(request: Request, settings: Settings) -> bytes:
     """The whole body, or a Problem."""
-    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    media = (header(request, b"content-type") or "").partition(";")[0].strip().lower()
     if media != "application/json":
         raise Problem(
             "unsupported-media-type",
@@ -29,8 +30,8 @@ async def read_body(request: Request, settings: Settings) -> bytes:
             hint="send JSON with the header: Content-Type: application/json",
         )
     limit = settings.max_body_bytes
-    length = request.headers.get("content-length", "")
-    if length.isdecimal() and int(length) > limit:
+    length = header(request, b"content-length") or ""
+    if length.isdecimal() and (len(length) > 18 or int(length) > limit):
         raise _too_large(limit)
     chunks: list[bytes] = []
     size = 0

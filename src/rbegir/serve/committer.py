@@ -283,9 +283,7 @@ def counts_of(changes: Sequence[Change], there: dict[RowId, bool]) -> list[int]:
         count = 0
         for key, row in change.rows.items():
             if change.fresh and now[key]:
-                raise InputError(
-                    f"id {key!r} is in the index already", hint="use upsert to replace keywords"
-                )
+                raise InputError(f"id {key!r} is in the index already", hint="use upsert to replace keywords")
             count += row is not None or now[key]
             now[key] = row is not None
         counts.append(count)

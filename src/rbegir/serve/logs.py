@@ -6,11 +6,13 @@ for it. A failure that a client only hears of as "storage" or "internal" is told
 
 from __future__ import annotations
 
-import json
+import contextlib
 import sys
 import time
 import traceback
 from typing import Any, TextIO
+
+from pydantic_core import to_json
 
 from rbegir.errors import RbegirError
 
@@ -20,15 +22,19 @@ class Log:
 
     def __init__(self, stream: TextIO | None = None, *, access: bool = True, queries: bool = False) -> None:
         self._stream = stream or sys.stderr
+        self._second, self._stamp = -1.0, ""
         self.access = access
         self.queries = queries
 
     def event(self, event: str, **fields: Any) -> None:
-        now = time.time()
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z"
-        line = json.dumps({"time": stamp, "event": event, **fields}, ensure_ascii=False, default=str)
-        self._stream.write(line + "\n")
-        self._stream.flush()
+        second, rest = divmod(time.time(), 1)
+        if second != self._second:  # a busy service writes a thousand lines in one
+            self._second, self._stamp = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        stamp = f"{self._stamp}.{int(rest * 1000):03d}Z"
+        line = to_json({"time": stamp, "event": event, **fields}, fallback=str)
+        with contextlib.suppress(OSError, ValueError):  # whoever read the log is gone; the service goes on
+            self._stream.write(line.decode() + "\n")
+            self._stream.flush()
 
     def error(self, event: str, error: BaseException, **fields: Any) -> None:
         """A failure: one sentence if it is one of ours, the trace if it is a bug."""

@@ -76,7 +76,8 @@ class Edge:
                 message["headers"] = [*given, *PAGE] if html else given
             await send(message)
 
-        scope["state"] = state = {**scope.get("state", {}), "log": {}}
+        head = dict(scope["headers"])
+        scope["state"] = state = {**scope.get("state", {}), "head": head, "log": {}}
         try:
             response = await self._respond(scope, receive, answer)
             if response is not None:
@@ -103,14 +104,9 @@ class Edge:
 
     async def _respond(self, scope: Scope, receive: Receive, answer: Send) -> Response | None:
         """The response of a direct route, or None after the router has answered."""
-        host = deadline = None
-        for name, value in scope["headers"]:
-            if name == b"host":
-                host = value
-            elif name == b"x-timeout-ms":
-                deadline = value
-        self._service.guard.check_host(host)
-        seconds = deadline_of(deadline, self._service.settings.timeout_s)
+        head = scope["state"]["head"]
+        self._service.guard.check_host(head.get(b"host"))
+        seconds = deadline_of(head.get(b"x-timeout-ms"), self._service.settings.timeout_s)
         method, path = scope["method"], scope["path"]
         handler = self._direct.get((method, path))
         if handler is None and path in self._methods:
@@ -153,6 +149,12 @@ class Edge:
                 ms=round(seconds * 1000, 2),
                 **details,
             )
+
+
+def header(request: Request, name: bytes) -> str | None:
+    """A header of a request that came through the edge, which has put them all in one dictionary."""
+    value: bytes | None = request.scope["state"]["head"].get(name)
+    return None if value is None else value.decode("latin-1")
 
 
 def deadline_of(header: bytes | None, most: float) -> float:

@@ -14,6 +14,9 @@ from typing import Any
 from starlette.responses import Response
 
 from rbegir.errors import (
+    BusyError,
+    ClusterError,
+    DeadlineError,
     DeviceError,
     FileError,
     FilterError,
@@ -36,7 +39,6 @@ TITLES = {
     "read-only": (403, "This service is read-only"),
     "not-found": (404, "There is no such thing"),
     "method-not-allowed": (405, "The method is not allowed here"),
-    "not-acceptable": (406, "The answer cannot be given in the format asked for"),
     "body-timeout": (408, "The body took too long to arrive"),
     "too-large": (413, "The body is too large"),
     "unsupported-media-type": (415, "The body must be JSON"),
@@ -49,7 +51,6 @@ TITLES = {
     "device": (500, "The device failed"),
     "not-supported": (501, "This index cannot do that"),
     "overloaded": (503, "The service is busy"),
-    "draining": (503, "The service is shutting down"),
     "not-ready": (503, "The service is not ready"),
     "locked": (503, "Another process is writing to the index"),
     "deadline": (504, "The deadline has passed"),
@@ -116,10 +117,14 @@ def from_error(error: BaseException) -> Problem:
     for cls, kind in kinds:
         if isinstance(error, cls):
             return Problem(kind, error.message, hint=error.hint)
+    if isinstance(error, BusyError):
+        return overloaded("the shards of the cluster have no room for another query", 1.0)
     hidden: list[tuple[type[RbegirError], str, str]] = [
         (LockedError, "locked", "another process holds the index, so it cannot be changed from here"),
         (FileError, "storage", "the index could not be read or written on disk"),
         (DeviceError, "device", "the device that searches has failed"),
+        (DeadlineError, "deadline", "some shards of the cluster did not answer in time"),
+        (ClusterError, "not-ready", "part of the cluster cannot answer now"),
     ]
     for cls, kind, detail in hidden:
         if isinstance(error, cls):

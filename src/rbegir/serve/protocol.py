@@ -14,6 +14,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from rbegir.serve.coalesce import Coalescing
+
 HEADER_BYTES = 64 << 10
 BUSY = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\nRetry-After: 1\r\n"
@@ -49,7 +51,7 @@ def bounded_protocol(
         _last: Any = None  # the request whose headers were complete last
 
         def connection_made(self, transport: asyncio.Transport) -> None:
-            super().connection_made(transport)
+            super().connection_made(Coalescing(transport, self.loop))
             if len(self.connections) > max_connections:
                 transport.write(BUSY % (len(BUSY_BODY), BUSY_BODY))
                 transport.close()

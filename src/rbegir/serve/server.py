@@ -10,6 +10,7 @@ import asyncio
 import logging
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from types import FrameType
 
@@ -21,6 +22,10 @@ from rbegir.serve.logs import Log
 from rbegir.serve.protocol import HEADER_BYTES, bounded_protocol
 from rbegir.serve.service import Service
 from rbegir.serve.settings import Settings, is_loopback
+
+# How long a thread may keep the interpreter from another. A scan leaves it and comes back several times; by
+# default each return could wait 5 ms behind requests that are being read, longer than the scan itself.
+SWITCH_S = 0.0005
 
 
 def check_exposure(host: str, settings: Settings) -> None:
@@ -83,6 +88,7 @@ class Server(uvicorn.Server):
         logger = logging.getLogger("uvicorn.error")
         logger.addHandler(bridge)
         logger.propagate = False
+        sys.setswitchinterval(SWITCH_S)
         try:
             self.run(sockets=[listener])
         finally:
