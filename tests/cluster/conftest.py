@@ -18,7 +18,7 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_AUTH_MODE"] = "disabled"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A running Ray cluster of two nodes with two logical CPUs each; this process is connected to it."""
     import ray
@@ -56,12 +56,12 @@ def grow(path: Path, encoder: HashEncoder, *, sizes: list[int], seed: int = 0, i
         index.delete([f"k{name}" for name in gone] if ids == "string" else gone)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def encoder() -> HashEncoder:
     return HashEncoder()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def index_path(tmp_path_factory: pytest.TempPathFactory, encoder: HashEncoder) -> Path:
     """2,903 keywords in six segments, two of them of one tier or less."""
     path = tmp_path_factory.mktemp("index") / "ads.rbe"
@@ -69,7 +69,7 @@ def index_path(tmp_path_factory: pytest.TempPathFactory, encoder: HashEncoder) -
     return path
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(nodes: Any, index_path: Path, encoder: HashEncoder) -> Iterator[rbegir.Cluster]:
     """The index over three shards, for tests that only read."""
     with rbegir.Cluster.open(index_path, devices=3, model=encoder) as opened:

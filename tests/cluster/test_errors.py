@@ -73,7 +73,7 @@ def test_unreachable_addresses(silent: str, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(ClusterError, match=r"something listens at .* did not answer as Ray within 3 s"):
         engine.probe(silent)
     assert time.monotonic() - start < 30
-    for address in ("nowhere", "host:port", ":6379"):
+    for address in ("nowhere", "host:port", ":6379", "ray://10.0.0.1:10001"):
         with pytest.raises(InputError, match="address must be host:port"):
             engine.probe(address)
 

@@ -84,6 +84,20 @@ def test_with_replicas_no_query_fails(
         assert asked > 20
 
 
+def test_a_node_dies(nodes: Any, index_path: Path, index: rbegir.Index, encoder: HashEncoder) -> None:
+    """All processes of a machine at once; replicas are on different ones, so every shard is still there."""
+    codes = encoder.encode_queries(["w1 w2", "w7"])
+    wanted = index.search_codes(codes, 20)
+    doomed = nodes.add_node(num_cpus=2, object_store_memory=80 << 20)
+    nodes.wait_for_nodes()
+    with rbegir.Cluster.open(index_path, devices=2, replicas=2, model=encoder) as cluster:
+        with load(lambda: equal(cluster.search_codes(codes, 20), wanted), threads=2) as wrong:
+            nodes.remove_node(doomed, allow_graceful=False)
+            for _ in range(20):
+                equal(cluster.search_codes(codes, 20), wanted)
+        assert wrong == []
+
+
 def restarted(cluster: rbegir.Cluster, shard: int, replica: int, before: int) -> int | None:
     """The new process of a shard, if there is one."""
     import ray

@@ -184,7 +184,6 @@ def faults(
 def _kill(cluster: Cluster, shard: int, replica: int) -> int:
     """SIGKILL a shard's process; 0 if it is not up to be killed."""
     ray = import_ray()
-    assert cluster._pool is not None
     try:
         about = ray.get(cluster._pool.actor(shard, replica).about.remote(), timeout=10)
     except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):

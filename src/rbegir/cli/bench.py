@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import typer
 
+from rbegir.cli.bench_ann import ann
 from rbegir.cli.bench_cluster import cluster
+from rbegir.cli.bench_costs import costs
 from rbegir.cli.bench_encode import encode
 from rbegir.cli.bench_scan import scan
 from rbegir.cli.bench_serve import serve
@@ -14,5 +16,7 @@ app = typer.Typer(no_args_is_help=True, help="Speed, with peers and the machine'
 app.command("scan")(scan)
 app.command("encode")(encode)
 app.command("train")(train)
+app.command("ann")(ann)
 app.command("serve")(serve)
 app.command("cluster")(cluster)
+app.command("costs")(costs)

@@ -220,9 +220,12 @@ def _stream(
         data = ray_data.from_items(list(items), override_num_blocks=len(items))
         yield from data.map(function, num_cpus=1, concurrency=workers).iter_rows()
     except (ray.exceptions.RayError, RayDataUserCodeException) as error:
+        reason = root_cause(error)
         raise ClusterError(
-            f"the build was interrupted: {root_cause(error)}",
-            hint="run the same command again; it goes on where it was stopped",
+            f"the build was interrupted: {reason}",
+            hint="install rbegir with its extra [cluster] on every node"
+            if "No module named" in reason
+            else "run the same command again; it goes on where it was stopped",
         ) from error
 
 

@@ -71,8 +71,12 @@ def application(arguments: dict[str, Any]) -> Any:
         _whole(arguments, "replicas", 1) or 1,
         str(arguments.get("read_only", "false")).lower() in ("true", "1", "yes"),
     )
+
+    def build() -> FastAPI:  # Ray Serve calls a function in each copy; anything else it takes for an app
+        return builder()
+
     deployment: Any = serve.deployment(
-        serve.ingress(builder)(),
+        serve.ingress(build)(),
         name="rbegir",
         num_replicas=_whole(arguments, "copies", 1),
         ray_actor_options={"num_cpus": RESERVED},

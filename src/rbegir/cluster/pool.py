@@ -15,6 +15,7 @@ size, and other work still finds room.
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -106,6 +107,8 @@ class Pool:
         self._nodes = sorted(
             node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0
         )
+        self._changing = threading.Lock()
+        self._stopped = False
         self._own: set[tuple[int, int]] = set()  # made by this client
         self._actors = {
             (shard, replica): self._make(shard, replica)
@@ -118,7 +121,10 @@ class Pool:
 
     def renew(self, shard: int, replica: int) -> None:
         """After an actor is gone for good: find the one that somebody else made since, or make one."""
-        self._actors[shard, replica] = self._make(shard, replica)
+        with self._changing:
+            if self._stopped:
+                raise ClusterError("the cluster was closed while it was asked", hint="open it again")
+            self._actors[shard, replica] = self._make(shard, replica)
 
     def check(self) -> list[About]:
         """Wait until all shards run, and refuse those that cannot do their work."""
@@ -147,9 +153,11 @@ class Pool:
     def stop(self) -> None:
         """End the shards that this client made; those of others stay."""
         ray = import_ray()
-        for place in self._own:
-            ray.kill(self._actors[place])
-        self._own.clear()
+        with self._changing:
+            self._stopped = True
+            for place in self._own:
+                ray.kill(self._actors[place])
+            self._own.clear()
 
     def _make(self, shard: int, replica: int) -> Any:
         ray = import_ray()

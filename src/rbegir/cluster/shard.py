@@ -15,7 +15,7 @@ import asyncio
 import os
 import socket
 import threading
-from collections import OrderedDict
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -30,6 +30,7 @@ from rbegir.cluster.engine import import_ray
 from rbegir.cluster.messages import (
     About,
     Answer,
+    Coded,
     Columns,
     Failure,
     Found,
@@ -84,7 +85,8 @@ class Shard:
 
     def __init__(self, device: str, threads: int, queue: int) -> None:
         self._device, self._threads = device, threads
-        self._views: OrderedDict[str, Loaded] = OrderedDict()
+        self._views: dict[str, Loaded] = {}  # in the order of opening
+        self._used: dict[str, float] = {}  # view → when it was last asked about
         self._opening = threading.Lock()
         self._backends: dict[tuple[int, int], Any] = {}
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="rbegir-read")
@@ -117,7 +119,7 @@ class Shard:
     async def scan(self, view: str, refs: list[Any], scan: Scan) -> Answer:
         """The best k of each query in this share."""
         try:
-            loaded = await self._thread(lambda: self._load(view, refs))
+            loaded = await self._loaded(view, refs)
             return await asyncio.wrap_future(self._batcher.put(view, loaded, scan))
         except (OSError, RbegirError) as error:
             return self._failure(view, error)
@@ -186,6 +188,17 @@ class Shard:
 
         return await self._reading(view, refs, work)
 
+    async def codes(self, view: str, refs: list[Any], ids: pa.Array) -> Answer:
+        """Codes of keywords by id."""
+
+        def work(loaded: Loaded) -> Coded:
+            place = loaded.snapshot.find(ids)
+            found = np.flatnonzero(place.part >= 0)
+            here = loaded.snapshot.codes(Place(place.part[found], place.position[found]))
+            return Coded(view, found, here.planes)
+
+        return await self._reading(view, refs, work)
+
     # ---- inside ----
 
     @property
@@ -196,13 +209,11 @@ class Shard:
         return await asyncio.get_running_loop().run_in_executor(self._readers, work)
 
     async def _reading(self, view: str, refs: list[Any], work: Callable[[Loaded], Answer]) -> Answer:
-        def run() -> Answer:
-            try:
-                return work(self._load(view, refs))
-            except (OSError, RbegirError) as error:
-                return self._failure(view, error)
-
-        return await self._thread(run)
+        try:
+            loaded = await self._loaded(view, refs)
+            return await self._thread(lambda: work(loaded))
+        except (OSError, RbegirError) as error:
+            return self._failure(view, error)
 
     def _failure(self, view: str, error: Exception) -> Failure:
         if isinstance(error, BusyError):
@@ -216,21 +227,29 @@ class Shard:
             error = FileError(f"{self._node}: {error}")
         return Failure(view, "error", error, self._node)
 
-    def _load(self, view: str, refs: list[Any]) -> Loaded:
-        """The share of a view, opened if it is not; the one that was not asked about longest is let go."""
+    async def _loaded(self, view: str, refs: list[Any]) -> Loaded:
+        """The share of a view, opened if it is not."""
+        loaded = self._views.get(view)
+        if loaded is None:
+            share: Share = await refs[0]
+            loaded = await self._thread(lambda: self._open(share))
+        self._used[view] = time.monotonic()
+        return loaded
+
+    def _open(self, share: Share) -> Loaded:
+        """Open a share; the one that was not asked about longest is let go."""
         with self._opening:
-            loaded = self._views.get(view)
+            loaded = self._views.get(share.view)
             if loaded is None:
-                share: Share = import_ray().get(refs[0])
                 others = [v for v in self._views.values() if v.share.location == share.location]
-                before = others[-1].snapshot if others else None
                 directory = share.location.fetch(share.files)
-                snapshot = Snapshot(directory, share.manifest, before)
+                snapshot = Snapshot(directory, share.manifest, others[-1].snapshot if others else None)
                 loaded = Loaded(share, snapshot, np.asarray(share.starts, np.int64))
-                self._views[view] = loaded
-                while len(self._views) > VIEWS:
-                    self._views.popitem(last=False)
-            self._views.move_to_end(view)
+                while len(self._views) >= VIEWS:
+                    oldest = min(self._views, key=lambda view: self._used.get(view, 0.0))
+                    self._views.pop(oldest)
+                    self._used.pop(oldest, None)
+                self._views[share.view] = loaded
             return loaded
 
     def _backend(self, n: int, planes: int) -> Any:
@@ -249,12 +268,12 @@ class Shard:
         def places(positions: Places) -> Places:
             return loaded.places(loaded.snapshot.place(numbers, positions.ravel())).reshape(positions.shape)
 
-        backend = self._backend(*manifest.shape)
         if scan.planes is None:
-            keys, positions = backend.search(partitions, scan.values, scan.k)
+            keys, positions = self._backend(*manifest.shape).search(partitions, scan.values, scan.k)
             return Found(view, keys, places(positions), None, counted)
-        assert isinstance(backend, CpuBackend)  # on a GPU all planes cost what the first one does
-        first = self._backend(manifest.n, scan.planes)
+        # on a GPU all planes cost what the first one does, so whoever asks for these wants them on the CPU
+        first = CpuBackend(manifest.n, scan.planes, threads=self._threads)
+        backend = CpuBackend(*manifest.shape, threads=self._threads)
         keys, positions = first.search(coarse(partitions, manifest.n, scan.planes), scan.values, scan.k)
         ranked = backend.rescore(partitions, scan.values, positions, max(1, positions.shape[1]))
         full = np.zeros_like(keys)  # [Q, m] brought from the order of `ranked` into that of `keys`
