@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
 from tests.page import browser as browsers
 from tests.page.browser import Watch
 from tests.service import Running, make_index, make_model, running
 
+expect.set_options(timeout=30_000)  # machines may be busy, and the page itself waits before it asks again
 Open = Callable[..., tuple[Page, Watch]]
 
 
@@ -30,7 +31,7 @@ def site(model: Path) -> Iterator[tuple[Path, Running]]:
         yield path, service
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # not longer: while Playwright runs, this thread has an event loop
 def chrome() -> Iterator[Browser]:
     with browsers.browser() as running_browser:
         yield running_browser

@@ -2,7 +2,8 @@
 
     python -m tests.page.picture rbegir-demo/model
 
-needs a model that `rbegir demo` has trained. Titles get two attributes: their words, and a year that they name.
+needs a model that `rbegir demo` has trained. Titles get two attributes: how many words they have, and a year
+that they name.
 """
 
 from __future__ import annotations

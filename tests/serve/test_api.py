@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from starlette.testclient import TestClient
 
+import rbegir
 from rbegir.codes.planes import Codes
 from rbegir.serve import schema
+from rbegir.serve.app import create_app
 from tests.serve.conftest import TEXTS, Local
 
 Start = Callable[..., Local]
@@ -127,11 +130,6 @@ def test_new_columns_and_dates(local: Start) -> None:
 
 
 def test_string_ids_with_any_character(model: Any, tmp_path: Any) -> None:
-    from starlette.testclient import TestClient
-
-    import rbegir
-    from rbegir.serve.app import create_app
-
     index = rbegir.Index.create(tmp_path / "strings.rbe", model)
     with TestClient(create_app(index), base_url="http://localhost") as client:
         ids = ["a/b", "ü?x=1", "..", "7"]
@@ -142,6 +140,25 @@ def test_string_ids_with_any_character(model: Any, tmp_path: Any) -> None:
         wrong = client.post("/v1/keywords", json={"keywords": [{"id": 7, "text": "number"}]})
         assert wrong.status_code == 422
         assert wrong.json()["type"] == "urn:rbegir:problem:mismatch"
+
+
+def test_an_index_of_codes_alone(tmp_path: Any) -> None:
+    index = rbegir.Index.create(tmp_path / "codes.rbe", n=64, keyword_planes=2)
+    rng = np.random.default_rng(0)
+    index.add_codes(Codes(rng.integers(0, 2**64, (2, 50, 1), dtype=np.uint64), 64))
+    with TestClient(create_app(index), base_url="http://localhost") as client:
+        assert client.get("/v1/index").json()["has_model"] is False
+        for path, body in (
+            ("/v1/search", {"queries": ["a"]}),
+            ("/v1/keywords", {"keywords": [{"id": 1, "text": "a"}]}),
+        ):
+            answer = client.post(path, json=body)
+            assert answer.status_code == 501
+            assert answer.json()["detail"] == "this index has no model, so texts cannot be encoded"
+        values = rng.integers(-127, 128, (1, 64), dtype=np.int16)
+        (result,) = client.post("/v1/search", json={"codes": values.tolist(), "k": 5}).json()["results"]
+        assert [hit["id"] for hit in result["hits"]] == index.search_codes(values, 5).ids[0].tolist()
+        assert result["hits"][0]["text"] is None
 
 
 def test_index_says_what_is_served_and_not_where(local: Start, index_path: Any) -> None:

@@ -155,5 +155,4 @@ def test_tokens_guard_a_service_for_other_machines(serve: Serve, index_path: Pat
 
 def test_what_is_wrong_is_said_in_two_lines(index_path: Path, tmp_path: Path) -> None:
     assert fails(tmp_path / "nowhere.rbe").startswith("error: ")
-    assert fails().startswith("error: give either INDEX or --cluster\nhint: rbegir serve my.rbe")
     assert "cannot read the read token" in fails(index_path, "--read-token-file", tmp_path / "none")

@@ -12,7 +12,7 @@ from rbegir.training.config import RECIPES, TrainConfig, recipe
 
 @pytest.mark.parametrize(
     ("pairs", "batch_size", "epochs"),
-    [(2, 1024, 5), (150_000, 1024, 5), (300_000, 2048, 5), (1_370_000, 16384, 10), (175_000_000, 16384, 10)],
+    [(2, 1024, 5), (150_000, 1024, 5), (300_000, 2048, 5), (1_370_000, 16384, 15), (175_000_000, 16384, 10)],
 )
 def test_settings_by_size(pairs: int, batch_size: int, epochs: int) -> None:
     config = TrainConfig().for_pairs(pairs)
@@ -34,6 +34,10 @@ def test_settings_by_size(pairs: int, batch_size: int, epochs: int) -> None:
         ({"lr": float("nan")}, "lr must be a positive number, got nan"),
         ({"table_lr": "x"}, "table_lr must be a positive number, got 'x'"),
         ({"word_dropout": 1.0}, "word_dropout must be a share from 0 to below 1, got 1.0"),
+        ({"feature_dropout": -0.1}, "feature_dropout must be a share from 0 to below 1, got -0.1"),
+        ({"guide": -1}, "guide must be a number of 0 or more, got -1"),
+        ({"tolerance": "x"}, "tolerance must be a number of 0 or more, got 'x'"),
+        ({"share_towers": 1}, "share_towers must be True or False, got 1"),
         ({"negatives": 0}, "negatives must be 'in_batch' or a positive integer, got 0"),
         ({"negatives": "all"}, "negatives must be 'in_batch' or a positive integer, got 'all'"),
         ({"gamma": 41.0}, "gamma must be 'learned' or a number above 0 and at most 40, got 41.0"),
@@ -49,7 +53,10 @@ def test_refusals(changes: dict[str, Any], message: str) -> None:
 
 
 def test_recipes() -> None:
-    assert recipe("paper").negatives == 10
+    paper = recipe("paper")
+    assert (paper.negatives, paper.guide, paper.word_dropout, paper.feature_dropout) == (10, 0, 0, 0)
+    assert not paper.share_towers
+    assert recipe("default").share_towers
     assert recipe("paper", negatives=None, lr=0.5) == TrainConfig(**{**RECIPES["paper"].to_dict(), "lr": 0.5})
     with pytest.raises(InputError, match="unknown recipe 'best'") as caught:
         recipe("best")

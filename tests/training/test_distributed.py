@@ -1,4 +1,7 @@
-"""Two processes with gloo learn what one process learns from the same batches."""
+"""Two processes with gloo learn what one process learns from the same batches.
+
+Features are not left out here: each process draws its own, which is the same in law but not in number.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ from rbegir.training.trainer import run
 pairs, out, *configs = sys.argv[1:]
 for i, config in enumerate(configs):
     run(pairs, out=f"{out}/{i}", config=ModelConfig.from_dict(json.loads(config)), device="cpu",
-        batch_size=501, epochs=2, settings=TrainConfig(table_lr=1e-3))
+        batch_size=501, epochs=2, settings=TrainConfig(table_lr=1e-3, feature_dropout=0.0))
 # three pairs of which the first process holds every keyword, and batches too small for two processes
 with open(f"{out}/tiny-{os.environ['RANK']}.tsv", "w") as file:
     file.write("query\tkeyword\na b\tx y\nc\tz\nd\tz\n")
@@ -75,7 +78,7 @@ def test_two_processes_equal_one(name: str, together: Path, pairs_file: Path, tm
         device="cpu",
         batch_size=501,
         epochs=2,
-        settings=TrainConfig(table_lr=1e-3),
+        settings=TrainConfig(table_lr=1e-3, feature_dropout=0.0),
     )
     _, tensors, extra = checkpoint.read(together / str(list(CONFIGS).index(name)))
     _, wanted, _ = checkpoint.read(tmp_path / "alone")

@@ -16,7 +16,7 @@ import rbegir
 from rbegir.cli.options import with_cluster_address
 from rbegir.errors import RbegirError
 
-COMMANDS = ("demo", "train", "eval", "search", "serve", "missrate", "plan")
+COMMANDS = ("demo", "train", "upgrade", "eval", "search", "serve", "missrate", "plan", "reproduce")
 GROUPS = ("index", "bench")
 
 

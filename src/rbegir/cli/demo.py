@@ -6,7 +6,6 @@ import json
 import shutil
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,7 +46,6 @@ def demo(
         ) from None
     from rbegir.data import sample_path
     from rbegir.index.store import Index
-    from rbegir.model.presets import preset
     from rbegir.training.pairs import read_pairs, read_texts
 
     say = Console(stderr=True).print
@@ -58,7 +56,7 @@ def demo(
     say(f"[bold]1. Train[/] {PRESET} on aliases of Wikipedia titles (editor-made, a stand-in for clicks)")
     trained = run(
         sample_path("train"),
-        config=replace(preset(PRESET), share_towers=True),  # aliases and titles are the same kind of text
+        preset=PRESET,
         valid=sample_path("valid"),
         out=out / "model",
         progress=True,

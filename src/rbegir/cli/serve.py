@@ -94,6 +94,7 @@ def serve(
         read_token=read_token,
         write_token=write_token,
         read_only=read_only,
+        devices=tuple(device.split(",")),
         cors_origins=tuple(cors_origin or ()),
         allowed_hosts=() if read_token or write_token else LOOPBACK_NAMES,
         access_log=access_log,

@@ -20,8 +20,13 @@ def train(
         str, typer.Option(help="m_1, m_2, m_3, m_5, rbe_1, rbe_2, rbe_star or rbe_3.")
     ] = "rbe_star",
     share_towers: Annotated[
-        bool, typer.Option("--share-towers", help="One tower for both sides: for queries like keywords.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--share-towers/--separate-towers",
+            help="One tower for both sides, or one each: for queries unlike keywords.",
+            show_default="of the recipe",
+        ),
+    ] = None,
     estimator: Annotated[
         str | None,
         typer.Option(
@@ -53,6 +58,10 @@ def train(
     word_dropout: Annotated[
         float | None, typer.Option(help="Share of words left out in training.", show_default="of the recipe")
     ] = None,
+    feature_dropout: Annotated[
+        float | None,
+        typer.Option(help="Share of features left out in training.", show_default="of the recipe"),
+    ] = None,
     patience: Annotated[
         int | None, typer.Option(help="Stop after so many epochs without a better AUC.", show_default=False)
     ] = None,
@@ -81,7 +90,7 @@ def train(
 
     if valid is not None and no_valid:
         raise InputError("--valid and --no-valid contradict each other", hint="leave one of them out")
-    shape = replace(named_preset(preset), share_towers=share_towers)
+    shape = named_preset(preset)
     if estimator is not None:
         shape = replace(shape, estimator=cast(Estimator, estimator))
     try:
@@ -100,13 +109,15 @@ def train(
         negatives=_number_or("in_batch", negatives, int),
         gamma=_number_or("learned", gamma, float),
         word_dropout=word_dropout,
+        feature_dropout=feature_dropout,
+        share_towers=share_towers,
         patience=patience,
         precision=precision,
         seed=seed,
     )
     result = run(
         pairs,
-        config=shape,
+        config=replace(shape, share_towers=settings.share_towers),
         valid=False if no_valid else valid,
         out=out,
         settings=settings,

@@ -35,14 +35,13 @@ import numpy.typing as npt
 from rbegir.binarizer.estimator import Binarizer
 from rbegir.codes.planes import Codes
 from rbegir.errors import FileError, InputError, MismatchError, MissingExtraError
-from rbegir.heads.reference import read_reference, write_reference
+from rbegir.heads.reference import BINARIZER, read_reference, write_reference
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from rbegir.heads.sentence import RBEHead
 
-BINARIZER = "binarizer"
 HEAD = "rbegir.heads.sentence.RBEHead"
 FIT_TEXTS = 10_000  # a Binarizer looks at so many of them
 

@@ -1,28 +1,29 @@
-"""Several generations of codes searched as one index: old keywords as they were stored, new ones as they come.
+"""Several generations of codes searched as one index: old keywords as they were stored, new ones as they
+come.
 
     both = rbegir.Generations(["ads.rbe", "ads-2.rbe"], model)       # oldest first
     both.search("cheap flights", k=10)                                # Hits, as from one index
     both.add(texts); both.delete(ids)                                 # new keywords go to the newest
     both.migrate(100_000)                                             # encode some of the oldest again
 
-Each generation is an index of its own, made by the model that encoded it. The queries of `model`, the newest one,
-read the codes of all of them (`rbegir.upgrade`), so a query is encoded once and its one code is compared with
-every keyword.
+Each generation is an index of its own, made by the model that encoded it. The queries of `model`, the
+newest one, read the codes of all of them (`rbegir.upgrade`), so a query is encoded once and its one code is
+compared with every keyword.
 
-*What "correct" means.* The keywords are the live keywords of all generations; of an id that lives in several, the
-newest one counts. Their order is that of one index:
+*What "correct" means.* The keywords are the live keywords of all generations; of an id that lives in
+several, the newest one counts. Their order is that of one index:
 
     (order key descending, global row ascending)     global row = rows of all older generations + row
 
-Order keys are exact and comparable between generations: they are ⌊2³⁶ (q·k)² / ‖k‖²⌋ with the sign of q·k, q is
-the same integer vector everywhere, and scaling k changes nothing, so generations may differ in keyword planes.
-Equal keys are equal cosines. `search` returns the first k of that order, ties included; tests compare it with a
-list that is sorted as a whole. That scores of different generations mean the same is a matter of training, not
-of this file: see `upgrade.py`.
+Order keys are exact and comparable between generations: they are ⌊2³⁶ (q·k)² / ‖k‖²⌋ with the sign of q·k,
+q is the same integer vector everywhere, and scaling k changes nothing, so generations may differ in keyword
+planes. Equal keys are equal cosines. `search` returns the first k of that order, ties included; tests
+compare it with a list that is sorted as a whole. That scores of different generations mean the same is a
+matter of training, not of this file: see `upgrade.py`.
 
-*An id in two generations* appears while a keyword moves: it is added to the newer index before it is deleted from
-the older one, so that no reader misses it and a crash in between loses nothing. Search asks the newer indexes
-for the ids of older hits and searches again without those that are there, until none is.
+*An id in two generations* appears while a keyword moves: it is added to the newer index before it is
+deleted from the older one, so that no reader misses it and a crash in between loses nothing. Search asks
+the newer indexes for the ids of older hits and searches again without those that are there, until none is.
 
 *Default ids* are global rows: they never repeat, in whichever generation a keyword is.
 """
@@ -125,7 +126,7 @@ class Generations:
     def search_codes(
         self, codes: Codes | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
     ) -> Hits:
-        """The best k keywords of all generations for each code; filters as for an index, exact search only."""
+        """The best k keywords of all generations for each code: exactly; filters as for an index."""
         Query.check(k, **options)
         if options.get("mode", "exact") != "exact" or options.get("planes") is not None:
             raise InputError(
@@ -134,6 +135,8 @@ class Generations:
             )
         parts = []
         for number, index in enumerate(self.indexes):
+            if not len(index) and len(self):
+                continue  # an empty index knows no columns to filter by
             hits = self._visible(number, index, codes, k, options)
             parts.append(replace(hits, rows=hits.rows + self._rows_before(number)))
         if all(part.attributes is None for part in parts):
@@ -197,7 +200,8 @@ class Generations:
         for index in self.indexes[:-1]:
             rows = rows_of(index, limit=count, with_text=True)
             if len(rows.ids):
-                self.upsert(rows.texts, rows.ids, rows.attributes)
+                assert rows.texts is not None
+                self.upsert(rows.texts, rows.ids, rows.attributes or None)
                 return len(rows.ids)
         return 0
 
@@ -211,13 +215,10 @@ class Generations:
         hidden: list[Any] = []
         given = options.get("deny")
         denied = [] if given is None else check_ids(given, "deny").to_pylist()
-        allowed = options.get("allow")
         while True:
             asked: SearchOptions = {**options}
             if denied or hidden:
                 asked["deny"] = denied + hidden
-            if allowed is not None:
-                asked["allow"] = allowed
             hits = index.search_codes(codes, k, **asked)
             ids = list(dict.fromkeys(hits.ids.ravel().tolist()))
             replaced = {

@@ -1,6 +1,7 @@
 """Where an encoder is that an index was built with: the file that the index keeps instead of the encoder.
 
     model/encoder.json     format, version, kind, reference (a path or a name), fingerprint, crc32c of these
+    model/binarizer/       the Binarizer of an encoder that makes vectors, if it has one
 
 Written and read without any package of encoders, so that opening an index for its codes needs none.
 """
@@ -16,7 +17,7 @@ from rbegir._native import _core
 from rbegir.errors import CorruptError, FileError, VersionError
 
 FORMAT, VERSION, KIND = "rbegir-encoder", 1, "sentence-transformers"
-NAME = "encoder.json"
+NAME, BINARIZER = "encoder.json", "binarizer"
 MAX_BYTES = 1 << 16
 
 

@@ -3,26 +3,19 @@
     result = rbegir.upgrade("ads.rbe", "clicks.parquet", out="model2/")       # or a model's directory
     result.kept                                                                 # what is kept, in figures
 
-Billions of stored keywords are not encoded again because a query model got better. The new query side is trained
-against the stored codes themselves:
+Billions of stored keywords are not encoded again because a query model got better. The new query side is
+trained against the stored codes themselves:
 
     keywords="keep"   a new query side for the old keyword side, which stays as it is, to the bit. Old and new
                       keywords share one index; `adopt` puts the new model into it.
     keywords="new"    both sides are new, and the query side learns to read the old codes too. New keywords
                       get new codes, in an index of their own; `rbegir.Generations` searches both.
 
-*Loss.* In every batch the columns of the softmax are the batch's distinct keywords in each generation g, old ones as
-the constant codes that encoding stored, new ones as the new side makes them:
+How, and why scores of different generations can be compared: `against.py`.
 
-    loss = mean over g of  −log  exp γ cos(b_q, b_k⁺ᵍ) / (exp γ cos(b_q, b_k⁺ᵍ) + Σ_{h, k ≠ k⁺} exp γ cos(b_q, b_kʰ))
-
-A keyword of one generation thus has to beat the others of *all* generations, which is what makes their scores
-comparable: a result that mixes generations is ordered by one cosine, of one query code, fitted by one softmax.
-The positive's own codes in other generations are left out: they are right answers.
-
-*Rejected.* Two models trained apart, a query code for each, results merged by score: their cosines are not on one
-scale, and the generation with the higher ones hides the other (measured in `benchmarks/upgrade.py`). Mapping old
-codes to new ones: that is encoding again, with an error on top.
+*Rejected.* Two models trained apart, a query code for each, results merged by score: their cosines are not
+on one scale, and the generation with the higher ones hides the other (measured in `benchmarks/upgrade.py`).
+Mapping old codes to new ones: that is encoding again, with an error on top.
 """
 
 from __future__ import annotations
@@ -39,36 +32,23 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
-from torch import Tensor
 
 from rbegir.codes.planes import Codes
 from rbegir.errors import FileError, InputError, MismatchError
+from rbegir.heads.against import Progress, start_from, train_against
 from rbegir.index.encoder import Encoder
 from rbegir.index.lock import WriterLock
 from rbegir.index.manifest import MODEL, read_manifest
 from rbegir.model import checkpoint
-from rbegir.model.clsm import tower_batch
 from rbegir.model.model import Model
 from rbegir.model.presets import ModelConfig
 from rbegir.model.shapes import tensor_shapes
 from rbegir.model.twotower import TwoTower
-from rbegir.training.batches import Chunk, cut
 from rbegir.training.config import TrainConfig, change
-from rbegir.training.data import tokenize_pairs
-from rbegir.training.device import cpu_count
-from rbegir.training.groups import Groups, group
-from rbegir.training.loss import Gamma, group_loss
-from rbegir.training.optim import RowRMS
 from rbegir.training.pairs import read_pairs
-from rbegir.training.pipeline import steps_in
 from rbegir.training.split import VALID_SHARE, positions
-from rbegir.training.trainer import lr_scale
 
 KeywordSide = Literal["new", "keep"]
-INITIAL_GAMMA = 10.0
-ENCODE = 1 << 16
-
-Progress = Callable[[float, str], None]
 
 
 @dataclass(frozen=True)
@@ -81,7 +61,8 @@ class Upgrade:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {"fingerprint": self.model.fingerprint, "reads": list(self.model.reads), "keywords": self.keywords, "kept": self.kept}  # fmt: skip
+        about = {"fingerprint": self.model.fingerprint, "reads": list(self.model.reads)}
+        return {**about, "keywords": self.keywords, "kept": self.kept}
 
 
 def upgrade(
@@ -101,10 +82,10 @@ def upgrade(
 ) -> Upgrade:
     """Train a model whose queries search the codes that `old` has stored.
 
-    `old` is a model, an index or the directory of one, or any encoder whose codes are stored. `config` is the
-    shape of the new model (by default the old one's, and n must be the same); with keywords="keep" only its query
-    side may differ. `valid` are the pairs that `kept` is measured on (2 % of the keywords are held out if not
-    given), `corpus` the texts that recall is measured in (by default all keywords of the pairs).
+    `old` is a model, an index or the directory of one, or any encoder whose codes are stored. `config` is
+    the shape of the new model (by default the old one's, and n must be the same); with keywords="keep" only
+    its query side may differ. `valid` are the pairs that `kept` is measured on (2 % of the keywords are held
+    out if not given), `corpus` the texts that recall is measured in (by default all keywords of the pairs).
     """
     if keywords not in ("new", "keep"):
         raise InputError(f"keywords must be 'new' or 'keep', got {keywords!r}")
@@ -121,10 +102,10 @@ def upgrade(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         new = TwoTower(shape)
-        _start_from(new, before)
+        start_from(new, before)
         if keywords == "keep":
             new.keyword.requires_grad_(False)
-        gamma = _train(new, before, keywords, table, settings, show)
+        gamma = train_against(new, before, keywords == "new", table, settings, show)
     extra: dict[str, Any] = {
         "gamma": gamma,
         "reads": [before.fingerprint],
@@ -133,8 +114,9 @@ def upgrade(
     if keywords == "keep":
         extra["keywords_of"] = before.fingerprint
     model = _store(out, shape, new, extra)
-    texts = corpus if corpus is not None else pa.concat_arrays([table["keyword"].unique(), held_out["keyword"].unique()])  # fmt: skip
-    return Upgrade(model, keywords, measure(before, model, held_out, texts))
+    if corpus is None:
+        corpus = pa.concat_arrays([part["keyword"].unique() for part in (table, held_out)])
+    return Upgrade(model, keywords, measure(before, model, held_out, corpus))
 
 
 def adopt(index: str | os.PathLike[str], model: Model) -> None:
@@ -146,7 +128,7 @@ def adopt(index: str | os.PathLike[str], model: Model) -> None:
     manifest = read_manifest(directory)
     if manifest.fingerprint not in model.reads:
         raise MismatchError(
-            f"the model does not read the codes of {directory}: their fingerprint is {manifest.fingerprint!r}",
+            f"the model does not read the codes of {directory}, which are of {manifest.fingerprint!r}",
             hint="train it with rbegir.upgrade(index, pairs)",
         )
     if not manifest.has_model:
@@ -166,7 +148,7 @@ def adopt(index: str | os.PathLike[str], model: Model) -> None:
 class Sides:
     """The queries of one encoder, the keywords of another: what an evaluation takes for a model."""
 
-    def __init__(self, queries: Encoder, keywords: Callable[[Sequence[str]], Codes]) -> None:
+    def __init__(self, queries: Encoder, keywords: Callable[[list[str]], Codes]) -> None:
         self._queries, self._keywords = queries, keywords
 
     def encode_queries(self, texts: pa.StringArray) -> Codes:
@@ -192,10 +174,10 @@ def measure(
     """
     from rbegir.evaluate.evaluator import evaluate_model
 
-    def both(texts: Sequence[str]) -> Codes:
+    def both(texts: list[str]) -> Codes:
         newer = (positions(texts) * 1024 % 1 < 0.5)[None, :, None]  # [1, texts, 1]
         return Codes(
-            np.where(newer, new.encode_keywords(list(texts)).planes, old.encode_keywords(list(texts)).planes),
+            np.where(newer, new.encode_keywords(texts).planes, old.encode_keywords(texts).planes),
             new.n,
         )
 
@@ -231,8 +213,9 @@ def _encoder(old: Any) -> Encoder:
 def _shape(old: Encoder, config: ModelConfig | None, keywords: KeywordSide) -> ModelConfig:
     own = getattr(old, "config", None)
     if config is None:
-        planes = {"query_planes": old.query_planes, "keyword_planes": old.keyword_planes}
-        config = own if isinstance(own, ModelConfig) else ModelConfig(n=old.n, **planes)
+        config = (
+            own if isinstance(own, ModelConfig) else ModelConfig(old.n, old.query_planes, old.keyword_planes)
+        )
     if config.n != old.n:
         raise MismatchError(
             f"the stored codes have n = {old.n}, the new model has n = {config.n}",
@@ -241,6 +224,10 @@ def _shape(old: Encoder, config: ModelConfig | None, keywords: KeywordSide) -> M
     if config.keyword_planes == 0 or old.keyword_planes == 0:
         raise MismatchError(
             "a model with float keywords has no codes to store", hint="use a preset with planes"
+        )
+    if config.estimator == "stochastic":
+        raise InputError(
+            "an upgrade cannot be trained with the stochastic estimator", hint="choose another one"
         )
     if keywords == "new":
         return config
@@ -261,7 +248,8 @@ def _shape(old: Encoder, config: ModelConfig | None, keywords: KeywordSide) -> M
     ):
         if getattr(kept, name) != getattr(own, name):
             raise MismatchError(
-                f"to keep the keyword side, {name} must stay {getattr(own, name)!r}, got {getattr(kept, name)!r}",
+                f"to keep the keyword side, {name} must stay {getattr(own, name)!r}, "
+                f"got {getattr(kept, name)!r}",
                 hint="change the query side alone, or use keywords='new'",
             )
     return kept
@@ -287,102 +275,6 @@ def _split(pairs: pa.Table, valid: pa.Table | None) -> tuple[pa.Table, pa.Table]
                 hint="give more pairs, or a file of validation pairs",
             )
     return pairs, valid
-
-
-@torch.no_grad()
-def _start_from(new: TwoTower, old: Encoder) -> None:
-    """Begin with the old model's parameters where the shapes agree; a kept side must have all of them."""
-    if not isinstance(old, Model):
-        return
-    shapes = tensor_shapes(old.config)
-    for name, parameter in new.named_parameters():
-        side, _, rest = name.partition(".")
-        for source in (name, f"shared.{rest}", f"query.{rest}" if side == "shared" else name):
-            if shapes.get(source) == tuple(parameter.shape):
-                parameter.copy_(torch.from_numpy(old.tensor(source).copy()))
-                break
-
-
-def _stored_vectors(old: Encoder, texts: pa.Array) -> Tensor:
-    """The codes that are stored for some texts, as vectors [texts, n]."""
-    parts = [old.encode_keywords(texts[at : at + ENCODE].to_pylist()) for at in range(0, len(texts), ENCODE)]
-    return torch.from_numpy(Codes.concat(parts).values().astype(np.float32))
-
-
-def _train(
-    new: TwoTower, old: Encoder, keywords: KeywordSide, table: pa.Table, settings: TrainConfig, show: Progress
-) -> float:
-    """Train in place on one table in memory; returns γ."""
-    chunk = tokenize_pairs(table, new.config.hash_buckets, cpu_count())
-    # the numbers of keyword texts in the chunk are those of this dictionary
-    stored = _stored_vectors(old, table["keyword"].combine_chunks().dictionary_encode().dictionary)
-    gamma = Gamma(INITIAL_GAMMA, learned=True)
-    tables = [
-        RowRMS(t, distinct=not new.config.share_towers) for t in new.table_parameters() if t.requires_grad
-    ]
-    ours = {id(t.table) for t in tables}
-    dense = [p for p in (*new.parameters(), *gamma.parameters()) if p.requires_grad and id(p) not in ours]
-    adam = torch.optim.Adam(dense, lr=settings.lr)
-    assert settings.epochs is not None
-    assert settings.batch_size is not None
-    steps = steps_in(len(chunk), settings.batch_size)
-    total, step = steps * settings.epochs, 0
-    new.train()
-    for epoch in range(settings.epochs):
-        order = np.random.default_rng((settings.seed, epoch)).permutation(len(chunk))
-        for pairs in np.array_split(order, steps):
-            scale = lr_scale(step, total)
-            adam.param_groups[0]["lr"] = settings.lr * scale
-            adam.zero_grad(set_to_none=True)
-            loss = _loss(new, stored, chunk, pairs, gamma, keywords, settings.word_dropout, (epoch, step))
-            loss.backward()  # type: ignore[no-untyped-call]
-            for rows in tables:
-                rows.step(settings.table_lr * scale)
-            adam.step()
-            step += 1
-            show(step / total, f"loss {float(loss.detach()):.4f}")
-    return float(gamma().detach())
-
-
-def _loss(
-    new: TwoTower,
-    stored: Tensor,
-    chunk: Chunk,
-    pairs: npt.NDArray[np.int64],
-    gamma: Gamma,
-    keywords: KeywordSide,
-    dropout: float,
-    key: tuple[int, int],
-) -> Tensor:
-    """The loss above on some pairs of the chunk."""
-    query, keyword = chunk.query[pairs], chunk.keyword[pairs]
-    groups = group(query, keyword)
-    draws = np.random.default_rng(key).integers(0, 2**63, size=2)
-    asked = cut(chunk.query_texts, query, dropout=dropout, key=int(draws[0]), places=np.arange(len(query)))
-    distinct = keyword[groups.first]
-    generations = [stored[torch.from_numpy(distinct.astype(np.int64))]]  # [columns, n] each
-    if keywords == "new":
-        texts = cut(chunk.keyword_texts, distinct, dropout=dropout, key=int(draws[1]), places=groups.first.astype(np.int64))  # fmt: skip
-        generations.append(new.embed("keyword", tower_batch(texts, gradient=True)).vector)
-    vectors = new.embed("query", tower_batch(asked, gradient=True)).vector
-    weight = torch.from_numpy(chunk.weight[pairs] / chunk.weight[pairs].sum())
-    columns = torch.cat(generations)
-    losses = [
-        group_loss(vectors, columns, gamma(), *_columns(groups, g, len(generations)), weight)[0]
-        for g in range(len(generations))
-    ]
-    return torch.stack(losses).mean()
-
-
-def _columns(groups: Groups, generation: int, generations: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Of positives in one generation: their columns, further positives to leave out, no drawn negatives."""
-    count = len(groups.first)
-    rows = np.arange(len(groups.target))
-    known = [(groups.known_rows, groups.known_columns + g * count) for g in range(generations)]
-    known += [(rows, groups.target + g * count) for g in range(generations) if g != generation]
-    pairs = np.stack([np.concatenate(part) for part in zip(*known, strict=True)]).astype(np.int64)  # [2, any]
-    target = torch.from_numpy(groups.target.astype(np.int64) + generation * count)
-    return target, torch.from_numpy(pairs), torch.from_numpy(groups.negatives.astype(np.int64))
 
 
 def _store(out: str | Path | None, shape: ModelConfig, new: TwoTower, extra: dict[str, Any]) -> Model:

@@ -195,6 +195,11 @@ class Index:
         return self._path
 
     @property
+    def snapshot(self) -> Snapshot:
+        """The state that is searched now, for reading keywords in bulk. It never changes."""
+        return self._state()
+
+    @property
     def model(self) -> Encoder:
         """The model that encodes texts; loaded from the index at the first use."""
         with self._loading:
@@ -366,9 +371,7 @@ class Index:
                 raise
             except BaseException:
                 self._drop_writer()
-                with contextlib.suppress(
-                    FileError
-                ):  # the first failure says more; the next change reads anew
+                with contextlib.suppress(FileError):  # the first failure says more; the next change reads it
                     self._snapshot = Snapshot.open(self._path, self._snapshot)
                 raise
 

@@ -94,7 +94,7 @@ class Model:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Fingerprints of the models whose keyword codes its queries search: its own, and what it upgrades."""
+        """Fingerprints of the models whose keywords its queries search: itself and what it upgrades."""
         return (self.fingerprint, *self._stored.extra.get("reads", ()))
 
     @property

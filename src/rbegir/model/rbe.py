@@ -26,6 +26,7 @@ class Embedding(NamedTuple):
     vector: Tensor  # [batch, n]: b^t of an RBE side, the tanh vector of a float side
     planes: tuple[Tensor, ...]  # b⁰, d⁰, d¹ …, each [batch, n] of ±1; empty for a float side
     log_prob: Tensor | None  # [batch]: log P of the drawn bits, for the stochastic estimator only
+    features: Tensor  # [batch, m]: f, what all of it was made from
 
 
 class RBE(nn.Module):
@@ -54,7 +55,7 @@ class RBE(nn.Module):
                 log_prob = log_prob + residual_log_prob
             vector = vector + residual * (0.5**t if self.residual_weights else 1.0)
             planes.append(residual)
-        return Embedding(vector, tuple(planes), log_prob)
+        return Embedding(vector, tuple(planes), log_prob, f)
 
     def _rho(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         return binarize(x, self.estimator, training=self.training, slope=self.slope, generator=self.generator)

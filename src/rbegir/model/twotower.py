@@ -54,7 +54,26 @@ class _Part(nn.Module):
         if hasattr(self, "rbe"):
             embedding: Embedding = self.rbe(f)
             return embedding
-        return Embedding(torch.tanh(self.out(f)), (), None)
+        return Embedding(torch.tanh(self.out(f)), (), None, f)
+
+
+class FeatureDropout(nn.Module):
+    """Leaves out a share of the features f in training, the rest scaled up to the same mean.
+
+    f is all that a code is made from, so a code learns not to hang on single features. `generator` is set by
+    the trainer in each step, which makes the draw a function of the step; outside of training f passes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.share = 0.0
+        self.generator: torch.Generator | None = None
+
+    def forward(self, f: Tensor) -> Tensor:
+        if not self.training or not self.share:
+            return f
+        kept = torch.empty_like(f).bernoulli_(1 - self.share, generator=self.generator)  # [texts, m]
+        return f * kept.div_(1 - self.share)
 
 
 class TwoTower(nn.Module):
@@ -68,6 +87,7 @@ class TwoTower(nn.Module):
         self.keyword = _Part(config, tower=own, planes=config.keyword_planes)
         if config.share_towers:
             self.shared = _Part(config, tower=True, planes=None)
+        self.dropout = nn.ModuleDict({"query": FeatureDropout(), "keyword": FeatureDropout()})
         self._start_alike()
 
     @torch.no_grad()
@@ -86,7 +106,7 @@ class TwoTower(nn.Module):
         """Vectors, planes and (stochastic estimator only) log probabilities of the texts of a batch."""
         part = self.query if side == "query" else self.keyword
         tower = self.shared if self.config.share_towers else part
-        return part.head(tower.features(batch))
+        return part.head(self.dropout[side](tower.features(batch)))
 
     @torch.no_grad()
     def encode(self, side: Side, batch: TowerBatch) -> Codes:

@@ -6,6 +6,7 @@ for it. A failure that a client only hears of as "storage" or "internal" is told
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 import traceback
@@ -31,8 +32,9 @@ class Log:
             self._second, self._stamp = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
         stamp = f"{self._stamp}.{int(rest * 1000):03d}Z"
         line = to_json({"time": stamp, "event": event, **fields}, fallback=str)
-        self._stream.write(line.decode() + "\n")
-        self._stream.flush()
+        with contextlib.suppress(OSError, ValueError):  # whoever read the log is gone; the service goes on
+            self._stream.write(line.decode() + "\n")
+            self._stream.flush()
 
     def error(self, event: str, error: BaseException, **fields: Any) -> None:
         """A failure: one sentence if it is one of ours, the trace if it is a bug."""

@@ -43,7 +43,7 @@ GUARDED = (401,)
 BODY = (408, 413, 415, 422)
 STATUSES: dict[str, tuple[int, ...]] = {
     "search": (*GUARDED, *BODY, 501, 503),
-    "upsert": (*GUARDED, 403, *BODY, 503),
+    "upsert": (*GUARDED, 403, *BODY, 501, 503),
     "delete": (*GUARDED, 403, *BODY, 503),
     "export": (*GUARDED, 501),
     "get": (*GUARDED, 404),

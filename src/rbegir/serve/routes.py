@@ -75,6 +75,8 @@ class Routes:
         self._check_read(request)
         asked = parse(schema.SearchRequest, await read_body(request, self._settings))
         search = search_of(asked, self._settings, self._engine)
+        if search.texts is not None:
+            self._check_model("search by codes")
         request.scope["state"]["log"].update(queries=search.count, k=search.k)
         if service.log.queries:
             request.scope["state"]["log"]["texts"] = search.texts
@@ -91,10 +93,11 @@ class Routes:
     async def upsert(self, request: Request) -> Response:
         """Add keywords, or replace those with the same ids. Durable and searchable when it answers."""
         self._check_write(request)
+        self._check_model("add keywords by codes with the library")
         asked = parse(schema.UpsertRequest, await read_body(request, self._settings))
         rows = rows_of(asked, self._settings, self._engine.info()["attributes"])
         request.state.log["keywords"] = len(rows)
-        count = await self._service.committer.commit(Change(rows, fresh=not asked.replace))
+        count = await self._committed(request, Change(rows, fresh=not asked.replace))
         return Response(to_json({"upserted": count}), media_type=JSON)
 
     async def delete(self, request: Request) -> Response:
@@ -103,7 +106,7 @@ class Routes:
         asked = parse(schema.DeleteRequest, await read_body(request, self._settings))
         at_most("ids", len(asked.ids), self._settings.max_keywords)
         request.state.log["ids"] = len(asked.ids)
-        count = await self._service.committer.commit(Change(dict.fromkeys(asked.ids)))
+        count = await self._committed(request, Change(dict.fromkeys(asked.ids)))
         return Response(to_json({"deleted": count}), media_type=JSON)
 
     async def export(self, request: Request) -> Response:
@@ -177,6 +180,16 @@ class Routes:
             raise Problem(
                 "read-only", "this service does not change its index", hint="send changes to the writer"
             )
+
+    def _check_model(self, instead: str) -> None:
+        if not self._service.has_model:
+            detail = "this index has no model, so texts cannot be encoded"
+            raise Problem("not-supported", detail, hint=instead)
+
+    async def _committed(self, request: Request, change: Change) -> int:
+        """Keywords changed, unless the client leaves while the change still waits."""
+        work = asyncio.ensure_future(self._service.committer.commit(change))
+        return await unless_client_leaves(request, work)
 
     async def _pieces(self, request: Request, search: Search) -> list[Piece]:
         """The hits, unless the client leaves first."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rbegir.errors import RbegirError
+from rbegir.errors import FileError, RbegirError
 from rbegir.serve.auth import Guard
 from rbegir.serve.batcher import Batcher
 from rbegir.serve.committer import Committer
@@ -27,6 +27,7 @@ class Service:
         self.log = log
         self.guard = Guard(settings)
         self.metrics = Metrics()
+        self.has_model = True
         self.draining = False
         self.ready = False
         self._refresh_failure: str | None = None
@@ -56,8 +57,12 @@ class Service:
     def prepare(self) -> None:
         """Load the model, check the codes, and become the writer of the index, or say who is."""
         info = self.engine.info()
-        if info["has_model"]:
+        try:
             _ = self.engine.model
+        except FileError:
+            if info["has_model"]:  # it is there and cannot be loaded
+                raise
+            self.has_model = False
         self.engine.search_codes(np.ones((1, info["n"]), np.int16), 1)
         if not self.settings.read_only:
             self.engine.delete([])  # takes the lock and changes nothing
@@ -100,8 +105,9 @@ class Service:
         known = {key: value for key, value in self.engine.info().items() if key != "path"}
         limits = ("max_queries", "max_k", "max_hits", "max_keywords", "max_text_chars", "max_body_bytes")
         return {
-            "devices": ["cpu"],
             **known,
+            "has_model": self.has_model,
+            "devices": list(settings.devices),
             "read_only": settings.read_only,
             "limits": {name: getattr(settings, name) for name in limits},
         }

@@ -49,6 +49,7 @@ class Settings:
     allowed_hosts: tuple[str, ...] = ()  # Host headers that are answered; empty: any
 
     # housekeeping
+    devices: tuple[str, ...] = ("cpu",)  # what searches, to be told at /v1/index
     compact_deleted: float = 0.25  # compact when this share of the rows is deleted …
     compact_min_deleted: int = 10_000  # … and at least so many; 0 as share: never
     max_connections: int = 1024

@@ -1,11 +1,11 @@
 """How a model is trained: one small frozen record, and the two recipes.
 
-`default` is tuned for recall and AUC on unseen keywords; `paper` is the published setting (10 negatives by
-cross sampling, fixed γ, no word dropout). Settings that depend on the amount of data are None until it is
-known:
+`default` is tuned for recall and AUC on unseen keywords; `paper` is the published setting (a tower for each
+side, 10 negatives by cross sampling, fixed γ, nothing left out). Settings that depend on the amount of data
+are None until it is known:
 
     batch_size   the largest power of two up to pairs / 80, from 1,024 to 16,384
-    epochs       5 up to half a million pairs, else 10
+    epochs       5 up to half a million pairs, 15 up to five million, else 10
 
 More pairs a batch mean more negatives for each and fewer, better steps; too few steps learn nothing.
 """
@@ -32,10 +32,14 @@ class TrainConfig:
     table_lr: float = 1.2e-2  # of the gram tables, see optim.py
     negatives: Literal["in_batch"] | int = "in_batch"
     gamma: float | Literal["learned"] = "learned"
-    word_dropout: float = 0.2
+    word_dropout: float = 0.2  # share of the words of a text
+    feature_dropout: float = 0.1  # share of the features that a code is made from
     patience: int | None = (
         None  # epochs without a better validation AUC before stopping; None: never stop early
     )
+    guide: float = 0.5  # weight of the float head beside the codes, see guide.py; 0: none
+    share_towers: bool = True  # of a preset; a shape of its own (`config`) says so itself
+    tolerance: float = 1.0  # standard errors of AUC that a later epoch may lack to be kept; 0: the best one
     precision: Precision = "auto"
     seed: int = 0
     buffer_pairs: int = 4_000_000  # shuffled together, held in memory
@@ -55,21 +59,27 @@ class TrainConfig:
         for name in ("lr", "table_lr"):
             if not (_is_number(getattr(self, name)) and getattr(self, name) > 0):
                 raise InputError(f"{name} must be a positive number, got {getattr(self, name)!r}")
-        if not (_is_number(self.word_dropout) and 0 <= self.word_dropout < 1):
-            raise InputError(f"word_dropout must be a share from 0 to below 1, got {self.word_dropout!r}")
+        for name in ("word_dropout", "feature_dropout"):
+            if not (_is_number(getattr(self, name)) and 0 <= getattr(self, name) < 1):
+                raise InputError(f"{name} must be a share from 0 to below 1, got {getattr(self, name)!r}")
+        for name in ("guide", "tolerance"):
+            if not (_is_number(getattr(self, name)) and getattr(self, name) >= 0):
+                raise InputError(f"{name} must be a number of 0 or more, got {getattr(self, name)!r}")
         if self.negatives != "in_batch" and not (_is_int(self.negatives) and self.negatives >= 1):
             raise InputError(f"negatives must be 'in_batch' or a positive integer, got {self.negatives!r}")
         if self.gamma != "learned" and not (_is_number(self.gamma) and 0 < self.gamma <= MAX_GAMMA):
             raise InputError(
                 f"gamma must be 'learned' or a number above 0 and at most {MAX_GAMMA:g}, got {self.gamma!r}"
             )
+        if not isinstance(self.share_towers, bool):
+            raise InputError(f"share_towers must be True or False, got {self.share_towers!r}")
         if self.precision not in ("auto", "float32", "bfloat16"):
             raise InputError(f"precision must be auto, float32 or bfloat16, got {self.precision!r}")
 
     def for_pairs(self, pairs: int) -> TrainConfig:
         """With the settings that depend on the amount of data filled in."""
         batch = 2 ** int(math.log2(max(1024, min(16384, pairs / 80))))
-        epochs = 5 if pairs <= 500_000 else 10
+        epochs = 5 if pairs <= 500_000 else 15 if pairs <= 5_000_000 else 10
         return replace(self, batch_size=self.batch_size or batch, epochs=self.epochs or epochs)
 
     def to_dict(self) -> dict[str, Any]:
@@ -86,7 +96,9 @@ def _is_number(value: object) -> bool:
 
 RECIPES: dict[str, TrainConfig] = {
     "default": TrainConfig(),
-    "paper": TrainConfig(negatives=10, gamma=10.0, word_dropout=0.0),
+    "paper": TrainConfig(
+        negatives=10, gamma=10.0, word_dropout=0.0, feature_dropout=0.0, guide=0.0, share_towers=False
+    ),
 }
 
 

@@ -12,7 +12,7 @@ should be shuffled once beforehand.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -37,7 +37,7 @@ class Data:
 
     def __init__(
         self,
-        stream: PairStream,
+        stream: PairStream | Sequence[pa.RecordBatch],
         *,
         hash_buckets: int,
         buffer_pairs: int,
@@ -54,6 +54,17 @@ class Data:
         self._only: Chunk | None = None
         self._survey(hold_out, notify)
 
+    @classmethod
+    def of_table(cls, pairs: pa.Table, *, hash_buckets: int, threads: int) -> Data:
+        """Pairs that are in memory already, none held out."""
+        return cls(
+            pairs.select(PairStream.schema.names).cast(PairStream.schema).to_batches(),
+            hash_buckets=hash_buckets,
+            buffer_pairs=max(1, pairs.num_rows),
+            threads=threads,
+            hold_out=False,
+        )
+
     def _survey(self, hold_out: bool, notify: Callable[[float], None]) -> None:
         """Count, hold out, and keep the chunk if there is only one."""
         kept: list[pa.RecordBatch] = []
@@ -61,7 +72,7 @@ class Data:
         some_keyword: pa.Scalar | None = None
         threshold: float | None = None
         for table in buffers(self._stream, self._buffer):
-            notify(self._stream.progress)
+            notify(self._stream.progress if isinstance(self._stream, PairStream) else 1.0)
             if hold_out:
                 distinct = table["keyword"].unique()
                 places = positions(distinct.to_pylist())

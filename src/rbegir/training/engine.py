@@ -17,12 +17,13 @@ from torch import Tensor
 
 from rbegir.model.binarize import slope_at
 from rbegir.model.clsm import TowerBatch
-from rbegir.model.rbe import RBE, Embedding
-from rbegir.model.twotower import Side, TwoTower
+from rbegir.model.rbe import RBE
+from rbegir.model.twotower import FeatureDropout, Side, TwoTower
 from rbegir.training.batches import Share, StepBatch
 from rbegir.training.config import TrainConfig
 from rbegir.training.device import cpu_count
 from rbegir.training.distributed import gather, sum_gradients, sum_scalar
+from rbegir.training.guide import Guide, needs_guide
 from rbegir.training.loss import Baseline, Gamma, group_loss, score_function_term
 from rbegir.training.optim import RowRMS
 
@@ -31,28 +32,24 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 
-class Leaves(NamedTuple):
-    """Copies of the embeddings that gradients of the loss are collected in."""
+class Output(NamedTuple):
+    """What one side computes for the loss, or the leaves that stand for it there."""
 
-    query: Tensor
-    keyword: Tensor
-    query_log: Tensor | None  # log P of the rows, for the stochastic estimator
-    keyword_log: Tensor | None
+    vector: Tensor  # [texts, n]
+    log_prob: Tensor | None  # [texts] log P of the rows, for the stochastic estimator
+    guide: Tensor | None  # [texts, n] the float embedding beside the codes, see guide.py
 
-    @classmethod
-    def of(cls, query: Embedding, keyword: Embedding) -> Leaves:
-        leaf = [None if x is None else x.detach().requires_grad_() for x in (
-            query.vector, keyword.vector, query.log_prob, keyword.log_prob
-        )]  # fmt: skip
-        assert leaf[0] is not None
-        assert leaf[1] is not None
-        return cls(leaf[0], leaf[1], leaf[2], leaf[3])
+    def leaves(self) -> Output:
+        """Copies that gradients of the loss are collected in."""
+        return Output(*(None if x is None else x.detach().requires_grad_() for x in self))  # type: ignore[arg-type]
 
-    def backward(self, embedding: Embedding, side: Side) -> None:
-        """Send one side's gradients on into its tower."""
-        vector, log = (self.query, self.query_log) if side == "query" else (self.keyword, self.keyword_log)
-        pairs = [(embedding.vector, vector), (embedding.log_prob, log)]
-        live = [(x, leaf.grad) for x, leaf in pairs if x is not None and leaf is not None and x.requires_grad]
+    def backward(self, leaves: Output) -> None:
+        """Send the gradients of the leaves on into the tower."""
+        live = [
+            (x, leaf.grad)
+            for x, leaf in zip(self, leaves, strict=True)
+            if x is not None and leaf is not None and x.requires_grad and leaf.grad is not None
+        ]
         torch.autograd.backward([x for x, _ in live], [grad for _, grad in live])
 
 
@@ -70,11 +67,15 @@ class Engine:
         self.gamma = Gamma(INITIAL_GAMMA if config.gamma == "learned" else config.gamma, learned=learned).to(
             device
         )
+        self.guide: Guide | None = None
+        if config.guide and needs_guide(model.config):
+            self.guide = Guide(model.config, INITIAL_GAMMA).to(device)
         distinct = share.world > 1 or not model.config.share_towers
         self.tables = [RowRMS(table, distinct=distinct) for table in model.table_parameters()]
         in_tables = {id(table.table) for table in self.tables}
         self.dense = [p for p in model.parameters() if id(p) not in in_tables]
         self.dense += [p for p in self.gamma.parameters() if p.requires_grad]
+        self.dense += list(self.guide.parameters()) if self.guide else []
         self.adam = torch.optim.Adam(self.dense, lr=config.lr, fused=device.type == "cuda")
         self.baseline = Baseline()
         self.steps = 0
@@ -103,16 +104,16 @@ class Engine:
         `mark` is told the name of each part of the step as it ends, for benchmarks.
         """
         mark = mark or (lambda part: None)
-        self._prepare_estimators(progress)
+        self._prepare_randomness(progress)
         query, keyword = self._both(
             lambda: self._embed("query", batch.query), lambda: self._embed("keyword", batch.keyword)
         )
         mark("forward")
         # The loss sees leaves, so that each side's backward pass is a graph of its own, for its own lane.
-        leaves = Leaves.of(query, keyword)
-        loss = self._one(lambda: self._loss(batch, leaves))
+        query_leaves, keyword_leaves = query.leaves(), keyword.leaves()
+        loss = self._one(lambda: self._loss(batch, query_leaves, keyword_leaves))
         mark("loss")
-        self._both(lambda: leaves.backward(query, "query"), lambda: leaves.backward(keyword, "keyword"))
+        self._both(lambda: query.backward(query_leaves), lambda: keyword.backward(keyword_leaves))
         mark("backward")
         sum_gradients(self.dense, (table.table for table in self.tables), self.share)
         self._update(lr_scale)
@@ -120,42 +121,56 @@ class Engine:
         self.steps += 1
         return loss
 
-    def _loss(self, batch: StepBatch, leaves: Leaves) -> Tensor:
-        """Gradients into the leaves and γ; the loss over all processes."""
-        loss, losses = group_loss(
-            leaves.query,
-            gather(leaves.keyword, batch.owned, self.share),  # [distinct keywords of all processes, n]
-            self.gamma(),
+    def _loss(self, batch: StepBatch, query: Output, keyword: Output) -> Tensor:
+        """Gradients into the leaves and γ; the loss of the codes over all processes."""
+        groups = (
             batch.target.long(),
             torch.stack([batch.known_rows, batch.known_columns]).long(),
             batch.negatives.long(),
             batch.weight,
         )
+
+        def everyones(keywords: Tensor) -> Tensor:
+            return gather(keywords, batch.owned, self.share)  # [distinct keywords of all processes, n]
+
+        loss, losses = group_loss(query.vector, everyones(keyword.vector), self.gamma(), *groups)
         total = sum_scalar(loss.detach().clone(), self.share)
         if self.model.config.estimator == "stochastic":
             everything = float(total)
             baseline = self.baseline.advance(everything)
             loss = loss + score_function_term(
-                losses - baseline, batch.weight, everything - baseline, leaves.query_log, leaves.keyword_log
+                losses - baseline, batch.weight, everything - baseline, query.log_prob, keyword.log_prob
             )
+        if self.guide is not None and query.guide is not None and keyword.guide is not None:
+            beside, _ = group_loss(query.guide, everyones(keyword.guide), self.guide.gamma(), *groups)
+            loss = loss + self.config.guide * beside
         loss.backward()  # type: ignore[no-untyped-call]
         return total
 
-    def _prepare_estimators(self, progress: float) -> None:
+    def _prepare_randomness(self, progress: float) -> None:
+        """Everything random in the network is a function of the seed and the step."""
         for number, head in enumerate(self._heads):
             head.slope = slope_at(progress)
             if head.estimator == "stochastic":
-                seed = (
-                    (self.config.seed * 1_000_003 + self.steps) * 2 + number
-                ) * self.share.world + self.share.rank
-                head.generator = torch.Generator(self.device).manual_seed(seed % 2**63)
+                head.generator = self._generator(number)
+        if self.config.feature_dropout:
+            for number, layer in enumerate(self.model.dropout.values(), start=len(self._heads)):
+                assert isinstance(layer, FeatureDropout)
+                layer.share, layer.generator = self.config.feature_dropout, self._generator(number)
 
-    def _embed(self, side: Side, batch: TowerBatch) -> Embedding:
+    def _generator(self, number: int) -> torch.Generator:
+        """The generator of this step for one of up to four draws, another one in each process."""
+        draw = (self.config.seed * 1_000_003 + self.steps) * 4 + number
+        return torch.Generator(self.device).manual_seed((draw * self.share.world + self.share.rank) % 2**63)
+
+    def _embed(self, side: Side, batch: TowerBatch) -> Output:
         context: AbstractContextManager[object] = nullcontext()
         if self._bfloat16:
             context = torch.autocast(self.device.type, dtype=torch.bfloat16)
         with context:
-            return self.model.embed(side, batch)
+            found = self.model.embed(side, batch)
+            guide = None if self.guide is None else self.guide(side, found.features)
+        return Output(found.vector, found.log_prob, guide)
 
     def _update(self, lr_scale: float) -> None:
         def tables(chosen: list[RowRMS]) -> None:

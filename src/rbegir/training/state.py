@@ -47,6 +47,8 @@ def save(
 
     tensors = {f"model.{name}": value for name, value in engine.model.state_dict().items()}
     tensors["gamma"] = engine.gamma.log.detach()
+    if engine.guide is not None:
+        tensors |= {f"guide.{name}": value for name, value in engine.guide.state_dict().items()}
     for i, table in enumerate(engine.tables):
         tensors |= {f"table.{i}.{name}": value for name, value in table.state().items()}
     for i, parameter in enumerate(engine.dense):
@@ -119,18 +121,18 @@ def _compare(saved: dict[str, Any], now: dict[str, Any]) -> None:
 
 @torch.no_grad()
 def _restore(engine: Engine, tensors: dict[str, Tensor]) -> None:
-    prefix = "model."
-    engine.model.load_state_dict(
-        {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}
-    )
+    def under(prefix: str) -> dict[str, Tensor]:
+        return {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}
+
+    engine.model.load_state_dict(under("model."))
+    if engine.guide is not None:
+        engine.guide.load_state_dict(under("guide."))
     engine.gamma.log.copy_(tensors["gamma"])
     for i, table in enumerate(engine.tables):
         for name, value in table.state().items():
             value.copy_(tensors[f"table.{i}.{name}"])
     for i, parameter in enumerate(engine.dense):
-        prefix = f"adam.{i}."
-        values = {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}
-        if values:
+        if values := under(f"adam.{i}."):
             engine.adam.state[parameter] = values
 
 

@@ -33,7 +33,7 @@ async function ask(method, path, { body, signal, accept = "application/json" } =
   let text;
   try {
     response = await fetch(path, {
-      method, headers, signal, cache: "no-store", body: body === undefined ? undefined : JSON.stringify(body, rawIds),
+      method, headers, signal, cache: "no-store", body: body === undefined ? undefined : JSON.stringify(body, rawNumbers),
     });
     text = await response.text();
   } catch (error) {
@@ -43,18 +43,20 @@ async function ask(method, path, { body, signal, accept = "application/json" } =
   if (!response.ok) throw problem(response, text);
   if (accept !== "application/json") return text;
   try {
-    return text ? JSON.parse(text, exactIds) : {};
+    return text ? JSON.parse(text, exactNumbers) : {};
   } catch {
     throw new Problem({ status: response.status, title: "The answer is not JSON", hint: "is this address a rbegir service?" });
   }
 }
 
-// Ids are 64-bit. A number that JavaScript would round becomes a BigInt on the way in and its digits on the way out.
-function exactIds(key, value, context) {
-  return key === "id" && typeof value === "number" && !Number.isSafeInteger(value) && context?.source ? BigInt(context.source) : value;
+// Ids and whole numbers are 64-bit. One that JavaScript would round becomes a BigInt on the way in, and its digits
+// on the way out.
+function exactNumbers(key, value, context) {
+  const rounded = typeof value === "number" && !Number.isSafeInteger(value) && /^-?\d+$/.test(context?.source ?? "");
+  return rounded ? BigInt(context.source) : value;
 }
 
-function rawIds(key, value) {
+function rawNumbers(key, value) {
   return typeof value === "bigint" ? JSON.rawJSON(value.toString()) : value;
 }
 

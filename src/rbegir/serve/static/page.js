@@ -6,6 +6,7 @@
 
 import * as api from "./api.js";
 import { bitsOf, make, slopes } from "./draw.js";
+import { emptiness } from "./empty.js";
 import { askedPicture, hitItem } from "./hits.js";
 import { noteSeen, showIndex, showMetrics } from "./panel.js";
 import { openAdd, toast } from "./write.js";
@@ -111,6 +112,7 @@ function fail(problem) {
     byId("where-error").textContent = [problem.detail, problem.hint].filter(Boolean).join(" – ");
     return;
   }
+  filterIsFine();
   answer = null;
   if (problem.type?.endsWith("invalid-text")) {
     well();
@@ -152,6 +154,10 @@ function notice(problem) {
 function well() {
   tries = 0;
   byId("notice").hidden = true;
+  filterIsFine();
+}
+
+function filterIsFine() {
   where.removeAttribute("aria-invalid");
   byId("where-error").textContent = "";
 }
@@ -195,7 +201,7 @@ function show(state) {
   const moving = hits.filter((hit) => hit.ranks && hit.ranks.length > 1).slice(0, SLOPES);
   byId("refine").hidden = !moving.length;
   if (moving.length) byId("slopes").replaceChildren(slopes(moving, {}));
-  nothing(state, hits);
+  byId("nothing").replaceChildren(...emptiness({ state, hits, info, answer, add }));
   if (!where.value.trim()) examples();
 }
 
@@ -220,29 +226,6 @@ function certificate() {
     place.replaceChildren(make("b", {}, `Estimated recall ${percent(refined)}`),
       `. Every keyword was scored with ${answer.asked.planes} plane${answer.asked.planes > 1 ? "s" : ""}, the best of them again with all.`);
   }
-}
-
-function nothing(state, hits) {
-  const place = byId("nothing");
-  const line = (...parts) => make("p", {}, ...parts);
-  const key = (name) => make("kbd", {}, name);
-  const say = (title, ...rest) => place.replaceChildren(make("h2", {}, title), ...rest);
-  if (hits.length) return place.replaceChildren();
-  if (state === "failed") return say("No answer", line("What you typed is kept. The page goes on by itself when the service is back."));
-  if (state === "locked") return say("A token is needed", line("This service answers only to those who have one."));
-  if (state === "unspeakable") return say("Nothing to search for", line("A query needs at least one letter or digit."));
-  if (info && info.keywords === 0) {
-    const button = make("button", { type: "button", class: "primary" }, "Add the first keyword");
-    button.addEventListener("click", add);
-    return say("The index is empty", line("What you add is searchable at once."), button);
-  }
-  if (answer) {
-    return answer.asked.where ? say("Nothing passes the filter", line("No keyword has these attributes. The filter is applied before scoring, so hits elsewhere are not hidden by it."))
-      : say("No hits", line("The index holds nothing to score."));
-  }
-  return say("Type, and every keyword is scored",
-    line("A keyword is stored as a base vector of bits and residuals that refine it. Each hit shows these planes as bars, coloured where they agree with the query, and how its rank moved when the residuals were added."),
-    line(key("/"), " to search, ", key("↑"), " ", key("↓"), " through the hits, ", key("Enter"), " to open one, ", key("Esc"), " to come back."));
 }
 
 // ---- doing ----
@@ -330,7 +313,7 @@ function examples() {
     if (!values.length) return `${column} is not null`;
     const middle = [...values].sort((a, b) => (a < b ? -1 : 1))[values.length >> 1];
     if (type === "bool") return column;
-    if (typeof middle === "number") return `${column} <= ${middle}`;
+    if (typeof middle !== "string") return `${column} <= ${middle}`;
     return `${column} = '${String(middle).replaceAll("'", "''")}'`;
   });
   if (made.length > 1) made.push(`${made[0]} and ${made[1]}`);

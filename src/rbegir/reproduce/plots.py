@@ -1,0 +1,139 @@
+"""The pictures of the report, drawn from the same results, in plain SVG.
+
+auc-bits        ROC AUC against bits a keyword dimension, ours and the paper's
+recall-bytes    recall@10 against bytes a title, every method
+recall-corpus   recall@10 against the number of titles searched
+loss            training loss and validation log loss by epoch
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rbegir.errors import MissingExtraError
+from rbegir.reproduce import paper
+from rbegir.reproduce.job import tables_of
+from rbegir.reproduce.results import Results
+
+Json = dict[str, Any]
+OURS, THEIRS, OTHER = "#0b6e99", "#c2571a", "#8a8a8a"
+
+
+def draw(result: Json, folder: Path) -> list[Path]:
+    """Write the pictures of one result → their files."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise MissingExtraError("the pictures need matplotlib", hint="pip install 'rbegir[tables]'") from None
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "rbegir"  # the same picture again for the same figures
+    import matplotlib.pyplot as plt
+
+    results = Results(result["runs"])
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, make in (
+        ("auc-bits", _bits),
+        ("recall-bytes", _bytes),
+        ("recall-corpus", _corpus),
+        ("loss", _loss),
+    ):
+        figure, axes = plt.subplots(figsize=(7, 4.2))
+        make(axes, results, result)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        path = folder / f"reproduce-{name}.svg"
+        figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
+        plt.close(figure)
+        written.append(path)
+    return written
+
+
+def _bits(axes: Any, results: Results, _: Json) -> None:
+    places = {"m_2": 1.0, "rbe_2": 2.0, "rbe_star": 2.5, "rbe_3": 3.0}
+    shown = {name: found for name in places if (found := results.stat(name, "roc_auc"))}
+    x = [places[name] for name in shown]
+    axes.errorbar(
+        x,
+        [s.mean for s in shown.values()],
+        [s.std or 0.0 for s in shown.values()],
+        color=OURS, marker="o", capsize=3, label="ours (left axis)",
+    )  # fmt: skip
+    for name, where in (("m_1", "m_1, float"), ("m_3", "m_3, 128-d one bit")):
+        if found := results.stat(name, "roc_auc"):
+            axes.axhline(found.mean, color=OURS, linestyle=":", linewidth=1)
+            axes.annotate(where, (3.0, found.mean), ha="right", va="bottom", fontsize=8, color=OURS)
+    other = axes.twinx()
+    other.plot(
+        list(places.values()), [paper.BITS[name].roc_auc for name in places], color=THEIRS, marker="s",
+        label="paper, human labels (right axis)",
+    )  # fmt: skip
+    other.spines["top"].set_visible(False)
+    axes.set_xticks(
+        list(places.values()), ["m_2\n1 and 1", "rbe_2\n2 and 2", "rbe*\n3 and 2", "rbe_3\n3 and 3"]
+    )
+    axes.set_xlabel("bits a dimension of query and keyword")
+    axes.set_ylabel("ROC AUC, unseen titles")
+    other.set_ylabel("ROC AUC in the paper")
+    lines, labels = axes.get_legend_handles_labels()
+    more, names = other.get_legend_handles_labels()
+    axes.legend(lines + more, labels + names, loc="lower right", frameon=False)
+
+
+def _bytes(axes: Any, _: Results, result: Json) -> None:
+    (table,) = tables_of(result, ["bytes"])
+    corpus = f"{result['dataset']['corpus']:,}"
+    for row in table["rows"]:
+        if row.get("bytes") is None or row.get("recall@10") is None or "among" in row["model"]:
+            continue
+        quantised = row["model"].startswith("m_1, ")
+        value = row["recall@10"]["mean"]
+        axes.scatter(
+            row["bytes"], value, color=OTHER if quantised else OURS, marker="x" if quantised else "o"
+        )
+        label = row["model"].removeprefix("m_1, ").split(",")[0] if quantised else row["model"].split(":")[0]
+        axes.annotate(label, (row["bytes"], value), xytext=(5, 0), textcoords="offset points", fontsize=7,
+                      va="center", color=OTHER if quantised else OURS)  # fmt: skip
+    axes.set_xscale("log", base=2)
+    axes.set_xticks([8, 16, 32, 64, 128, 256], ["8", "16", "32", "64", "128", "256"])
+    axes.set_xlim(6, 420)
+    axes.set_xlabel("bytes a title (● trained, × quantised vectors of m_1)")
+    axes.set_ylabel(f"recall@10 among {corpus} titles")
+
+
+def _corpus(axes: Any, results: Results, _: Json) -> None:
+    for (name, label), color in zip(
+        (("m_1", "m_1, 256 bytes"), ("rbe_star", "rbe*, 16 bytes"), ("m_3", "m_3, 16 bytes")),
+        (OTHER, OURS, THEIRS),
+        strict=True,
+    ):
+        found = results.study(name, "sizes")
+        if found:
+            sizes = sorted(found[0], key=int)
+            means = [sum(one[size] for one in found) / len(found) for size in sizes]
+            axes.plot([int(size) for size in sizes], means, marker="o", label=label, color=color)
+    axes.set_xscale("log")
+    axes.set_xlabel("titles searched, all targets among them")
+    axes.set_ylabel("recall@10")
+    axes.legend(frameon=False)
+
+
+def _loss(axes: Any, results: Results, _: Json) -> None:
+    other = axes.twinx()
+    for name, color in (("m_1", OTHER), ("rbe_star", OURS), ("m_3", THEIRS)):
+        for run in results.runs(name)[:1]:
+            epochs = [entry["epoch"] for entry in run["history"]]
+            axes.plot(
+                epochs, [entry["loss"] for entry in run["history"]], color=color, label=f"{name}: training"
+            )
+            if "log_loss" in run["history"][0]:
+                values = [entry["log_loss"] for entry in run["history"]]
+                other.plot(epochs, values, color=color, linestyle="--", label=f"{name}: validation")
+    axes.set_xlabel("epoch")
+    axes.set_ylabel("training loss, all keywords of a batch (solid)")
+    other.set_ylabel("validation log loss, 10 negatives (dashed)")
+    other.spines["top"].set_visible(False)
+    lines, labels = axes.get_legend_handles_labels()
+    more, names = other.get_legend_handles_labels()
+    axes.legend(lines + more, labels + names, loc="upper right", frameon=False, fontsize=8)

@@ -1,0 +1,230 @@
+"""What others make of the float model's vectors in about as many bytes, on the very same titles and queries.
+
+Every quantiser gets the unit vectors of m_1's titles and may train on them; the query stays a float vector,
+which is more than the three bits a dimension of rbe*. Bytes are all that is stored for a title: codes and,
+where a method needs them to score, its factors.
+
+Most of them score by an inner product with a reconstructed vector. Those are decoded once and ranked exactly
+over all titles like any other vectors, by inner product and by cosine, and the better of the two is quoted.
+Where the score is no such product (RaBitQ with more than one bit, turbovec) the library's own search answers
+a sample of the queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from rbegir.errors import MissingExtraError
+from rbegir.evaluate.retrieval import CUTOFFS
+from rbegir.model.twotower import TwoTower, unit
+from rbegir.reproduce.dataset import sample_rows
+from rbegir.reproduce.testbed import Json, Testbed, Vectors
+from rbegir.training.device import cpu_count
+
+SAMPLE = 1_000  # queries of a library's own search
+Array = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Quantiser:
+    """A way to store a vector. `factory` is FAISS's name for it, empty for those made here."""
+
+    name: str
+    query: str  # precision of the query
+    factory: str = ""
+    titles: int | None = None  # encode only a part of the corpus of this size, where encoding is slow
+
+
+QUANTISERS = (
+    Quantiser("FAISS PQ16x8", "float", "PQ16x8"),
+    Quantiser("FAISS RaBitQ, 1 bit", "float", "RR64,RaBitQ"),
+    Quantiser("rotation and 2-bit scalar", "float"),
+    Quantiser("sign of a rotation", "1 bit"),
+    Quantiser("sign of a rotation, rescored with the float query", "float"),
+)
+SLOW = (  # minutes of many cores: for the first seed alone
+    Quantiser("FAISS OPQ16,PQ16x8", "float", "OPQ16,PQ16x8"),
+    Quantiser("FAISS RQ16x8", "float", "RQ16x8", titles=1_000_000),
+)
+
+
+def compare(
+    bed: Testbed,
+    vectors: Vectors,
+    network: TwoTower,
+    keep: Callable[[Json], None],
+    *,
+    train: int,
+    slow: bool,
+) -> None:
+    """Measure every quantiser on the vectors of a float model; `keep` gets each result as it is there.
+
+    `train`: how many vectors they learn from. FAISS itself takes no more than 256 a centroid, 65,536.
+    `slow`: also those that take minutes of many cores.
+    """
+    try:
+        import faiss
+        import turbovec
+    except ImportError as error:
+        raise MissingExtraError(
+            f"the comparison needs {error.name}", hint="pip install 'rbegir[tables]'"
+        ) from None
+    faiss.omp_set_num_threads(max(1, cpu_count() // 2))  # other runs need the rest
+    corpus = unit(vectors.corpus).cpu().numpy()
+    left, right = (unit(bed.embed(network, side, texts)) for side, texts in bed.group_texts())
+    learned = corpus[sample_rows(len(corpus), train, 0)]  # [train, n]
+    for quantiser in QUANTISERS:
+        keep(
+            _by_decoding(
+                bed, vectors, corpus, left, right.cpu().numpy(), _codec(learned, quantiser), quantiser
+            )
+        )
+    for result in _by_searching(bed, unit(vectors.queries).cpu().numpy(), corpus, learned, faiss, turbovec):
+        keep(result)
+    for quantiser in SLOW if slow else ():
+        keep(
+            _by_decoding(
+                bed, vectors, corpus, left, right.cpu().numpy(), _codec(learned, quantiser), quantiser
+            )
+        )
+
+
+def _by_decoding(
+    bed: Testbed,
+    vectors: Vectors,
+    corpus: Array,
+    left: torch.Tensor,
+    right: Array,
+    codec: _Faiss | _Rotated,
+    quantiser: Quantiser,
+) -> Json:
+    target = bed.target
+    if quantiser.titles is not None and quantiser.titles < len(corpus):
+        kept, target = bed.part(quantiser.titles)
+        corpus = corpus[kept.cpu().numpy()]
+    decoded = torch.from_numpy(codec.decode(corpus)).to(bed.device)
+    queries = codec.query(vectors.queries)
+    either = [
+        bed.in_corpus(queries, decoded, exact=False, cosine=cosine, target=target) for cosine in (False, True)
+    ]
+    best = max(range(2), key=lambda i: float(either[i]["recall@10"]["value"]))
+    del decoded
+    groups = bed.on_groups(codec.query(left), torch.from_numpy(codec.decode(right)).to(bed.device))
+    return {
+        "name": quantiser.name,
+        "bytes": codec.bytes,
+        "query": quantiser.query,
+        "score": ("inner product", "cosine")[best],
+        "titles": len(corpus),
+        **groups,
+        **either[best],
+    }
+
+
+class _Faiss:
+    """A quantiser of FAISS by the name of its factory."""
+
+    def __init__(self, train: Array, factory: str) -> None:
+        import faiss
+
+        self._index = faiss.index_factory(train.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
+        self._index.train(train)
+        self.bytes = int(self._index.sa_code_size())
+
+    def decode(self, vectors: Array) -> Array:
+        out = np.empty_like(vectors)
+        for start in range(0, len(vectors), 1 << 20):
+            block = slice(start, start + (1 << 20))
+            out[block] = self._index.sa_decode(self._index.sa_encode(vectors[block]))
+        return out
+
+    def query(self, queries: torch.Tensor) -> torch.Tensor:
+        return queries
+
+
+class _Rotated:
+    """A random rotation, then each coordinate on its own: two bits at Lloyd's levels, or the sign alone.
+
+    After a rotation all coordinates have about the same distribution, near a normal one; its best four levels
+    are at ±0.4528 and ±1.5104 deviations, with a border at 0.9816.
+    """
+
+    INNER, OUTER, BORDER = 0.4528, 1.5104, 0.9816
+
+    def __init__(self, train: Array, *, bits: int, query_sign: bool) -> None:
+        width = train.shape[1]
+        self._rotation = np.linalg.qr(np.random.default_rng(0).standard_normal((width, width)))[0].astype(
+            "f4"
+        )
+        self._deviation = (train @ self._rotation).std(axis=0)  # [n]
+        self._bits, self._query_sign = bits, query_sign
+        self.bytes = width * bits // 8
+
+    def decode(self, vectors: Array) -> Array:
+        scaled = (vectors @ self._rotation) / self._deviation
+        sign = np.where(scaled > 0, np.float32(1), np.float32(-1))
+        level = np.where(np.abs(scaled) > self.BORDER, np.float32(self.OUTER), np.float32(self.INNER))
+        values: Array = sign * self._deviation * (level if self._bits == 2 else np.float32(1))
+        return values
+
+    def query(self, queries: torch.Tensor) -> torch.Tensor:
+        turned = queries @ torch.from_numpy(self._rotation).to(queries.device)
+        return torch.where(turned > 0, 1.0, -1.0) if self._query_sign else turned
+
+
+def _codec(train: Array, quantiser: Quantiser) -> _Faiss | _Rotated:
+    if quantiser.factory:
+        return _Faiss(train, quantiser.factory)
+    return _Rotated(train, bits=2 if "2-bit" in quantiser.name else 1, query_sign=quantiser.query == "1 bit")
+
+
+def _by_searching(
+    bed: Testbed, queries: Array, corpus: Array, learned: Array, faiss: Any, turbovec: Any
+) -> Iterator[Json]:
+    """Recall of a sample of queries through the searches of the libraries themselves."""
+    chosen = sample_rows(len(queries), SAMPLE, 0)
+    width, most = corpus.shape[1], min(max(CUTOFFS), len(corpus))
+    rotation = faiss.RandomRotationMatrix(width, width)
+    rotation.init(0)
+    rabitq = faiss.IndexRaBitQ(width, faiss.METRIC_INNER_PRODUCT, 2)
+    turned = rotation.apply(corpus)
+    rabitq.train(rotation.apply(learned))
+    rabitq.add(turned)
+    found = rabitq.search(rotation.apply(queries[chosen]), most)[1]
+    del turned
+    yield _sampled(bed, "FAISS RaBitQ, 2 bit", int(rabitq.sa_code_size()), chosen, found)
+    del rabitq
+    index = turbovec.TurboQuantIndex(dim=width, bit_width=2)
+    for start in range(0, len(corpus), 1 << 20):
+        index.add(corpus[start : start + (1 << 20)])
+    found = np.asarray(index.search(queries[chosen], most)[1]).astype(np.int64)
+    stored = len(index.to_bytes()) / len(corpus)
+    yield _sampled(bed, "turbovec, 2 bit", round(stored, 1), chosen, found)
+
+
+def _sampled(
+    bed: Testbed, name: str, size: float, chosen: npt.NDArray[np.int64], found: npt.NDArray[np.int64]
+) -> Json:
+    rank = torch.full((len(bed.target),), 1 << 40, dtype=torch.int64)
+    row_of = {int(query): row for row, query in enumerate(chosen)}
+    query, target = bed.query.tolist(), bed.target.tolist()
+    asked = [i for i, number in enumerate(query) if number in row_of]
+    for i in asked:
+        at = np.flatnonzero(found[row_of[query[i]]] == target[i])
+        if len(at):
+            rank[i] = int(at[0])
+    return {
+        "name": name,
+        "bytes": size,
+        "query": "float",
+        "score": "its own search",
+        "titles": len(bed.data.corpus),
+        "queries": len(chosen),
+        **bed.recall(rank.to(bed.device), only=chosen),
+    }

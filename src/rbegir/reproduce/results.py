@@ -1,0 +1,90 @@
+"""The figures of many runs: mean and spread over seeds, and what the difference of two models is worth."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+Json = dict[str, Any]
+CLEAR = 2.0  # standard errors that make a difference more than noise
+
+
+class Stat(NamedTuple):
+    """A figure over seeds."""
+
+    mean: float
+    std: float | None  # None with one seed
+    seeds: int
+
+    def to_dict(self) -> Json:
+        return {"mean": self.mean, "std": self.std, "seeds": self.seeds}
+
+
+def stat(values: Iterable[float]) -> Stat | None:
+    numbers = list(values)
+    if not numbers:
+        return None
+    spread = statistics.stdev(numbers) if len(numbers) > 1 else None
+    return Stat(statistics.fmean(numbers), spread, len(numbers))
+
+
+class Results:
+    """Runs by row."""
+
+    def __init__(self, runs: Iterable[Json]) -> None:
+        self._runs: dict[str, list[Json]] = {}
+        for run in runs:
+            self._runs.setdefault(run["row"], []).append(run)
+
+    def runs(self, row: str) -> list[Json]:
+        return self._runs.get(row, [])
+
+    def stat(self, row: str, figure: str) -> Stat | None:
+        """A figure of a row by its path, such as roc_auc or labels/SemSearch_ES/roc_auc; None if not made."""
+        found = (_at(run.get("figures", {}), figure.split("/")) for run in self.runs(row))
+        return stat(value["value"] for value in found if value is not None)
+
+    def interval(self, row: str, figure: str) -> list[float] | None:
+        """The bootstrap interval of the first seed."""
+        for run in self.runs(row)[:1]:
+            value = _at(run.get("figures", {}), figure.split("/"))
+            return None if value is None else value["interval"]
+        return None
+
+    def study(self, row: str, name: str) -> list[Json]:
+        """What a study found, seed by seed."""
+        return [run["studies"][name] for run in self.runs(row) if run.get("studies", {}).get(name)]
+
+    def lift(self, row: str, low: str = "m_3", high: str = "m_1") -> float | None:
+        """Where the mean AUC of a row lies between those of two others, in percent of their gap."""
+        auc = [self.stat(name, "roc_auc") for name in (row, low, high)]
+        if auc[0] is None or auc[1] is None or auc[2] is None or auc[1].mean == auc[2].mean:
+            return None
+        return 100 * (auc[0].mean - auc[1].mean) / (auc[2].mean - auc[1].mean)
+
+    def compare(self, better: str, worse: str, figure: str = "roc_auc") -> Json | None:
+        """The difference of two rows in a figure and a verdict on whether the first is above the second."""
+        a, b = self.stat(better, figure), self.stat(worse, figure)
+        if a is None or b is None:
+            return None
+        error = None
+        if a.std is not None and b.std is not None:
+            error = math.sqrt(a.std**2 / a.seeds + b.std**2 / b.seeds)
+        difference = a.mean - b.mean
+        clear = error is not None and abs(difference) > CLEAR * error
+        verdict = "held" if difference > 0 else "reversed"
+        return {
+            "difference": difference,
+            "error": error,
+            "verdict": verdict if clear else f"{verdict}, within the spread",
+        }
+
+
+def _at(value: Any, path: list[str]) -> Any:
+    for name in path:
+        if not isinstance(value, dict) or name not in value:
+            return None
+        value = value[name]
+    return value

@@ -1,0 +1,167 @@
+"""Every model of every table: its shape, how it is trained, and what is measured on it besides its accuracy.
+
+A row is trained once for each seed and used by all tables that name it. All rows share one recipe, the
+default of `rbegir train` cut to 10 epochs of which the best by AUC is kept, and differ in what the table is
+about and nothing else. The three models of the reference gap are also trained with the recipe in full.
+
+Rows have tiers: the first tier is made with every seed before the second begins, so that a job that is cut
+short has the most telling rows; the last one is made seed by seed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rbegir.errors import InputError
+from rbegir.model.presets import FLOAT, ModelConfig, preset
+from rbegir.training.config import RECIPES, TrainConfig
+
+TABLES = ("1", "2", "3", "4", "5", "6", "7", "bytes")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large the whole is made."""
+
+    name: str
+    conv: int = 288
+    hash_buckets: int = 8192
+    pairs: int | None = None  # train on so many, all if None
+    corpus: int | None = None  # search so many titles (those of the test among them), all if None
+    epochs: int | None = None
+    batch_size: int | None = None
+    seeds: int = 3
+    quantiser_train: int = 65_536  # vectors that the quantisers beside us learn from
+    slow_quantisers: bool = True
+
+
+FULL = Scale("full", epochs=10)
+SMALL = Scale(
+    "small",
+    conv=144,
+    pairs=40_000,
+    epochs=4,
+    batch_size=1024,
+    seeds=1,
+    quantiser_train=10_000,
+    slow_quantisers=False,
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model to train."""
+
+    name: str
+    shape: ModelConfig
+    tables: tuple[str, ...]
+    settings: TrainConfig = field(default_factory=TrainConfig)
+    studies: tuple[str, ...] = ()
+    tier: int = 0
+
+
+def rows(scale: Scale = FULL) -> list[Row]:
+    """All rows, the most telling first."""
+    return [_scaled(row, scale) for row in _rows()]
+
+
+def chosen(scale: Scale, tables: tuple[str, ...], names: tuple[str, ...] = ()) -> list[Row]:
+    """The rows of some tables, or those of some names."""
+    unknown = sorted(set(tables) - set(TABLES))
+    if unknown:
+        raise InputError(f"unknown table {unknown[0]!r}", hint=f"choose from {', '.join(TABLES)}")
+    every = rows(scale)
+    if not names:
+        return [row for row in every if set(row.tables) & set(tables)]
+    known = {row.name: row for row in every}
+    for name in names:
+        if name not in known:
+            raise InputError(f"unknown row {name!r}", hint=f"choose from {', '.join(known)}")
+    return [known[name] for name in names]
+
+
+def _scaled(row: Row, scale: Scale) -> Row:
+    epochs = scale.epochs
+    if epochs is not None and row.settings.epochs == IN_FULL:
+        epochs = epochs * IN_FULL // 10
+    settings = replace(row.settings, epochs=epochs, batch_size=scale.batch_size)
+    shape = replace(row.shape, conv=scale.conv, hash_buckets=scale.hash_buckets)
+    return replace(row, shape=shape, settings=settings)
+
+
+def _rows() -> list[Row]:
+    default = RECIPES["default"]
+    star = _shape("rbe_star")
+    full = [
+        Row(f"{name}, in full", _shape(name), _tables("1 bytes"), replace(default, epochs=IN_FULL))
+        for name in ("rbe_star", "m_1", "m_3")
+    ]
+    first = [
+        Row("rbe_star", star, _tables("1 2 3 4 5 6 7 bytes"),
+            studies=("sizes", "selection", "latency", "top_five")),
+        Row("m_1", _shape("m_1"), _tables("1 5 bytes"), studies=("sizes", "top_five", "quantisers")),
+        Row("m_3", _shape("m_3"), _tables("1 bytes"), studies=("sizes",)),
+        Row("m_5", _shape("m_5"), _tables("1 7 bytes")),
+        Row("m_2", _shape("m_2"), _tables("1 2 3 bytes")),
+        Row("rbe_2", _shape("rbe_2"), _tables("2 3 4 7 bytes")),
+        Row("rbe_3", _shape("rbe_3"), _tables("2 3 4 bytes")),
+        Row("128x1, 3-plane query", _shape("rbe_star", n=128, keyword_planes=1), _tables("bytes")),
+        Row("64x1, 3-plane query", _shape("rbe_star", keyword_planes=1), _tables("bytes")),
+        Row("64x1, 8-plane query", _shape("rbe_star", keyword_planes=1, query_planes=8), _tables("bytes")),
+    ]  # fmt: skip
+    second = [
+        *(
+            Row(f"{name}, no weights", _shape(name, residual_weights=False), _tables("4"), tier=1)
+            for name in ("rbe_2", "rbe_star", "rbe_3")
+        ),
+        *(
+            Row(f"{name}, annealing tanh", _shape(name, estimator="annealing_tanh"), _tables("3"), tier=1)
+            for name in RBE
+        ),
+    ]
+    last = [
+        Row("fixed B and R", replace(star, time_varying=False), _tables("7"), tier=2),
+        Row("separate towers", replace(star, share_towers=False), _tables("7"), tier=2),
+        Row("8 query planes", replace(star, query_planes=8), _tables("7 bytes"), tier=2),
+        Row("1 query plane", replace(star, query_planes=1), _tables("7"), tier=2),
+        Row("4 query planes", replace(star, query_planes=4), _tables("7"), tier=2),
+        *(
+            Row(f"{name}, straight-through", _shape(name, estimator="straight_through"), _tables("3"), tier=2)
+            for name in RBE
+        ),
+        Row("10 negatives", star, _tables("7"), replace(default, negatives=10), tier=2),
+        Row("100 negatives", star, _tables("7"), replace(default, negatives=100), tier=2),
+        Row("the paper's recipe", replace(star, share_towers=False), _tables("7"), RECIPES["paper"], tier=2),
+        Row("no float guide", star, _tables("7"), replace(default, guide=0.0), tier=2),
+        Row("no feature dropout", star, _tables("7"), replace(default, feature_dropout=0.0), tier=2),
+        Row("no word dropout", star, _tables("7"), replace(default, word_dropout=0.0), tier=2),
+        Row("6 query planes", replace(star, query_planes=6), _tables("7"), tier=2),
+        Row("1 negative", star, _tables("7"), replace(default, negatives=1), tier=2),
+    ]
+    every = [replace(row, settings=replace(row.settings, tolerance=0.0)) for row in [*first, *second, *last]]
+    return [*full, *every]
+
+
+RBE = ("rbe_1", "rbe_2", "rbe_star", "rbe_3")
+IN_FULL = 15  # epochs of the default for a million pairs
+
+
+def _shape(name: str, **changes: Any) -> ModelConfig:
+    return replace(preset(name), **{"share_towers": RECIPES["default"].share_towers, **changes})
+
+
+def _tables(keys: str) -> tuple[str, ...]:
+    return tuple(keys.split())
+
+
+def bytes_of(shape: ModelConfig) -> int:
+    """What a stored keyword takes."""
+    return 4 * shape.n if shape.keyword_planes == FLOAT else shape.n * shape.keyword_planes // 8
+
+
+def query_bits(shape: ModelConfig) -> str:
+    """The precision of a query, in words."""
+    if shape.query_planes == FLOAT:
+        return "float" if shape.keyword_planes == FLOAT else "8 bits, from a float"
+    return f"{shape.query_planes} bit" + ("s" if shape.query_planes > 1 else "")

@@ -1,0 +1,169 @@
+"""One run: a row trained with one seed and measured, kept as one small file.
+
+    out/runs/rbe_star-0.json     figures, history of the epochs, settings, time, device
+
+A run is made once: its file says from what (an identity of shape, settings, dataset and scale), and as long
+as that is the same it is not made again. So a job that was killed goes on where it was, and a table that
+shares rows with another costs only the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from rbegir.errors import CorruptError, FileError
+from rbegir.reproduce import lexical, quantisers, studies
+from rbegir.reproduce.dataset import Dataset, sample_rows
+from rbegir.reproduce.rows import Row, Scale
+from rbegir.reproduce.testbed import Json, Testbed
+from rbegir.training.config import change
+from rbegir.training.data import Data
+from rbegir.training.device import cpu_count, resolve_device
+from rbegir.training.trainer import fit
+from rbegir.training.validate import Validation
+
+DIGITS = 6
+BM25 = "bm25"
+
+
+class Laboratory:
+    """The data of all runs, read and tokenised once, on one device."""
+
+    def __init__(self, data: Dataset, scale: Scale, device: str) -> None:
+        self.data, self.scale = cut_down(data, scale), scale
+        self.device = resolve_device(device)
+        self.train = Data.of_table(self.data.train, hash_buckets=scale.hash_buckets, threads=cpu_count())
+        self.validation = Validation(self.data.select, hash_buckets=scale.hash_buckets, threads=cpu_count())
+        self.bed = Testbed(self.data, self.device, hash_buckets=scale.hash_buckets)
+
+    def make(self, row: Row, seed: int, out: Path) -> Json:
+        """Train and measure; the result is also written."""
+        began = time.monotonic()
+        fitted = fit(
+            self.train,
+            row.shape,
+            change(row.settings, seed=seed),
+            validation=self.validation,
+            device=str(self.device),
+        )
+        trained = time.monotonic()
+        with torch.inference_mode():
+            vectors = self.bed.vectors(fitted.network)
+            result: Json = {
+                "row": row.name,
+                "seed": seed,
+                "figures": self.bed.measure(fitted.network, vectors),
+                "history": fitted.history,
+                "best_epoch": fitted.best_epoch,
+                "gamma": fitted.gamma,
+                "pairs_per_s": round(fitted.pairs_per_s),
+                "train_s": round(trained - began, 1),
+                "studies": {},
+                "identity": identity(row, seed, self.data, self.scale),
+            }
+            for study in row.studies:
+                if study == "sizes":
+                    result["studies"][study] = studies.sizes(self.bed, vectors)
+                elif study == "top_five" and self.data.labels:
+                    result["studies"][study] = studies.top_five(self.bed, vectors, fitted.network)
+                elif study in ("selection", "latency") and seed == 0:
+                    result["studies"][study] = getattr(studies, study)(self.bed, vectors, fitted.network)
+            result["measure_s"] = round(time.monotonic() - trained, 1)
+            result["done"] = [study for study in row.studies if study != "quantisers"]
+            write(path_of(out, row.name, seed), result)
+            if "quantisers" in row.studies:
+                found: list[Json] = []
+
+                def keep(figures: Json) -> None:
+                    found.append(figures)
+                    result["studies"]["quantisers"] = found
+                    write(path_of(out, row.name, seed), result)
+
+                quantisers.compare(
+                    self.bed,
+                    vectors,
+                    fitted.network,
+                    keep,
+                    train=self.scale.quantiser_train,
+                    slow=self.scale.slow_quantisers and seed == 0,
+                )
+                result["done"] = list(row.studies)
+                write(path_of(out, row.name, seed), result)
+        return result
+
+
+def measure_bm25(data: Dataset, scale: Scale, out: Path) -> Json:
+    """The one run without a model."""
+    small = cut_down(data, scale)
+    result = {"row": BM25, "seed": 0, **lexical.measure(small), "identity": _identity_of(small, scale)}
+    write(path_of(out, BM25, 0), result)
+    return result
+
+
+def cut_down(data: Dataset, scale: Scale) -> Dataset:
+    """A dataset of the scale's size."""
+    if scale.pairs is not None:
+        kept = sample_rows(data.train.num_rows, scale.pairs, 0)
+        data = replace(data, train=data.train.take(pa.array(kept)))
+    if scale.corpus is not None:
+        wanted = data.test["keyword"].cast(data.corpus.type).combine_chunks()
+        data = replace(data, corpus=pa.concat_arrays([wanted, data.corpus[: scale.corpus]]).unique())
+    return data
+
+
+def _identity_of(data: Dataset, scale: Scale) -> str:
+    text = json.dumps({"data": data.describe(), "scale": vars(scale)}, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def identity(row: Row, seed: int, data: Dataset, scale: Scale) -> str:
+    """What a run was made from."""
+    of = {"shape": row.shape.to_dict(), "training": row.settings.to_dict(), "data": _identity_of(data, scale)}
+    return hashlib.blake2b(
+        json.dumps({**of, "seed": seed}, sort_keys=True).encode(), digest_size=8
+    ).hexdigest()
+
+
+def path_of(out: Path, name: str, seed: int) -> Path:
+    return out / "runs" / f"{re.sub(r'[^a-z0-9_]+', '-', name.lower()).strip('-')}-{seed}.json"
+
+
+def read(path: Path) -> Json | None:
+    """A run's file, None if there is none."""
+    try:
+        found: Json = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise CorruptError(f"the run {path} cannot be read: {error}", hint="remove the file") from None
+    return found
+
+
+def write(path: Path, result: Json) -> None:
+    """Replace a run's file, figures rounded to what their spread allows."""
+    partial = path.with_suffix(".partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(json.dumps(_rounded(result)) + "\n")
+        os.replace(partial, path)
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, (float, np.floating)):
+        return round(float(value), DIGITS)
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    return [_rounded(item) for item in value] if isinstance(value, (list, tuple)) else value

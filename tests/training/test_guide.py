@@ -1,0 +1,122 @@
+"""The float guide and feature dropout: what they do to a step, and that a model keeps nothing of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rbegir.model import checkpoint
+from rbegir.model.twotower import FeatureDropout, TwoTower
+from rbegir.training.batches import Share, StepBatch, build
+from rbegir.training.config import TrainConfig
+from rbegir.training.data import Data
+from rbegir.training.engine import Engine
+from rbegir.training.loss import group_loss
+from rbegir.training.pairs import read_pairs
+from rbegir.training.trainer import fit, run
+from rbegir.training.validate import Validation
+
+from .conftest import SMALL
+
+PLAIN = TrainConfig(epochs=2, batch_size=200, feature_dropout=0.0, word_dropout=0.0)
+
+
+class Watched(Engine):
+    """Keeps the gradients of a step instead of applying them."""
+
+    def _update(self, lr_scale: float) -> None:
+        self.seen = {name: p.grad.to_dense().clone() for name, p in self.model.named_parameters()}
+
+
+def some_batch(pairs_file: Path) -> StepBatch:
+    table = read_pairs(pairs_file).read_all()
+    (chunk,) = Data.of_table(table, hash_buckets=SMALL.hash_buckets, threads=1).chunks()
+    return build(chunk, np.arange(60), key=(0, 0, 0)).to(torch.device("cpu"))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_gradient_is_that_of_both_losses(pairs_file: Path, shared: bool) -> None:
+    batch = some_batch(pairs_file)
+    torch.manual_seed(3)
+    model = TwoTower(replace(SMALL, share_towers=shared, query_planes=2, keyword_planes=0))
+    engine = Watched(model, replace(PLAIN, guide=0.7), torch.device("cpu"), Share())
+    engine.step(batch, lr_scale=1.0, progress=0.0)
+    engine.close()
+
+    model.zero_grad(set_to_none=True)
+    assert engine.guide is not None
+    groups = (
+        batch.target.long(),
+        torch.stack([batch.known_rows, batch.known_columns]).long(),
+        batch.negatives.long(),
+        batch.weight,
+    )
+    query, keyword = model.embed("query", batch.query), model.embed("keyword", batch.keyword)
+    codes, _ = group_loss(query.vector, keyword.vector, engine.gamma(), *groups)
+    left = torch.tanh(engine.guide.query(query.features))
+    right = torch.tanh(engine.guide.keyword(keyword.features))
+    beside, _ = group_loss(left, right, engine.guide.gamma(), *groups)
+    (codes + 0.7 * beside).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None
+        torch.testing.assert_close(engine.seen[name], parameter.grad.to_dense(), rtol=1e-4, atol=1e-7)
+
+
+def test_a_float_model_has_no_guide() -> None:
+    model = TwoTower(replace(SMALL, query_planes=0, keyword_planes=0))
+    engine = Engine(model, TrainConfig(guide=0.5), torch.device("cpu"), Share())
+    engine.close()
+    assert engine.guide is None
+
+
+def test_nothing_of_it_is_in_the_checkpoint(pairs_file: Path, tmp_path: Path) -> None:
+    run(pairs_file, config=SMALL, device="cpu", settings=PLAIN, epochs=1, out=tmp_path / "model")
+    _, tensors, _ = checkpoint.read(tmp_path / "model")
+    assert set(tensors) == set(TwoTower(SMALL).state_dict())
+
+
+def test_features_are_left_out_in_training_alone() -> None:
+    layer, f = FeatureDropout(), torch.ones(400, 50)
+    layer.share = 0.25
+    draws = []
+    for seed in (1, 1, 2):
+        layer.generator = torch.Generator().manual_seed(seed)
+        draws.append(layer(f))
+    assert torch.equal(draws[0], draws[1])
+    assert not torch.equal(draws[0], draws[2])
+    assert sorted(draws[0].unique().tolist()) == pytest.approx([0, 4 / 3])
+    assert (draws[0] == 0).double().mean() == pytest.approx(0.25, abs=0.02)
+    layer.eval()
+    assert layer(f) is f
+    layer.train()
+    layer.share = 0.0
+    assert layer(f) is f
+
+
+def test_fitting_tokenised_pairs_is_training_a_file(pairs_file: Path) -> None:
+    table = read_pairs(pairs_file).read_all()
+    settings = replace(PLAIN, feature_dropout=0.1, word_dropout=0.2, seed=4)
+    validation = Validation(table, hash_buckets=SMALL.hash_buckets, threads=1)
+    data = Data.of_table(table, hash_buckets=SMALL.hash_buckets, threads=1)
+    fitted = fit(data, SMALL, settings, validation=validation, device="cpu")
+    trained = run(pairs_file, config=SMALL, settings=settings, valid=pairs_file, device="cpu")
+    assert fitted.history == trained.history
+    assert fitted.best_epoch == trained.best_epoch
+    assert fitted.gamma == trained.gamma
+    assert fitted.pairs_per_s > 0
+
+
+def test_a_preset_shares_its_towers_unless_told_otherwise(
+    pairs_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rbegir.model import presets
+
+    monkeypatch.setitem(presets.PRESETS, "rbe_star", SMALL)
+    quick = {"device": "cpu", "epochs": 1, "batch_size": 500, "valid": False}
+    assert run(pairs_file, **quick).model.config.share_towers
+    assert not run(pairs_file, **quick, share_towers=False).model.config.share_towers
+    assert not run(pairs_file, **quick, config=SMALL).model.config.share_towers
