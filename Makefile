@@ -5,7 +5,7 @@ BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 NATIVE := CMakeLists.txt $(wildcard src/rbegir/_native/*.cpp src/rbegir/_native/*.hpp)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tables chromium test test-gpu test-gpu-lean check bench bench-gpu torture clean
+.PHONY: help setup demo tables chromium test test-gpu test-gpu-lean check bench bench-gpu torture audit clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,10 @@ bench-gpu:  ## the committed figures of one GPU, and what its scans cost
 
 torture: setup  ## hours of crashes, bit rot, hostile files and load; what they found goes to benchmarks/results
 	$(BIN)/python -m torture all --out benchmarks/results
+
+audit: setup  ## look the tested environment up in the list of known vulnerabilities (needs the network; says so)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pip-audit
+	$(BIN)/python tools/audit.py
 
 clean:  ## remove what was built
 	rm -rf .venv build rbegir-demo rbegir-tables

@@ -3,10 +3,10 @@
     python tools/lock.py          needs the package index; run it after constraints.txt has changed
     pip install --require-hashes -r requirements.lock
 
-The versions are those of constraints.txt; the hashes are those that the package index publishes for the wheels
-that fit the tested platform (CPython 3.11, Linux x86-64), or for the source where there is no such wheel. Wheels
-that are named on the command line are allowed besides: the package index has torch for CUDA only, and a machine
-without a GPU takes the build for CPUs from a file.
+The versions are those of constraints.txt; the hashes are those that the package index publishes for the
+wheels that fit the tested platform (CPython 3.11, Linux x86-64), or for the source where there is no such
+wheel. Wheels that are named on the command line are allowed besides: the package index has torch for CUDA
+only, and a machine without a GPU takes the build for CPUs from a file.
 
     python tools/lock.py torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl
 """
@@ -30,7 +30,7 @@ PINS = ROOT / "constraints.txt"
 LOCK = ROOT / "requirements.lock"
 INDEX = "https://pypi.org/simple"
 LINK = re.compile(r'href="([^"#]+)#sha256=([0-9a-f]{64})"')
-HEAD = """# The tested environment with hashes, written by tools/lock.py from constraints.txt (CPython 3.11, Linux x86-64).
+HEAD = """# The tested environment (CPython 3.11, Linux x86-64) with hashes, written by tools/lock.py.
 #   pip install --require-hashes -r requirements.lock
 # torch: the build of the package index (for CUDA) and PyTorch's own for CPUs.
 """
