@@ -11,9 +11,10 @@ LONGER = ", 15 epochs"
 def accuracy(make: Maker) -> Json:
     """Table 1: the models of the paper, trained alike."""
     rows = []
-    names = [(name, "") for name in paper.ACCURACY]
-    names += [(name, LONGER) for name in paper.ACCURACY if make.results.runs(name + LONGER)]
+    names = [(name, suffix) for suffix in ("", LONGER) for name in paper.ACCURACY]
     for base, suffix in names:
+        if not make.results.runs(base + suffix):
+            continue
         name, shape, printed = base + suffix, make.rows[base].shape, paper.ACCURACY[base]
         rows.append(
             {
@@ -59,6 +60,8 @@ def bits(make: Maker) -> Json:
     """Table 2: more planes."""
     rows = []
     for name, printed in paper.BITS.items():
+        if not make.results.runs(name):
+            continue
         shape = make.rows[name].shape
         rows.append(
             {
