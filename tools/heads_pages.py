@@ -135,8 +135,8 @@ others are stored; mean ± standard deviation over seeds.
             [[r["model"], str(r["bytes"] or ""), figure(r, "precision@10")] for r in hashing["rows"]],
         )
     }
-The binary code is better than the float code layer that it replaces, at a thirty-second of its size: with few bits the
-network cannot learn single documents by heart. More planes than one add next to nothing here. A random projection
+The binary code is better than the float code layer that it replaces, at a thirty-second of its size, perhaps because so few
+bits cannot learn single documents by heart. More planes than one add next to nothing here. A random projection
 (“untrained”) is already a fair hash, and all words, weighted by TF-IDF, are better than any code of this size.
 
 ## CBOW: words

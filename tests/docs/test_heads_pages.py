@@ -1,4 +1,4 @@
-"""The page and pictures of the generalisations and the table of upgrades are those of the committed results."""
+"""The page of the generalisations, its pictures and the table of upgrades are those of the results."""
 
 from __future__ import annotations
 
