@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from rbegir.cli.bench_accuracy import accuracy
 from rbegir.cli.bench_encode import encode
 from rbegir.cli.bench_scan import scan
 from rbegir.cli.bench_train import train
@@ -12,3 +13,4 @@ app = typer.Typer(no_args_is_help=True, help="Speed, with peers and the machine'
 app.command("scan")(scan)
 app.command("encode")(encode)
 app.command("train")(train)
+app.command("accuracy")(accuracy)
