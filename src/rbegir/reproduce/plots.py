@@ -17,6 +17,7 @@ from rbegir.reproduce.job import tables_of
 from rbegir.reproduce.results import Results
 
 Json = dict[str, Any]
+LABEL_GAP = 0.014  # between two labels, in recall
 OURS, THEIRS, OTHER = "#0b6e99", "#c2571a", "#8a8a8a"
 
 
@@ -83,23 +84,28 @@ def _bits(axes: Any, results: Results, _: Json) -> None:
 
 def _bytes(axes: Any, _: Results, result: Json) -> None:
     (table,) = tables_of(result, ["bytes"])
-    corpus = f"{result['dataset']['corpus']:,}"
+    columns: dict[float, list[tuple[float, str, bool]]] = {}
     for row in table["rows"]:
         if row.get("bytes") is None or row.get("recall@10") is None or "among" in row["model"]:
             continue
         quantised = row["model"].startswith("m_1, ")
-        value = row["recall@10"]["mean"]
-        axes.scatter(
-            row["bytes"], value, color=OTHER if quantised else OURS, marker="x" if quantised else "o"
-        )
-        label = row["model"].removeprefix("m_1, ").split(",")[0] if quantised else row["model"].split(":")[0]
-        axes.annotate(label, (row["bytes"], value), xytext=(5, 0), textcoords="offset points", fontsize=7,
-                      va="center", color=OTHER if quantised else OURS)  # fmt: skip
+        label = row["model"].removeprefix("m_1, ") if quantised else row["model"].split(":")[0]
+        if "epochs" not in label:
+            point = (row["recall@10"]["mean"], label.replace(" of the queries", " queries"), quantised)
+            columns.setdefault(row["bytes"], []).append(point)
+    for size, points in columns.items():
+        last = 0.0
+        for value, label, quantised in sorted(points):
+            color = OTHER if quantised else OURS
+            axes.scatter(size, value, color=color, marker="x" if quantised else "o")
+            last = max(value, last + LABEL_GAP)  # labels of near points are moved up
+            axes.annotate(label, (size, last), xytext=(6, 0), textcoords="offset points", fontsize=6.5,
+                          va="center", color=color)  # fmt: skip
     axes.set_xscale("log", base=2)
     axes.set_xticks([8, 16, 32, 64, 128, 256], ["8", "16", "32", "64", "128", "256"])
     axes.set_xlim(6, 420)
-    axes.set_xlabel("bytes a title (● trained, × quantised vectors of m_1)")
-    axes.set_ylabel(f"recall@10 among {corpus} titles")
+    axes.set_xlabel("bytes a title (● trained, × quantised vectors of m_1, float query)")
+    axes.set_ylabel(f"recall@10 among {result['dataset']['corpus']:,} titles")
 
 
 def _corpus(axes: Any, results: Results, _: Json) -> None:
