@@ -5,7 +5,7 @@ BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 NATIVE := CMakeLists.txt $(wildcard src/rbegir/_native/*.cpp src/rbegir/_native/*.hpp)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tables test test-gpu test-gpu-lean check bench bench-gpu clean
+.PHONY: help setup demo tables chromium test test-gpu test-gpu-lean check bench bench-gpu torture audit clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,11 +26,16 @@ setup: .venv/.installed  ## prepare .venv: pinned dependencies, the native modul
 demo: .venv/.runs  ## train, evaluate, index and search the shipped sample, end to end
 	$(BIN)/rbegir demo
 
+chromium:  ## the browser that tests of the page need: installed with apt where that works, otherwise it says what to do
+	@command -v "$${RBEGIR_CHROMIUM:-chromium}" >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
+		|| { command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } \
+		|| echo "note: Chromium is missing, so tests/page will fail; install it with: apt-get install chromium (as root), or set RBEGIR_CHROMIUM" >&2
+
 DATA ?=
 tables: setup  ## the paper's tables beside ours: the small version, or all of DATA=folder
 	$(BIN)/rbegir reproduce $(if $(DATA),--data $(DATA),--small)
 
-test: setup  ## the whole test suite
+test: setup chromium  ## the whole test suite
 	$(BIN)/python -m pytest
 
 test-gpu: setup  ## every test that needs a real GPU
@@ -49,10 +54,24 @@ bench: setup  ## the committed speed figures, with peers in the same run
 	$(BIN)/rbegir bench scan --keywords 1e7 --threads 1 --peers --json > benchmarks/results/scan-cpu-peers.json
 	$(BIN)/rbegir bench scan --keywords 1e6,1e7,5e7 --k 1000 --json > benchmarks/results/scan-cpu.json
 	$(BIN)/rbegir bench encode --peers --json > benchmarks/results/encode-cpu.json
+	$(BIN)/rbegir bench serve --peers --json > benchmarks/results/serve.json
+	$(BIN)/rbegir bench cluster --json > benchmarks/results/cluster.json
+	$(BIN)/rbegir bench cluster --faults --json > benchmarks/results/cluster-faults.json
+	$(BIN)/python tools/plan_figures.py
 	$(BIN)/python tools/results.py
 
-bench-gpu:  ## the committed figures of one GPU
+bench-gpu:  ## the committed figures of one GPU, and what its scans cost
+	mkdir -p build
+	PYTHONPATH=src $(PYTHON) -c "from rbegir.cli import main; main()" bench costs --json > build/costs.json
+	mv build/costs.json src/rbegir/search/kernels/costs.json
 	PYTHONPATH=src $(PYTHON) -c "from rbegir.cli import main; main()" bench scan --device cuda --peers --keywords 1e6,1e7,1e8,1.2e9,8e9 --batches 1,8,64,256,1024 -k 1000 --json > benchmarks/results/scan-gpu.json
+
+torture: setup  ## hours of crashes, bit rot, hostile files and load; what they found goes to benchmarks/results
+	$(BIN)/python -m torture all --out benchmarks/results
+
+audit: setup  ## look the tested environment up in the list of known vulnerabilities (needs the network; says so)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pip-audit
+	$(BIN)/python tools/audit.py
 
 clean:  ## remove what was built
 	rm -rf .venv build rbegir-demo rbegir-tables

@@ -10,6 +10,11 @@ RbegirError                     one sentence: what was expected, what came; `.hi
 ├── MismatchError               parts that do not belong together: model and index, codes and index
 ├── LockedError                 another writer holds the index
 ├── DeviceError                 a device that was asked for is not there, or failed
+├── BusyError                   a service or cluster has too much waiting; asking again later helps
+├── ServiceError                a search service cannot be reached, or answered what is no answer
+│   └── AccessError             it wants a token, or another one
+├── ClusterError                a cluster cannot be reached, or part of it cannot answer
+│   └── DeadlineError           there was no complete answer in the time that was given
 └── MissingExtraError           an optional dependency is not installed
 
 The command line prints `error: …` and `hint: …` for these and nothing else; a traceback is a bug.
@@ -64,6 +69,26 @@ class LockedError(RbegirError):
 
 class DeviceError(RbegirError):
     """A device that was asked for is not there, or failed."""
+
+
+class BusyError(RbegirError):
+    """A service or cluster has more waiting than may wait, or is not ready; asking again later helps."""
+
+
+class ServiceError(RbegirError):
+    """A search service cannot be reached, or answered what is no answer."""
+
+
+class AccessError(ServiceError):
+    """A search service wants a token, or another one."""
+
+
+class ClusterError(RbegirError):
+    """A cluster cannot be reached, or part of it cannot answer."""
+
+
+class DeadlineError(ClusterError):
+    """There was no complete answer in the time that was given."""
 
 
 class MissingExtraError(RbegirError):

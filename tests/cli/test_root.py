@@ -10,7 +10,7 @@ import typer
 
 import rbegir
 from rbegir import cli
-from rbegir.cli.options import whole, wholes
+from rbegir.cli.options import cluster_address, whole, wholes, with_cluster_address
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -78,3 +78,20 @@ def test_public_names() -> None:
         assert getattr(rbegir, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         rbegir.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (["serve", "a.rbe"], ["serve", "a.rbe"]),
+        (["serve", "a.rbe", "--cluster"], ["serve", "a.rbe", "--cluster", "any"]),
+        (
+            ["serve", "--cluster", "--port", "1", "a.rbe"],
+            ["serve", "--cluster", "any", "--port", "1", "a.rbe"],
+        ),
+        (["serve", "a.rbe", "--cluster", "h:1"], ["serve", "a.rbe", "--cluster", "h:1"]),
+    ],
+)
+def test_the_address_of_a_cluster_may_be_left_out(given: list[str], meant: list[str]) -> None:
+    assert with_cluster_address(given) == meant
+    assert (cluster_address("any"), cluster_address("h:1")) == (None, "h:1")

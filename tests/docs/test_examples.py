@@ -13,6 +13,8 @@ import os
 import re
 import runpy
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +30,7 @@ from rbegir.training.trainer import train
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PORT = re.compile(r"\b(?:808\d|6380)\b")
 MAKES_MODEL = {"README.md", "train.md"}
 
 
@@ -60,6 +63,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def free_port() -> int:
+    """Pages say 8080; several test runs on one machine must not."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 @pytest.fixture
 def shell(monkeypatch: pytest.MonkeyPatch) -> None:
     """`rbegir` on the path of the shell lines is the one under test."""
@@ -87,14 +98,22 @@ def test_examples_of_page_run(
     shutil.copytree(files, work, ignore=keep, copy_function=os.link)
     monkeypatch.chdir(work)
     namespace: dict[str, object] = {"__name__": "page"}
-    blocks = BLOCK.findall(page.read_text())
+    text = page.read_text()
+    for port in sorted(set(PORT.findall(text))):
+        text = text.replace(port, str(free_port()))
+    blocks = BLOCK.findall(text)
     assert blocks or page.name in {"benchmarks.md"}, f"{page.name} has no example"
-    for kind, body in blocks:
-        if kind == "console":
-            run_console(body)
-        else:
-            with contextlib.redirect_stdout(io.StringIO()):
-                exec(compile(body, str(page), "exec"), namespace)
+    try:
+        for kind, body in blocks:
+            if kind == "console":
+                run_console(body)
+            else:
+                with contextlib.redirect_stdout(io.StringIO()):
+                    exec(compile(body, str(page), "exec"), namespace)
+    finally:
+        for left in work.glob("*.pid"):  # services that the page has started and, if all went well, ended
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(left.read_text()), signal.SIGTERM)  # it ends its own processes, too
 
 
 def test_links_between_pages_lead_somewhere() -> None:

@@ -30,6 +30,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The interpreter works through every lane of a block, used or not."""
     if not torch.cuda.is_available():
-        from rbegir.search.kernels import card
+        from rbegir.search.kernels import card, compact, local
 
         monkeypatch.setattr(card, "BLOCK", 128)
+        monkeypatch.setattr(compact, "BLOCK", 32)
+        monkeypatch.setattr(local, "LANES", 64)
+        monkeypatch.setattr(local, "PRINTED", (64, 1))
+        monkeypatch.setattr(local, "SPAN", 256)

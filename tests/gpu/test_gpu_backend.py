@@ -5,16 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from triton.runtime.errors import OutOfResources, PTXASError
 
 from rbegir.errors import DeviceError, InputError
+from rbegir.index import masks
 from rbegir.search import gpu
 from rbegir.search.backend import Candidates
-from rbegir.search.gpu import GpuBackend, find_devices, merge
-from rbegir.search.kernels import card, proof
+from rbegir.search.devices import find_devices
+from rbegir.search.gpu import GpuBackend, merge
+from rbegir.search.kernels import card, nvrtc, proof, tensorcore
+from rbegir.search.kernels.local import Geometry, as_printed
 from rbegir.search.kernels.nvrtc import CompileError
 from rbegir.search.kernels.runtime import INTERPRETED
+from rbegir.search.kernels.shard import Piece
 from rbegir.search.reference import ReferenceBackend
-from rbegir.search.residency import Range, Residency, shard_bytes
+from rbegir.search.residency import Range, Residency, frozen, shard_bytes
 from tests.gpu.cases import assert_equal_to_reference, make_case
 
 DEVICE = "cpu" if INTERPRETED else "cuda:0"
@@ -120,8 +125,8 @@ def test_a_threshold_that_is_too_high_is_lowered(monkeypatch: pytest.MonkeyPatch
 
 def test_sample_and_refined_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sample that is smaller than the shard, and a first threshold from a part of the sample."""
-    monkeypatch.setattr("rbegir.search.residency.LEAST_SAMPLE", 200)
-    monkeypatch.setattr(card, "DENSE_MANY", 60)
+    monkeypatch.setattr("rbegir.search.kernels.shard.LEAST_SAMPLE", 200)
+    monkeypatch.setattr(card, "DENSE", 60)
     case = make_case(np.random.default_rng(12), 64, 2, counts=(900,), queries=2, density=0.9, k=5)
     assert_equal_to_reference(GpuBackend(64, 2, DEVICE), case)
 
@@ -129,19 +134,19 @@ def test_sample_and_refined_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_thresholds_of_a_batch_pass_little_more_than_k(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also with shards that are sampled unevenly, and never far too much: a query whose sample held too few
     candidates for the second threshold once let everything pass."""
-    monkeypatch.setattr("rbegir.search.residency.LEAST_SAMPLE", 256)
-    monkeypatch.setattr("rbegir.search.residency.SHARE", 8)
-    monkeypatch.setattr(card, "DENSE_MANY", 64)
+    monkeypatch.setattr("rbegir.search.kernels.shard.LEAST_SAMPLE", 256)
+    monkeypatch.setattr("rbegir.search.kernels.shard.SHARE", 8)
+    monkeypatch.setattr(card, "DENSE", 64)
     k, counts = 40, (256, 200, 6000)
     case = make_case(np.random.default_rng(18), 64, 2, counts=counts, queries=12)
     device = torch.device(DEVICE)
     resident, own = Residency(64, 2, device), card.Card(64, 2, device)
     bases = np.cumsum([0, *counts])
     pieces = [
-        card.Piece(resident.upload(Range(part.packed, part.count, 0, part.count)), int(base), None, 1.0)
+        Piece(resident.upload(Range(part.packed, part.count, 0, part.count)), int(base), None, part.count)
         for part, base in zip(case.parts, bases, strict=False)
     ]
-    pending = proof.begin(own, pieces, card.Batch(case.values, device), k, sum(counts))
+    pending = proof.begin(own, pieces, card.Batch(case.values, device), k)
     passed = pending.found.counts[:12].cpu().numpy()
     assert (passed >= k).all()
     assert passed.max() < 20 * k
@@ -160,7 +165,7 @@ def test_counts_beyond_31_bits_store_nothing(method: str) -> None:
     found.positions.fill_(-1)
     found.counts.fill_(2**31 - 3)
     limits = torch.tensor([[-(1 << 44), 1, 0]], device=device)
-    own.scan(card.Piece(shard, 0, None, 1.0), batch, limits, found)
+    own.scan(Piece(shard, 0, None, 70), batch, limits, found)
     assert int(found.counts[0]) == 2**31 - 3 + 70
     assert bool((found.positions == -1).all())
 
@@ -196,22 +201,22 @@ def test_paper_with_masks(queue: int, k: int) -> None:
 
 
 def test_algorithm_1_as_printed() -> None:
-    from rbegir.search.kernels.local import as_printed
-
     case = make_case(np.random.default_rng(14), 64, 2, counts=(1100,), k=20)
-    resident = Residency(64, 2, torch.device(DEVICE))
-    shard = resident.upload(Range(case.parts[0].packed, 1100, 0, 1100))
     device = torch.device(DEVICE)
-    keys, positions = as_printed(
-        card.Card(64, 2, device),
-        card.Piece(shard, 0, None, 1.0),
-        card.Batch(case.values, device),
-        20,
-        per_thread=4,
-    )
-    wanted, _ = ReferenceBackend(64, 2).search_paper(case.parts, case.values, 20, per_thread=4)
-    np.testing.assert_array_equal(keys.cpu().numpy(), wanted.keys[0])
-    np.testing.assert_array_equal(positions.cpu().numpy(), wanted.positions[0])
+    shard = Residency(64, 2, device).upload(Range(case.parts[0].packed, 1100, 0, 1100))
+    for queue, threads, k in ((1, 256, 20), (3, 200, 700)):
+        keys, positions = as_printed(
+            card.Card(64, 2, device),
+            Piece(shard, 0, None, 1100),
+            card.Batch(case.values, device),
+            k,
+            Geometry(threads, 4, queue),
+        )
+        wanted, _ = ReferenceBackend(64, 2).search_paper(
+            case.parts, case.values, k, per_thread=4, queue=queue, block=threads
+        )
+        np.testing.assert_array_equal(keys.cpu().numpy(), wanted.keys[0])
+        np.testing.assert_array_equal(positions.cpu().numpy(), wanted.positions[0])
 
 
 def test_nothing_to_search() -> None:
@@ -240,6 +245,30 @@ def test_a_lost_device_is_a_clear_error_and_not_the_end(monkeypatch: pytest.Monk
         patch.setattr(card.Card, "scan", lambda *a: (_ for _ in ()).throw(torch.OutOfMemoryError("x")))
         with pytest.raises(DeviceError, match="ran out of memory during a search"):
             backend.search(case.parts, case.values, 5)
+
+
+@pytest.mark.parametrize(
+    "error", [PTXASError("ptxas fatal: sm_35"), OutOfResources(300, 200, "shared memory")]
+)
+def test_a_card_that_triton_cannot_compile_for(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = make_case(np.random.default_rng(16), 64, 2)
+    backend = GpuBackend(64, 2, DEVICE)
+    with monkeypatch.context() as patch:
+        patch.setattr(card.Card, "scan", lambda *a: (_ for _ in ()).throw(error))
+        with pytest.raises(
+            DeviceError, match=r"cannot run the search kernels: .*(sm_35|shared memory)"
+        ) as raised:
+            backend.search(case.parts, case.values, 5)
+    assert raised.value.hint.startswith("use device='cpu'")
+
+
+def test_without_nvrtc_there_are_no_tensor_core_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise CompileError("libnvrtc.so.13 was not found")
+
+    monkeypatch.setattr(nvrtc, "_nvrtc", missing)
+    assert not nvrtc.available()
+    assert tensorcore.kinds_of(torch.device("cuda")) == ()
 
 
 def test_a_kernel_that_does_not_compile_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,3 +310,20 @@ def test_merge_is_the_total_order() -> None:
     keys, positions = merge([first, second], 4)
     assert keys.tolist() == [[9, 9, 5, 5]]
     assert positions.tolist() == [[1, 4, 0, 3]]
+
+
+def test_frozen_masks_travel_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mask that can be written to is sent with every search: it may have changed."""
+    case = make_case(np.random.default_rng(20), 64, 2, counts=(130, 70), density=0.5)
+    sent: list[int] = []
+    real = Residency._send
+    monkeypatch.setattr(Residency, "_send", lambda self, mask: (sent.append(len(mask)), real(self, mask))[1])
+    backend = GpuBackend(64, 2, DEVICE)
+    masks.freeze(case.parts[0].mask)
+    for turn in range(2):
+        case.parts[1].mask[0] ^= np.uint64(1 << turn)
+        assert_equal_to_reference(backend, case)
+    assert sent == [3, 2, 2]
+    view = case.parts[1].mask[:]
+    view.flags.writeable = False
+    assert not frozen(view)  # its owner can be written to

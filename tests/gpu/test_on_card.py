@@ -39,7 +39,7 @@ def test_equals_the_reference(
         method = None  # the kernel is not for this shape or card: let the dispatcher choose another
     rng = np.random.default_rng(n * planes + top)
     for turn in range(8):
-        monkeypatch.setattr(card, "DENSE_MANY", int(rng.choice([300, 1 << 16])))
+        monkeypatch.setattr(card, "DENSE", int(rng.choice([300, 1 << 16])))
         case = make_case(
             rng,
             n,

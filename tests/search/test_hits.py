@@ -9,7 +9,7 @@ from rbegir.codes.planes import Codes
 from rbegir.errors import InputError, MismatchError
 from rbegir.search.backend import Partition
 from rbegir.search.cpu import CpuBackend
-from rbegir.search.hits import Hit, Hits, merge
+from rbegir.search.hits import Hit, Hits, best, merge
 
 
 def search(codes: Codes, first_row: int, values: np.ndarray, k: int) -> Hits:
@@ -103,3 +103,14 @@ def test_refuses() -> None:
     one = {name: array[:1] for name, array in good.items()}
     with pytest.raises(MismatchError, match=r"different numbers of queries cannot be merged: \[1, 2\]"):
         merge([Hits(**good), Hits(**one)], 1)
+
+
+@pytest.mark.parametrize("k", [1, 3, 10, 49, 50, 200])
+def test_best_is_a_full_sort_cut_short(k: int) -> None:
+    rng = np.random.default_rng(k)
+    keys = rng.integers(0, 12, (5, 100))  # many ties, more of them than k at the border
+    rows = np.stack([rng.permutation(100) for _ in range(5)])
+    order = best(keys, rows, k)
+    for query in range(5):
+        wanted = sorted(range(100), key=lambda i: (-keys[query, i], rows[query, i]))[:k]
+        assert order[query].tolist() == wanted

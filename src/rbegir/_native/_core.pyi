@@ -11,6 +11,11 @@ def crc32c_blocks(
     buffer: Buffer | npt.NDArray[Any], block: int, indices: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.uint32]: ...
 
+# mapping.cpp
+def guard(buffer: Buffer) -> int: ...
+def unguard(slot: int) -> None: ...
+def broken(slot: int) -> bool: ...
+
 # hash.cpp
 def hash_strings(offsets: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]: ...
 
@@ -91,3 +96,16 @@ class Tower:
     def isa(self) -> str: ...
 
 def tower_isas() -> list[str]: ...
+
+# refine.cpp
+def refine(
+    g: npt.NDArray[np.float32],
+    gram: npt.NDArray[np.float32],
+    b: npt.NDArray[np.float32],
+    h: npt.NDArray[np.float32],
+    planes: int,
+    moves: int,
+    tenure: int,
+    threads: int,
+    seed: int,
+) -> None: ...

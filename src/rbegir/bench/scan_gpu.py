@@ -6,7 +6,8 @@ sorted keys and positions, medians over rounds after a warm-up; `wall_ms` is wha
 on the host included. The read bandwidth is measured over the same bytes in the same run. The peer is float16
 matmul and topk over vectors of the same dimension, on 10⁸ keywords at most and scaled to the cell's number.
 `cases` are what a variation costs (planes of the query, k, a filter, small batches) over the largest set of
-keywords that is one shard, and `paper` is the published algorithm beside the exact one.
+keywords that is one shard, `paper` is the published algorithm beside the exact one (`paper_gpu`), and
+`equality` are random searches of small sets compared with the reference (`equal_gpu`).
 
 How this can mislead: codes are random, so hits are spread evenly and the first threshold comes from a good
 sample; the peer is exact in float16, whose ties and rounding differ.
@@ -15,28 +16,24 @@ sample; the peer is exact in float16, whose ties and rounding differ.
 from __future__ import annotations
 
 import ctypes
-import statistics
-import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-import triton
 
-from rbegir import __version__
+from rbegir.bench import equal_gpu, paper_gpu
+from rbegir.bench.device import describe_card, timed, walled
 from rbegir.errors import DeviceError, InputError
-from rbegir.search.backend import Candidates, Partition
-from rbegir.search.gpu import find_devices
+from rbegir.search.devices import find_devices
 from rbegir.search.kernels import words
-from rbegir.search.kernels.card import Batch, Card, Piece
-from rbegir.search.kernels.local import as_printed
+from rbegir.search.kernels.card import Batch, Card
 from rbegir.search.kernels.nvrtc import Kernel, compile_cubin
-from rbegir.search.kernels.proof import begin
-from rbegir.search.paper import search_paper
-from rbegir.search.residency import MAX_SHARD, Residency, with_sample
+from rbegir.search.kernels.proof import Pending
+from rbegir.search.kernels.replay import Replays
+from rbegir.search.kernels.shard import Piece, with_sample
+from rbegir.search.residency import MAX_SHARD, Residency
 
 N, PLANES, QUERY_PLANES = 64, 2, 3
 PEER_KEYWORDS = 100_000_000
@@ -47,7 +44,11 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     *((f"top {k}", {"k": k}) for k in (10, 100, 10_000, 100_000)),
     *((f"top {k}", {"k": k, "batch": 256}) for k in (10, 10_000)),
     *((f"batch of {batch}", {"batch": batch}) for batch in (2, 3, 4, 16, 32, 128, 512)),
-    *(("a filter that keeps 1 %", {"batch": batch, "density": 0.01}) for batch in (1, 64)),
+    *(
+        (f"a filter that keeps {share} %", {"batch": batch, "density": share / 100})
+        for share in (1, 10, 50)
+        for batch in (1, 64)
+    ),
 ]
 READ = r"""
 struct Reading { const uint4* from; long long count; unsigned* out; };
@@ -63,36 +64,6 @@ extern "C" __global__ void __launch_bounds__(512) read_all(const Reading a) {
 
 class _Reading(ctypes.Structure):
     _fields_ = (("from", ctypes.c_void_p), ("count", ctypes.c_int64), ("out", ctypes.c_void_p))
-
-
-class Timing(dict[str, float]):
-    """ms, ms_min, ms_max of a call on the device."""
-
-
-def timed(call: Callable[[], object], rounds: int) -> Timing:
-    """Time between events around a call; one call before that does not count."""
-    call()
-    times = []
-    for _ in range(rounds):
-        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        torch.cuda.synchronize()
-        start.record()
-        call()
-        stop.record()
-        stop.synchronize()
-        times.append(start.elapsed_time(stop))
-    return Timing(ms=statistics.median(times), ms_min=min(times), ms_max=max(times))
-
-
-def walled(call: Callable[[], object], rounds: int) -> float:
-    """Median milliseconds on the host's clock."""
-    times = []
-    for _ in range(rounds):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        call()
-        times.append((time.perf_counter() - start) * 1e3)
-    return statistics.median(times)
 
 
 def read_ms(pieces: Sequence[Piece], rounds: int) -> float:
@@ -124,7 +95,7 @@ def random_pieces(keywords: int, device: torch.device) -> list[Piece]:
             words.streams(N, PLANES), words.stride_of(count), dtype=torch.int32, device=device
         )
         lanes.random_(-(2**31), 2**31, generator=generator)
-        pieces.append(Piece(with_sample(lanes, count), base, None, 1.0))
+        pieces.append(Piece(with_sample(lanes, count), base, None, count))
         base += count
     return pieces
 
@@ -146,54 +117,40 @@ def random_queries(batch: int, planes: int = QUERY_PLANES) -> np.ndarray[Any, np
     return values
 
 
-def random_mask(keywords: int, density: float, device: torch.device) -> torch.Tensor:
-    """A bit a keyword, set with a probability."""
-    mask = torch.zeros(-(-keywords // 32), dtype=torch.int32, device=device)
+def filtered(piece: Piece, density: float) -> Piece:
+    """The same keywords, of which a random share are candidates."""
+    count, device = piece.shard.count, piece.shard.words.device
+    mask = torch.zeros(-(-count // 32), dtype=torch.int32, device=device)
     generator = torch.Generator(device=device).manual_seed(2)
+    candidates = 0
     for bit in range(32):
-        mask |= (torch.rand(mask.shape, device=device, generator=generator) < density).int() << bit
-    return mask
-
-
-class OnDevice:
-    """A backend over pieces that lie on the device, for the searches that are built on one."""
-
-    def __init__(self, card: Card, pieces: list[Piece]) -> None:
-        self.card, self.pieces = card, pieces
-        self.keywords = sum(piece.shard.count for piece in pieces)
-
-    def search(self, partitions: Sequence[Partition], values: Any, k: int) -> Candidates:
-        return Candidates(
-            *begin(self.card, self.pieces, Batch(values, self.card.device), k, self.keywords).result()
-        )
-
-    def partitions(self) -> list[Partition]:
-        return [Partition(np.zeros(0, np.uint8), piece.shard.count) for piece in self.pieces]
+        chosen = torch.rand(mask.shape, device=device, generator=generator) < density
+        chosen &= torch.arange(bit, bit + 32 * len(mask), 32, device=device) < count
+        candidates += int(chosen.sum())
+        mask |= chosen.int() << bit
+    return piece._replace(mask=mask, candidates=candidates)
 
 
 def cell(
-    card: Card,
-    pieces: list[Piece],
-    batch: int,
-    k: int,
-    rounds: int,
-    *,
-    planes: int = QUERY_PLANES,
-    candidates: int = 0,
+    replays: Replays, pieces: list[Piece], batch: int, k: int, rounds: int, planes: int = QUERY_PLANES
 ) -> dict[str, Any]:
-    """One measured search; `candidates` where masks leave fewer than all."""
-    keywords = sum(piece.shard.count for piece in pieces)
+    """One measured search."""
+    card = replays.card
+    keywords, candidates = (
+        sum(each) for each in zip(*((p.shard.count, p.candidates) for p in pieces), strict=True)
+    )
     queries = Batch(random_queries(batch, planes), card.device)
-    found = candidates or keywords
-    k = min(k, found)
+    k = min(k, candidates)
 
-    def search() -> object:
-        return begin(card, pieces, queries, k, found)
+    def search() -> Pending:
+        return replays.begin(pieces, queries, k)
 
-    timing = timed(search, rounds)
-    pending = begin(card, pieces, queries, k, found)
+    timing = timed(search, rounds, warm=3)  # compiled, captured, replayed
+    pending = search()
     counts = pending.found.counts[:batch].float()
-    wall = walled(lambda: begin(card, pieces, queries, k, found).result(), max(1, rounds // 2))
+    wall = walled(
+        lambda: replays.begin(pieces, Batch(queries.host, card.device), k).result(), max(1, rounds // 2)
+    )
     return {
         "backend": f"cuda/{card.method(queries)}",
         "keywords": keywords,
@@ -233,54 +190,22 @@ def add_peers(cells: list[dict[str, Any]], device: torch.device, rounds: int) ->
         measured["ratios"]["torch_float16_topk"] = ms / measured["ms"]
 
 
-def paper_cells(card: Card, pieces: list[Piece], k: int, rounds: int, queries: int = 64) -> dict[str, Any]:
-    """Algorithm 1 as printed, timed; the recall of its selection, measured, beside its certificate."""
-    one = Batch(random_queries(1), card.device)
-    backend = OnDevice(card, pieces)
-    result: dict[str, Any] = {"keywords": backend.keywords, "k": k, "per_thread": 256, "queue": 1}
-    if len(pieces) == 1:
-        result["as_printed"] = min(
-            (timed(lambda w=w: as_printed(card, pieces[0], one, k, warps=w), rounds) for w in (2, 4, 8)),  # type: ignore[misc]
-            key=lambda timing: timing["ms"],
-        )
-    values = random_queries(queries)
-    exact = backend.search([], values, k).positions
-    chosen, certificate = search_paper(backend, backend.partitions(), values, k, per_thread=256, queue=1)
-    hits = sum(len(np.intersect1d(a, b)) for a, b in zip(exact, chosen.positions, strict=True))
-    result |= {
-        "queries": queries,
-        "measured_recall": hits / exact.size,
-        "expected_recall": certificate.expected_recall,
-        "sampling_error": float(
-            np.sqrt(certificate.expected_recall * (1 - certificate.expected_recall) / exact.size)
-        ),
-    }
-    return result
-
-
 def cases(
-    card: Card, pieces: list[Piece], rounds: int, report: Callable[[str], None]
+    replays: Replays, pieces: list[Piece], rounds: int, report: Callable[[str], None]
 ) -> list[dict[str, Any]]:
     """What every variation of CASES costs; `case` says which."""
     measured = []
-    keywords = sum(piece.shard.count for piece in pieces)
     for name, wanted in CASES:
         report(name)
         density = wanted.get("density", 1.0)
-        searched = pieces
-        if density < 1:
-            searched = [
-                piece._replace(mask=random_mask(piece.shard.count, density, card.device), density=density)
-                for piece in pieces
-            ]
+        searched = pieces if density == 1 else [filtered(piece, density) for piece in pieces]
         found = cell(
-            card,
+            replays,
             searched,
             wanted.get("batch", 1),
-            min(wanted.get("k", 1000), keywords),
+            wanted.get("k", 1000),
             rounds,
-            planes=wanted.get("planes", QUERY_PLANES),
-            candidates=int(density * keywords),
+            wanted.get("planes", QUERY_PLANES),
         )
         measured.append({"case": name, **found})
     return measured
@@ -299,8 +224,12 @@ def run(
     peers: bool = False,
     rounds: int = 7,
     progress: Callable[[str, int, int], None] = lambda cell, done, total: None,
+    keep: Callable[[dict[str, Any]], None] = lambda so_far: None,
 ) -> dict[str, Any]:
-    """All cells; with `peers` also the peer, the paper's algorithm, and what variations cost."""
+    """All cells; with `peers` also the peer, the published algorithm, what variations cost, and equality.
+
+    `keep` gets what there is after every number of keywords: on a lent machine time may run out.
+    """
     for name, numbers in (("keywords", keywords), ("batches", batches), ("k", ks)):
         if not numbers or any(number < 1 for number in numbers):
             raise InputError(f"{name} must be positive numbers, got {list(numbers)}")
@@ -311,12 +240,23 @@ def run(
         raise DeviceError(f"bench scan needs a GPU, got {device!r}")
     torch.cuda.set_device(where)
     check_room(max(keywords), where)
-    card = Card(N, PLANES, where)
+    replays = Replays(Card(N, PLANES, where))
     cells: list[dict[str, Any]] = []
     papers: list[dict[str, Any]] = []
-    varied: list[dict[str, Any]] = []
+    result: dict[str, Any] = {
+        "command": command(keywords, batches, ks, device, peers, rounds),
+        "host": describe_card(where),
+        "rounds": rounds,
+        "cells": cells,
+        "cases": [],
+        "paper": papers,
+        "equality": {},
+    }
     widest = max((count for count in keywords if count <= MAX_SHARD), default=0)
     total = len(keywords) * len(batches) * len(ks)
+    if peers:
+        progress("random searches beside the reference", 0, total)
+        result["equality"] = equal_gpu.run(str(where))
     for count in keywords:
         progress(f"{count:,} keywords: preparing", len(cells), total)
         pieces = random_pieces(count, where)
@@ -324,33 +264,35 @@ def run(
         for batch in batches:
             for k in ks:
                 progress(f"{count:,} keywords, batch {batch}, top {k}", len(cells), total)
-                measured = cell(card, pieces, batch, min(k, count), rounds)
+                measured = cell(replays, pieces, batch, k, rounds)
                 measured["read_gb_per_s"] = count * 16 / floor / 1e6
                 measured["bandwidth_fraction"] = floor / measured["ms"] if batch == 1 else None
                 cells.append(measured)
         if peers and count >= 1_000_000:
-            progress(f"{count:,} keywords: the paper's algorithm", len(cells), total)
-            papers.append(paper_cells(card, pieces, 1000, rounds))
+            progress(f"{count:,} keywords: the published algorithm", len(cells), total)
+            papers += paper_gpu.run(replays, pieces, 1000, rounds, random_queries(64))
         if peers and count == widest:
-            varied = cases(card, pieces, rounds, partial(_report, progress, count, len(cells), total))
+            report = partial(_report, progress, count, len(cells), total)
+            result["cases"] = cases(replays, pieces, rounds, report)
+        replays.clear()
         del pieces
         torch.cuda.empty_cache()
         if peers:
             add_peers(
                 [measured for measured in cells if measured["keywords"] == count], where, min(rounds, 3)
             )
+        keep(result)
     progress("done", total, total)
-    return {
-        "host": {
-            "device": torch.cuda.get_device_name(where),
-            "torch": torch.__version__,
-            "cuda": torch.version.cuda,
-            "triton": triton.__version__,
-            "rbegir": __version__,
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        },
-        "rounds": rounds,
-        "cells": cells,
-        "cases": varied,
-        "paper": papers,
-    }
+    return result
+
+
+def command(
+    keywords: Sequence[int], batches: Sequence[int], ks: Sequence[int], device: str, peers: bool, rounds: int
+) -> str:
+    """The command line that measures the same again."""
+    lists = (
+        ",".join(f"{number:g}".replace("e+0", "e") for number in numbers)
+        for numbers in (keywords, batches, ks)
+    )
+    options = "--keywords {} --batches {} -k {}".format(*lists)
+    return f"rbegir bench scan --device {device} {options}{' --peers' * peers} --rounds {rounds} --json"

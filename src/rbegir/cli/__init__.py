@@ -13,9 +13,10 @@ from collections.abc import Iterable
 import typer
 
 import rbegir
+from rbegir.cli.options import with_cluster_address
 from rbegir.errors import RbegirError
 
-COMMANDS = ("demo", "train", "eval", "search", "missrate", "reproduce")
+COMMANDS = ("demo", "train", "upgrade", "eval", "search", "serve", "missrate", "plan", "reproduce")
 GROUPS = ("index", "bench")
 
 
@@ -52,7 +53,7 @@ def main() -> None:
     """Run the command line; every expected failure is one line on stderr and exit status 1."""
     known = [name for name in sys.argv[1:2] if name in COMMANDS or name in GROUPS]
     try:
-        build(known or (*COMMANDS, *GROUPS))()
+        build(known or (*COMMANDS, *GROUPS))(with_cluster_address(sys.argv[1:]))
     except RbegirError as error:
         print(f"error: {error.message}", file=sys.stderr)
         if error.hint:

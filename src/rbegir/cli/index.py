@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rbegir.cli.options import whole
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from rbegir.index.encoder import Encoder
     from rbegir.index.store import Index
     from rbegir.tables.texts import TextStream
 
@@ -33,26 +36,86 @@ IdColumn = Annotated[str, typer.Option(help="Name of the column that holds the i
 
 @app.command()
 def build(
-    model: Annotated[Path, typer.Argument(help="Directory of a trained model.")],
-    texts: Texts,
+    sources: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="MODEL TEXTS",
+            help="Directory of a trained model (left out with --encoder), and the texts: one a line (.txt), "
+            "or Parquet, CSV, TSV or JSONL with a text column.",
+        ),
+    ],
     out: Annotated[Path, typer.Option(metavar="INDEX", help="Directory to create, for example ads.rbe.")],
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME_OR_PATH",
+            help="Encode with this sentence-transformers model instead: a directory, or a name in the local "
+            "cache. Nothing is downloaded.",
+        ),
+    ] = None,
+    n: Annotated[
+        int | None, typer.Option(help="With --encoder: dimension of the codes.", show_default="the encoder's")
+    ] = None,
+    keyword_planes: Annotated[
+        int | None, typer.Option(help="With --encoder: bits a dimension.", show_default="2")
+    ] = None,
     text_column: TextColumn = "text",
     id_column: IdColumn = "id",
     overwrite: Annotated[bool, typer.Option(help="Replace an index that is there already.")] = False,
     strict: Strict = False,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[ADDRESS]",
+            help="Build with Ray: host:port, auto, local, or nothing (RAY_ADDRESS, else this machine).",
+        ),
+    ] = None,
+    segment_rows: Annotated[
+        int, typer.Option(parser=whole, metavar="INTEGER", help="Keywords held in memory, and a segment.")
+    ] = 1 << 20,
     as_json: AsJson = False,
 ) -> None:
     """Encode all texts and store them in a new index; columns other than text and id become attributes.
 
-    The index appears when it is complete. If the build is stopped, nothing is left of it.
+    The index appears when it is complete. If the build is stopped, nothing is left of it; with --cluster what
+    was made is kept beside it, and the same command goes on from there.
     """
+    from rbegir.errors import InputError
     from rbegir.index.store import Index
-    from rbegir.model.model import Model
+
+    if len(sources) != (1 if encoder else 2):
+        wanted = "TEXTS alone" if encoder else "MODEL and TEXTS"
+        raise InputError(f"expected {wanted}, got {len(sources)} paths", hint="see rbegir index build --help")
+    if cluster is not None:
+        if encoder:
+            raise InputError("--cluster builds with a trained model", hint="leave out --encoder or --cluster")
+        facts = _build_on_cluster(
+            sources[0],
+            sources[1],
+            out,
+            cluster,
+            text_column=text_column,
+            id_column=id_column,
+            overwrite=overwrite,
+            strict=strict,
+            segment_rows=segment_rows,
+        )
+        with Index.open(out, read_only=True) as made:
+            _report(made, as_json, **facts)
+        return
     from rbegir.tables.texts import read_texts
 
-    stream = read_texts(texts, text_column=text_column, id_column=id_column, strict=strict)
+    stream = read_texts(sources[-1], text_column=text_column, id_column=id_column, strict=strict)
+    if encoder:
+        model: Encoder = _sentence_encoder(encoder, stream, n, keyword_planes)
+    else:
+        if n is not None or keyword_planes is not None:
+            raise InputError("--n and --keyword-planes belong to --encoder", hint="a model has its own")
+        from rbegir.model.model import Model
+
+        model = Model.load(sources[0])
     with _watched(stream, "building") as batches:
-        index = Index.build(out, Model.load(model), batches, overwrite=overwrite)
+        index = Index.build(out, model, batches, overwrite=overwrite, segment_rows=segment_rows)
     with index:
         _report(index, as_json, skipped=stream.skipped.to_dict())
 
@@ -108,19 +171,56 @@ def info(index: IndexPath, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def verify(index: IndexPath, as_json: AsJson = False) -> None:
-    """Read every byte of an index and check it; names each file and block that is damaged."""
+def verify(
+    index: IndexPath,
+    salvage: Annotated[
+        Path | None, typer.Option(metavar="OUT", help="Copy all that is intact to a new index.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read every byte of an index and check it; names each file and block that is damaged.
+
+    With --salvage what is intact goes to a new index, and what is lost is listed by file and row.
+    """
+    from rbegir.errors import FileError
     from rbegir.index.verify import damage
 
-    found = [error.message for error in damage(index)]
+    try:
+        found = [error.message for error in damage(index)]
+    except FileError as error:
+        if salvage is None or not index.is_dir():
+            raise
+        found = [error.message]
+    facts: dict[str, Any] = {"ok": not found, "damage": found}
+    for message in [] if as_json else found:
+        print(f"damaged: {message}", file=sys.stderr)
+    if salvage is not None:
+        from rbegir.index.store import Index
+
+        facts["salvage"] = Index.salvage(index, salvage)
     if as_json:
-        print(json.dumps({"ok": not found, "damage": found}))
+        print(json.dumps(facts))
     else:
-        for message in found:
-            print(f"damaged: {message}", file=sys.stderr)
         print(f"{index}: {f'{len(found)} damaged' if found else 'every byte is as it was written'}")
+        if salvage is not None:
+            _tell_salvage(facts["salvage"])
     if found:
         raise typer.Exit(1)
+
+
+def _tell_salvage(report: dict[str, Any]) -> None:
+    for part in report["segments"]:
+        rows = ", ".join(f"{first} to {last}" for first, last in part["rows"][:10])
+        more = f" and {len(part['rows']) - 10} more runs" if len(part["rows"]) > 10 else ""
+        print(f"lost: {part['keywords']} keywords of {part['file']}, rows {rows}{more}", file=sys.stderr)
+    for part in report["deletes"]:
+        count = "an unknown number of" if part["unknown"] is None else part["unknown"]
+        print(f"not known: {count} deletes of {part['segment']}; these keywords are back", file=sys.stderr)
+    if report["manifest"] == "rebuilt":
+        print("the manifest was lost and has been rebuilt from the segments", file=sys.stderr)
+    if report["model"] == "lost":
+        print("the model was damaged: open the new index with a copy of it", file=sys.stderr)
+    print(f"{report['out']}: {report['keywords']} keywords saved, {report['lost']} lost")
 
 
 @app.command()
@@ -132,6 +232,62 @@ def compact(index: IndexPath, as_json: AsJson = False) -> None:
         with _bar("compacting") as show:
             opened.compact(lambda done, total: show(done / total if total else 1.0))
         _report(opened, as_json)
+
+
+def _sentence_encoder(name: str, stream: TextStream, n: int | None, keyword_planes: int | None) -> Encoder:
+    """A sentence-transformers model; without an RBE head it gets a Binarizer fitted on the first texts."""
+    from rbegir.errors import InputError
+    from rbegir.heads.encoder import FIT_TEXTS, SentenceEncoder
+
+    encoder = SentenceEncoder.load(name)
+    if encoder.head is not None:
+        if n is not None or keyword_planes is not None:
+            raise InputError(
+                "--n and --keyword-planes are for encoders without an RBE head, this one has its own",
+                hint="leave them out",
+            )
+        return encoder
+    seen: list[str] = []
+    for batch in stream:
+        seen += batch.column("text").to_pylist()
+        if len(seen) >= FIT_TEXTS:
+            break
+    print(f"fitting codes to {min(len(seen), FIT_TEXTS):,} texts", file=sys.stderr)
+    return encoder.fit(seen[:FIT_TEXTS], n=n, keyword_planes=keyword_planes or 2)
+
+
+def _build_on_cluster(
+    model: Path,
+    texts: Path,
+    out: Path,
+    address: str,
+    *,
+    text_column: str,
+    id_column: str,
+    overwrite: bool,
+    strict: bool,
+    segment_rows: int,
+) -> dict[str, Any]:
+    from rbegir.cli.options import cluster_address
+    from rbegir.cluster.bulk import build as build_bulk
+    from rbegir.cluster.rowgroups import Reading
+
+    with _bar("building") as show:
+
+        def progress(step: str, done: float) -> None:
+            show(done if step == "encoding" else 0.0 if step == "counting" else 1.0)
+
+        made = build_bulk(
+            out,
+            model,
+            texts,
+            address=cluster_address(address),
+            reading=Reading(text_column, id_column, strict),
+            overwrite=overwrite,
+            segment_rows=segment_rows,
+            progress=progress,
+        )
+    return {"skipped": made.skipped, "resumed_segments": made.resumed}
 
 
 @contextlib.contextmanager

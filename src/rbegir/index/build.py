@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,16 +25,18 @@ def fill(
         raise InputError(f"segment_rows must be at least 1, got {segment_rows}")
     added = 0
     for table in _tables(batches, segment_rows):
-        if "text" not in table.column_names:
-            raise InputError(
-                f"batches must have a column 'text', got {', '.join(table.column_names) or 'none'}"
-            )
-        ids = table.column("id") if "id" in table.column_names else None
-        others = [name for name in table.column_names if name not in ("text", "id")]
-        attributes = {name: _missing_for_nan(table.column(name)) for name in others}
         put = index.upsert if upsert else index.add
-        added += len(put(table.column("text"), ids, attributes))
+        added += len(put(*keywords_of(table)))
     return added
+
+
+def keywords_of(table: pa.Table) -> tuple[pa.ChunkedArray, pa.ChunkedArray | None, dict[str, Any]]:
+    """The texts, ids (if there are any) and attributes of a table."""
+    if "text" not in table.column_names:
+        raise InputError(f"batches must have a column 'text', got {', '.join(table.column_names) or 'none'}")
+    ids = table.column("id") if "id" in table.column_names else None
+    others = [name for name in table.column_names if name not in ("text", "id")]
+    return table.column("text"), ids, {name: _missing_for_nan(table.column(name)) for name in others}
 
 
 def _tables(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:

@@ -39,9 +39,8 @@ _PLAIN = {
 _ZONED = re.compile(r"timestamp\[(s|ms|us|ns), tz=([A-Za-z0-9_+:/-]{1,64})\]")
 INT32_LIMIT = 2**31 - 1
 
-Chunks = Callable[
-    [], Iterator[pa.Array]
-]  # the column from its start, chunk by chunk, as often as it is called
+Chunks = Callable[[], Iterator[pa.Array]]  # the column from its start, chunk by chunk, as often as called
+Places = npt.NDArray[np.int64]
 
 
 class ColumnSpec(NamedTuple):
@@ -130,27 +129,35 @@ class Column:
 
     def take(self, positions: npt.NDArray[np.int64]) -> pa.Array:
         """The values at these positions, in this order."""
-        if self._validity is not None:
-            self._validity.touch(positions >> 3, (positions >> 3) + 1)
-        if self._offsets is not None:
-            dtype = np.dtype("<i8" if self._wide else "<i4")
-            self._offsets.touch(positions * dtype.itemsize, (positions + 2) * dtype.itemsize)
-            offsets = self._offsets.unchecked(dtype, self._count + 1)
-            starts, ends = offsets[positions].astype(np.int64), offsets[positions + 1].astype(np.int64)
-            if np.any(starts < 0) or np.any(ends < starts) or np.any(ends > self._data.bytes):
-                raise self._offsets.corrupt("points outside the texts")
-            self._data.touch(starts, ends)
-        elif pa.types.is_boolean(self.type):
-            self._data.touch(positions >> 3, (positions >> 3) + 1)
-        else:
-            width = self.type.bit_width // 8
-            self._data.touch(positions * width, (positions + 1) * width)
+        for section, starts, stops in self.spans(positions):
+            if section is self._data and (
+                np.any(starts < 0) or np.any(stops < starts) or np.any(stops > section.bytes)
+            ):
+                raise section.corrupt("is pointed past by its offsets")
+            section.touch(starts, stops)
         try:
             found = self._mapped().take(int64_array(positions))
             found.validate(full=True)
         except pa.ArrowInvalid as error:
             raise self._data.corrupt("does not hold valid values") from error
         return found.cast(self.type) if self._wide else found
+
+    def spans(self, positions: npt.NDArray[np.int64]) -> Iterator[tuple[Section, Places, Places]]:
+        """Which bytes [start, stop) of which section hold the values, in the order to check them in: where a
+        text lies is known once its offsets have been checked."""
+        bits = positions >> 3
+        if self._validity is not None:
+            yield self._validity, bits, bits + 1
+        if self._offsets is not None:
+            dtype = np.dtype("<i8" if self._wide else "<i4")
+            yield self._offsets, positions * dtype.itemsize, (positions + 2) * dtype.itemsize
+            offsets = self._offsets.unchecked(dtype, self._count + 1)
+            yield self._data, offsets[positions].astype(np.int64), offsets[positions + 1].astype(np.int64)
+        elif pa.types.is_boolean(self.type):
+            yield self._data, bits, bits + 1
+        else:
+            width = self.type.bit_width // 8
+            yield self._data, positions * width, (positions + 1) * width
 
     def whole(self) -> pa.Array:
         """All values, every byte checked and validated at the first call."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from rbegir.binarizer.store import is_binarizer
 from rbegir.codes.planes import Codes
 from rbegir.errors import FileError, InputError, MismatchError
+from rbegir.heads.reference import is_reference
 
 if TYPE_CHECKING:
     from rbegir.index.manifest import Manifest
@@ -46,14 +48,24 @@ def check_encoder(model: object) -> None:
 
 
 def check_match(model: Encoder, manifest: Manifest) -> None:
-    """Refuse a model whose codes do not belong into the index."""
-    for name in ("n", "keyword_planes", "fingerprint"):
+    """Refuse a model whose queries do not search the codes of the index."""
+    reads = manifest.fingerprint in getattr(model, "reads", ())  # a later model, trained on codes of ours
+    for name in ("n",) if reads else ("n", "keyword_planes", "fingerprint"):
         ours, theirs = getattr(manifest, name), getattr(model, name)
         if ours != theirs:
             raise MismatchError(
                 f"the model does not belong to this index: its {name} is {theirs!r}, the index has {ours!r}",
                 hint="use the model that the index was built with, or build a new index",
             )
+
+
+def check_adds(model: Encoder, manifest: Manifest) -> None:
+    """Refuse to add keywords with a model that only its queries share with the index."""
+    if manifest.fingerprint not in (model.fingerprint, getattr(model, "keywords_of", model.fingerprint)):
+        raise MismatchError(
+            "the model searches this index, but its keywords get codes of another generation",
+            hint="add to an index of the model's own, and search both with rbegir.Generations",
+        )
 
 
 def load_stored(directory: Path, manifest: Manifest) -> Encoder:
@@ -63,8 +75,21 @@ def load_stored(directory: Path, manifest: Manifest) -> Encoder:
             f"no model is stored in {directory.parent}, so texts cannot be encoded",
             hint="open it with Index.open(path, model=…), or use add_codes and search_codes",
         )
-    from rbegir.model.model import Model
-
-    model: Encoder = Model.load(directory)
+    model = load_encoder(directory)
     check_match(model, manifest)
     return model
+
+
+def load_encoder(directory: Path) -> Encoder:
+    """The model, the Binarizer or the other encoder that is stored in a directory."""
+    if is_binarizer(directory):
+        from rbegir.binarizer.estimator import Binarizer
+
+        return Binarizer.load(directory)
+    if is_reference(directory):
+        from rbegir.heads.encoder import load_reference
+
+        return load_reference(directory)
+    from rbegir.model.model import Model
+
+    return Model.load(directory)

@@ -62,7 +62,7 @@ class Filter:
         if self._key is not None:
             for old in list(segment.filters)[: 1 - KEPT]:
                 segment.filters.pop(old, None)
-            segment.filters[self._key] = mask
+            segment.filters[self._key] = masks.freeze(mask)
         return mask
 
     def _named_columns(self) -> list[str]:

@@ -22,7 +22,7 @@ so a flipped bit is an error that names file and block, and never a silently dif
 has a stamp (its length, and the CRC of its footer, which hangs on all other CRCs); the manifest holds the
 stamps of the files that it names, so a file of another time or place is noticed too.
 
-Not promised: a file that someone cuts short while it is mapped ends the process (the system sends SIGBUS).
+A file that someone cuts short while it is mapped, or whose disk fails, is noticed too (`mapping.py`).
 
 Files are written once, front to back, and never changed: readers map them and share them freely. The footer
 is at the end because a stream of unknown length can then be written in one pass. One file a segment rather
@@ -32,9 +32,7 @@ than one a column: a small add costs one fsync, and a segment is there or is not
 from __future__ import annotations
 
 import json
-import mmap
 import os
-import stat
 import struct
 from collections.abc import Iterator
 from enum import IntEnum
@@ -47,6 +45,7 @@ import numpy.typing as npt
 from rbegir._native._core import crc32c, crc32c_blocks
 from rbegir.errors import CorruptError, FileError, VersionError
 from rbegir.index import disk
+from rbegir.index.mapping import map_file
 
 VERSION = 1
 MAGIC = b"\x89RBEGIR\n"
@@ -146,7 +145,7 @@ class File:
 
     def __init__(self, path: Path, kind: Kind, stamp: Stamp | None = None) -> None:
         self.path = path
-        self._map = _map(path)
+        self._map = map_file(path)
         size = len(self._map)
         self._read_header(kind)
         start, end, total, directory_sum, self._table_sum, check = FOOTER.unpack(self._map[-FOOTER.size :])
@@ -178,6 +177,11 @@ class File:
 
     def has(self, name: str) -> bool:
         return name in self._sections
+
+    def check_mapped(self) -> None:
+        """Raise if a page that was read since the file was opened was not there: what it gave was zeros."""
+        if self._map.broken:
+            raise self._corrupt("it was cut short while it was being read, or the disk cannot read it")
 
     def check(self, blocks: npt.NDArray[np.int64]) -> None:
         """Raise unless these blocks hold what was written; each is summed only once."""
@@ -284,10 +288,15 @@ class Section:
 
     def touch(self, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> None:
         """Check the blocks under the byte ranges [starts, ends) of the section; they must lie inside it."""
-        if self._whole or not starts.size:
+        if self._whole:
+            return
+        used = starts < ends  # an empty range has no byte to check
+        if not used.all():
+            starts, ends = starts[used], ends[used]
+        if not starts.size:
             return
         first = (self.offset + starts) // BLOCK  # [ranges]
-        last = np.maximum((self.offset + ends - 1) // BLOCK, first)
+        last = (self.offset + ends - 1) // BLOCK
         spans = last - first + 1
         if int(spans.max()) == 1:
             blocks = first
@@ -298,18 +307,3 @@ class Section:
 
     def corrupt(self, what: str) -> CorruptError:
         return CorruptError(f"{self.file.path} is damaged: section {self.name!r} {what}", hint=_RESTORE)
-
-
-def _map(path: Path) -> mmap.mmap:
-    """Map a regular file for reading. The index trusts nobody to have put something else in its place."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise FileError(f"{path} is not a regular file", hint="check the path; nothing was changed")
-        size = status.st_size
-        if size == 0:
-            raise CorruptError(f"{path} is damaged: it is empty", hint=_RESTORE)
-        return mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
-    finally:
-        os.close(descriptor)

@@ -86,6 +86,31 @@ class Manifest:
         """The files that make up this state."""
         return {entry.file for entry in self.segments} | set(self.deletes)
 
+    def without_segments(self) -> Manifest:
+        """The same index with nothing in it."""
+        return replace(self, segments=(), deletes={})
+
+    def facts(self) -> dict[str, Any]:
+        """What the index is, for people: size, shape, columns."""
+        size = sum(entry.stamp.bytes for entry in self.segments)
+        size += sum(stamp.bytes for stamp in self.deletes.values())
+        return {
+            "keywords": sum(entry.live for entry in self.segments),
+            "bytes_per_keyword": self.n * self.keyword_planes // 8,
+            "n": self.n,
+            "keyword_planes": self.keyword_planes,
+            "query_planes": self.query_planes,
+            "deleted": sum(entry.deleted for entry in self.segments),
+            "segments": len(self.segments),
+            "disk_bytes": size,
+            "id_type": self.id_type or "int64",
+            "attributes": dict(self.columns),
+            "has_model": self.has_model,
+            "fingerprint": self.fingerprint,
+            "generation": self.generation,
+            "next_row": self.next_row,
+        }
+
     def follow(self, **changes: Any) -> Manifest:
         """The next state; delete files that nothing refers to any more are dropped from it."""
         after = replace(self, generation=self.generation + 1, **changes)
@@ -121,8 +146,13 @@ def read_manifest(directory: Path) -> Manifest:
         ) from error
     except OSError as error:
         raise FileError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
+    return parse(file.meta, path)
+
+
+def parse(meta: dict[str, Any], path: Path) -> Manifest:
+    """The state that the directory of a manifest describes."""
     try:
-        return _parse(file.meta)
+        return _parse(meta)
     except (_WrongError, AttributeError, TypeError, KeyError, ValueError) as error:
         raise CorruptError(
             f"{path} is damaged: {error if isinstance(error, _WrongError) else 'it cannot be understood'}",

@@ -49,6 +49,15 @@ def complement(mask: Mask, count: int) -> Mask:
     return flipped
 
 
+def freeze(mask: Mask) -> Mask:
+    """Make a mask that is kept unwritable, with what it is a view of, so that a device may keep its copy."""
+    owner: object = mask
+    while isinstance(owner, np.ndarray):
+        owner.flags.writeable = False
+        owner = owner.base
+    return mask
+
+
 def size(mask: Mask) -> int:
     """How many positions are in the set."""
     return int(np.bitwise_count(mask).sum())

@@ -23,8 +23,11 @@ from rbegir.index.filter import Filter
 from rbegir.index.manifest import Manifest
 from rbegir.index.rows import check_ids
 from rbegir.index.snapshot import Snapshot
+from rbegir.search import stages
 from rbegir.search.backend import Candidates
+from rbegir.search.cpu import CpuBackend
 from rbegir.search.hits import Hits
+from rbegir.search.progressive import check_planes, coarse
 
 MODES = ("exact", "paper")
 
@@ -126,7 +129,7 @@ class Searcher:
         self._backend = open_backend(device, n, planes, threads, progress)
 
     def search(self, snapshot: Snapshot, queries: Codes | npt.NDArray[Any], query: Query) -> Hits:
-        values = _query_values(queries, snapshot.manifest)  # [Q, n] int16
+        values = query_values(queries, snapshot.manifest)  # [Q, n] int16
         where = None if query.where is None else Filter(query.where, snapshot.types())
         numbers, partitions = snapshot.candidates(where, query.allow, query.deny)
         certificate = recall = None
@@ -148,23 +151,44 @@ class Searcher:
             )
         else:
             found = self._backend.search(partitions, values, query.k)
+        stages.done("scan")
         place = snapshot.place(numbers, found.positions.ravel())
         shape = found.positions.shape  # [Q, k]
         names = snapshot.manifest.columns if query.attributes else ()
         columns = {name: snapshot.column(name, place) for name in names}
-        return Hits(
+        hits = Hits(
             ids=snapshot.ids(place).reshape(shape),
             scores=cosine(found.keys, norm_squared(values)),
             texts=snapshot.column("text", place).reshape(shape) if query.texts else None,
             keys=found.keys,
             rows=snapshot.rows(place).reshape(shape),
-            attributes=_attributes(columns, shape),
+            attributes=attribute_rows(columns, shape),
             certificate=certificate,
             recall=recall,
         )
+        snapshot.check_mapped()
+        stages.done("fetch")
+        return hits
+
+    def coarse_rows(
+        self, snapshot: Snapshot, queries: Codes | npt.NDArray[Any], query: Query, planes: int
+    ) -> npt.NDArray[np.int64]:
+        """The rows [queries, k] of the best by the first planes alone. For people: always on the CPU."""
+        n, all_planes = snapshot.manifest.shape
+        values = query_values(queries, snapshot.manifest)  # [Q, n] int16
+        where = None if query.where is None else Filter(query.where, snapshot.types())
+        numbers, partitions = snapshot.candidates(where, None, None)
+        if not len(values) or not partitions:
+            return np.zeros((len(values), 0), np.int64)
+        backend = CpuBackend(n, check_planes(planes, all_planes))
+        found = backend.search(coarse(partitions, n, planes), values, query.k)
+        place = snapshot.place(numbers, found.positions.ravel())
+        rows = snapshot.rows(place).reshape(found.positions.shape)
+        snapshot.check_mapped()
+        return rows
 
 
-def _query_values(queries: Any, manifest: Manifest) -> npt.NDArray[np.int16]:
+def query_values(queries: Any, manifest: Manifest) -> npt.NDArray[np.int16]:
     """Codes or integer vectors → int16 [Q, n]."""
     if isinstance(queries, Codes):
         if queries.n != manifest.n:
@@ -185,7 +209,7 @@ def _query_values(queries: Any, manifest: Manifest) -> npt.NDArray[np.int16]:
     return values
 
 
-def _attributes(
+def attribute_rows(
     columns: dict[str, npt.NDArray[Any]], shape: tuple[int, ...]
 ) -> list[list[dict[str, Any]]] | None:
     """One dict a hit, by query; None where the index has no attributes."""

@@ -8,7 +8,8 @@ is neither a value nor missing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,6 +69,15 @@ class Rows:
             None if self.given_ids is None else self.given_ids.slice(start, stop - start),
             {name: column.slice(start, stop - start) for name, column in self.columns.items()},
         )
+
+
+@contextlib.contextmanager
+def fitting(what: str, hint: str) -> Iterator[None]:
+    """Say what was too large for the memory that is left, and the way out."""
+    try:
+        yield
+    except MemoryError as error:  # of Python, of Arrow and of the native module
+        raise InputError(f"there is not enough memory for {what}", hint=hint) from error
 
 
 def check_texts(texts: Any, argument: str = "texts") -> pa.Array:
@@ -205,8 +215,9 @@ def _arrow(values: Any, argument: str) -> pa.Array:
         if isinstance(values, np.ndarray):
             if values.ndim != 1:
                 raise InputError(f"{argument} must have one dimension, got {values.ndim}")
-            return pa.array(values.tolist() if values.dtype.kind in "OU" else values)
-        return pa.array(values)
+            values = values.tolist() if values.dtype.kind in "OU" else values
+        with fitting(f"these {argument}", "give fewer at a time; nothing was changed"):
+            return pa.array(values)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise

@@ -141,7 +141,7 @@ class Segment:
 
     def __init__(self, path: Path, shape: Shape, stamp: Stamp | None = None) -> None:
         self.path = path
-        self.file = File(path, Kind.SEGMENT, stamp)
+        self.file = self._open(path, stamp)
         self.shape = shape
         meta = self.file.meta
         if meta.get("layout") != layout.LAYOUT_VERSION:
@@ -233,6 +233,9 @@ class Segment:
         yield from bad
         if not bad:
             yield from self._disagreements()
+
+    def _open(self, path: Path, stamp: Stamp | None) -> File:
+        return File(path, Kind.SEGMENT, stamp)
 
     def _find_rows(self, ids: pa.Array) -> Positions:
         if not pa.types.is_int64(ids.type):

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rbegir.codes.planes import Codes
 from rbegir.errors import CorruptError, MismatchError
 from rbegir.index import masks
 from rbegir.index.columns import int64_array, int64_numpy, type_named
@@ -60,6 +61,7 @@ class Part:
         """The positions that are not deleted; None when none is. Read at the first use."""
         if self._deletes is not None and self._live is None:
             self._live = masks.complement(self.dead(), self.entry.count)
+            masks.freeze(self._live)
         return self._live
 
     def dead(self) -> masks.Mask:
@@ -200,6 +202,14 @@ class Snapshot:
             found[where] = ids.to_pylist() if strings else int64_numpy(ids)
         return found
 
+    def codes(self, place: Place) -> Codes:
+        """The codes at these places, none of which may be −1."""
+        n, planes = self.manifest.shape
+        found = np.zeros((planes, place.part.size, n // 64), np.uint64)
+        for number, where in place.by_part:
+            found[:, where] = self.parts[number].segment.codes(place.position[where]).planes
+        return Codes(found, n)
+
     def column(self, name: str, place: Place) -> npt.NDArray[Any]:
         """Python objects, None for null and where a segment has no such column."""
         found = np.full(place.part.shape, None, object)
@@ -210,6 +220,35 @@ class Snapshot:
                     [*segment.column(name, place.position[where]).to_pylist(), None], object
                 )[:-1]
         return found
+
+    def check_mapped(self) -> None:
+        """Raise if anything that was read of this state was not there; ask before handing it on."""
+        for file in self.deletes.values():
+            file.check_mapped()
+        for part in self.parts:
+            part.segment.file.check_mapped()
+
+    def batches(self, rows: int) -> Iterator[pa.RecordBatch]:
+        """Every live keyword: id, text and attributes, a batch at a time; an empty one if there is none."""
+        types = self.types()
+        schema = pa.schema(list(types.items()))
+        if not self.keywords:
+            yield pa.record_batch([pa.array([], dtype) for dtype in types.values()], schema=schema)
+        for part in self.parts:
+            segment = part.segment
+            for span in part.source().spans():
+                for start in range(0, span.size, rows):
+                    positions = span[start : start + rows]
+                    columns = [
+                        segment.column(name, positions)
+                        if name in segment.types
+                        else pa.nulls(positions.size, dtype)
+                        for name, dtype in types.items()
+                        if name != "id"
+                    ]
+                    batch = pa.record_batch([segment.ids(positions), *columns], schema=schema)
+                    segment.file.check_mapped()
+                    yield batch
 
     def damage(self) -> Iterator[CorruptError]:
         """Everything that is wrong with the files of this state."""

@@ -1,9 +1,11 @@
 """A new index comes into being at one stroke: made in a hidden sibling directory and renamed at the end.
 
     .ads.rbe.new-<pid>     being made, its LOCK held by the maker
+    .ads.rbe.building      the same by a maker that can go on where it was stopped
     ads.rbe                complete
 
-A maker that is stopped half-way leaves nothing visible; the next one for the same path removes what is left.
+A maker that is stopped half-way leaves nothing visible; the next one for the same path removes what is left,
+or goes on with it.
 """
 
 from __future__ import annotations
@@ -20,15 +22,17 @@ from rbegir.index.writer import Writer
 
 
 @contextlib.contextmanager
-def staged(path: Path, *, overwrite: bool) -> Iterator[Writer]:
+def staged(path: Path, *, overwrite: bool, resumable: bool = False) -> Iterator[Writer]:
     """The writer of a directory to make an index in. When the block ends well the directory gets its name,
-    and the writer, still holding the lock, belongs to the caller; otherwise both are gone."""
+    and the writer, still holding the lock, belongs to the caller; otherwise both are gone. A resumable one
+    may hold what an earlier maker has left, and stays for the next if the block fails."""
     _check_free(path, overwrite=overwrite)
     with disk.explained("create", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_stale(path)
-        stage = path.with_name(f".{path.name}.new-{os.getpid()}")
-        disk.make_directory(stage)
+        stage = path.with_name(f".{path.name}.building" if resumable else f".{path.name}.new-{os.getpid()}")
+        if not (resumable and stage.is_dir()):
+            disk.make_directory(stage)
         writer = Writer(stage)
         try:
             yield writer
@@ -38,7 +42,7 @@ def staged(path: Path, *, overwrite: bool) -> Iterator[Writer]:
             writer.directory = path
         except BaseException:
             writer.close()
-            if stage.exists():
+            if stage.exists() and not resumable:
                 disk.remove_tree(stage)
             raise
 

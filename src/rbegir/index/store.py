@@ -33,7 +33,7 @@ from rbegir.codes.planes import Codes
 from rbegir.errors import CorruptError, FileError, InputError, LockedError, MismatchError
 from rbegir.index.creation import first_manifest, make
 from rbegir.index.disk import explained
-from rbegir.index.encoder import Encoder, check_encoder, check_match, load_stored
+from rbegir.index.encoder import Encoder, check_adds, check_encoder, check_match, load_stored
 from rbegir.index.manifest import MODEL, Manifest
 from rbegir.index.query import Query, Searcher, SearchOptions
 from rbegir.index.rows import (
@@ -42,6 +42,7 @@ from rbegir.index.rows import (
     check_ids,
     check_queries,
     check_texts,
+    fitting,
     refuse_repeats,
 )
 from rbegir.index.snapshot import Place, Snapshot
@@ -51,6 +52,7 @@ from rbegir.index.writer import Progress, Writer
 from rbegir.search.hits import Hits
 
 ENCODE_ROWS = 1 << 16  # texts encoded at a time
+EXPORT_ROWS = 1 << 14  # keywords of an exported batch
 
 Ids = npt.NDArray[Any]  # int64, or str objects
 
@@ -193,6 +195,11 @@ class Index:
         return self._path
 
     @property
+    def snapshot(self) -> Snapshot:
+        """The state that is searched now, for reading keywords in bulk. It never changes."""
+        return self._state()
+
+    @property
     def model(self) -> Encoder:
         """The model that encodes texts; loaded from the index at the first use."""
         with self._loading:
@@ -252,11 +259,19 @@ class Index:
 
     # ---- ask ----
 
-    def search(self, queries: str | Sequence[str], k: int = 10, **options: Unpack[SearchOptions]) -> Hits:
-        """The best k keywords for a text or for each of a list of texts; options as for `search_codes`."""
-        texts = [queries] if isinstance(queries, str) else check_queries(queries)
+    def search(
+        self, queries: str | Sequence[str] | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
+    ) -> Hits:
+        """The best k keywords for a text or for each of a list of texts; options as for `search_codes`.
+
+        An index made with a Binarizer is asked with float vectors [queries, dims].
+        """
+        asked: Any = [queries] if isinstance(queries, str) else queries
+        if not getattr(self.model, "takes_vectors", False):
+            asked = check_queries(asked)
         query = Query.check(k, **options)
-        return self._searcher.search(self._state(), self.model.encode_queries(texts), query)
+        with _room_for(len(asked)):
+            return self._searcher.search(self._state(), self.model.encode_queries(asked), query)
 
     def search_codes(
         self, codes: Codes | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
@@ -271,7 +286,9 @@ class Index:
         texts, attributes      False: leave them out of the hits, which is faster for large batches
         candidates, measure    of `planes`: how many are refined; measure the recall instead of estimating it
         """
-        return self._searcher.search(self._state(), codes, Query.check(k, **options))
+        query = Query.check(k, **options)
+        with _room_for(len(codes) if hasattr(codes, "__len__") else 1):
+            return self._searcher.search(self._state(), codes, query)
 
     def get(self, ids: Any) -> list[dict[str, Any] | None]:
         """The keywords with these ids: id, text and attributes; None where there is none."""
@@ -279,41 +296,56 @@ class Index:
         place = state.find(wanted)
         names = ["text", *state.manifest.columns]
         columns = {name: state.column(name, place) for name in names}
+        state.check_mapped()
         return [
             None if part < 0 else {"id": given, **{name: columns[name][i] for name in names}}
             for i, (given, part) in enumerate(zip(wanted.to_pylist(), place.part, strict=True))
         ]
 
+    def codes(self, ids: Any) -> Codes:
+        """The codes of the keywords with these ids, all of which must be there."""
+        state, wanted = self._state(), check_ids(ids)
+        place = state.find(wanted)
+        missing = np.flatnonzero(place.part < 0)
+        if missing.size:
+            raise InputError(f"id {wanted[int(missing[0])].as_py()!r} is not in the index")
+        return state.codes(place)
+
+    def coarse_rows(
+        self,
+        queries: Codes | npt.NDArray[Any],
+        k: int,
+        *,
+        planes: int,
+        where: str | pc.Expression | None = None,
+    ) -> npt.NDArray[np.int64]:
+        """The rows [queries, k] of the best keywords by their first planes alone: what the others add."""
+        return self._searcher.coarse_rows(self._state(), queries, Query.check(k, where=where), planes)
+
+    def batches(self, rows: int = EXPORT_ROWS) -> Iterator[pa.RecordBatch]:
+        """All keywords of the present state in order of rows: id, text, attributes; at least one batch."""
+        return self._state().batches(rows)
+
     def info(self) -> dict[str, Any]:
         """What the index is: size, shape, columns."""
-        state = self._state()
-        manifest = state.manifest
-        size = sum(entry.stamp.bytes for entry in manifest.segments)
-        size += sum(stamp.bytes for stamp in manifest.deletes.values())
-        return {
-            "path": str(self._path),
-            "keywords": state.keywords,
-            "bytes_per_keyword": manifest.n * manifest.keyword_planes // 8,
-            "n": manifest.n,
-            "keyword_planes": manifest.keyword_planes,
-            "query_planes": manifest.query_planes,
-            "deleted": sum(entry.deleted for entry in manifest.segments),
-            "segments": len(manifest.segments),
-            "disk_bytes": size,
-            "id_type": manifest.id_type or "int64",
-            "attributes": dict(manifest.columns),
-            "has_model": manifest.has_model,
-            "fingerprint": manifest.fingerprint,
-            "generation": manifest.generation,
-            "next_row": manifest.next_row,
-        }
+        return {"path": str(self._path), **self._state().manifest.facts()}
 
     def verify(self) -> None:
         """Check every byte on disk; a CorruptError names the files and blocks that are damaged."""
         found = [error.message for error in damage(self._path)]
         if found:
             more = f" (and {len(found) - 5} more)" if len(found) > 5 else ""
-            raise CorruptError("; ".join(found[:5]) + more, hint="restore the damaged files from a copy")
+            raise CorruptError(
+                "; ".join(found[:5]) + more,
+                hint="restore the damaged files from a copy, or save the rest with Index.salvage(path, out)",
+            )
+
+    @staticmethod
+    def salvage(path: str | Path, out: str | Path, *, overwrite: bool = False) -> dict[str, Any]:
+        """Copy what is intact of a damaged index to a new one; what was saved and lost, by file and row."""
+        from rbegir.index.salvage import salvage
+
+        return salvage(Path(path), Path(out), overwrite=overwrite).to_dict()
 
     # ---- inside ----
 
@@ -339,7 +371,8 @@ class Index:
                 raise
             except BaseException:
                 self._drop_writer()
-                self._snapshot = Snapshot.open(self._path, self._snapshot)
+                with contextlib.suppress(FileError):  # the first failure says more; the next change reads it
+                    self._snapshot = Snapshot.open(self._path, self._snapshot)
                 raise
 
     def _first_change(self, state: Snapshot) -> Writer:
@@ -370,28 +403,30 @@ class Index:
             refuse_repeats(given)
         elif upsert:
             raise InputError("upsert needs ids", hint="without ids use add")
-        if codes is None:
-            assert texts is not None
-            codes = self._encode(texts) if count else None
-        with self._writing() as writer:
-            before = self._snapshot
-            manifest = before.manifest
-            id_type = _id_type(manifest, given)
-            columns = check_attributes(attributes, count, manifest.columns)
-            if codes is None or not count:
-                return np.zeros(0, object if id_type == "string" else np.int64)
-            types = {**manifest.columns, **{name: str(column.type) for name, column in columns.items()}}
-            if texts is not None:
-                columns = {"text": texts, **columns}
-            rows = Rows(codes, manifest.next_row, given, columns)
-            all_ids = rows.ids(np.arange(count))
-            replaced = self._replaced(before, rows, all_ids, upsert=upsert)
-            writer.add(before, rows, replaced, types, id_type)
-            self._snapshot = Snapshot.open(self._path, before)
-        ids_out: Ids = all_ids.to_numpy(zero_copy_only=False)
-        return ids_out
+        with fitting(f"{count} keywords at once", "add fewer at a time; nothing was changed"):
+            if codes is None:
+                assert texts is not None
+                codes = self._encode(texts) if count else None
+            with self._writing() as writer:
+                before = self._snapshot
+                manifest = before.manifest
+                id_type = _id_type(manifest, given)
+                columns = check_attributes(attributes, count, manifest.columns)
+                if codes is None or not count:
+                    return np.zeros(0, object if id_type == "string" else np.int64)
+                types = {**manifest.columns, **{name: str(column.type) for name, column in columns.items()}}
+                if texts is not None:
+                    columns = {"text": texts, **columns}
+                rows = Rows(codes, manifest.next_row, given, columns)
+                all_ids = rows.ids(np.arange(count))
+                replaced = self._replaced(before, rows, all_ids, upsert=upsert)
+                writer.add(before, rows, replaced, types, id_type)
+                self._snapshot = Snapshot.open(self._path, before)
+            ids_out: Ids = all_ids.to_numpy(zero_copy_only=False)
+            return ids_out
 
     def _encode(self, texts: pa.Array) -> Codes:
+        check_adds(self.model, self._state().manifest)
         parts = range(0, len(texts), ENCODE_ROWS)
         return Codes.concat(
             [self.model.encode_keywords(texts[at : at + ENCODE_ROWS].to_pylist()) for at in parts]
@@ -410,6 +445,10 @@ class Index:
                 hint="use upsert to replace keywords" if rows.has_ids else "give ids, as was done before",
             )
         return place
+
+
+def _room_for(queries: int) -> contextlib.AbstractContextManager[None]:
+    return fitting(f"a search of {queries} queries", "ask for fewer at a time, or for a smaller k")
 
 
 def _id_type(manifest: Manifest, given: pa.Array | None) -> str:

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from rbegir.binarizer.store import is_binarizer
 from rbegir.errors import CorruptError, FileError
+from rbegir.heads.reference import BINARIZER, is_reference, read_reference
 from rbegir.index.format import File, Kind
 from rbegir.index.manifest import MODEL, NAME, Manifest, read_manifest
 from rbegir.index.snapshot import Snapshot
@@ -20,7 +22,7 @@ def damage(directory: Path) -> Iterator[FileError]:
     manifest = read_manifest(directory)
     yield from File(directory / NAME, Kind.MANIFEST).damage()
     if manifest.has_model:
-        yield from _of_model(directory / MODEL)
+        yield from model_damage(directory / MODEL)
     try:
         whole = Snapshot.open(directory)
     except FileError:
@@ -42,10 +44,19 @@ def _one_by_one(directory: Path, manifest: Manifest) -> Iterator[FileError]:
             yield from alone.damage()
 
 
-def _of_model(directory: Path) -> Iterator[FileError]:
+def model_damage(directory: Path) -> Iterator[FileError]:
+    """What is wrong with the model, the Binarizer or the reference to an encoder that is stored along."""
+    from rbegir.binarizer.estimator import Binarizer
     from rbegir.model.model import Model
 
     try:
-        Model.load(directory).verify()
+        if is_reference(directory):
+            read_reference(directory)
+            if (directory / BINARIZER).is_dir():
+                Binarizer.load(directory / BINARIZER)
+        elif is_binarizer(directory):
+            Binarizer.load(directory)
+        else:
+            Model.load(directory).verify()
     except FileError as error:
         yield error

@@ -143,6 +143,7 @@ class _Change:
 
     def __init__(self, directory: Path, before: Snapshot) -> None:
         self._directory = directory
+        self._snapshot = before
         self._before = before.manifest
         self._entries: list[Entry] = []
         self._touched: dict[str, tuple[masks.Mask, int]] = {}
@@ -177,6 +178,7 @@ class _Change:
         after = self._before.follow(
             segments=tuple(self._entries), deletes=deletes, next_file=self._next_file, **changes
         )
+        self._snapshot.check_mapped()  # what was copied from it would be good for ever after
         self._created.append(self._directory / NEW)
         prepare(self._directory, after)
         self._created.clear()  # from here on they may be part of the index

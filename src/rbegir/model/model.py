@@ -92,6 +92,20 @@ class Model:
         """Identifies configuration and weights; an index remembers it."""
         return self._stored.fingerprint
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Fingerprints of the models whose keywords its queries search: itself and what it upgrades."""
+        return (self.fingerprint, *self._stored.extra.get("reads", ()))
+
+    @property
+    def keywords_of(self) -> str:
+        """Fingerprint of the model that its keyword side comes from: another one's after an upgrade."""
+        return str(self._stored.extra.get("keywords_of", self.fingerprint))
+
+    def tensor(self, name: str) -> npt.NDArray[np.float32]:
+        """A tensor by the name it has in the checkpoint (`shapes`), read-only."""
+        return self._stored.tensor(name)
+
     def encode_queries(self, texts: TextInput) -> Codes:
         """The codes of queries, from a list of str or a pyarrow string array."""
         if self.config.query_planes == FLOAT:

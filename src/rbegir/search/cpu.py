@@ -26,7 +26,7 @@ from rbegir.search.backend import (
     check_values,
 )
 from rbegir.search.missrate import MissCertificate
-from rbegir.search.paper import search_paper
+from rbegir.search.paper import BLOCK, search_paper
 from rbegir.search.progressive import Progressive, check_planes, search_progressive
 
 MAX_THREADS = 1024
@@ -107,12 +107,14 @@ class CpuBackend:
         *,
         per_thread: int = 256,
         queue: int = 1,
+        block: int = BLOCK,
     ) -> tuple[Candidates, MissCertificate]:
-        """The published selection (I = `per_thread`, q = `queue`) and what it may miss; see `paper`."""
+        """The published selection (I = `per_thread`, q = `queue`, T_b = `block`) and what it may miss; see
+        `paper`."""
         k = check_k(k)
         values = check_values(values, self.n)
         parts = check_partitions(partitions, self.n, self.planes)
-        return search_paper(self, parts, values, k, per_thread=per_thread, queue=queue)
+        return search_paper(self, parts, values, k, per_thread=per_thread, queue=queue, block=block)
 
     def search_progressive(
         self,

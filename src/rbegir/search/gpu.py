@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -25,16 +24,18 @@ from rbegir.codes.planes import check_dimension
 from rbegir.errors import DeviceError, InputError, MissingExtraError
 from rbegir.search.backend import Candidates, Partition, check_k, check_partitions, check_values
 from rbegir.search.missrate import MissCertificate
-from rbegir.search.paper import search_paper
+from rbegir.search.paper import BLOCK, queue_heads, search_paper, thread_of
+from rbegir.search.paper import Plan as PaperPlan
+from rbegir.search.paper import plan as plan_paper
 from rbegir.search.progressive import Progressive, check_planes, default_candidates
 
 try:
-    import torch
-
-    from rbegir.search.kernels.card import SURVIVOR_BYTES, Batch, Card, Piece, Shard, power_of_two
+    from rbegir.search.devices import Worker, find_devices
+    from rbegir.search.kernels import local
+    from rbegir.search.kernels.card import SURVIVOR_BYTES, Batch, power_of_two
     from rbegir.search.kernels.proof import Pending, begin
-    from rbegir.search.kernels.runtime import INTERPRETED
-    from rbegir.search.residency import MAX_SHARD, Progress, Range, Residency
+    from rbegir.search.kernels.shard import Piece, Shard
+    from rbegir.search.residency import MAX_SHARD, Mask, OfMasks, Progress, Range
 except ImportError as missing:  # torch or triton
     raise MissingExtraError(
         f"searching on a GPU needs torch and triton ({missing})", hint="pip install 'rbegir[gpu]'"
@@ -42,6 +43,7 @@ except ImportError as missing:  # torch or triton
 
 SPLIT = 1 << 20  # partitions below this many keywords are not spread over devices
 QUERIES = 1024  # of one pass
+ALONE = 2  # queries up to which the published selection is worth a scan for each
 SEARCH_BYTES = 1 << 32  # for the survivors of one pass
 STREAM = 1 << 26  # keywords that are streamed at once, at most
 
@@ -51,66 +53,8 @@ class Part(NamedTuple):
 
     range: Range
     base: int
-    mask: npt.NDArray[np.uint64] | None  # of the range
+    mask: Mask | None  # of the range
     candidates: int
-
-
-def find_devices(names: str | Sequence[str]) -> list[torch.device]:
-    """The devices of these names, or an error that says what is there."""
-    listed = [names] if isinstance(names, str) else list(names)
-    if not listed or not all(isinstance(name, str) for name in listed):
-        raise InputError(f"device must be a name such as 'cuda' or a list of such names, got {names!r}")
-    return [_find_device(name) for name in listed]
-
-
-def _find_device(name: str) -> torch.device:
-    kind, _, number = name.partition(":")
-    if kind == "cpu" and not number and INTERPRETED:
-        return torch.device("cpu")
-    if kind != "cuda" or (number and not number.isdecimal()):
-        raise InputError(f"device must be 'cpu', 'cuda' or 'cuda:N', got {name!r}")
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if not count:
-        raise DeviceError(f"device {name!r} was asked for, but torch finds no GPU", hint="use device='cpu'")
-    if int(number or 0) >= count:
-        raise DeviceError(
-            f"device {name!r} was asked for, but there are {count} GPUs",
-            hint=f"they are cuda:0 … cuda:{count - 1}" if count > 1 else "it is cuda:0",
-        )
-    return torch.device("cuda", int(number or 0))
-
-
-class _Worker:
-    """One device: its kernels, its keywords, its stream."""
-
-    def __init__(self, n: int, planes: int, device: torch.device, memory: int | None) -> None:
-        self.device = device
-        self.card = Card(n, planes, device)
-        self.resident = Residency(n, planes, device, memory)
-        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-
-    @contextmanager
-    def active(self) -> Iterator[None]:
-        """Work on this device and its stream; faults of the device become a DeviceError."""
-        try:
-            with (
-                torch.cuda.device(self.device) if self.stream else nullcontext(),
-                torch.cuda.stream(self.stream) if self.stream else nullcontext(),
-            ):
-                yield
-        except torch.OutOfMemoryError as error:
-            self.resident.clear()
-            raise DeviceError(
-                f"{self.device} ran out of memory during a search",
-                hint="search with a smaller k or fewer queries at once, or free memory on the device",
-            ) from error
-        except (RuntimeError, OSError) as error:
-            self.resident.clear()
-            first = (str(error).splitlines() or [type(error).__name__])[0]
-            raise DeviceError(
-                f"{self.device} failed during a search: {first}",
-                hint="open the index again, in a new process if that fails too, or use device='cpu'",
-            ) from error
 
 
 class GpuBackend:
@@ -133,7 +77,8 @@ class GpuBackend:
         check_dimension(n)
         check_keyword_planes(planes)
         self.n, self.planes, self.stream, self.progress = n, planes, stream, progress
-        self._workers = [_Worker(n, planes, device, memory) for device in find_devices(devices)]
+        self._workers = [Worker(n, planes, device, memory) for device in find_devices(devices)]
+        self._counts = OfMasks[int]()  # candidates of frozen masks
         self._lock = threading.Lock()
 
     @property
@@ -165,12 +110,50 @@ class GpuBackend:
         *,
         per_thread: int = 256,
         queue: int = 1,
+        block: int = BLOCK,
     ) -> tuple[Candidates, MissCertificate]:
-        """The published selection and what it may miss, from exact searches (see `paper`)."""
+        """The published selection and what it may miss.
+
+        One or two queries by Algorithm 1 (`kernels.local`), a scan for each. Larger batches, and keywords
+        that must be streamed: the same result from exact searches (`paper`), which read the keywords once for
+        many queries.
+        """
         k = check_k(k)
         values = check_values(values, self.n)
         parts = check_partitions(partitions, self.n, self.planes)
-        return search_paper(self, parts, values, k, per_thread=per_thread, queue=queue)
+        plan = plan_paper(parts, k, per_thread, queue, block)
+        if plan.kept and 1 <= len(values) <= ALONE:
+            with self._lock:
+                placed, streamed, _ = self._place(parts)
+                if not streamed:
+                    geometry = local.Geometry(block, per_thread, queue)
+                    return self._queues(placed, values, plan, geometry), plan.certificate
+        return search_paper(self, parts, values, k, per_thread=per_thread, queue=queue, block=block)
+
+    def _queues(
+        self,
+        placed: list[list[Part]],
+        values: npt.NDArray[np.int16],
+        plan: PaperPlan,
+        geometry: local.Geometry,
+    ) -> Candidates:
+        """Algorithm 1 on every device, merged."""
+        want = plan.length
+        while True:
+            results: list[list[Candidates]] = [[] for _ in values]  # of each query, by device
+            started: list[tuple[Worker, local.Queues]] = []
+            for worker, pieces in self._pieces(placed):
+                with worker.active():
+                    batch = Batch(values, worker.device)
+                    started.append((worker, worker.replays.begin_queues(pieces, batch, want, want, geometry)))
+            for worker, queues in started:
+                with worker.active():
+                    for result, (keys, positions) in zip(results, queues.result(), strict=True):
+                        result.append(Candidates(keys[None], positions[None]))
+            heads = [_heads(result, want, plan.kept, geometry) for result in results]
+            if all(len(keys) == plan.kept for keys, _ in heads):
+                return Candidates(*(np.stack(arrays) for arrays in zip(*heads, strict=True)))
+            want = 4 * want
 
     def search_progressive(
         self,
@@ -197,7 +180,7 @@ class GpuBackend:
         """Parts of each worker, all resident now; parts to stream; candidates in all."""
         placed: list[list[Part]] = [[] for _ in self._workers]
         missing: list[Part] = []
-        base = total = 0
+        base = 0
         for partition in parts:
             ranges = [
                 (worker, r)
@@ -207,13 +190,11 @@ class GpuBackend:
             covered = sorted((r.begin, r.end) for _, r in ranges)
             if _covers(covered, partition.count):
                 for worker, r in ranges:
-                    placed[worker].append(_part(r, base, partition.mask))
+                    placed[worker].append(self._part(r, base, partition.mask))
             elif partition.count:
-                missing += [_part(r, base, partition.mask) for r in self._ranges(partition)]
+                missing += [self._part(r, base, partition.mask) for r in self._ranges(partition)]
             base += partition.count
-            total += (
-                partition.count if partition.mask is None else int(np.bitwise_count(partition.mask).sum())
-            )
+        total = sum(part.candidates for part in (*missing, *(each for own in placed for each in own)))
         streamed: list[Part] = []
         new, uploaded = sum(part.range.end - part.range.begin for part in missing), 0
         for part in missing:
@@ -229,6 +210,13 @@ class GpuBackend:
             self._make_way(placed, streamed)
             self._check_streamed(parts, streamed)
         return placed, streamed, total
+
+    def _part(self, wanted: Range, base: int, mask: Mask | None) -> Part:
+        """A range of a partition that begins at position `base`, with its part of the partition's mask."""
+        if mask is None:
+            return Part(wanted, base + wanted.begin, None, wanted.end - wanted.begin)
+        own = mask[wanted.begin // GROUP : groups(wanted.end)]
+        return Part(wanted, base + wanted.begin, own, self._counts.get(own, size))
 
     def _uploading(self, before: int, total: int) -> Progress | None:
         """Progress of one range as progress of all uploads of a search."""
@@ -281,19 +269,23 @@ class GpuBackend:
 
     # ---- one pass
 
-    def _search(
-        self, placed: list[list[Part]], streamed: list[Part], values: npt.NDArray[np.int16], k: int
-    ) -> Candidates:
-        started: list[tuple[_Worker, Pending]] = []
+    def _pieces(self, placed: list[list[Part]]) -> Iterator[tuple[Worker, list[Piece]]]:
+        """What each device has to search; those with nothing are left out."""
         for worker, parts in zip(self._workers, placed, strict=True):
             with worker.active():
                 pieces = [
                     _piece(worker, part, worker.resident.get(part.range)) for part in parts if part.candidates
                 ]
-                if pieces:
-                    batch = Batch(values, worker.device)
-                    found = sum(part.candidates for part in parts)
-                    started.append((worker, begin(worker.card, pieces, batch, k, found)))
+            if pieces:
+                yield worker, pieces
+
+    def _search(
+        self, placed: list[list[Part]], streamed: list[Part], values: npt.NDArray[np.int16], k: int
+    ) -> Candidates:
+        started: list[tuple[Worker, Pending]] = []
+        for worker, pieces in self._pieces(placed):
+            with worker.active():
+                started.append((worker, worker.replays.begin(pieces, Batch(values, worker.device), k)))
         results = []
         for worker, pending in started:
             with worker.active():
@@ -311,15 +303,15 @@ class GpuBackend:
             chunk = whole._replace(begin=start, end=min(whole.end, start + step))
             first = (start - whole.begin) // GROUP
             mask = None if part.mask is None else part.mask[first : first + groups(chunk.end - start)]
-            piece = _part(chunk, part.base - whole.begin, None)._replace(mask=mask)
-            piece = piece._replace(candidates=_candidates(chunk, mask))
-            if not piece.candidates:
+            candidates = chunk.end - start if mask is None else size(mask)
+            piece = Part(chunk, part.base + start - whole.begin, mask, candidates)
+            if not candidates:
                 continue
             with worker.active():
                 shard = worker.resident.upload(chunk)
                 on_device = _piece(worker, piece, shard)
                 batch = Batch(values, worker.device)
-                yield Candidates(*begin(worker.card, [on_device], batch, k, piece.candidates).result())
+                yield Candidates(*begin(worker.card, [on_device], batch, k).result())
 
 
 def _covers(ranges: list[tuple[int, int]], count: int) -> bool:
@@ -327,21 +319,32 @@ def _covers(ranges: list[tuple[int, int]], count: int) -> bool:
     return bool(ranges) and sum(end - begin for begin, end in ranges) == count
 
 
-def _candidates(wanted: Range, mask: npt.NDArray[np.uint64] | None) -> int:
-    return wanted.end - wanted.begin if mask is None else int(np.bitwise_count(mask).sum())
+def size(mask: Mask) -> int:
+    """Candidates of a mask."""
+    return int(np.bitwise_count(mask).sum())
 
 
-def _part(wanted: Range, base: int, mask: npt.NDArray[np.uint64] | None) -> Part:
-    """A range of a partition that begins at position `base`, with its part of the partition's mask."""
-    own = None if mask is None else mask[wanted.begin // GROUP : groups(wanted.end)]
-    return Part(wanted, base + wanted.begin, own, _candidates(wanted, own))
+def _piece(worker: Worker, part: Part, shard: Shard) -> Piece:
+    mask = None if part.mask is None else worker.resident.mask(part.mask)
+    return Piece(shard, part.base, mask, part.candidates)
 
 
-def _piece(worker: _Worker, part: Part, shard: Shard) -> Piece:
-    mask = None
-    if part.mask is not None:
-        mask = torch.from_numpy(part.mask.view(np.int32).copy()).to(worker.device, non_blocking=True)
-    return Piece(shard, part.base, mask, part.candidates / shard.count)
+def _heads(
+    results: list[Candidates], want: int, kept: int, geometry: local.Geometry
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The best `kept` entries of all queues of one query: parts of a thread each sent their best.
+
+    A device that sent `want` entries may have more: what is below the last of them is not known yet.
+    """
+    merged = merge(results, sum(result.keys.shape[1] for result in results))
+    keys, positions = merged.keys[0], merged.positions[0]
+    known = len(keys)
+    for result in results:
+        if result.keys.shape[1] >= want:
+            known = min(known, 1 + int(np.flatnonzero(positions == result.positions[0, -1])[0]))
+    first = queue_heads(thread_of(positions, geometry.per_thread, geometry.threads), geometry.queue)
+    heads = np.flatnonzero(first[:known])[:kept]
+    return keys[heads], positions[heads]
 
 
 def merge(results: Sequence[Candidates], k: int) -> Candidates:

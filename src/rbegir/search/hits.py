@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from rbegir.search.missrate import MissCertificate
 
 
+SORTED = 2  # up to this many times the wanted number of candidates are simply sorted
+
+
 class Hit(NamedTuple):
     """One hit of one query, as iteration gives it."""
 
@@ -45,6 +48,7 @@ class Hits:
     attributes: list[list[dict[str, Any]]] | None = None  # [queries][k]
     certificate: MissCertificate | None = None  # of mode="paper"
     recall: float | None = None  # of a progressive search, where it was measured
+    searched: float = 1.0  # share of the keywords; less only where a cluster was allowed partial answers
 
     def __post_init__(self) -> None:
         shape = self.ids.shape
@@ -122,6 +126,19 @@ class Hits:
         return pd.DataFrame(self._columns())
 
 
+def best(keys: npt.NDArray[np.int64], rows: npt.NDArray[np.int64], k: int) -> npt.NDArray[np.int64]:
+    """[queries, ≤ k] columns of the best by (key descending, row ascending) of [queries, candidates]."""
+    if keys.shape[1] <= SORTED * k:
+        return np.lexsort((rows, -keys), axis=1)[:, :k]
+    # far more candidates than are wanted: only those that reach the k-th key are sorted
+    least = np.partition(keys, -k, axis=1)[:, -k]  # [queries]
+    order = np.empty((len(keys), k), np.int64)
+    for query in range(len(keys)):
+        kept = np.flatnonzero(keys[query] >= least[query])
+        order[query] = kept[np.lexsort((rows[query, kept], -keys[query, kept]))[:k]]
+    return order
+
+
 def merge(parts: Sequence[Hits], k: int) -> Hits:
     """The best k over several results of the same queries, in the total order."""
     if not parts:
@@ -133,7 +150,7 @@ def merge(parts: Sequence[Hits], k: int) -> Hits:
         raise MismatchError(f"results of different numbers of queries cannot be merged: {sorted(queries)}")
     keys = np.concatenate([part.keys for part in parts], axis=1)  # [queries, Σ k]
     rows = np.concatenate([part.rows for part in parts], axis=1)
-    order = np.lexsort((rows, -keys), axis=1)[:, :k]  # [queries, ≤ k]
+    order = best(keys, rows, k)
 
     def pick(arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
         return np.take_along_axis(np.concatenate(arrays, axis=1), order, axis=1)

@@ -11,7 +11,9 @@ list precedes anything in it. If k of them remain, they are the result; if not, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,34 +22,38 @@ from rbegir.errors import InputError
 from rbegir.search.backend import Backend, Candidates, Partition, read_mask
 from rbegir.search.missrate import MissCertificate, certificate_of_threads
 
-BLOCK = 256  # T_b: threads of a block
+BLOCK = 256  # T_b, threads of a block, unless said
 
 
-def check_settings(per_thread: int, queue: int) -> None:
-    """Refuse an I or a q that is not a positive integer."""
-    for name, value in (("per_thread", per_thread), ("queue", queue)):
+def check_settings(per_thread: int, queue: int, block: int) -> None:
+    """Refuse an I, a q or a T_b that is not a positive integer."""
+    for name, value in (("per_thread", per_thread), ("queue", queue), ("block", block)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
             raise InputError(f"{name} must be a positive integer, got {value!r}")
 
 
-def thread_of(positions: npt.NDArray[np.int64], per_thread: int) -> npt.NDArray[np.int64]:
+def thread_of(positions: npt.NDArray[np.int64], per_thread: int, block: int = BLOCK) -> npt.NDArray[np.int64]:
     """The thread that works on each position."""
-    return positions // (BLOCK * per_thread) * BLOCK + positions % BLOCK
+    return positions // (block * per_thread) * block + positions % block
 
 
-def thread_sizes(partitions: Sequence[Partition], per_thread: int) -> dict[int, int]:
+def thread_sizes(partitions: Sequence[Partition], per_thread: int, block: int = BLOCK) -> dict[int, int]:
     """{candidates of a thread: number of such threads}, empty threads left out."""
-    total = sum(part.count for part in partitions)
     if all(part.mask is None for part in partitions):
-        blocks, rest = divmod(total, BLOCK * per_thread)
-        deep, wide = divmod(rest, BLOCK)  # of the last block: `wide` threads have one more than the others
-        sizes = {per_thread: blocks * BLOCK}
-        for size, count in ((deep + 1, wide), (deep, BLOCK - wide)):
-            sizes[size] = sizes.get(size, 0) + count
-    else:
-        passes = np.concatenate([read_mask(part.mask, part.count) for part in partitions])
-        of_thread = np.bincount(thread_of(np.flatnonzero(passes), per_thread))
-        sizes = dict(enumerate(np.bincount(of_thread).tolist())) if of_thread.size else {}
+        return whole_thread_sizes(sum(part.count for part in partitions), per_thread, block)
+    passes = np.concatenate([read_mask(part.mask, part.count) for part in partitions])
+    of_thread = np.bincount(thread_of(np.flatnonzero(passes), per_thread, block))
+    sizes = dict(enumerate(np.bincount(of_thread).tolist())) if of_thread.size else {}
+    return {size: count for size, count in sizes.items() if size and count}
+
+
+def whole_thread_sizes(keywords: int, per_thread: int, block: int = BLOCK) -> dict[int, int]:
+    """The same where every keyword is a candidate."""
+    blocks, rest = divmod(keywords, block * per_thread)
+    deep, wide = divmod(rest, block)  # of the last block: `wide` threads have one more than the others
+    sizes = {per_thread: blocks * block}
+    for size, count in ((deep + 1, wide), (deep, block - wide)):
+        sizes[size] = sizes.get(size, 0) + count
     return {size: count for size, count in sizes.items() if size and count}
 
 
@@ -62,6 +68,30 @@ def queue_heads(threads: npt.NDArray[np.int64], queue: int) -> npt.NDArray[np.bo
     return heads
 
 
+class Plan(NamedTuple):
+    """What is known of a paper-mode search before it starts."""
+
+    candidates: int
+    kept: int  # hits of a query: k, or all entries of all queues if they are fewer
+    length: int  # of a list of the best keywords in which `kept` heads of queues should be found
+    certificate: MissCertificate
+
+
+def plan(partitions: Sequence[Partition], k: int, per_thread: int, queue: int, block: int) -> Plan:
+    """What follows from the sizes of the threads of these partitions."""
+    check_settings(per_thread, queue, block)
+    return plan_threads(thread_sizes(partitions, per_thread, block), k, per_thread, queue)
+
+
+def plan_threads(sizes: dict[int, int], k: int, per_thread: int, queue: int) -> Plan:
+    """The same, given the sizes."""
+    candidates = sum(size * count for size, count in sizes.items())
+    kept = min(k, sum(min(size, queue) * count for size, count in sizes.items()))
+    certificate = certificate_of_threads(sizes, min(k, candidates), per_thread, queue)
+    length = kept + 16 + 2 * round(kept * (1 - certificate.expected_recall))
+    return Plan(candidates, kept, min(length, candidates), certificate)
+
+
 def search_paper(
     backend: Backend,
     partitions: Sequence[Partition],
@@ -70,22 +100,41 @@ def search_paper(
     *,
     per_thread: int,
     queue: int,
+    block: int = BLOCK,
 ) -> tuple[Candidates, MissCertificate]:
     """The published search on top of an exact backend. The caller has checked partitions, values and k."""
-    check_settings(per_thread, queue)
-    sizes = thread_sizes(partitions, per_thread)
-    candidates = sum(size * count for size, count in sizes.items())
-    kept = min(k, sum(min(size, queue) * count for size, count in sizes.items()))
-    certificate = certificate_of_threads(sizes, min(k, candidates), per_thread, queue)
+    check_settings(per_thread, queue, block)
+    return select_paper(
+        partial(backend.search, partitions),
+        thread_sizes(partitions, per_thread, block),
+        values,
+        k,
+        per_thread=per_thread,
+        queue=queue,
+        block=block,
+    )
+
+
+def select_paper(
+    search: Callable[[npt.NDArray[np.int16], int], Candidates],
+    sizes: dict[int, int],
+    values: npt.NDArray[np.int16],
+    k: int,
+    *,
+    per_thread: int,
+    queue: int,
+    block: int = BLOCK,
+) -> tuple[Candidates, MissCertificate]:
+    """The same, given an exact search (queries, how many) and the candidates of threads (`thread_sizes`)."""
+    candidates, kept, length, certificate = plan_threads(sizes, k, per_thread, queue)
     keys = np.zeros((len(values), kept), dtype=np.int64)
     positions = np.zeros((len(values), kept), dtype=np.int64)
     waiting = np.arange(len(values)) if kept else np.arange(0)  # queries without a result
-    length = kept + 16 + 2 * round(kept * (1 - certificate.expected_recall))
     while waiting.size:
-        found = backend.search(partitions, values[waiting], min(length, candidates))
+        found = search(values[waiting], min(length, candidates))
         short = []
         for query, row_keys, row_positions in zip(waiting.tolist(), *found, strict=True):
-            heads = np.flatnonzero(queue_heads(thread_of(row_positions, per_thread), queue))[:kept]
+            heads = np.flatnonzero(queue_heads(thread_of(row_positions, per_thread, block), queue))[:kept]
             if len(heads) < kept:
                 short.append(query)
             else:

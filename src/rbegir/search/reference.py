@@ -88,15 +88,16 @@ class ReferenceBackend:
         *,
         per_thread: int = 256,
         queue: int = 1,
+        block: int = BLOCK,
     ) -> tuple[Candidates, MissCertificate]:
         """Algorithm 1 of the paper, thread by thread."""
         k = check_k(k)
-        check_settings(per_thread, queue)
+        check_settings(per_thread, queue, block)
         keys, positions = self.scores(partitions, values)
         threads: dict[int, list[int]] = {}
         for index, position in enumerate(positions.tolist()):
-            block, within = divmod(position, BLOCK * per_thread)
-            threads.setdefault(block * BLOCK + within % BLOCK, []).append(index)
+            number, within = divmod(position, block * per_thread)
+            threads.setdefault(number * block + within % block, []).append(index)
         sizes = Counter(len(members) for members in threads.values())
         found = []
         for row in keys:

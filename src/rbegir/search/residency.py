@@ -4,14 +4,18 @@ A segment never changes, so its buffer is uploaded once and stays until room is 
 are known by their address; the array is kept alive with them, so that an address is not used twice. New
 segments and new masks reach a device without touching what is there. What was not used longest leaves first.
 
+Masks come with every search. Those that nobody can write to (an index freezes its own) are recognised by
+their address, too, and kept: the bits of 10⁹ keywords are 125 MB, more time on the bus than a scan takes.
+
 An upload goes in chunks through two pinned buffers: while one travels, the host fills the other from the
 memory-mapped file, and the device turns what arrived into streams of words (`kernels.words`).
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,14 +23,47 @@ import torch
 
 from rbegir.codes.layout import GROUP, groups
 from rbegir.search.kernels import words
-from rbegir.search.kernels.card import Shard
+from rbegir.search.kernels.shard import Shard, sample_size, with_sample
 
 MAX_SHARD = (1 << 31) - (1 << 24)  # keywords: kernels count positions inside a shard with 31 bits
-SHARE = 256  # a sample is this part of the keywords,
-LEAST_SAMPLE = 1 << 16  # but at least this many
 CHUNK = 1 << 26  # bytes of an upload chunk
+MASKS = 32  # frozen masks that are kept
 Bytes = npt.NDArray[np.uint8]
+Mask = npt.NDArray[np.uint64]
+Value = TypeVar("Value")
 Progress = Callable[[int, int], None]
+
+
+def frozen(array: Mask) -> bool:
+    """Whether nobody can write to an array or to what it is a view of."""
+    owner: object = array
+    while isinstance(owner, np.ndarray):
+        if owner.flags.writeable:
+            return False
+        owner = owner.base
+    return owner is None
+
+
+class OfMasks(Generic[Value]):
+    """Something of each mask, made once for frozen ones; the least recently used leave first."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[int, int], tuple[Mask, Value]] = OrderedDict()
+
+    def get(self, mask: Mask, make: Callable[[Mask], Value]) -> Value:
+        """What was made of this mask, or what `make` makes of it now."""
+        if not frozen(mask):
+            return make(mask)
+        key = (mask.ctypes.data, len(mask))
+        if key not in self._kept:
+            self._kept[key] = (mask, make(mask))  # the mask, too: its address must not be used again
+            if len(self._kept) > MASKS:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        return self._kept[key][1]
+
+    def clear(self) -> None:
+        self._kept.clear()
 
 
 class Range(NamedTuple):
@@ -42,10 +79,6 @@ class Range(NamedTuple):
         return self.packed.ctypes.data, self.begin, self.end
 
 
-def sample_size(count: int) -> int:
-    return min(count, max(LEAST_SAMPLE, count // SHARE))
-
-
 def shard_bytes(count: int, n: int, planes: int) -> int:
     """Device memory of `count` keywords with their sample."""
     drawn = sample_size(count)
@@ -59,6 +92,7 @@ class Residency:
         self.n, self.planes, self.device = n, planes, device
         self._limit = memory
         self._shards: dict[tuple[int, int, int], tuple[Shard, Range]] = {}  # the least recently used first
+        self._masks = OfMasks[torch.Tensor]()
         self._staging: list[tuple[torch.Tensor, torch.cuda.Event | None]] = []
 
     @property
@@ -114,7 +148,15 @@ class Residency:
     def clear(self) -> None:
         """Forget everything, as after a fault."""
         self._shards.clear()
+        self._masks.clear()
         self._staging.clear()
+
+    def mask(self, mask: Mask) -> torch.Tensor:
+        """A mask [words] as int32 [2 · words] on the device."""
+        return self._masks.get(mask, self._send)
+
+    def _send(self, mask: Mask) -> torch.Tensor:
+        return torch.from_numpy(mask.view(np.int32).copy()).to(self.device, non_blocking=True)
 
     def add(self, wanted: Range, progress: Progress | None = None) -> Shard:
         """Upload a range and keep it."""
@@ -165,19 +207,3 @@ class Residency:
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(torch.cuda.current_stream(self.device))
             self._staging[which] = (self._staging[which][0], event)
-
-
-def with_sample(lanes: torch.Tensor, count: int) -> Shard:
-    """Words [streams, stride] of `count` keywords as a shard, with a random sample in random order."""
-    drawn = sample_size(count)
-    generator = torch.Generator(device=lanes.device).manual_seed(count)
-    if drawn == count:
-        places = torch.randperm(count, generator=generator, device=lanes.device, dtype=torch.int32)
-    else:
-        places = torch.randint(
-            0, count, (drawn,), generator=generator, device=lanes.device, dtype=torch.int32
-        )
-    sample = torch.zeros(lanes.shape[0], words.stride_of(drawn), dtype=torch.int32, device=lanes.device)
-    for stream in range(lanes.shape[0]):  # one at a time: indexing all at once would copy the indices
-        sample[stream, :drawn] = lanes[stream][places.long()]
-    return Shard(lanes, count, sample, places, drawn)

@@ -21,6 +21,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from rbegir.training.batches import Share
 
@@ -29,12 +31,20 @@ def join_processes(device: torch.device) -> Share:
     """This process's share of the work, after joining the group that torchrun describes, if there is one.
 
     The group lives as long as the process: a second one under the same torchrun would meet the first one's
-    addresses in its store.
+    addresses in its store. So would processes that torchrun starts again after one was lost: every attempt
+    has a part of the store to itself.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return Share()
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        store, rank, world = next(iter(rendezvous("env://")))
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        dist.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo",
+            store=PrefixStore(f"attempt-{attempt}", store),
+            rank=rank,
+            world_size=world,
+        )
         atexit.register(dist.destroy_process_group)
     return Share(dist.get_rank(), dist.get_world_size())
 

@@ -9,9 +9,8 @@ result, so that the launches of the last steps hide behind the scan.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from copy import copy
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,45 +19,16 @@ import torch
 from rbegir.search.kernels import dispatch, popcount, product, tensorcore, threshold
 from rbegir.search.kernels.dispatch import Method
 from rbegir.search.kernels.nvrtc import CompileError
+from rbegir.search.kernels.order import Survivors
+from rbegir.search.kernels.shard import Piece, sample_of
 from rbegir.search.kernels.threshold import BINS, EVERYTHING, UNIT
 from rbegir.search.kernels.words import query_planes
 
-EMPTY = -(1 << 63)  # a key below all keys
-DENSE_ONE, DENSE_MANY = 1 << 20, 1 << 16  # sample keywords a shard that the first threshold is taken from
+DENSE = 1 << 16  # sample keywords a shard that the first threshold is taken from
 SURVIVOR_BYTES = 64  # a slot of survivors, with what sorting needs
-RANKED = 1 << 15  # with more slots than this a query, sorting beats comparing all with all
-BLOCK, WARPS = 512, 2  # of the popcount scan: see dev/LOG.md
+BLOCK, WARPS = 256, 1  # of the popcount scan: see dev/LOG.md
 STEPS, LONG_STEPS, LONG = 4, 32, 1 << 27  # blocks a program, and from LONG keywords on
 RISK = 1e-5  # the probability that a threshold lets fewer than k keywords pass
-
-
-@dataclass(frozen=True, eq=False)
-class Shard:
-    """Keywords on a device, and a random sample of them in random order."""
-
-    words: torch.Tensor  # [streams, stride] int32
-    count: int
-    sample: torch.Tensor  # [streams, sample stride] int32
-    places: torch.Tensor  # [drawn] int32: where the sample was drawn
-    drawn: int
-
-
-class Piece(NamedTuple):
-    """A shard in a search: where it stands, and which of its keywords are candidates."""
-
-    shard: Shard
-    base: int  # position of its first keyword
-    mask: torch.Tensor | None  # [ceil(count / 32)] int32
-    density: float  # share of candidates
-
-
-class Survivors(NamedTuple):
-    """What passed: counts [width] may exceed the room; slots beyond a count hold nothing."""
-
-    counts: torch.Tensor  # [width] int64: a bad threshold may let more than 2^31 pass
-    positions: torch.Tensor  # [width, room] int64
-    dots: torch.Tensor  # [width, room] int32
-    norms: torch.Tensor  # [width, room] int32
 
 
 def power_of_two(x: float) -> int:
@@ -66,7 +36,7 @@ def power_of_two(x: float) -> int:
 
 
 class Batch:
-    """Queries on a device, in the forms that the kernels take."""
+    """Queries on a device, in the forms that the kernels take, all in one buffer that travels at once."""
 
     def __init__(self, values: npt.NDArray[np.int16], device: torch.device) -> None:
         words, self.planes, self.mixed = query_planes(values)
@@ -76,22 +46,38 @@ class Batch:
         scales = (1.0 / np.sqrt(norms)).astype(np.float32)
         sums = wide.sum(axis=1).astype(np.int32)
         self.largest = int(np.abs(values).max(initial=0))
-        flat = np.concatenate([words.reshape(-1), scales.view(np.int32), sums])
-        on_device = torch.from_numpy(flat).to(device, non_blocking=True)  # one copy for all three
-        cut = words.size
-        self.words = on_device[:cut].view(words.shape)  # [Q, planes + mixed, n/32] int32
-        self.scales = on_device[cut : cut + self.queries].view(torch.float32)  # [Q] 1/‖q‖
-        self.sums = on_device[cut + self.queries :]  # [Q] int32
-        self.values = values
-        self.device = device
+        self.host = values
+        flat = np.concatenate(
+            [values.reshape(-1).view(np.int32), words.reshape(-1), scales.view(np.int32), sums]
+        )
+        self._lay_out(torch.from_numpy(flat).to(device, non_blocking=True))
+
+    def _lay_out(self, flat: torch.Tensor) -> None:
+        """The parts of the buffer: values, words, scales, sums."""
+        queries, n = self.queries, self.n
+        cuts = np.cumsum([queries * n // 2, queries * (self.planes + self.mixed) * n // 32, queries, queries])
+        self.flat = flat
+        self.values = flat[: cuts[0]].view(torch.int16).view(queries, n)  # [Q, n]
+        self.words = flat[cuts[0] : cuts[1]].view(queries, -1, n // 32)  # [Q, planes + mixed, n/32] int32
+        self.scales = flat[cuts[1] : cuts[2]].view(torch.float32)  # [Q] 1/‖q‖
+        self.sums = flat[cuts[2] : cuts[3]]  # [Q] int32
         self._operands: dict[tuple[tensorcore.Kind, int], torch.Tensor] = {}
+
+    def twin(self) -> Batch:
+        """A batch of the same shape and values in a buffer of its own."""
+        other = copy(self)
+        other._lay_out(self.flat.clone())
+        return other
 
     def operand(self, kind: tensorcore.Kind, part: slice) -> torch.Tensor:
         """Some of the queries as a tensor-core kernel takes them, made once."""
         if (kind, part.start) not in self._operands:
-            values = torch.from_numpy(self.values[part]).to(self.device)
-            self._operands[kind, part.start] = tensorcore.arrange(values, kind, self.wide)
+            self._operands[kind, part.start] = tensorcore.arrange(self.values[part], kind, self.wide)
         return self._operands[kind, part.start]
+
+    @property
+    def device(self) -> torch.device:
+        return self.flat.device
 
     @property
     def wide(self) -> bool:
@@ -109,10 +95,15 @@ class Card:
     # ---- the steps
 
     def method(self, batch: Batch) -> Method:
-        """Which scan is fastest for a batch, by the constants of `dispatch`."""
-        return self.force or dispatch.choose(
-            self.n, self.planes, batch.queries, batch.planes + batch.mixed, batch.largest, self.kinds
-        )
+        """Which scan is fastest for a batch, by the costs of `dispatch`."""
+        return self.force or dispatch.choose(self._shape(batch), batch.queries, batch.largest, self.kinds)
+
+    def cost(self, batch: Batch) -> float:
+        """Milliseconds of a scan of 10⁹ keywords, by the same costs."""
+        return dispatch.cost(self.method(batch), self._shape(batch), batch.queries)
+
+    def _shape(self, batch: Batch) -> dispatch.Shape:
+        return dispatch.Shape(self.n, self.planes, batch.planes + batch.mixed, batch.wide)
 
     def first_limits(
         self, pieces: list[Piece], batch: Batch, k: int, boost: float = 1.0
@@ -122,16 +113,15 @@ class Card:
         `boost`: aim at so many times what should do.
         """
         limits = torch.empty(batch.queries, 3, dtype=torch.int64, device=self.device)
-        dense = DENSE_ONE if batch.queries == 1 else DENSE_MANY
-        weight = max(p.shard.count / max(1, min(p.shard.drawn, dense)) for p in pieces)
+        weight = max(p.shard.count / max(1, min(p.shard.drawn, DENSE)) for p in pieces)
         finest = max(p.shard.count / max(1, p.shard.drawn) for p in pieces)
-        refine = batch.queries > 1 and finest < weight and boost == 1
+        refine = finest < weight and boost == 1
         final = boost * enough(k, finest if refine else weight)
         # what the first threshold must let pass, so that the second is among it
         first = enough(math.ceil(final), weight) if refine else final
         bins = torch.zeros(batch.queries, BINS, dtype=torch.float32, device=self.device)
         for piece in pieces:
-            shard, drawn = piece.shard, min(piece.shard.drawn, dense)
+            shard, drawn = piece.shard, min(piece.shard.drawn, DENSE)
             if drawn:
                 threshold.histogram[(-(-drawn // 1024), batch.queries)](
                     shard.sample, shard.sample.shape[1], drawn, piece.mask, shard.places, batch.words,
@@ -153,8 +143,9 @@ class Card:
         bins: torch.Tensor,
         limits: torch.Tensor,
     ) -> None:
-        """A better threshold from what passes the first one in the whole sample: survivors cost more in
-        batches. Where too little passed, the first one stays."""
+        """A better threshold from what passes the first one in the whole sample: fewer survivors, and less
+        than a histogram of the whole sample, whose additions wait for each other. Where too little passed,
+        the first one stays."""
         bins.zero_()
         room = power_of_two(2 * first / finest + 1024)
         found = self.survivors(batch, room)
@@ -217,7 +208,7 @@ class Card:
         self, piece: Piece, batch: Batch, limits: torch.Tensor, found: Survivors, begin: int, end: int
     ) -> None:
         words, room = piece.shard.words, found.positions.shape[1]
-        masked = 0 if piece.mask is None else 1 if piece.density > 0.25 else 2
+        masked = int(piece.mask is not None)
         steps = LONG_STEPS if end - begin >= LONG else STEPS
         grid = (-(-(end - begin // BLOCK * BLOCK) // (BLOCK * steps)),)
         for q in range(batch.queries):
@@ -233,10 +224,10 @@ class Card:
         words, room = piece.shard.words, found.positions.shape[1]
         rows, columns = 128, 16 if batch.queries <= 16 else 32 if batch.queries <= 32 else 64
         width = -(-batch.queries // columns) * columns
-        full = np.zeros((width, self.n), dtype=np.int16)
+        full = torch.zeros(width, self.n, dtype=torch.int16, device=self.device)
         full[: batch.queries] = batch.values
-        parts = np.stack([full >> 1, full & 1]) if batch.wide else full[None]  # [1 + wide, width, n]
-        operand = torch.from_numpy(parts.astype(np.int8).transpose(0, 2, 1).copy()).to(self.device)
+        parts = torch.stack([full >> 1, full & 1]) if batch.wide else full[None]  # [1 + wide, width, n]
+        operand = parts.to(torch.int8).transpose(1, 2).contiguous()
         grid = (-(-(end - begin) // rows) * (width // columns),)
         product.scan[grid](
             words, words.shape[1], begin, end, piece.base, piece.mask, operand, width, padded(limits, width),
@@ -264,40 +255,6 @@ class Card:
                 padded(limits[part], width), padded(batch.sums[part], width),
                 found.counts[first:], found.positions[first:], found.dots[first:], found.norms[first:],
             )  # fmt: skip
-
-    def ordered(self, found: Survivors, queries: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and positions [Q, k] of the best k stored survivors; EMPTY where there are fewer."""
-        room = found.positions.shape[1]
-        k = min(k, room)
-        keys = torch.empty(queries, room, dtype=torch.int64, device=self.device)
-        threshold.order_keys[(-(-room // 1024), queries)](
-            found.counts, found.dots, found.norms, room, keys, EMPTY, 1024
-        )
-        if room <= RANKED:
-            best_keys = torch.full((queries, k), EMPTY, dtype=torch.int64, device=self.device)
-            best_positions = torch.zeros_like(best_keys)
-            threshold.place_by_rank[(-(-room // 32), queries)](
-                found.counts, keys, found.positions, room, k, best_keys, best_positions, EMPTY, 32, 256
-            )
-            return best_keys, best_positions
-        positions, by_position = torch.sort(found.positions[:queries], dim=1)
-        keys, by_key = torch.sort(keys.gather(1, by_position), dim=1, descending=True, stable=True)
-        return keys[:, :k], positions.gather(1, by_key[:, :k])
-
-
-def sample_of(piece: Piece) -> Piece:
-    """The sample of a piece as a piece of its own; only the scores of what passes are used."""
-    shard, mask = piece.shard, None
-    if piece.mask is not None:
-        bits = piece.mask[shard.places >> 5] >> (shard.places & 31) & 1
-        full = torch.zeros(-(-shard.drawn // 32) * 32, dtype=torch.int32, device=bits.device)
-        full[: shard.drawn] = bits
-        mask = (full.view(-1, 32) << torch.arange(32, dtype=torch.int32, device=bits.device)).sum(
-            1, dtype=torch.int32
-        )
-    return Piece(
-        Shard(shard.sample, shard.drawn, shard.sample, shard.places, shard.drawn), 0, mask, piece.density
-    )
 
 
 @cache

@@ -22,7 +22,8 @@ exact one in 64-bit integers: dot·|dot|·limit₁ ≥ limit₀·‖k‖² + lim
 limit₂ is 1.
 """
 
-# mypy: disable-error-code="no-untyped-def,untyped-decorator"
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,assignment"
+# ruff: noqa: RUF005 (Triton has no unpacking of tuples)
 from __future__ import annotations
 
 import triton
@@ -42,12 +43,26 @@ def word(pointer, offset, inside):
 
 
 @triton.jit
-def query_word(query, plane, block, BLOCKS: tl.constexpr):
-    return tl.load(query + plane * BLOCKS + block).to(tl.uint32, bitcast=True)
+def hold(query, B: tl.constexpr, BLOCKS: tl.constexpr):
+    """All words of a query of few, to stay in registers: the compiler would read them again in every turn of
+    a loop that also writes. Of a long query none, which are then read where they are used."""
+    held = ()
+    if B * BLOCKS <= 24:
+        for word in tl.static_range(B * BLOCKS):
+            held = held + (tl.load(query + word).to(tl.uint32, bitcast=True),)
+    return held
 
 
 @triton.jit
-def mismatches_woven_3(words, stride, query, offset, inside, block, BLOCKS: tl.constexpr):
+def query_word(query, held, plane: tl.constexpr, block, BLOCKS: tl.constexpr):
+    if len(held) > 0:
+        return held[plane * BLOCKS + block]
+    else:
+        return tl.load(query + plane * BLOCKS + block).to(tl.uint32, bitcast=True)
+
+
+@triton.jit
+def mismatches_woven_3(words, stride, query, held, offset, inside, block, BLOCKS: tl.constexpr):
     """Two planes against three, two blocks at once: (weighted mismatches, 8·popcount(x₀ XOR x₁))."""
     step = BLOCKS * stride
     u0 = word(words + block * stride, offset, inside)
@@ -56,12 +71,12 @@ def mismatches_woven_3(words, stride, query, offset, inside, block, BLOCKS: tl.c
     v1 = word(words + block * stride + step + stride, offset, inside)
     x0, y0 = odd_even(u0, u1), odd_even(u1, u0)  # y rotated right by one
     x1, y1 = odd_even(v0, v1), odd_even(v1, v0)
-    a0 = query_word(query, 0, block, BLOCKS)
-    a1 = query_word(query, 0, block + 1, BLOCKS)
-    b0 = query_word(query, 1, block, BLOCKS)
-    b1 = query_word(query, 1, block + 1, BLOCKS)
-    c0 = query_word(query, 2, block, BLOCKS)
-    c1 = query_word(query, 2, block + 1, BLOCKS)
+    a0 = query_word(query, held, 0, block, BLOCKS)
+    a1 = query_word(query, held, 0, block + 1, BLOCKS)
+    b0 = query_word(query, held, 1, block, BLOCKS)
+    b1 = query_word(query, held, 1, block + 1, BLOCKS)
+    c0 = query_word(query, held, 2, block, BLOCKS)
+    c1 = query_word(query, held, 2, block + 1, BLOCKS)
     ra0, ra1 = rotate_right(a0), rotate_right(a1)
     rb0, rb1 = rotate_right(b0), rotate_right(b1)
     rc0, rc1 = rotate_right(c0), rotate_right(c1)
@@ -88,7 +103,7 @@ def mismatches_woven_3(words, stride, query, offset, inside, block, BLOCKS: tl.c
 
 @triton.jit
 def mismatches(
-    words, stride, query, offset, inside, block,
+    words, stride, query, held, offset, inside, block,
     P: tl.constexpr, B: tl.constexpr, MIXED: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
     """Any planes, one 32-dimension block: (weighted mismatches, what the norm loses)."""
@@ -110,7 +125,7 @@ def mismatches(
         x1 = rotate_left(odd_even(x1, u))
     total = tl.zeros_like(x0).to(tl.int32)
     for b in tl.static_range(B + MIXED):
-        q = query_word(query, b, block, BLOCKS)
+        q = query_word(query, held, b, block, BLOCKS)
         count = popcount(x0 ^ q)
         if P > 1:
             count = 2 * count + popcount(x1 ^ q)
@@ -135,22 +150,29 @@ def mismatches(
 
 @triton.jit
 def score(
-    words, stride, query, offset, inside,
+    words, stride, query, held, offset, inside,
     N: tl.constexpr, P: tl.constexpr, B: tl.constexpr, MIXED: tl.constexpr,
 ):  # fmt: skip
-    """(q·k, ‖k‖²) of a block of keywords, exact, int32."""
+    """(q·k, ‖k‖²) of a block of keywords, exact, int32; `held` is what `hold` gave."""
     BLOCKS: tl.constexpr = N // 32
     TOP: tl.constexpr = (1 << P) - 1
-    if P == 2 and B == 3 and MIXED == 0:
-        total, spread = mismatches_woven_3(words, stride, query, offset, inside, 0, BLOCKS)
-        for block in tl.range(2, BLOCKS, 2):
-            t, s = mismatches_woven_3(words, stride, query, offset, inside, block, BLOCKS)
+    WOVEN: tl.constexpr = P == 2 and B == 3 and MIXED == 0
+    total = tl.zeros_like(offset)
+    spread = tl.zeros_like(offset)
+    if len(held) > 0:
+        for block in tl.static_range(0, BLOCKS, 2 if WOVEN else 1):
+            if WOVEN:
+                t, s = mismatches_woven_3(words, stride, query, held, offset, inside, block, BLOCKS)
+            else:
+                t, s = mismatches(words, stride, query, held, offset, inside, block, P, B, MIXED, BLOCKS)
             total += t
             spread += s
     else:
-        total, spread = mismatches(words, stride, query, offset, inside, 0, P, B, MIXED, BLOCKS)
-        for block in tl.range(1, BLOCKS):
-            t, s = mismatches(words, stride, query, offset, inside, block, P, B, MIXED, BLOCKS)
+        for block in tl.range(0, BLOCKS, 2 if WOVEN else 1):
+            if WOVEN:
+                t, s = mismatches_woven_3(words, stride, query, held, offset, inside, block, BLOCKS)
+            else:
+                t, s = mismatches(words, stride, query, held, offset, inside, block, P, B, MIXED, BLOCKS)
             total += t
             spread += s
     dot = (N * TOP * ((1 << B) - 1 + MIXED) - 2 * total) >> MIXED
@@ -175,14 +197,14 @@ def scan(
     words [streams, stride], query [Q, planes, n/32], limits [Q, 3] int64, counts [Q]; positions, dots,
     norms [Q, room].
 
-    MASKED 0: no mask; 1: read everything, test the bit; 2: read only where a bit is set, which is less when
-    few are.
+    MASKED: only what has its bit set in `mask`; looked at where something passes, which is seldom.
     """
     stride = stride.to(tl.int64)
     limit0 = tl.load(limits + 3 * q)
     limit1 = tl.load(limits + 3 * q + 1)
     limit2 = tl.load(limits + 3 * q + 2)
     query += q * ((B + MIXED) * (N // 32))
+    held = hold(query, B + MIXED, N // 32)
     row = q.to(tl.int64) * room
     floor = limit0.to(tl.float32) / limit1.to(tl.float32)
     floor -= tl.abs(floor) * 1e-5
@@ -190,20 +212,15 @@ def scan(
     last = tl.minimum(first + BLOCK * STEPS, end)
     while first < last:  # whole blocks: streams are padded
         offset = first + tl.arange(0, BLOCK)
-        inside = None
-        if MASKED == 2:
-            inside = allowed(mask, offset, (offset >= begin) & (offset < end))
-        dot, norm = score(words, stride, query, offset, inside, N, P, B, MIXED)
+        dot, norm = score(words, stride, query, held, offset, None, N, P, B, MIXED)
         f = dot.to(tl.float32)
         hit = f * tl.abs(f) >= floor * norm.to(tl.float32)
-        if MASKED == 1:
-            hit = hit & allowed(mask, offset, offset < end)
-        if MASKED == 2:
-            hit = hit & inside
         if tl.max(hit.to(tl.int32), 0) > 0:
             wide = dot.to(tl.int64)
             square = wide * tl.abs(wide)
             hit = hit & (offset >= begin) & (offset < end)
+            if MASKED:
+                hit = hit & allowed(mask, offset, hit)
             hit = hit & (square * limit1 >= limit0 * norm.to(tl.int64) + limit2)
             slot = tl.atomic_add(counts + q + tl.zeros_like(offset), 1, mask=hit, sem="relaxed")
             keep = hit & (slot < room)

@@ -16,19 +16,27 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from rbegir.search.kernels.card import Batch, Card, Piece, Survivors, power_of_two
+from rbegir.search.kernels import compact
+from rbegir.search.kernels.card import Batch, Card, power_of_two
+from rbegir.search.kernels.order import Survivors, ordered
+from rbegir.search.kernels.shard import Piece
 
 
-def begin(card: Card, pieces: list[Piece], batch: Batch, k: int, candidates: int) -> Pending:
-    """Enqueue a search of min(k, candidates) hits; nothing waits."""
+def begin(card: Card, pieces: list[Piece], batch: Batch, k: int) -> Pending:
+    """Enqueue a search of the best k, or of all candidates if there are fewer; nothing waits."""
+    rows = None
+    if compact.worth(pieces, card.cost(batch)):
+        gathered, rows = compact.gather(pieces)
+        pieces = [gathered]
+    candidates = sum(piece.candidates for piece in pieces)
     k = min(k, candidates)
     limits, expected = card.first_limits(pieces, batch, k)
     room = power_of_two(min(candidates, max(4096.0, 2 * expected)))
     found = card.survivors(batch, room)
     for piece in pieces:
         card.scan(piece, batch, limits, found)
-    keys, positions = card.ordered(found, batch.queries, k)
-    return Pending(card, pieces, batch, k, limits, found, keys, positions)
+    keys, positions = ordered(found, limits, batch.scales, batch.queries, k)
+    return Pending(card, pieces, batch, k, limits, found, keys, positions, rows)
 
 
 @dataclass(eq=False)
@@ -43,25 +51,27 @@ class Pending:
     found: Survivors
     keys: torch.Tensor
     positions: torch.Tensor
+    rows: torch.Tensor | None = None  # positions of gathered candidates
 
     def result(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Keys and positions [Q, k], proven."""
         queries, room = self.batch.queries, self.found.positions.shape[1]
-        together = (
-            torch.cat([self.found.counts[:queries, None].long(), self.keys, self.positions], dim=1)
-            .cpu()
-            .numpy()
-        )
-        counts, keys = together[:, 0], together[:, 1 : 1 + self.k]
-        positions = together[:, 1 + self.k :]
-        for q in np.flatnonzero((counts < self.k) | (counts > room)):
-            keys[q], positions[q] = self._repair(int(q), int(counts[q]))
-        return keys, positions
+        counts = self.found.counts[:queries, None]
+        positions = self.positions
+        if self.rows is not None:  # what a query without enough survivors has is anything, and replaced below
+            positions = self.rows[positions.clamp(0, len(self.rows) - 1)]
+        together = torch.cat([counts, self.keys, positions], dim=1).cpu().numpy()
+        passed, keys, found = together[:, 0], together[:, 1 : 1 + self.k], together[:, 1 + self.k :]
+        for q in np.flatnonzero((passed < self.k) | (passed > room)):
+            keys[q], found[q] = self._repair(int(q), int(passed[q]))
+            if self.rows is not None:
+                found[q] = self.rows[torch.from_numpy(found[q]).to(self.rows.device)].cpu().numpy()
+        return keys, found
 
     def _repair(self, q: int, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """One query whose threshold let too few or too many pass."""
         card, k = self.card, self.k
-        batch = Batch(self.batch.values[q : q + 1], card.device)
+        batch = Batch(self.batch.host[q : q + 1], card.device)
         limits = self.limits[q : q + 1].clone()
         room = power_of_two(max(1 << 16, 4 * k))
         boost = 1.0
@@ -72,7 +82,7 @@ class Pending:
             found, count = self._scan(batch, limits, room)
             if count < k:
                 continue
-            keys, positions = (t[0] for t in card.ordered(found, 1, k))
+            keys, positions = (t[0] for t in ordered(found, limits, batch.scales, 1, k))
             if count <= room:
                 return keys.cpu().numpy(), positions.cpu().numpy()
             tighter = limit_at(found, positions[k - 1])
@@ -86,7 +96,7 @@ class Pending:
                 return self._ties(batch, tighter, higher, passed, room)
             limits[0] = strict
             if passed > room:
-                keys, positions = (t[0] for t in card.ordered(higher, 1, k))
+                keys, positions = (t[0] for t in ordered(higher, strict[None], batch.scales, 1, k))
                 limits[0] = limit_at(higher, positions[k - 1])
 
     def _scan(self, batch: Batch, limits: torch.Tensor, room: int) -> tuple[Survivors, int]:
@@ -104,7 +114,9 @@ class Pending:
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """`passed` keywords are above the limit, more than enough on it: their lowest positions win."""
         card = self.card
-        keys, positions = (t[0].cpu().numpy() for t in card.ordered(higher, 1, max(passed, 1)))
+        keys, positions = (
+            t[0].cpu().numpy() for t in ordered(higher, limits[None], batch.scales, 1, max(passed, 1))
+        )
         keys, positions = keys[:passed], positions[:passed]
         wanted = self.k - passed
         tied: list[npt.NDArray[np.int64]] = []

@@ -35,6 +35,7 @@ from rbegir.search.kernels import threshold
 from rbegir.search.kernels.nvrtc import CompileError, Kernel, available, compile_cubin
 
 Kind = Literal["mma", "wgmma", "float8"]
+KINDS: tuple[Kind, ...] = ("mma", "wgmma", "float8")
 _NUMBER: dict[Kind, int] = {"mma": 1, "wgmma": 2, "float8": 3}
 _CHUNK: dict[Kind, int] = {"mma": 8, "wgmma": 32, "float8": 64}
 MAX_N = 256
@@ -164,7 +165,7 @@ def arrange(values: torch.Tensor, kind: Kind, wide: bool) -> torch.Tensor:
 
 
 @cache
-def _cubin(shape: Shape, capability: tuple[int, int]) -> bytes:
+def cubin(shape: Shape, capability: tuple[int, int]) -> bytes:
     if shape.kind != "mma" and capability != (9, 0):
         raise CompileError(f"{shape.kind} kernels need a Hopper card, this one is of capability {capability}")
     architecture = "sm_90a" if capability == (9, 0) else f"sm_{capability[0]}{capability[1]}"
@@ -184,9 +185,9 @@ def _cubin(shape: Shape, capability: tuple[int, int]) -> bytes:
 @cache
 def kernel(shape: Shape, width: int, device: int) -> Kernel:
     """The compiled kernel for a shape and a padded batch, loaded on a device."""
-    cubin = _cubin(shape, torch.cuda.get_device_capability(device))
+    code = cubin(shape, torch.cuda.get_device_capability(device))
     with torch.cuda.device(device):
-        return Kernel(cubin, "scan", shape.shared(width))
+        return Kernel(code, "scan", shape.shared(width))
 
 
 class Test(NamedTuple):

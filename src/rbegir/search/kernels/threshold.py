@@ -1,4 +1,4 @@
-"""From a sample to a threshold, from survivors to keys (Triton).
+"""From a sample to a threshold (Triton).
 
 A threshold is three integers a query, `limits`: a pair passes when dot·|dot|·limits₁ ≥ limits₀·‖k‖² +
 limits₂. That is the order of the exact score (the sign-preserving square of q·k/‖k‖) compared with the
@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from rbegir.search.kernels.popcount import allowed, score
+from rbegir.search.kernels.popcount import allowed, hold, score
 
 BINS = 4096
 UNIT = 1 << 17  # the denominator of a threshold taken from a bin edge: 2^17 · dot² < 2^61 for every shape
@@ -38,7 +38,9 @@ def histogram(
     if MASKED:
         place = tl.load(places + offset, mask=inside, other=0)
         inside = inside & allowed(mask, place, inside)
-    dot, norm = score(words, stride, query + q * ((B + MIXED) * (N // 32)), offset, inside, N, P, B, MIXED)
+    query += q * ((B + MIXED) * (N // 32))
+    held = hold(query, B + MIXED, N // 32)
+    dot, norm = score(words, stride, query, held, offset, inside, N, P, B, MIXED)
     cosine = dot.to(tl.float32) / tl.sqrt(norm.to(tl.float32)) * tl.load(scales + q)
     bin = tl.minimum(tl.maximum((cosine + 1.0) * (BINS // 2), 0.0), BINS - 1.0).to(tl.int32)
     tl.atomic_add(bins + q * BINS + bin, weight + tl.zeros_like(cosine), mask=inside, sem="relaxed")
@@ -132,56 +134,3 @@ def slopes(
         tl.store(out + q, -tl.floor(least * ((1 << UNIT) / (2 * FINE))).to(tl.int32), mask=q < width)
         sum = tl.load(sums + q, mask=real, other=0)
         tl.store(centres + q, (TOP * sum << UNIT) >> 1, mask=q < width)
-
-
-@triton.jit(do_not_specialize=["room"])
-def order_keys(counts, dots, norms, room, keys, EMPTY: tl.constexpr, BLOCK: tl.constexpr):
-    """The exact order key of every survivor (codes/score.py), EMPTY in unused slots: [Q, room] int64."""
-    q = tl.program_id(1)
-    offset = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = offset < room
-    at = q.to(tl.int64) * room + offset
-    used = inside & (offset < tl.load(counts + q))
-    dot = tl.load(dots + at, mask=used, other=0).to(tl.int64)
-    norm = tl.load(norms + at, mask=used, other=1).to(tl.int64)
-    square = dot * dot
-    whole = square // norm
-    rest = square - whole * norm
-    key = (whole << 36) + (rest << 36) // norm
-    key = tl.where(dot < 0, -key, key)
-    tl.store(keys + at, tl.where(used, key, EMPTY), mask=inside)
-
-
-@triton.jit(do_not_specialize=["room", "k"])
-def place_by_rank(
-    counts, keys, positions, room, k, best_keys, best_positions,
-    EMPTY: tl.constexpr, BLOCK: tl.constexpr, OTHERS: tl.constexpr,
-):  # fmt: skip
-    """Write every survivor to its place in the total order: the number of survivors before it. best [Q, k].
-
-    Comparing all with all needs no passes and no waiting: for some thousand survivors it beats every sort.
-    """
-    q = tl.program_id(1)
-    used = tl.minimum(tl.load(counts + q), room).to(tl.int32)
-    first = tl.program_id(0) * BLOCK
-    if first < used:
-        keys += q.to(tl.int64) * room
-        positions += q.to(tl.int64) * room
-        offset = first + tl.arange(0, BLOCK)
-        inside = offset < used
-        key = tl.load(keys + offset, mask=inside, other=EMPTY)
-        position = tl.load(positions + offset, mask=inside, other=0)
-        rank = tl.zeros([BLOCK], tl.int32)
-        start = first * 0
-        while start < used:
-            other = start + tl.arange(0, OTHERS)
-            other_key = tl.load(keys + other, mask=other < used, other=EMPTY)[None, :]
-            other_position = tl.load(positions + other, mask=other < used, other=0)[None, :]
-            before = (other_key > key[:, None]) | (
-                (other_key == key[:, None]) & (other_position < position[:, None])
-            )
-            rank += tl.sum(before.to(tl.int32), 1)
-            start += OTHERS
-        to = q.to(tl.int64) * k + rank
-        tl.store(best_keys + to, key, mask=inside & (rank < k))
-        tl.store(best_positions + to, position, mask=inside & (rank < k))

@@ -1,0 +1,105 @@
+// Reading mapped files that other people can cut short: SIGBUS becomes a flag instead of the end of the process.
+//
+// A page of a mapping that no longer exists in the file, or that the disk cannot read, raises SIGBUS in whichever
+// thread touches it, in the middle of whatever it was doing. The handler puts zeros under the rest of that mapping
+// and sets the flag of its slot; the reader goes on, and the caller asks for the flag before it believes what was
+// read. Faults outside the guarded ranges go to the handler that was there before.
+//
+// The handler may only use what is safe in a signal: a fixed table of atomics and the mmap system call.
+#include <nanobind/nanobind.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <stdexcept>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+constexpr size_t SLOTS = 1 << 16;  // mappings guarded at once; more are simply not guarded
+
+struct Slot {
+    std::atomic<uintptr_t> first{0};  // 0: free
+    std::atomic<uintptr_t> last{0};   // one past the last page
+    std::atomic<bool> broken{false};
+};
+
+Slot slots[SLOTS];
+std::atomic<size_t> used{0};  // slots [0, used) may be taken
+uintptr_t page_bytes = 0;
+struct sigaction previous;
+std::mutex registering;
+
+void on_bus_error(int signal, siginfo_t *info, void *context) {
+    const uintptr_t page = reinterpret_cast<uintptr_t>(info->si_addr) & ~(page_bytes - 1);
+    const size_t count = used.load(std::memory_order_acquire);
+    for (size_t i = 0; i < count; i++) {
+        const uintptr_t first = slots[i].first.load(std::memory_order_acquire);
+        const uintptr_t last = slots[i].last.load(std::memory_order_acquire);
+        if (first == 0 || page < first || page >= last) continue;
+        slots[i].broken.store(true, std::memory_order_release);
+        void *zeros = mmap(reinterpret_cast<void *>(page), last - page, PROT_READ,
+                           MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (zeros != MAP_FAILED) return;
+        break;
+    }
+    if (previous.sa_flags & SA_SIGINFO) {
+        previous.sa_sigaction(signal, info, context);
+    } else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
+        previous.sa_handler(signal);
+    } else {
+        sigaction(SIGBUS, &previous, nullptr);  // the same instruction faults again, with nobody in the way
+    }
+}
+
+void install() {
+    page_bytes = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+    struct sigaction action = {};
+    action.sa_sigaction = on_bus_error;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    sigemptyset(&action.sa_mask);
+    if (sigaction(SIGBUS, &action, &previous) != 0) throw std::runtime_error("sigaction failed");
+}
+
+// Guards the pages of a mapped buffer; the number of its slot, −1 when all are taken.
+ptrdiff_t guard(nb::handle buffer) {
+    Py_buffer view;
+    if (PyObject_GetBuffer(buffer.ptr(), &view, PyBUF_SIMPLE) != 0) throw nb::python_error();
+    const auto first = reinterpret_cast<uintptr_t>(view.buf);
+    const auto bytes = static_cast<uintptr_t>(view.len);
+    PyBuffer_Release(&view);  // the caller unguards before it unmaps
+    std::lock_guard<std::mutex> lock(registering);
+    if (page_bytes == 0) install();
+    for (size_t i = 0; i < SLOTS; i++) {
+        if (slots[i].first.load() != 0) continue;
+        slots[i].broken.store(false);
+        slots[i].last.store((first + bytes + page_bytes - 1) & ~(page_bytes - 1));
+        slots[i].first.store(first, std::memory_order_release);
+        if (i >= used.load()) used.store(i + 1, std::memory_order_release);
+        return static_cast<ptrdiff_t>(i);
+    }
+    return -1;
+}
+
+void unguard(ptrdiff_t slot) {
+    if (slot >= 0 && slot < static_cast<ptrdiff_t>(SLOTS)) slots[slot].first.store(0, std::memory_order_release);
+}
+
+bool broken(ptrdiff_t slot) {
+    return slot >= 0 && slot < static_cast<ptrdiff_t>(SLOTS) && slots[slot].broken.load(std::memory_order_acquire);
+}
+
+}  // namespace
+
+void bind_mapping(nb::module_ &m) {
+    m.def("guard", &guard, "buffer"_a,
+          "Turn faults in the pages of a mapped buffer into a flag; its slot, -1 when there is no free one.");
+    m.def("unguard", &unguard, "slot"_a, "Give a slot back, before the buffer is unmapped.");
+    m.def("broken", &broken, "slot"_a, "Whether a page of the guarded buffer could not be read; it reads as zeros.");
+}

@@ -1,0 +1,124 @@
+"""A LangChain vector store over an index or a service.
+
+    store = RbegirVectorStore(rbegir.Index.create("notes.rbe", model, id_type="string"))
+    store.add_texts(["running shoes"], [{"price": 89.9}])
+    store.similarity_search("shoes", k=4, filter={"price": {"$lt": 100}})
+    store.as_retriever(search_kwargs={"k": 4})
+
+The model of the index encodes texts: `embedding` arguments of LangChain must be None. Scores are cosines,
+higher is nearer. Asynchronous methods run the blocking ones in threads, as LangChain does by default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from rbegir.adapters import filters
+from rbegir.adapters.store import Store, named_ids, pack, stored_ids, unpack
+from rbegir.errors import InputError, MissingExtraError
+
+try:
+    from langchain_core.documents import Document
+    from langchain_core.embeddings import Embeddings
+    from langchain_core.vectorstores import VectorStore
+except ModuleNotFoundError as error:
+    raise MissingExtraError(
+        f"the LangChain adapter needs {error.name}", hint="pip install 'rbegir[langchain]'"
+    ) from None
+
+Filter = Mapping[str, Any] | str | None
+
+
+class RbegirVectorStore(VectorStore):
+    """Documents in an `rbegir.Index` or behind an `rbegir.Client`."""
+
+    def __init__(self, index: Store) -> None:
+        self.index = index
+
+    @classmethod
+    def from_texts(
+        cls,
+        texts: list[str],
+        embedding: Embeddings | None = None,
+        metadatas: list[dict[str, Any]] | None = None,
+        *,
+        ids: list[str] | None = None,
+        index: Store | None = None,
+        **kwargs: Any,
+    ) -> RbegirVectorStore:
+        """Texts added to `index`, and the store over it."""
+        if embedding is not None:
+            raise InputError(
+                "embedding must be None: texts are encoded by the model of the index",
+                hint="to search vectors of another encoder, index their codes: see rbegir.Binarizer",
+            )
+        if index is None:
+            raise InputError("index must be given: an rbegir.Index or an rbegir.Client")
+        store = cls(index)
+        store.add_texts(texts, metadatas, ids=ids, **kwargs)
+        return store
+
+    def add_texts(
+        self,
+        texts: Iterable[str],
+        metadatas: list[dict[str, Any]] | None = None,
+        *,
+        ids: Sequence[str | None] | None = None,
+        **kwargs: Any,
+    ) -> list[str]:
+        """Add texts, or replace those with the same ids; returns the ids."""
+        _refuse(kwargs, "add_texts")
+        given = list(texts)
+        for name, values in (("metadatas", metadatas), ("ids", ids)):
+            if values is not None and len(values) != len(given):
+                raise InputError(f"{name} has {len(values)} values for {len(given)} texts")
+        if not given:
+            return []
+        named = named_ids(self.index, len(given), ids)
+        attributes = [pack(one) for one in metadatas or []]
+        self.index.upsert(given, named, attributes if any(attributes) else None)
+        return [str(name) for name in named]
+
+    def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool:
+        """Delete documents by id; those that are not there are ignored."""
+        _refuse(kwargs, "delete")
+        if ids is None:
+            raise InputError("ids must be given", hint="delete everything by making a new index")
+        if ids and (known := stored_ids(self.index, ids)):
+            self.index.delete(known)
+        return True
+
+    def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
+        """The documents with these ids, in their order, without those that are not there."""
+        known = stored_ids(self.index, ids)
+        found = self.index.get(known) if known else []
+        return [_document(record["id"], record["text"], record) for record in found if record is not None]
+
+    def similarity_search(
+        self, query: str, k: int = 4, filter: Filter = None, **kwargs: Any
+    ) -> list[Document]:
+        """The best k documents. `filter` is a dictionary such as {"price": {"$lt": 10}}, or `where` text."""
+        return [document for document, _ in self.similarity_search_with_score(query, k, filter, **kwargs)]
+
+    def similarity_search_with_score(
+        self, query: str, k: int = 4, filter: Filter = None, **kwargs: Any
+    ) -> list[tuple[Document, float]]:
+        """The best k documents with their cosines."""
+        _refuse(kwargs, "similarity_search")
+        hits = self.index.search(query, k=k, where=filters.where(filter))
+        return [(_document(hit.id, hit.text, hit.attributes), hit.score) for hit in hits[0]]
+
+    def _select_relevance_score_fn(self) -> Callable[[float], float]:
+        """Relevance is the cosine; what points the other way is not relevant at all."""
+        return lambda cosine: min(max(cosine, 0.0), 1.0)
+
+
+def _document(key: int | str, text: str | None, attributes: Mapping[str, Any] | None) -> Document:
+    rest = {name: value for name, value in (attributes or {}).items() if name not in ("id", "text")}
+    return Document(id=str(key), page_content=text or "", metadata=unpack(rest))
+
+
+def _refuse(extra: Mapping[str, Any], method: str) -> None:
+    if extra:
+        raise InputError(f"{method} does not know {', '.join(sorted(extra))}")

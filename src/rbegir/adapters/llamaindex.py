@@ -1,0 +1,193 @@
+"""A LlamaIndex vector store over an index or a service.
+
+    store = RbegirVectorStore(rbegir.Index.create("notes.rbe", model, id_type="string"))
+    store.add([TextNode(text="running shoes", metadata={"price": 89.9})])
+    store.query(VectorStoreQuery(query_str="shoes", similarity_top_k=4))
+
+The model of the index encodes texts, so a query must come as text (`is_embedding_query` is False, which tells
+LlamaIndex so) and embeddings of nodes are ignored. A node is kept as LlamaIndex writes it, beside its
+metadata as attributes, and comes back whole, relationships included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rbegir.adapters import filters as made
+from rbegir.adapters.store import Store, named_ids, pack, stored_ids
+from rbegir.errors import FilterError, InputError, MissingExtraError
+
+try:
+    from llama_index.core.bridge.pydantic import PrivateAttr
+    from llama_index.core.schema import BaseNode, MetadataMode
+    from llama_index.core.vector_stores.types import (
+        BasePydanticVectorStore,
+        FilterCondition,
+        FilterOperator,
+        MetadataFilter,
+        MetadataFilters,
+        VectorStoreQuery,
+        VectorStoreQueryMode,
+        VectorStoreQueryResult,
+    )
+    from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_metadata_dict
+except ModuleNotFoundError as error:
+    raise MissingExtraError(
+        f"the LlamaIndex adapter needs {error.name}", hint="pip install 'rbegir[llamaindex]'"
+    ) from None
+
+DOCUMENT = "ref_doc_id"
+PAGE = 1000  # nodes looked up at a time where all that pass a filter are wanted
+OPERATORS = {
+    FilterOperator.EQ: "$eq",
+    FilterOperator.NE: "$ne",
+    FilterOperator.GT: "$gt",
+    FilterOperator.GTE: "$gte",
+    FilterOperator.LT: "$lt",
+    FilterOperator.LTE: "$lte",
+}
+
+
+class RbegirVectorStore(BasePydanticVectorStore):
+    """Nodes in an `rbegir.Index` or behind an `rbegir.Client`."""
+
+    stores_text: bool = True
+    is_embedding_query: bool = False
+    _index: Any = PrivateAttr()
+
+    def __init__(self, index: Store) -> None:
+        super().__init__(stores_text=True, is_embedding_query=False)
+        self._index = index
+
+    @classmethod
+    def class_name(cls) -> str:
+        return "RbegirVectorStore"
+
+    @property
+    def client(self) -> Store:
+        """The index or client."""
+        store: Store = self._index
+        return store
+
+    def add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
+        """Add nodes, or replace those with the same ids; returns the ids."""
+        if not nodes:
+            return []
+        ids = named_ids(self.client, len(nodes), [node.node_id for node in nodes])
+        texts = [node.get_content(metadata_mode=MetadataMode.NONE) for node in nodes]
+        self.client.upsert(texts, ids, [_attributes(node) for node in nodes])
+        return [node.node_id for node in nodes]
+
+    def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
+        """Delete the nodes of a document."""
+        if DOCUMENT in self.client.info()["attributes"]:
+            self._delete_where(made.compare(DOCUMENT, "$eq", ref_doc_id))
+
+    def delete_nodes(
+        self,
+        node_ids: list[str] | None = None,
+        filters: MetadataFilters | None = None,
+        **delete_kwargs: Any,
+    ) -> None:
+        """Delete the nodes with these ids that pass the filters."""
+        if filters is None:
+            if node_ids is None:
+                raise InputError("node_ids or filters must be given", hint="delete everything with clear()")
+            if known := stored_ids(self.client, node_ids):
+                self.client.delete(known)
+            return
+        self._delete_where(self._where(filters, node_ids, None))
+
+    def clear(self) -> None:
+        """Delete every node."""
+        self._delete_where(None)
+
+    def get_nodes(
+        self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None
+    ) -> list[BaseNode]:
+        """The nodes with these ids that pass the filters; at most PAGE of them when no ids are given."""
+        if node_ids is not None and filters is None:
+            known = stored_ids(self.client, node_ids)
+            records = self.client.get(known) if known else []
+            return [_node(record["text"], record) for record in records if record is not None]
+        hits = self.client.search(ANYTHING, k=PAGE, where=self._where(filters, node_ids, None))
+        return [_node(hit.text, hit.attributes) for hit in hits[0]]
+
+    def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
+        """The best nodes for a text."""
+        if query.mode != VectorStoreQueryMode.DEFAULT:
+            raise InputError(f"mode must be 'default', got {query.mode.value!r}")
+        if query.query_str is None:
+            raise InputError(
+                "query_str must be given: texts are encoded by the model of the index",
+                hint="query through a retriever, or pass VectorStoreQuery(query_str=…)",
+            )
+        # LlamaIndex's retrievers give an empty list when any node will do.
+        where = self._where(query.filters, query.node_ids or None, query.doc_ids or None)
+        hits = self.client.search(query.query_str, k=query.similarity_top_k, where=where)[0]
+        nodes = [_node(hit.text, hit.attributes) for hit in hits]
+        return VectorStoreQueryResult(
+            nodes=nodes, similarities=[hit.score for hit in hits], ids=[node.node_id for node in nodes]
+        )
+
+    # ---- inside ----
+
+    def _where(
+        self, filters: MetadataFilters | None, node_ids: list[str] | None, doc_ids: list[str] | None
+    ) -> str | None:
+        parts = [] if filters is None or not filters.filters else [_filters(filters)]
+        if node_ids is not None:
+            known = stored_ids(self.client, node_ids)
+            parts.append(made.within("id", known, inside=True))
+        if doc_ids is not None:
+            parts.append(made.within(DOCUMENT, doc_ids, inside=True))
+        return made.join(parts, "and") if parts else None
+
+    def _delete_where(self, where: str | None) -> None:
+        for ids in self._found(where):
+            self.client.delete(ids)
+
+    def _found(self, where: str | None) -> Iterator[list[Any]]:
+        """Ids that pass, page by page, while they are being deleted."""
+        while ids := [hit.id for hit in self.client.search(ANYTHING, k=PAGE, where=where)[0]]:
+            yield ids
+
+
+ANYTHING = "a"  # a query for when the order does not matter
+
+
+def _attributes(node: BaseNode) -> dict[str, Any]:
+    """A node as attributes: its metadata, and what LlamaIndex needs to make it again."""
+    whole = node_to_metadata_dict(node, remove_text=True)
+    kept = {name: whole[name] for name in ("_node_content", "_node_type")}
+    return {**pack(node.metadata), **kept, DOCUMENT: node.ref_doc_id or ""}
+
+
+def _node(text: str | None, attributes: Any) -> BaseNode:
+    if attributes is None or attributes.get("_node_content") is None:
+        raise InputError(
+            "a keyword of this index was not added through LlamaIndex",
+            hint="use an index of its own for the nodes of LlamaIndex",
+        )
+    return metadata_dict_to_node(attributes, text=text or "")
+
+
+def _filters(given: MetadataFilters) -> str:
+    parts = [_filters(one) if isinstance(one, MetadataFilters) else _filter(one) for one in given.filters]
+    if given.condition == FilterCondition.NOT:
+        return f"not {made.join(parts, 'or')}"
+    return made.join(parts, "or" if given.condition == FilterCondition.OR else "and")
+
+
+def _filter(given: MetadataFilter) -> str:
+    if given.operator in OPERATORS:
+        return made.compare(given.key, OPERATORS[given.operator], given.value)
+    if given.operator in (FilterOperator.IN, FilterOperator.NIN):
+        return made.within(given.key, given.value, inside=given.operator == FilterOperator.IN)
+    if given.operator == FilterOperator.IS_EMPTY:
+        return f"{made.column(given.key)} is null"
+    raise FilterError(
+        f"the operator {given.operator.value!r} cannot be used here",
+        hint="known are ==, !=, <, <=, >, >=, in, nin and is_empty",
+    )

@@ -1,0 +1,137 @@
+"""`rbegir serve`: an index as an HTTP service with a page."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rbegir.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from rbegir.serve.engine import Engine
+
+app = typer.Typer()
+
+
+@app.command()
+def serve(
+    index: Annotated[
+        str, typer.Argument(metavar="INDEX", help="Directory of the index; with --cluster also a URI.")
+    ],
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; beyond loopback tokens are needed.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8080,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 or several: cuda:0,cuda:1")] = "cpu",
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads of a scan; all cores by default.")
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[ADDRESS]",
+            help="Search with Ray: host:port, auto, local, or nothing (RAY_ADDRESS, else this machine).",
+        ),
+    ] = None,
+    shards: Annotated[int | None, typer.Option(min=1, help="CPU shards of the cluster.")] = None,
+    replicas: Annotated[int, typer.Option(min=1, help="Copies of every shard of the cluster.")] = 1,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Never change the index; follow its writer instead.")
+    ] = False,
+    read_token_file: Annotated[
+        Path | None, typer.Option(help="File with the token for reading; else RBEGIR_READ_TOKEN.")
+    ] = None,
+    write_token_file: Annotated[
+        Path | None, typer.Option(help="File with the token for changes; else RBEGIR_WRITE_TOKEN.")
+    ] = None,
+    cors_origin: Annotated[
+        list[str] | None, typer.Option(help="Web origin that may call the API; may be repeated.")
+    ] = None,
+    max_batch: Annotated[int, typer.Option(min=1, help="Queries scored in one scan; 1: no batching.")] = 128,
+    max_waiting: Annotated[int, typer.Option(min=1, help="Queries that may wait; beyond it 503.")] = 4096,
+    max_write_batch: Annotated[
+        int, typer.Option(min=1, help="Keywords in one durable write; 1: every request alone.")
+    ] = 4096,
+    max_k: Annotated[int, typer.Option(min=1, help="Hits a query.")] = 10_000,
+    max_body_mb: Annotated[int, typer.Option(min=1, help="Size of a body, in MiB.")] = 16,
+    timeout: Annotated[float, typer.Option(min=0.001, help="Deadline of a request, in seconds.")] = 30.0,
+    drain_delay: Annotated[
+        float, typer.Option(min=0, help="Seconds after SIGTERM in which connections are still accepted.")
+    ] = 0.0,
+    compact_deleted: Annotated[
+        float, typer.Option(min=0, max=1, help="Compact when this share of the rows is deleted; 0: never.")
+    ] = 0.25,
+    access_log: Annotated[bool, typer.Option(help="A line for every request.")] = True,
+    log_queries: Annotated[bool, typer.Option("--log-queries", help="Query texts in the log.")] = False,
+) -> None:
+    """Serve an index over HTTP, with a page to look at it."""
+    from rich.console import Console
+
+    try:
+        from rbegir.serve.app import create_app
+        from rbegir.serve.server import Server, bind, check_exposure
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f"the service needs {error.name}", hint="pip install 'rbegir[serve]'"
+        ) from None
+    from rbegir.index.store import Index
+    from rbegir.serve.auth import load_token
+    from rbegir.serve.settings import LOOPBACK_NAMES, Settings
+
+    read_token, write_token = load_token("read", read_token_file), load_token("write", write_token_file)
+    settings = Settings(
+        max_batch=max_batch,
+        max_waiting=max_waiting,
+        max_write_batch=max_write_batch,
+        max_k=max_k,
+        max_body_bytes=max_body_mb << 20,
+        timeout_s=timeout,
+        drain_delay_s=drain_delay,
+        compact_deleted=compact_deleted,
+        read_token=read_token,
+        write_token=write_token,
+        read_only=read_only,
+        devices=tuple(device.split(",")),
+        cors_origins=tuple(cors_origin or ()),
+        allowed_hosts=() if read_token or write_token else LOOPBACK_NAMES,
+        access_log=access_log,
+        log_queries=log_queries,
+    )
+    check_exposure(host, settings)
+    say = Console(stderr=True, highlight=False).print
+    engine = (
+        Index.open(index, device.split(","), threads=threads, read_only=read_only)
+        if cluster is None
+        else _join(index, cluster, shards, replicas, threads)
+    )
+    try:
+        application = create_app(engine, settings)
+        application.state.service.prepare()
+        listener = bind(host, port)
+    except BaseException:
+        engine.close()
+        raise
+    shown = f"[{host}]" if ":" in host else host
+    address = f"http://{shown}:{listener.getsockname()[1]}"
+
+    def ready() -> None:
+        say(f"serving {len(engine):,} keywords at [bold]{address}[/] (process {os.getpid()})")
+        say(f"open {address}/ in a browser, or ask: curl -s {address}/v1/index", soft_wrap=True)
+
+    Server(application, ready).listen(listener)
+
+
+def _join(index: str, address: str, shards: int | None, replicas: int, threads: int | None) -> Engine:
+    from rbegir.cli.options import cluster_address
+    from rbegir.cluster.client import Cluster
+
+    return Cluster.open(
+        index,
+        cluster_address(address),
+        replicas,
+        "auto" if shards is None else shards,
+        threads=threads,
+    )

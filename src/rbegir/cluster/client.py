@@ -1,0 +1,412 @@
+"""rbegir.Cluster: an index searched by many processes, with the names and the answers of `rbegir.Index`.
+
+    cluster = Cluster.open("/shared/ads.rbe", address="10.0.0.1:6379", replicas=2)
+    cluster.search("flight", k=10, where="price < 15").texts
+
+Promised, besides what an index promises:
+
+- The same answer as `Index`: ids, scores, order, ties, certificates.
+- Every answer is of one state of one index. Parts from shards that stand elsewhere are never mixed in.
+- An answer is complete, or an error, or (only if asked for with `partial=True`) says in `Hits.searched` which
+  share of the keywords was searched.
+- Many threads may use one Cluster, and many processes may open the same index: they share the shards.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar, Unpack
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rbegir.cluster.batcher import QUEUE
+from rbegir.cluster.engine import Session, import_ray
+from rbegir.cluster.fanout import Fanout, GoneError
+from rbegir.cluster.gather import Gatherer
+from rbegir.cluster.location import READ_ONLY_HINT, Location
+from rbegir.cluster.messages import Coded, Records
+from rbegir.cluster.pool import Devices, Pool, layout
+from rbegir.cluster.states import PREPARE_SECONDS, State, not_shared, prepare
+from rbegir.cluster.writer import Writing
+from rbegir.codes.planes import Codes
+from rbegir.codes.score import norm_squared
+from rbegir.errors import FileError, InputError
+from rbegir.index.encoder import Encoder, check_encoder, check_match, load_stored
+from rbegir.index.query import Query, SearchOptions, query_values
+from rbegir.index.rows import check_ids, check_queries, check_texts
+from rbegir.index.store import ENCODE_ROWS, Ids
+from rbegir.search.hits import Hits
+from rbegir.search.progressive import check_planes
+
+DEADLINE = 30.0  # seconds
+T = TypeVar("T")
+
+
+class Cluster:
+    """An index spread over the processes of a Ray cluster. Made by `open`; a context manager."""
+
+    def __init__(
+        self,
+        where: str | Path,
+        *,
+        address: str | None,
+        replicas: int,
+        devices: Devices,
+        model: Encoder | None,
+        filesystem: Any,
+        deadline: float,
+        queue: int,
+        threads: int | None,
+    ) -> None:
+        self._deadline = _seconds(deadline)
+        location = Location.of(where, filesystem)
+        manifest = location.manifest()  # before anything is started for an index that is not there
+        self._model = model
+        if model is not None:
+            check_encoder(model)
+            check_match(model, manifest)
+        self._mutex = threading.RLock()  # of changes of state
+        self._loading = threading.Lock()  # of the model
+        self._closed = False
+        self._session = Session(address)
+        self._writing: Writing | None = None
+        try:
+            nodes = import_ray().nodes()
+            self._pool = Pool(location.name, layout(devices, replicas, nodes, threads), queue)
+        except BaseException:
+            self._session.close()
+            raise
+        try:
+            self._pool.check()
+            self._fanout = Fanout(self._pool)
+            self._state = prepare(self._pool, location)
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def open(
+        cls,
+        path_or_uri: str | Path,
+        address: str | None = None,
+        replicas: int = 1,
+        devices: Devices = "auto",
+        *,
+        model: Encoder | None = None,
+        filesystem: Any = None,
+        deadline: float = DEADLINE,
+        queue: int = QUEUE,
+        threads: int | None = None,
+    ) -> Cluster:
+        """An index as it is now, on the Ray cluster at `address` (None: RAY_ADDRESS, or this machine alone).
+
+        `path_or_uri` is a path that every node sees, or a URI that pyarrow.fs knows (or a path inside the
+        given `filesystem`), from which every node copies what it searches. `devices` says what searches: see
+        `rbegir.cluster.pool`. Each shard is there `replicas` times. `deadline` is the most seconds that a
+        question may take, `queue` the number of queries that may wait in front of a shard, `threads` those of
+        a CPU shard (its share of the cluster's cores).
+        """
+        return cls(
+            path_or_uri,
+            address=address,
+            replicas=replicas,
+            devices=devices,
+            model=model,
+            filesystem=filesystem,
+            deadline=deadline,
+            queue=queue,
+            threads=threads,
+        )
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return self._current().view.keywords
+
+    def __repr__(self) -> str:
+        view = self._state.view
+        return f"Cluster({view.location.name!r}, {view.keywords} keywords, {view.shards} shards)"
+
+    def close(self) -> None:
+        """Give back what this client made: shards, writer and, if it started it, Ray itself."""
+        with self._mutex:
+            if self._closed:
+                return
+            self._closed = True
+            if self._writing is not None:
+                self._writing.close()
+            self._pool.stop()
+            self._session.close()
+
+    @property
+    def path(self) -> Path:
+        return Path(self._current().view.location.root)
+
+    @property
+    def model(self) -> Encoder:
+        """The model that encodes texts; loaded from the index at the first use."""
+        with self._loading:
+            state = self._current()
+            if self._model is None or self._model.fingerprint != state.view.manifest.fingerprint:
+                self._model = load_stored(state.view.location.model(), state.view.manifest)
+            return self._model
+
+    # ---- change ----
+
+    def add(self, texts: Sequence[str], ids: Any = None, attributes: Any = None) -> Ids:
+        """Add keywords; returns their ids. An id that is there is refused."""
+        return self._add(texts, ids, attributes, upsert=False)
+
+    def upsert(self, texts: Sequence[str], ids: Any, attributes: Any = None) -> Ids:
+        """Add keywords, replacing those with the same ids: old out and new in, in one step."""
+        if ids is None:
+            raise InputError("upsert needs ids", hint="without ids use add")
+        return self._add(texts, ids, attributes, upsert=True)
+
+    def delete(self, ids: Any) -> int:
+        """Delete keywords by id; ids that are not there are ignored. Returns how many were deleted."""
+        return self._change(lambda writer: writer.delete(check_ids(ids)))
+
+    def compact(self) -> None:
+        """Rewrite the index into few large segments without what was deleted. Rows and ids stay."""
+        self._change(lambda writer: writer.compact())
+
+    def refresh(self) -> None:
+        """See what writers have done since the index was opened or last refreshed."""
+        self._refresh(PREPARE_SECONDS)
+
+    def swap(self, path_or_uri: str | Path, *, model: Encoder | None = None, filesystem: Any = None) -> None:
+        """Answer from another index from now on, such as one of a new model.
+
+        The shards open it while they keep answering from the old one. A question is answered from the one or
+        the other, never from both.
+        """
+        with self._mutex:
+            self._current()
+            state = prepare(self._pool, Location.of(path_or_uri, filesystem))
+            if model is not None:
+                check_encoder(model)
+                check_match(model, state.view.manifest)
+            with self._loading:
+                if self._writing is not None:
+                    self._writing.close()
+                    self._writing = None
+                self._model, self._state = model, state
+
+    # ---- ask ----
+
+    def search(
+        self,
+        queries: str | Sequence[str],
+        k: int = 10,
+        *,
+        deadline: float | None = None,
+        partial: bool = False,
+        **options: Unpack[SearchOptions],
+    ) -> Hits:
+        """The best k keywords for a text or for each of a list of texts; options as for `search_codes`."""
+        texts = [queries] if isinstance(queries, str) else check_queries(queries)
+        query = Query.check(k, **options)
+        while True:
+            with self._loading:  # codes and view of one model, whatever swap does meanwhile
+                state = self._current()
+            model = self.model
+            if model.fingerprint != state.view.manifest.fingerprint:
+                continue
+            try:
+                return self._search(state, model.encode_queries(texts), query, deadline, partial)
+            except GoneError:  # swapped to the index of another model, which has to encode the texts again
+                if self._current().view.manifest.fingerprint == model.fingerprint:
+                    raise
+
+    def search_codes(
+        self,
+        codes: Codes | npt.NDArray[Any],
+        k: int = 10,
+        *,
+        deadline: float | None = None,
+        partial: bool = False,
+        **options: Unpack[SearchOptions],
+    ) -> Hits:
+        """The best k keywords for each code or integer vector; options as for `Index.search_codes`, and
+
+        deadline    seconds that this question may take, instead of the cluster's
+        partial     True: if some shards do not answer in time, the hits of the others; see `Hits.searched`
+        """
+        return self._search(self._current(), codes, Query.check(k, **options), deadline, partial)
+
+    def get(self, ids: Any) -> list[dict[str, Any] | None]:
+        """The keywords with these ids: id, text and attributes; None where there is none."""
+        wanted = check_ids(ids)
+
+        def find(state: State, until: float) -> list[dict[str, Any] | None]:
+            state.empty.find(wanted)  # refuses ids of another type
+            view = state.view
+            answers: dict[int, Records] = self._gatherer(state, until).ask(
+                lambda actor, refs, shard: actor.get.remote(view.id, refs, wanted), view.used
+            )
+            found: list[dict[str, Any] | None] = [None] * len(wanted)
+            for answer in answers.values():
+                found = [new or old for old, new in zip(found, answer.records, strict=True)]
+            return found
+
+        return self._answer(self._current(), find, None)
+
+    def codes(self, ids: Any) -> Codes:
+        """The codes of the keywords with these ids, all of which must be there."""
+        wanted = check_ids(ids)
+
+        def find(state: State, until: float) -> Codes:
+            state.empty.find(wanted)  # refuses ids of another type
+            view = state.view
+            answers: dict[int, Coded] = self._gatherer(state, until).ask(
+                lambda actor, refs, shard: actor.codes.remote(view.id, refs, wanted), view.used
+            )
+            n, planes = view.manifest.shape
+            found = np.zeros(len(wanted), np.bool_)
+            made = np.zeros((planes, len(wanted), n // 64), np.uint64)
+            for answer in answers.values():
+                found[answer.found] = True
+                made[:, answer.found] = answer.planes
+            if not found.all():
+                raise InputError(f"id {wanted[int(np.argmin(found))].as_py()!r} is not in the index")
+            return Codes(made, n)
+
+        return self._answer(self._current(), find, None)
+
+    def coarse_rows(
+        self,
+        queries: Codes | npt.NDArray[Any],
+        k: int,
+        *,
+        planes: int,
+        where: str | pc.Expression | None = None,
+    ) -> npt.NDArray[np.int64]:
+        """The rows [queries, k] of the best keywords by their first planes alone: what the others add."""
+        query = Query.check(k, where=where)
+        state = self._current()
+        values = query_values(queries, state.view.manifest)
+        nothing = state.checker.coarse_rows(state.empty, queries, query, planes)
+        check_planes(planes, state.view.manifest.keyword_planes)
+        if not len(values) or not state.view.used:
+            return nothing
+        return self._answer(
+            state, lambda now, until: self._gatherer(now, until).coarse_rows(values, query, planes), None
+        )
+
+    def info(self) -> dict[str, Any]:
+        """What the index is, as `Index.info`, and what it runs on."""
+        view = self._current().view
+        return {
+            "path": view.location.name,
+            **view.manifest.facts(),
+            "shards": self._pool.layout.shards,
+            "replicas": self._pool.layout.replicas,
+            "device": self._pool.layout.device,
+            "address": self._session.address,
+            "keywords_of_shards": [view.keywords_of(shard) for shard in range(view.shards)],
+        }
+
+    # ---- inside ----
+
+    def _current(self) -> State:
+        if self._closed:
+            raise InputError("the cluster has been closed", hint="open it again with Cluster.open")
+        return self._state
+
+    def _refresh(self, seconds: float) -> None:
+        with self._mutex:
+            state = self._current()
+            self._state = prepare(self._pool, state.view.location, state.view, seconds)
+
+    def _gatherer(self, state: State, until: float, *, partial: bool = False) -> Gatherer:
+        return Gatherer(self._fanout, state.view, state.refs, until, partial=partial)
+
+    def _answer(self, state: State, ask: Callable[[State, float], T], deadline: float | None) -> T:
+        """Ask about a state; if its files have gone because the index has moved on, about the newest one."""
+        until = time.monotonic() + (self._deadline if deadline is None else _seconds(deadline))
+        while True:
+            try:
+                return ask(state, until)
+            except GoneError as error:
+                with self._mutex:
+                    now = self._current()
+                    if now.view.id == state.view.id:
+                        self._refresh(max(0.1, until - time.monotonic()))
+                        now = self._current()
+                if now.view.manifest == state.view.manifest:
+                    raise not_shared(state.view.location, error) from error
+                if now.view.manifest.fingerprint != state.view.manifest.fingerprint:
+                    raise
+                state = now
+
+    def _search(
+        self,
+        state: State,
+        queries: Codes | npt.NDArray[Any],
+        query: Query,
+        deadline: float | None,
+        partial: bool,
+    ) -> Hits:
+        if partial and query.mode == "paper":
+            raise InputError(
+                "partial=True and mode='paper' cannot be combined: a certificate is of a whole search",
+                hint="leave one of them out",
+            )
+        nothing = state.checker.search(state.empty, queries, query)  # refuses what an index would refuse
+        values = query_values(queries, state.view.manifest)
+
+        def ask(state: State, until: float) -> Hits:
+            if not len(values) or not state.view.used:
+                return nothing
+            gatherer = self._gatherer(state, until, partial=partial)
+            result = gatherer.search(values, query, device=self._pool.layout.device)
+            return gatherer.hits(result, norm_squared(values), query)
+
+        return self._answer(state, ask, deadline)
+
+    def _add(self, texts: Sequence[str], ids: Any, attributes: Any, *, upsert: bool) -> Ids:
+        given = check_texts(texts)
+        wanted = None if ids is None else check_ids(ids)
+        codes = self._encode(given)
+        return self._change(lambda writer: writer.add(codes, wanted, attributes, given, upsert=upsert))
+
+    def _encode(self, texts: pa.Array) -> Codes:
+        n, planes = self._current().view.manifest.shape
+        if not len(texts):
+            return Codes(np.zeros((planes, 0, n // 64), np.uint64), n)
+        model, parts = self.model, range(0, len(texts), ENCODE_ROWS)
+        return Codes.concat([model.encode_keywords(texts[at : at + ENCODE_ROWS].to_pylist()) for at in parts])
+
+    def _change(self, change: Callable[[Writing], T]) -> T:
+        with self._mutex:
+            location = self._current().view.location
+            if not location.is_local:
+                raise FileError(
+                    f"{location.name} is not on a mounted file system and cannot be changed from here",
+                    hint=READ_ONLY_HINT,
+                )
+            if self._writing is None:
+                self._writing = Writing(location.path)
+            result = change(self._writing)
+            self.refresh()
+            return result
+
+
+def _seconds(deadline: float) -> float:
+    if isinstance(deadline, bool) or not isinstance(deadline, (int, float)) or not deadline > 0:
+        raise InputError(f"deadline must be a positive number of seconds, got {deadline!r}")
+    return float(deadline)

@@ -1,0 +1,191 @@
+"""Connecting to Ray, which does scheduling, membership, restarts and transport.
+
+Ray is imported at the first use, never with `import rbegir`. It is told to be quiet: no usage statistics, no
+dashboard, no output of workers on the terminal of whoever searches.
+
+An address is tried by a short-lived process first. Ray ends the process that cannot reach its head node,
+after a minute of trying, and a library must not do that to its caller.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rbegir.errors import ClusterError, InputError, MissingExtraError, VersionError
+
+NAMESPACE = "rbegir"
+AUTH_MODE = "RAY_AUTH_MODE"
+PROBE_SECONDS = 20.0
+DIAL_SECONDS = 3.0
+STORE_BYTES = 256 << 20  # of a cluster on this machine alone: questions and answers are small
+START_HINT = "start Ray there with `ray start --head`, or leave the address out to use this machine alone"
+
+_lock = threading.Lock()
+_sessions = 0  # of those that share the connection which this module made
+
+
+def import_ray() -> Any:
+    """The module `ray`, told not to phone home."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # the behaviour that Ray will default to
+    os.environ.setdefault("RAY_worker_niceness", "0")  # shards are no batch jobs; Ray would nice them by 15
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingExtraError(
+            "a cluster needs Ray, which is not installed", hint="pip install 'rbegir[cluster]'"
+        ) from error
+    return ray
+
+
+def _hush(ray: Any) -> None:
+    """Ray prints the death of a worker to the standard output of whoever searches, where data belongs. It has
+    no option against it; this is the switch that its own debugger uses."""
+    worker = ray._private.worker
+    if hasattr(worker, "_worker_logs_enabled"):
+        worker._worker_logs_enabled = False
+
+
+class Session:
+    """A connection to Ray; the last one that is closed ends what the first one started."""
+
+    def __init__(self, address: str | None) -> None:
+        global _sessions
+        given = address not in (None, "auto", "local")
+        probed = given and "ray" not in sys.modules and find_spec("ray") is not None
+        if probed:
+            probe(str(address))  # it may decide how Ray is told who we are, which Ray reads when imported
+        ray = import_ray()
+        with _lock:
+            self._counted = not ray.is_initialized() or _sessions > 0
+            if not ray.is_initialized():
+                _connect(ray, address, probed=probed)
+            elif given:
+                _check_same(ray, str(address))
+            if self._counted:
+                _sessions += 1
+        self.address: str = ray.get_runtime_context().gcs_address
+
+    def close(self) -> None:
+        global _sessions
+        ray = import_ray()
+        with _lock:
+            if self._counted:
+                self._counted = False
+                _sessions -= 1
+                if _sessions == 0:
+                    ray.shutdown()
+
+
+def _connect(ray: Any, address: str | None, *, probed: bool) -> None:
+    quiet: dict[str, Any] = {
+        "namespace": NAMESPACE,
+        "log_to_driver": False,
+        "logging_level": logging.ERROR,
+        "include_dashboard": None,
+    }
+    if address is None:
+        address = os.environ.get("RAY_ADDRESS") or "local"
+    if address == "local":
+        quiet |= {"include_dashboard": False, "object_store_memory": STORE_BYTES}
+    elif address != "auto" and not probed:
+        probe(address)
+    try:
+        ray.init(address=address, **quiet)
+    except ConnectionError as error:
+        raise ClusterError(f"no Ray cluster was found at address {address!r}", hint=START_HINT) from error
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        if "ersion mismatch" in str(error):
+            raise VersionError(
+                f"the Ray cluster at {address} has another version of Ray or Python: {reason}",
+                hint="install the same versions on all nodes and here",
+            ) from error
+        raise ClusterError(f"Ray could not connect to {address!r}: {reason}", hint=START_HINT) from error
+    _hush(ray)
+
+
+def probe(address: str) -> None:
+    """Refuse an address where no Ray cluster answers, within bounded time."""
+    host, port = _parts(address)
+    try:
+        socket.create_connection((host, port), timeout=DIAL_SECONDS).close()
+    except OSError as error:
+        reason = (error.strerror or str(error) or "no answer").lower()
+        raise ClusterError(f"nothing answers at {address}: {reason}", hint=START_HINT) from error
+    problem: ClusterError | VersionError | None = None
+    for mode in _modes():
+        problem = _try(address, mode)
+        if problem is None:
+            if mode is not None:
+                os.environ[AUTH_MODE] = mode
+            return
+    assert problem is not None
+    raise problem
+
+
+def _modes() -> list[str | None]:
+    """How to show who we are: as the environment says, or else with Ray's token first if there is one.
+
+    `ray start` asks for the token whenever the user has one, but `ray.init` only shows it when it is told to.
+    """
+    if AUTH_MODE in os.environ:
+        return [None]
+    has_token = "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ
+    return ["token", None] if has_token or (Path.home() / ".ray" / "auth_token").exists() else [None]
+
+
+def _try(address: str, mode: str | None) -> ClusterError | VersionError | None:
+    """Connect from a process of its own; None if that works, or else why not."""
+    source = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False); ray.shutdown()"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", source, address],
+            capture_output=True,
+            text=True,
+            timeout=PROBE_SECONDS,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **({} if mode is None else {AUTH_MODE: mode})},
+        )
+    except subprocess.TimeoutExpired:
+        return ClusterError(
+            f"something listens at {address}, but it did not answer as Ray within {PROBE_SECONDS:.0f} s",
+            hint=START_HINT,
+        )
+    if done.returncode == 0:
+        return None
+    lines = [line for line in done.stderr.strip().splitlines() if line.strip()] or ["no message"]
+    if "ersion mismatch" in done.stderr:
+        return VersionError(
+            f"the Ray cluster at {address} has another version of Ray or Python: {lines[-1]}",
+            hint="install the same versions on all nodes and here",
+        )
+    return ClusterError(f"Ray could not connect to {address}: {lines[-1]}", hint=START_HINT)
+
+
+def _parts(address: str) -> tuple[str, int]:
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdigit() or "/" in host:
+        raise InputError(
+            f"address must be host:port, 'auto' or 'local', got {address!r}",
+            hint="`ray start --head` prints it; this machine must be a node of the cluster",
+        )
+    return host.strip("[]"), int(port)
+
+
+def _check_same(ray: Any, address: str) -> None:
+    here: str = ray.get_runtime_context().gcs_address
+    if _parts(address)[1] == _parts(here)[1]:
+        return
+    raise ClusterError(
+        f"this process is connected to the Ray cluster at {here} already, not to {address}",
+        hint="a process uses one cluster: call ray.shutdown() first, or leave the address out",
+    )

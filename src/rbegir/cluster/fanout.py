@@ -1,0 +1,170 @@
+"""Asking shards, and what to do when one does not answer.
+
+    one replica asked, in turn                         ─ answer
+    it died, or is too busy, or its node is at fault   ─ the next replica is asked at once
+    it is slow (HEDGE × what was usual lately)         ─ another replica is asked too, the first answer counts
+    none of them answers                               ─ asked again, until the deadline
+
+A shard that Ray is restarting takes questions at once and answers when it is up, so without replicas a
+question waits out the gap. At the deadline the answer is an error, or with `partial` what has come in. A
+wrong question (a filter that cannot be understood) is wrong everywhere and is not repeated.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rbegir.cluster.engine import import_ray
+from rbegir.cluster.messages import Answer, Failure
+from rbegir.cluster.pool import Pool, root_cause
+from rbegir.errors import BusyError, ClusterError, DeadlineError, InputError, MismatchError, RbegirError
+
+HEDGE = 3.0
+LEAST_HEDGE = 0.1  # seconds
+PAUSE = 0.05  # seconds before a replica that has just failed is asked again
+
+Question = Callable[[Any], Any]  # an actor → the reference of its future answer
+
+
+class GoneError(ClusterError):
+    """A shard does not find a file of the view: the index has moved on, or the node does not see it."""
+
+
+@dataclass
+class _State:
+    """One shard's part of a question."""
+
+    question: Question
+    turn: int  # replicas asked so far, the starting one included
+    open: dict[Any, tuple[int, float]] = field(default_factory=dict)  # reference → replica, when asked
+    failed: dict[int, RbegirError] = field(default_factory=dict)  # replica → why
+    again: float = 0.0  # not before
+
+
+class Fanout:
+    """Asks the shards of a pool."""
+
+    def __init__(self, pool: Pool, only: int | None = None) -> None:
+        """`only`: ask this replica and no other."""
+        self._pool = pool
+        self._choice = list(range(pool.layout.replicas)) if only is None else [only]
+        self._turns = itertools.count()
+        self._usual: deque[float] = deque([LEAST_HEDGE], maxlen=128)  # seconds of recent answers
+        self._lock = threading.Lock()
+
+    def ask(
+        self, view: str, questions: Mapping[int, Question], until: float, *, partial: bool = False
+    ) -> dict[int, Any]:
+        """The answers by shard, all about `view`. Some may be missing only with `partial`."""
+        turn = next(self._turns)
+        states = {shard: _State(question, turn) for shard, question in questions.items()}
+        answers: dict[int, Answer] = {}
+        hedge = self._hedge_after()
+        for shard, state in states.items():
+            self._send(shard, state)
+        while len(answers) < len(states):
+            now = time.monotonic()
+            if now >= until:
+                break
+            open_states = {s: state for s, state in states.items() if s not in answers}
+            if partial and all(len(s.failed) == len(self._choice) for s in open_states.values()):
+                break
+            self._send_again(open_states, now, hedge)
+            for reference in self._wait(open_states, until, hedge):
+                shard = next(s for s, state in open_states.items() if reference in state.open)
+                if shard not in answers and (answer := self._receive(view, shard, states[shard], reference)):
+                    answers[shard] = answer
+        missing = [shard for shard in states if shard not in answers]
+        if missing and not (partial and answers):
+            raise self._late(states, missing)
+        return answers
+
+    def _hedge_after(self) -> float:
+        with self._lock:
+            usual = sorted(self._usual)[int(0.95 * (len(self._usual) - 1))]
+        return max(LEAST_HEDGE, HEDGE * usual)
+
+    def _send(self, shard: int, state: _State) -> None:
+        replica = self._choice[state.turn % len(self._choice)]
+        state.turn += 1
+        state.open[state.question(self._pool.actor(shard, replica))] = replica, time.monotonic()
+
+    def _send_again(self, states: Mapping[int, _State], now: float, hedge: float) -> None:
+        replicas = len(self._choice)
+        for shard, state in states.items():
+            if not state.open:
+                if now >= state.again:
+                    self._send(shard, state)
+            elif len(state.open) < replicas and now - max(asked for _, asked in state.open.values()) > hedge:
+                self._send(shard, state)
+
+    def _wait(self, states: Mapping[int, _State], until: float, hedge: float) -> list[Any]:
+        now = time.monotonic()
+        pause = until - now
+        references: list[Any] = []
+        for state in states.values():
+            references += state.open
+            if not state.open:
+                pause = min(pause, state.again - now)
+            elif len(state.open) < len(self._choice):
+                pause = min(pause, max(asked for _, asked in state.open.values()) + hedge - now)
+        pause = max(pause, 0.001)
+        if not references:
+            time.sleep(pause)
+            return []
+        ready: list[Any] = import_ray().wait(references, num_returns=1, timeout=pause, fetch_local=True)[0]
+        return ready
+
+    def _receive(self, view: str, shard: int, state: _State, reference: Any) -> Answer | None:
+        """The answer, or None if the shard has to be asked again."""
+        ray = import_ray()
+        replica, asked = state.open.pop(reference)
+        try:
+            answer: Answer = ray.get(reference)
+        except ray.exceptions.RayTaskError as error:
+            raise ClusterError(f"shard {shard} failed: {root_cause(error)}") from error
+        except ray.exceptions.RayError as error:
+            if isinstance(error, ray.exceptions.ActorDiedError):
+                self._pool.renew(shard, replica)
+            state.failed[replica] = ClusterError(f"shard {shard} died: {type(error).__name__}")
+            state.again = time.monotonic() + (PAUSE if len(state.failed) == len(self._choice) else 0)
+            return None
+        if answer.view != view:
+            raise ClusterError(f"shard {shard} answered for state {answer.view}, not for {view}")
+        if isinstance(answer, Failure):
+            self._weigh(answer, replica, state)
+            return None
+        with self._lock:
+            self._usual.append(time.monotonic() - asked)
+        return answer
+
+    def _weigh(self, failure: Failure, replica: int, state: _State) -> None:
+        """Raise what another replica would say too; otherwise remember it and let another one be asked."""
+        error = failure.error
+        if failure.kind == "gone":
+            raise GoneError(error.message)
+        if isinstance(error, InputError | MismatchError):
+            raise error
+        state.failed[replica] = error
+        if failure.kind != "late" and len(state.failed) == len(self._choice):
+            if failure.kind == "busy":
+                raise error
+            raise type(error)(f"{failure.node}: {error.message}", hint=error.hint)
+
+    def _late(self, states: Mapping[int, _State], missing: list[int]) -> RbegirError:
+        reasons = {error.message for shard in missing for error in states[shard].failed.values()}
+        said = f" ({'; '.join(sorted(reasons))})" if reasons else ""
+        if reasons and all(
+            isinstance(e, BusyError) for shard in missing for e in states[shard].failed.values()
+        ):
+            return BusyError(f"the shards are busy{said}", hint="ask again a little later")
+        return DeadlineError(
+            f"{len(missing)} of {len(states)} shards did not answer before the deadline{said}",
+            hint="ask again, allow more time (deadline=), use replicas, or take what there is (partial=True)",
+        )

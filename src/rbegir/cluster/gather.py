@@ -1,0 +1,239 @@
+"""The answers of the shards put together: what one machine would find, in every mode.
+
+exact    each shard's best k, merged by (key descending, place ascending).
+
+paper    the published selection needs nothing but an exact search of any length and the number of candidates
+         of each thread (`search.paper`). A thread owns positions, and positions count through the segments
+         that have candidates; so the shards first say which those are, then count the candidates of their
+         threads. A thread whose keywords lie in two segments, perhaps on two shards, gets the sum of both
+         counts. No border between shards has to be a multiple of anything.
+
+planes   the shards give their best m by the first planes together with the keys of all planes. The best m of
+         all by the first are the candidates of one machine, and of these the best k by the second the result.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rbegir.cluster.fanout import Fanout
+from rbegir.cluster.messages import Columns, Found, Geometry, Scan, ThreadCounts
+from rbegir.cluster.view import Places, View
+from rbegir.codes.score import cosine, norm_squared
+from rbegir.errors import ClusterError, InputError
+from rbegir.index.query import Query, attribute_rows
+from rbegir.search.backend import Candidates
+from rbegir.search.hits import Hits, best, merge
+from rbegir.search.missrate import MissCertificate
+from rbegir.search.paper import select_paper, whole_thread_sizes
+from rbegir.search.progressive import check_planes, default_candidates, estimate_recall, recall_of
+
+SCANNING = 0.75  # of the time, where a part of the answer will do: its texts take some too
+Values = npt.NDArray[np.int16]
+
+
+class Result(NamedTuple):
+    """The best of all shards: keys and places, and how good the answer is."""
+
+    found: Candidates  # positions are places
+    certificate: MissCertificate | None = None
+    recall: float | None = None
+    searched: float = 1.0
+
+
+class Gatherer:
+    """Answers one question over one view."""
+
+    def __init__(
+        self, fanout: Fanout, view: View, refs: dict[int, list[Any]], until: float, *, partial: bool
+    ) -> None:
+        self._fanout, self._view, self._refs = fanout, view, refs
+        self._until, self._partial = until, partial
+        now = time.monotonic()
+        self._until_scanned = now + SCANNING * (until - now) if partial else until
+        self._answered = set(view.used)  # by every step so far
+
+    def search(self, values: Values, query: Query, *, device: str) -> Result:
+        """The result of a query whose arguments one machine would accept."""
+        if query.mode == "paper":
+            result = self._paper(values, query)
+        elif query.planes is not None and device == "cpu":
+            result = self._progressive(values, query)
+        else:
+            result = Result(self._exact(values, query.k, query))
+            if query.planes is not None:  # a GPU reads all planes at once: nothing to gain, nothing missed
+                self._check_progressive(query)
+                result = result._replace(recall=1.0)
+        keywords = sum(self._view.keywords_of(shard) for shard in self._answered)
+        return result._replace(searched=keywords / self._view.keywords)
+
+    def ask(
+        self, call: Callable[[Any, list[Any], int], Any], shards: tuple[int, ...], *, last: bool = True
+    ) -> dict[int, Any]:
+        """`call(actor, references, shard)` to these shards, less those that have failed before.
+
+        `last`: no other step has to follow in the question's time.
+        """
+        questions = {
+            shard: lambda actor, shard=shard: call(actor, self._refs[shard], shard)
+            for shard in shards
+            if shard in self._answered
+        }
+        until = self._until if last else self._until_scanned
+        answers = self._fanout.ask(self._view.id, questions, until, partial=self._partial)
+        self._answered -= questions.keys() - answers.keys()
+        return answers
+
+    def coarse_rows(self, values: Values, query: Query, planes: int) -> npt.NDArray[np.int64]:
+        """Rows [Q, k] of the best by the first planes alone."""
+        parts = self._scan(values, query.k, query, planes)
+        keys = np.concatenate([part.keys for part in parts], axis=1)
+        places = np.concatenate([part.places for part in parts], axis=1)
+        order = best(keys, places, query.k)
+        found = Candidates(np.take_along_axis(keys, order, 1), np.take_along_axis(places, order, 1))
+        bare = replace(query, texts=False, attributes=False)
+        return self.hits(Result(found), norm_squared(values), bare).rows
+
+    def hits(self, result: Result, norms: npt.NDArray[Any], query: Query) -> Hits:
+        """Rows, ids, texts and attributes of the hits, each from the shard that owns it."""
+        view, manifest = self._view, self._view.manifest
+        places = result.found.positions  # [Q, k]
+        flat, of_place = np.unique(places.ravel(), return_inverse=True)  # a popular keyword is fetched once
+        wanted = places_by_shard(view, flat)
+        names = [*(("text",) if query.texts else ()), *(manifest.columns if query.attributes else ())]
+        answers: dict[int, Columns] = self.ask(
+            lambda actor, refs, shard: actor.fetch.remote(view.id, refs, flat[wanted[shard]], names),
+            tuple(wanted),
+        )
+        if len(answers) < len(wanted):
+            raise ClusterError("a shard that had hits was lost before they were fetched", hint="ask again")
+        rows = np.zeros(len(flat), np.int64)
+        ids = np.zeros(len(flat), object if manifest.id_type == "string" else np.int64)
+        columns = {name: np.full(len(flat), None, object) for name in names}
+        for shard, answer in answers.items():
+            rows[wanted[shard]], ids[wanted[shard]] = answer.rows, answer.ids
+            for name in names:
+                columns[name][wanted[shard]] = answer.columns[name]
+        shape = places.shape
+        texts = columns.pop("text")[of_place].reshape(shape) if query.texts else None
+        return Hits(
+            ids=ids[of_place].reshape(shape),
+            scores=cosine(result.found.keys, norms),
+            texts=texts,
+            keys=result.found.keys,
+            rows=rows[of_place].reshape(shape),
+            attributes=attribute_rows({name: c[of_place] for name, c in columns.items()}, shape),
+            certificate=result.certificate,
+            recall=result.recall,
+            searched=result.searched,
+        )
+
+    def _scan(self, values: Values, k: int, query: Query, planes: int | None = None) -> list[Found]:
+        # what only the client needs stays here; what is asked of all shards is the same for all
+        scope = Query(k, query.where, query.allow, query.deny)
+        scan = Scan(values, k, scope, planes, max(0.0, self._until - time.monotonic()))
+        view = self._view.id
+        found = self.ask(
+            lambda actor, refs, shard: actor.scan.remote(view, refs, scan), self._view.used, last=False
+        )
+        return [found[shard] for shard in sorted(found)]
+
+    def _exact(self, values: Values, k: int, query: Query) -> Candidates:
+        norms = norm_squared(values)
+        parts = [
+            Hits(ids=f.places, scores=cosine(f.keys, norms), keys=f.keys, rows=f.places)
+            for f in self._scan(values, k, query)
+        ]
+        merged = merge(parts, k)
+        return Candidates(merged.keys, merged.rows)
+
+    def _paper(self, values: Values, query: Query) -> Result:
+        view = self._view
+        answers: dict[int, Geometry] = self.ask(
+            lambda actor, refs, shard: actor.geometry.remote(view.id, refs, query), view.used
+        )
+        whole = {number: all_of_it for a in answers.values() for number, all_of_it in a.whole.items()}
+        numbers = sorted(whole)
+        counts = np.array([view.manifest.segments[number].count for number in numbers], np.int64)
+        begins = np.cumsum(counts) - counts  # positions of the search at which the segments begin
+        if not numbers:
+            nothing = np.zeros((len(values), 0), np.int64)
+            return Result(Candidates(nothing, nothing))
+        sizes = (
+            whole_thread_sizes(int(counts.sum()), query.per_thread)
+            if all(whole.values())
+            else self._count_threads(dict(zip(numbers, begins.tolist(), strict=True)), query)
+        )
+        starts = view.starts[numbers]
+
+        def search(some: Values, length: int) -> Candidates:
+            found = self._exact(some, length, query)
+            part = np.searchsorted(starts, found.positions, "right") - 1
+            return Candidates(found.keys, found.positions - starts[part] + begins[part])
+
+        found, certificate = select_paper(
+            search, sizes, values, query.k, per_thread=query.per_thread, queue=query.queue
+        )
+        part = np.searchsorted(begins, found.positions, "right") - 1
+        places = found.positions - begins[part] + starts[part]
+        return Result(Candidates(found.keys, places), certificate)
+
+    def _count_threads(self, offsets: dict[int, int], query: Query) -> dict[int, int]:
+        view = self._view
+        answers: dict[int, ThreadCounts] = self.ask(
+            lambda actor, refs, shard: actor.thread_counts.remote(
+                view.id, refs, query, offsets, query.per_thread
+            ),
+            view.used,
+        )
+        sizes: dict[int, int] = {}
+        edges: dict[int, Any] = {}
+        for answer in answers.values():
+            for size, threads in answer.inside.items():
+                sizes[size] = sizes.get(size, 0) + threads
+            for block, here in answer.edges.items():
+                edges[block] = edges.get(block, 0) + here
+        for counts in edges.values():
+            for size in counts.tolist():
+                sizes[size] = sizes.get(size, 0) + 1
+        return {size: threads for size, threads in sizes.items() if size and threads}
+
+    def _check_progressive(self, query: Query) -> tuple[int, int]:
+        planes = check_planes(query.planes or 0, self._view.manifest.keyword_planes)
+        m = default_candidates(query.k) if query.candidates is None else query.candidates
+        if m < query.k:
+            raise InputError(f"candidates must be an integer of at least k = {query.k}, got {m!r}")
+        return planes, m
+
+    def _progressive(self, values: Values, query: Query) -> Result:
+        planes, m = self._check_progressive(query)
+        parts = self._scan(values, m, query, planes)
+        keys = np.concatenate([part.keys for part in parts], axis=1)  # [Q, Σ m] by the first planes
+        full = np.concatenate([part.full for part in parts if part.full is not None], axis=1)
+        places = np.concatenate([part.places for part in parts], axis=1)
+        first = best(keys, places, m)
+        ranked, full = np.take_along_axis(places, first, 1), np.take_along_axis(full, first, 1)  # [Q, m]
+        last = best(full, ranked, query.k)
+        found = Candidates(np.take_along_axis(full, last, 1), np.take_along_axis(ranked, last, 1))
+        if not keys.shape[1]:
+            return Result(found)
+        if query.measure:
+            return Result(
+                found, recall=recall_of(found.positions, self._exact(values, query.k, query).positions)
+            )
+        if planes == self._view.manifest.keyword_planes:
+            return Result(found, recall=1.0)
+        counted = sum(part.counted for part in parts)
+        return Result(found, recall=estimate_recall(found.positions, ranked, counted))
+
+
+def places_by_shard(view: View, places: Places) -> dict[int, npt.NDArray[np.int64]]:
+    """{shard: indices of the places that it owns}."""
+    owners = view.owner_of(places)
+    return {int(shard): np.flatnonzero(owners == shard) for shard in np.unique(owners)}

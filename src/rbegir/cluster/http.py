@@ -1,0 +1,95 @@
+"""The HTTP service inside the cluster: Ray Serve hosts the same app as `rbegir serve`.
+
+    serve run rbegir.cluster.http:application index=/shared/ads.rbe shards=4 replicas=2 copies=2
+
+Each copy of the service is a client of its own; all of them share the shards. Ray Serve restarts copies,
+spreads requests over them and listens on every node. Tokens are taken from RBEGIR_READ_TOKEN and
+RBEGIR_WRITE_TOKEN in the environment of the nodes; without them only requests from the machine itself are
+answered. A copy sees changes that went through another one after `refresh_s` if it is read-only, and after
+its own next change otherwise: let one copy write.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rbegir.cluster.client import Cluster
+from rbegir.cluster.engine import import_ray
+from rbegir.errors import InputError
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+RESERVED = 0.1  # cores a copy reserves with Ray
+
+
+@dataclass(frozen=True)
+class Builder:
+    """Makes the app in the process of a copy."""
+
+    index: str
+    shards: int | None
+    replicas: int
+    read_only: bool
+
+    def __call__(self) -> FastAPI:
+        from rbegir.serve.app import create_app
+        from rbegir.serve.auth import load_token
+        from rbegir.serve.settings import LOOPBACK_NAMES, Settings
+
+        read, write = load_token("read", None), load_token("write", None)
+        settings = Settings(
+            read_token=read,
+            write_token=write,
+            read_only=self.read_only,
+            allowed_hosts=() if read or write else LOOPBACK_NAMES,
+        )
+        devices = "auto" if self.shards is None else self.shards
+        app = create_app(Cluster.open(self.index, replicas=self.replicas, devices=devices), settings)
+        app.state.service.prepare()
+        return app
+
+
+def application(arguments: dict[str, Any]) -> Any:
+    """A Ray Serve application from `name=value` arguments: index, shards, replicas, copies, read_only."""
+    import_ray()
+    from ray import serve
+
+    known = {"index", "shards", "replicas", "copies", "read_only"}
+    if "index" not in arguments or not arguments.keys() <= known:
+        raise InputError(
+            f"the application takes index= and perhaps {', '.join(sorted(known - {'index'}))}, "
+            f"got {', '.join(arguments) or 'nothing'}",
+            hint="serve run rbegir.cluster.http:application index=/shared/ads.rbe shards=4",
+        )
+    index = str(arguments["index"])
+    builder = Builder(
+        index if "://" in index else str(Path(index).absolute()),
+        _whole(arguments, "shards", None),
+        _whole(arguments, "replicas", 1) or 1,
+        str(arguments.get("read_only", "false")).lower() in ("true", "1", "yes"),
+    )
+
+    def build() -> FastAPI:  # Ray Serve calls a function in each copy; anything else it takes for an app
+        return builder()
+
+    deployment: Any = serve.deployment(
+        serve.ingress(build)(),
+        name="rbegir",
+        num_replicas=_whole(arguments, "copies", 1),
+        ray_actor_options={"num_cpus": RESERVED},
+    )
+    return deployment.bind()
+
+
+def _whole(arguments: dict[str, Any], name: str, default: int | None) -> int | None:
+    value = arguments.get(name, default)
+    try:
+        number = None if value is None else int(value)
+    except ValueError:
+        number = 0
+    if number is not None and number < 1:
+        raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
+    return number

@@ -1,0 +1,124 @@
+"""What travels between a client and the shards. Every answer names the view that it is about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from rbegir.cluster.view import Places
+from rbegir.errors import RbegirError
+from rbegir.index.query import Query
+
+Keys = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Scan:
+    """A question: the best k of each query among what passes `query`'s filter."""
+
+    values: npt.NDArray[np.int16]  # [Q, n]
+    k: int
+    query: Query  # of which where, allow and deny matter
+    planes: int | None = None  # rank by these many planes, and give the key of all planes beside
+    seconds: float = 60.0  # how long the client waits for the answer
+
+    @property
+    def group(self) -> Any:
+        """Scans of one group can share a pass over the codes."""
+        plain = self.query.allow is None and self.query.deny is None
+        if plain and (self.query.where is None or isinstance(self.query.where, str)):
+            return self.query.where, self.planes
+        return id(self)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What all answers have in common."""
+
+    view: str
+
+
+@dataclass(frozen=True)
+class Found(Answer):
+    """The best of one shard, in total order."""
+
+    keys: Keys  # [Q, m]
+    places: Places  # [Q, m]
+    full: Keys | None = None  # [Q, m] keys of all planes, where `keys` are of the first ones
+    counted: int = 0  # keywords of the segments that have candidates, whether they pass or not
+
+
+@dataclass(frozen=True)
+class Geometry(Answer):
+    """The segments with candidates: {number in the whole index: whether all its keywords are candidates}."""
+
+    whole: dict[int, bool]
+
+
+@dataclass(frozen=True)
+class ThreadCounts(Answer):
+    """Candidates a thread of the published search: of threads wholly inside a segment, and of the others."""
+
+    inside: dict[int, int]  # {candidates: threads}
+    edges: dict[int, npt.NDArray[np.int64]]  # {block: candidates of each of its threads}
+
+
+@dataclass(frozen=True)
+class Columns(Answer):
+    """What is stored of some keywords, in the order in which they were asked for."""
+
+    rows: npt.NDArray[np.int64]
+    ids: npt.NDArray[Any]
+    columns: dict[str, npt.NDArray[np.object_]]
+
+
+@dataclass(frozen=True)
+class Records(Answer):
+    """Keywords by id; None for ids that this shard does not have."""
+
+    records: list[dict[str, Any] | None]
+
+
+@dataclass(frozen=True)
+class Coded(Answer):
+    """The codes of those of the wanted ids that this shard has."""
+
+    found: npt.NDArray[np.int64]  # which of them
+    planes: npt.NDArray[np.uint64]  # [planes, found, words]
+
+
+@dataclass(frozen=True)
+class Ready(Answer):
+    """The shard has opened and checked its share."""
+
+    keywords: int
+
+
+@dataclass(frozen=True)
+class Failure(Answer):
+    """Why there is no answer.
+
+    busy    the queue is full: another replica may have room
+    late    the client's time was up before the work began
+    gone    a file of the view is not there: the index has moved on, or this node does not see it
+    error   anything else; the question may be wrong, or this node may be
+    """
+
+    kind: Literal["busy", "late", "gone", "error"]
+    error: RbegirError
+    node: str
+
+
+@dataclass(frozen=True)
+class About:
+    """A shard process in words, and whether it can do what it was made for."""
+
+    node: str
+    pid: int
+    rbegir: str
+    layout: int
+    format: int
+    error: RbegirError | None = field(default=None)

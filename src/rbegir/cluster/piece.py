@@ -1,0 +1,156 @@
+"""One piece of a bulk build: some rows in, one finished segment out. Runs in many processes at once.
+
+    read the slices ─ check ─ encode ─ write .piece-<number>.<random> ─ rename to segment-<number>.rbs
+
+The name of a segment is its piece's number and its rows are known beforehand, so a piece can be done
+anywhere, in any order, twice (after a lost node, by a process that was thought dead) or not at all (its
+segment is there from an earlier run): the file that ends up under the name is always the same. That is what
+makes every row appear exactly once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from rbegir import errors
+from rbegir.cluster.rowgroups import Reading, Slice, count_usable, read_piece
+from rbegir.codes.planes import Codes
+from rbegir.errors import FileError, InputError, RbegirError
+from rbegir.index import disk
+from rbegir.index.build import keywords_of
+from rbegir.index.encoder import Encoder
+from rbegir.index.manifest import MODEL
+from rbegir.index.rows import Rows, check_attributes, check_ids, check_texts, refuse_repeats
+from rbegir.index.segment import Segment, Shape, Source, write_segment
+from rbegir.index.store import ENCODE_ROWS
+from rbegir.model.model import Model
+
+TEMPORARY = ".piece-"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A piece to be done."""
+
+    number: int
+    first_row: int
+    slices: tuple[Slice, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(part.count for part in self.slices)
+
+    @property
+    def file(self) -> str:
+        return f"segment-{self.number:08d}.rbs"
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Makes pieces in a directory that all processes share; a Ray Data function."""
+
+    directory: str
+    shape: Shape
+    reading: Reading
+    encoder: Encoder | None  # None: the model that is stored in the directory
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        """A task as Ray Data passes it on → its number, or what went wrong."""
+        slices = tuple(Slice.from_dict(part) for part in row["slices"])
+        task = Task(int(row["number"]), int(row["first_row"]), slices)
+        try:
+            self.make(task)
+        except RbegirError as error:
+            return failure_row(task.number, error)
+        return {"number": task.number, "kind": "", "message": "", "hint": ""}
+
+    def make(self, task: Task) -> None:
+        """Write the segment of a task, unless it is there."""
+        directory = Path(self.directory)
+        final = directory / task.file
+        if is_done(final, task, self.shape):
+            return
+        if not directory.is_dir():
+            raise FileError(
+                f"{os.uname().nodename} does not see {directory}",
+                hint="build into a directory that every node mounts at the same path",
+            )
+        rows = self._rows(task)
+        temporary = directory / f"{TEMPORARY}{task.number}.{os.urandom(6).hex()}"
+        with disk.explained("write to", directory):
+            try:
+                write_segment(temporary, [Source(rows, None)], self.shape)
+                disk.rename(temporary, final)
+            finally:
+                temporary.unlink(missing_ok=True)
+
+    def _rows(self, task: Task) -> Rows:
+        texts, ids, attributes = keywords_of(read_piece(task.slices, self.reading))
+        given = check_texts(texts)
+        wanted = None if ids is None else check_ids(ids)
+        if wanted is not None:
+            refuse_repeats(wanted)
+        columns = {"text": given, **check_attributes(attributes, len(given), {})}
+        return Rows(self._encode(given), task.first_row, wanted, columns)
+
+    def _encode(self, texts: pa.Array) -> Codes:
+        encoder = self.encoder or _stored(self.directory)
+        parts = range(0, len(texts), ENCODE_ROWS)
+        return Codes.concat(
+            [encoder.encode_keywords(texts[at : at + ENCODE_ROWS].to_pylist()) for at in parts]
+        )
+
+
+@lru_cache(maxsize=1)
+def _stored(directory: str) -> Encoder:
+    """The model of a build, opened once a process; one thread, as every core has a process of its own."""
+    return Model.load(Path(directory) / MODEL, threads=1)
+
+
+def is_done(path: Path, task: Task, shape: Shape) -> bool:
+    """Whether the segment of a task is there, complete."""
+    try:
+        segment = Segment(path, shape)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    if (segment.count, segment.first_row) != (task.rows, task.first_row):
+        raise InputError(f"{path} is not the segment that belongs there", hint="remove it and start again")
+    return True
+
+
+def count_row(row: dict[str, Any], reading: Reading) -> dict[str, Any]:
+    """Count the usable rows of a row group, as Ray Data passes it on."""
+    group = Slice.from_dict(row["slice"]).group
+    try:
+        count, reasons = count_usable(group, reading)
+    except RbegirError as error:
+        return {**failure_row(int(row["number"]), error), "usable": 0, "reasons": [], "counts": []}
+    return {
+        "number": int(row["number"]),
+        "kind": "",
+        "message": "",
+        "hint": "",
+        "usable": count,
+        "reasons": list(reasons),
+        "counts": list(reasons.values()),
+    }
+
+
+def failure_row(number: int, error: RbegirError) -> dict[str, Any]:
+    """An error as plain values: what travels between processes here is Arrow, not Python objects."""
+    return {"number": number, "kind": type(error).__name__, "message": error.message, "hint": error.hint}
+
+
+def raise_first(rows: Sequence[dict[str, Any]]) -> None:
+    """Raise the error of the earliest row that has one."""
+    bad = [row for row in rows if row["kind"]]
+    if bad:
+        first = min(bad, key=lambda row: int(row["number"]))
+        raise getattr(errors, first["kind"])(first["message"], hint=first["hint"])

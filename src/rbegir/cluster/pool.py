@@ -1,0 +1,213 @@
+"""The shard processes: how many, where, and the ones that are there.
+
+    devices="auto"     one shard a GPU if the cluster has any, else one a node (its cores are the shard's)
+    devices=4          four shards that share the cores of the cluster
+    devices="cuda"     one shard a GPU, and an error if there is none
+    devices=["cuda", "cuda"]    as many as named
+
+With `replicas` every shard is there that many times, on different nodes where there are enough. Shards have
+names, so all clients of one index in one cluster share them (and their batches); whoever finds one missing
+makes it. Ray restarts a shard that dies, anywhere if its node is gone, and ends all of them with the process
+that made them. A tenth of a shard's cores is reserved with Ray: it then spreads shards over nodes by their
+size, and other work still finds room.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import rbegir
+from rbegir.cluster.engine import NAMESPACE, import_ray
+from rbegir.cluster.messages import About
+from rbegir.cluster.shard import Shard
+from rbegir.codes.layout import LAYOUT_VERSION
+from rbegir.errors import ClusterError, DeviceError, InputError, RbegirError, VersionError
+from rbegir.index.format import VERSION
+
+START_SECONDS = 60.0
+RESERVED = 0.1  # of a shard's cores
+MOST = 4096
+
+Devices = str | int | Sequence[str]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How many shards of which kind."""
+
+    device: str  # "cpu" or "cuda"
+    shards: int
+    replicas: int
+    threads: int  # a shard
+    reserved: float  # cores a shard, with Ray
+
+    @property
+    def actors(self) -> int:
+        return self.shards * self.replicas
+
+
+def layout(
+    devices: Devices, replicas: int, nodes: list[dict[str, Any]], threads: int | None = None
+) -> Layout:
+    """What the user asked for on what there is (`nodes` as ray.nodes() gives them)."""
+    if type(replicas) is not int or not 1 <= replicas <= MOST:
+        raise InputError(f"replicas must be a whole number from 1 to {MOST}, got {replicas!r}")
+    if threads is not None and (type(threads) is not int or threads < 1):
+        raise InputError(f"threads must be a positive integer, got {threads!r}")
+    alive = [node["Resources"] for node in nodes if node.get("Alive", node.get("alive"))]
+    gpus = int(sum(resources.get("GPU", 0) for resources in alive))
+    cores = sum(resources.get("CPU", 0) for resources in alive)
+    workers = [resources for resources in alive if resources.get("CPU", 0) > 0]
+    if devices == "auto":
+        devices = "cuda" if gpus else max(1, len(workers) // replicas)
+    if devices == "cuda":
+        device, shards = "cuda", max(1, gpus // replicas)
+    elif devices == "cpu":
+        device, shards = "cpu", 1
+    elif type(devices) is int and 1 <= devices <= MOST:
+        device, shards = "cpu", devices
+    elif (
+        isinstance(devices, Sequence)
+        and not isinstance(devices, str)
+        and len(set(devices)) == 1
+        and devices[0] in ("cpu", "cuda")
+    ):
+        device, shards = devices[0], len(devices)
+    else:
+        raise InputError(
+            "devices must be 'auto', 'cpu', 'cuda', a number of shards or a list of one of the names, "
+            f"got {devices!r}"
+        )
+    actors = shards * replicas
+    if device == "cuda" and actors > gpus:
+        raise DeviceError(
+            f"{shards} × {replicas} shards need {actors} GPUs, the nodes of the cluster have {gpus}",
+            hint="start Ray on the GPU machines (`ray start --address=…`), or use devices='cpu'",
+        )
+    if device == "cpu" and not cores:
+        raise ClusterError("no node of the cluster offers a CPU", hint="start a node with --num-cpus")
+    share = cores / actors
+    reserved = 0.0 if device == "cuda" else int(share * RESERVED * 1e4) / 1e4  # Ray's own granularity
+    return Layout(device, shards, replicas, threads or max(1, int(share)), reserved)
+
+
+class Pool:
+    """The shard processes of one client: `actor(shard, replica)` is where to ask."""
+
+    def __init__(self, name: str, wanted: Layout, queue: int) -> None:
+        ray = import_ray()
+        self.layout = wanted
+        self._queue = queue
+        identity = repr((name, wanted, queue, rbegir.__version__))
+        self._prefix = hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
+        self._nodes = sorted(
+            node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0
+        )
+        self._changing = threading.Lock()
+        self._stopped = False
+        self._own: set[tuple[int, int]] = set()  # made by this client
+        self._actors = {
+            (shard, replica): self._make(shard, replica)
+            for shard in range(wanted.shards)
+            for replica in range(wanted.replicas)
+        }
+
+    def actor(self, shard: int, replica: int) -> Any:
+        return self._actors[shard, replica]
+
+    def renew(self, shard: int, replica: int) -> None:
+        """After an actor is gone for good: find the one that somebody else made since, or make one."""
+        with self._changing:
+            if self._stopped:
+                raise ClusterError("the cluster was closed while it was asked", hint="open it again")
+            self._actors[shard, replica] = self._make(shard, replica)
+
+    def check(self) -> list[About]:
+        """Wait until all shards run, and refuse those that cannot do their work."""
+        ray = import_ray()
+        refs = [actor.about.remote() for actor in self._actors.values()]
+        ready, waiting = ray.wait(refs, num_returns=len(refs), timeout=START_SECONDS)
+        if waiting:
+            free = ray.available_resources()
+            needs = "a GPU" if self.layout.device == "cuda" else f"{self.layout.reserved:g} CPUs"
+            raise ClusterError(
+                f"{len(waiting)} of {len(refs)} shards did not start within {START_SECONDS:.0f} s; one needs "
+                f"{needs}, free are {free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs",
+                hint="add nodes, stop other work in the cluster, or ask for fewer shards or replicas",
+            )
+        try:
+            found: list[About] = ray.get(ready)
+        except ray.exceptions.RayError as error:
+            raise ClusterError(
+                f"a shard could not start: {root_cause(error)}",
+                hint=f"install rbegir {rbegir.__version__} with its extra [cluster] on every node",
+            ) from error
+        for about in found:
+            refuse(about)
+        return found
+
+    def stop(self) -> None:
+        """End the shards that this client made; those of others stay."""
+        ray = import_ray()
+        with self._changing:
+            self._stopped = True
+            for place in self._own:
+                ray.kill(self._actors[place])
+            self._own.clear()
+
+    def _make(self, shard: int, replica: int) -> Any:
+        ray = import_ray()
+        name = f"rbegir-{self._prefix}-{shard}-{replica}"
+        try:
+            return ray.get_actor(name, namespace=NAMESPACE)
+        except ValueError:  # nobody has made it, or it is gone for good
+            self._own.add((shard, replica))
+        # replicas of a shard on different nodes; `soft`: elsewhere if that node is gone
+        node = self._nodes[(shard + replica) % len(self._nodes)] if self._nodes else None
+        strategy = "DEFAULT"
+        if node is not None and self.layout.device == "cpu":
+            strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=True)
+        return (
+            ray.remote(Shard)
+            .options(
+                name=name,
+                namespace=NAMESPACE,
+                get_if_exists=True,
+                num_cpus=self.layout.reserved,
+                num_gpus=1 if self.layout.device == "cuda" else 0,
+                max_restarts=-1,
+                max_task_retries=0,  # a question is asked again of another replica, see `fanout`
+                scheduling_strategy=strategy,
+            )
+            .remote(self.layout.device, self.layout.threads, self._queue)
+        )
+
+
+def refuse(about: About) -> None:
+    """An error for a shard process that does not fit."""
+    here = (rbegir.__version__, LAYOUT_VERSION, VERSION)
+    there = (about.rbegir, about.layout, about.format)
+    if here != there:
+        raise VersionError(
+            f"{about.node} runs rbegir {there[0]} (code layout {there[1]}, files {there[2]}), here it is "
+            f"{here[0]} ({here[1]}, {here[2]})",
+            hint="install the same version on every node",
+        )
+    if about.error is not None:
+        error: RbegirError = about.error
+        raise type(error)(
+            f"{about.node} cannot search on the device it was given: {error.message}",
+            hint=error.hint or "start Ray there with --num-gpus=0, or use devices='cpu'",
+        )
+
+
+def root_cause(error: BaseException) -> str:
+    """What went wrong at the bottom of an error of Ray, in one line."""
+    while inner := getattr(error, "cause", None) or error.__cause__:
+        error = inner
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[-1]}" if lines else type(error).__name__

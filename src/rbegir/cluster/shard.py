@@ -1,0 +1,286 @@
+"""The process that searches some segments of an index: a Ray actor.
+
+It holds a few views (states of an index) open, the latest ones; a question about another view opens it first,
+from the shared files, sharing the segments that are open already. So there is nothing to restore after a
+restart and nothing to tell a shard when the index changes.
+
+Calls are answered by an event loop. Scans go through the one queue of `batcher`; everything else (opening,
+looking up texts of hits) runs in a few threads of its own, so that a long scan does not hold up the last step
+of another question. No exception leaves the process: a failure is an answer too, and says whose fault it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+import rbegir
+from rbegir.cluster.batcher import Batcher
+from rbegir.cluster.engine import import_ray
+from rbegir.cluster.messages import (
+    About,
+    Answer,
+    Coded,
+    Columns,
+    Failure,
+    Found,
+    Geometry,
+    Ready,
+    Records,
+    Scan,
+    ThreadCounts,
+)
+from rbegir.cluster.view import Places, Share
+from rbegir.codes.layout import LAYOUT_VERSION
+from rbegir.errors import BusyError, DeadlineError, FileError, RbegirError
+from rbegir.index import masks
+from rbegir.index.backends import open_backend
+from rbegir.index.filter import Filter
+from rbegir.index.format import VERSION
+from rbegir.index.query import Query
+from rbegir.index.snapshot import Place, Snapshot
+from rbegir.search.backend import Partition
+from rbegir.search.cpu import CpuBackend
+from rbegir.search.paper import BLOCK, thread_of
+from rbegir.search.progressive import coarse
+
+VIEWS = 4  # kept open
+READERS = 4  # threads for everything but scans
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """A share that is open."""
+
+    share: Share
+    snapshot: Snapshot
+    starts: Places  # [segments]
+
+    def places(self, place: Place) -> Places:
+        return self.starts[place.part] + place.position
+
+    def place(self, places: Places) -> Place:
+        """The inverse; the places must be in this share."""
+        part = np.searchsorted(self.starts, places, "right") - 1
+        return Place(part, places - self.starts[part])
+
+    def candidates(self, query: Query) -> tuple[list[int], list[Partition]]:
+        where = None if query.where is None else Filter(query.where, self.snapshot.types())
+        return self.snapshot.candidates(where, query.allow, query.deny)
+
+
+class Shard:
+    """Answers questions about its share of any view. Made by `pool`."""
+
+    def __init__(self, device: str, threads: int, queue: int) -> None:
+        self._device, self._threads = device, threads
+        self._views: dict[str, Loaded] = {}  # in the order of opening
+        self._used: dict[str, float] = {}  # view → when it was last asked about
+        self._opening = threading.Lock()
+        self._backends: dict[tuple[int, int], Any] = {}
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="rbegir-read")
+        self._batcher = Batcher(self._scan, queue=queue)
+
+    async def about(self) -> About:
+        """Who this is; an error if the device is not what was promised."""
+
+        def look() -> About:
+            error = None
+            try:
+                self._backend(64, 1)
+            except RbegirError as found:
+                error = found
+            return About(self._node, os.getpid(), rbegir.__version__, LAYOUT_VERSION, VERSION, error)
+
+        return await self._thread(look)
+
+    async def prepare(self, view: str, refs: list[Any]) -> Answer:
+        """Open a view and check its codes, so that its first question is as fast as the next."""
+
+        def work(loaded: Loaded) -> Ready:
+            for part in loaded.snapshot.parts:
+                part.segment.packed()
+                _ = part.live
+            return Ready(view, loaded.snapshot.keywords)
+
+        return await self._reading(view, refs, work)
+
+    async def scan(self, view: str, refs: list[Any], scan: Scan) -> Answer:
+        """The best k of each query in this share."""
+        try:
+            loaded = await self._loaded(view, refs)
+            return await asyncio.wrap_future(self._batcher.put(view, loaded, scan))
+        except (OSError, RbegirError) as error:
+            return self._failure(view, error)
+
+    async def geometry(self, view: str, refs: list[Any], query: Query) -> Answer:
+        """Which segments have candidates."""
+
+        def work(loaded: Loaded) -> Geometry:
+            numbers, partitions = loaded.candidates(query)
+            pairs = zip(numbers, partitions, strict=True)
+            return Geometry(view, {loaded.share.numbers[number]: p.mask is None for number, p in pairs})
+
+        return await self._reading(view, refs, work)
+
+    async def thread_counts(
+        self, view: str, refs: list[Any], query: Query, offsets: dict[int, int], per_thread: int
+    ) -> Answer:
+        """Candidates a thread, where segment `number` begins at position `offsets[number]` of the search."""
+
+        def work(loaded: Loaded) -> ThreadCounts:
+            inside: dict[int, int] = {}
+            edges: dict[int, Any] = {}
+            span = BLOCK * per_thread
+            for number, (_, count, mask) in zip(*loaded.candidates(query), strict=True):
+                offset = offsets[loaded.share.numbers[number]]
+                here = np.arange(count) if mask is None else masks.to_positions(mask, count)
+                first = offset // span
+                counts = np.bincount(thread_of(offset + here, per_thread) - first * BLOCK)
+                blocks = -(-(offset + count) // span) - first
+                counts = np.pad(counts, (0, blocks * BLOCK - len(counts))).reshape(blocks, BLOCK)
+                begin, end = -(-offset // span) - first, (offset + count) // span - first
+                for block in (*range(begin), *range(max(begin, end), blocks)):
+                    edges[first + block] = edges.get(first + block, 0) + counts[block]
+                if begin < end:
+                    for size, threads in enumerate(np.bincount(counts[begin:end].ravel()).tolist()):
+                        inside[size] = inside.get(size, 0) + threads
+            return ThreadCounts(view, inside, edges)
+
+        return await self._reading(view, refs, work)
+
+    async def fetch(self, view: str, refs: list[Any], places: Places, names: list[str]) -> Answer:
+        """Rows, ids and the named columns of keywords."""
+
+        def work(loaded: Loaded) -> Columns:
+            place, snapshot = loaded.place(places), loaded.snapshot
+            columns = {name: snapshot.column(name, place) for name in names}
+            return Columns(view, snapshot.rows(place), snapshot.ids(place), columns)
+
+        return await self._reading(view, refs, work)
+
+    async def get(self, view: str, refs: list[Any], ids: pa.Array) -> Answer:
+        """Keywords by id."""
+
+        def work(loaded: Loaded) -> Records:
+            place, snapshot = loaded.snapshot.find(ids), loaded.snapshot
+            names = ["text", *snapshot.manifest.columns]
+            columns = {name: snapshot.column(name, place) for name in names}
+            given = ids.to_pylist()
+            return Records(
+                view,
+                [
+                    None if part < 0 else {"id": given[i], **{name: columns[name][i] for name in names}}
+                    for i, part in enumerate(place.part)
+                ],
+            )
+
+        return await self._reading(view, refs, work)
+
+    async def codes(self, view: str, refs: list[Any], ids: pa.Array) -> Answer:
+        """Codes of keywords by id."""
+
+        def work(loaded: Loaded) -> Coded:
+            place = loaded.snapshot.find(ids)
+            found = np.flatnonzero(place.part >= 0)
+            here = loaded.snapshot.codes(Place(place.part[found], place.position[found]))
+            return Coded(view, found, here.planes)
+
+        return await self._reading(view, refs, work)
+
+    # ---- inside ----
+
+    @property
+    def _node(self) -> str:
+        return f"{socket.gethostname()} ({import_ray().util.get_node_ip_address()})"
+
+    async def _thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._readers, work)
+
+    async def _reading(self, view: str, refs: list[Any], work: Callable[[Loaded], Answer]) -> Answer:
+        try:
+            loaded = await self._loaded(view, refs)
+            return await self._thread(lambda: work(loaded))
+        except (OSError, RbegirError) as error:
+            return self._failure(view, error)
+
+    def _failure(self, view: str, error: Exception) -> Failure:
+        if isinstance(error, BusyError):
+            return Failure(view, "busy", error, self._node)
+        if isinstance(error, DeadlineError):
+            return Failure(view, "late", error, self._node)
+        if isinstance(error, FileNotFoundError):
+            message = f"{self._node} does not see {error.filename or error}"
+            return Failure(view, "gone", FileError(message), self._node)
+        if not isinstance(error, RbegirError):
+            error = FileError(f"{self._node}: {error}")
+        return Failure(view, "error", error, self._node)
+
+    async def _loaded(self, view: str, refs: list[Any]) -> Loaded:
+        """The share of a view, opened if it is not."""
+        loaded = self._views.get(view)
+        if loaded is None:
+            share: Share = await refs[0]
+            loaded = await self._thread(lambda: self._open(share))
+        self._used[view] = time.monotonic()
+        return loaded
+
+    def _open(self, share: Share) -> Loaded:
+        """Open a share; the one that was not asked about longest is let go."""
+        with self._opening:
+            loaded = self._views.get(share.view)
+            if loaded is None:
+                others = [v for v in self._views.values() if v.share.location == share.location]
+                directory = share.location.fetch(share.files)
+                snapshot = Snapshot(directory, share.manifest, others[-1].snapshot if others else None)
+                loaded = Loaded(share, snapshot, np.asarray(share.starts, np.int64))
+                while len(self._views) >= VIEWS:
+                    oldest = min(self._views, key=lambda view: self._used.get(view, 0.0))
+                    self._views.pop(oldest)
+                    self._used.pop(oldest, None)
+                self._views[share.view] = loaded
+            return loaded
+
+    def _backend(self, n: int, planes: int) -> Any:
+        if (n, planes) not in self._backends:
+            self._backends[n, planes] = open_backend(self._device, n, planes, self._threads)
+        return self._backends[n, planes]
+
+    def _scan(self, loaded: Loaded, scan: Scan) -> Found:
+        view, manifest = loaded.share.view, loaded.share.manifest
+        numbers, partitions = loaded.candidates(scan.query)
+        counted = sum(partition.count for partition in partitions)
+        nothing = np.zeros((len(scan.values), 0), np.int64)
+        if not partitions:
+            return Found(view, nothing, nothing, None if scan.planes is None else nothing)
+
+        def places(positions: Places) -> Places:
+            return loaded.places(loaded.snapshot.place(numbers, positions.ravel())).reshape(positions.shape)
+
+        if scan.planes is None:
+            keys, positions = self._backend(*manifest.shape).search(partitions, scan.values, scan.k)
+            return Found(view, keys, places(positions), None, counted)
+        # on a GPU all planes cost what the first one does, so whoever asks for these wants them on the CPU
+        first = CpuBackend(manifest.n, scan.planes, threads=self._threads)
+        backend = CpuBackend(*manifest.shape, threads=self._threads)
+        keys, positions = first.search(coarse(partitions, manifest.n, scan.planes), scan.values, scan.k)
+        ranked = backend.rescore(partitions, scan.values, positions, max(1, positions.shape[1]))
+        full = np.zeros_like(keys)  # [Q, m] brought from the order of `ranked` into that of `keys`
+        np.put_along_axis(
+            full,
+            np.argsort(positions, axis=1),
+            np.take_along_axis(ranked.keys, np.argsort(ranked.positions, axis=1), axis=1),
+            axis=1,
+        )
+        return Found(view, keys, places(positions), full, counted)

@@ -1,0 +1,114 @@
+"""One state of an index, and which shard searches which of its segments.
+
+Segments go to shards whole. A segment that was there in the state before stays where it was, so that a shard
+need not read, and a GPU not upload, anything twice; the others go, the largest first, to the shard that has
+least. A keyword is known by its place in the whole index,
+
+    place = keywords in the segments before its own (deleted ones included) + its position in the segment
+
+and because segments are ordered by row, the order of places is the order of rows: merging by (score, place)
+is merging by (score, row), ties included.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from rbegir.cluster.location import Location
+from rbegir.index.format import Kind, Stamp
+from rbegir.index.manifest import Entry, Manifest
+
+Places = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one shard has to search in one view; travels to the shard once."""
+
+    view: str
+    location: Location
+    manifest: Manifest  # with the shard's own segments only
+    numbers: tuple[int, ...]  # of those segments in the whole index
+    starts: tuple[int, ...]  # places at which they begin
+
+    @property
+    def files(self) -> dict[str, tuple[Kind, Stamp]]:
+        """The files that it needs."""
+        used = {entry.deletes for entry in self.manifest.segments}
+        deletes = {n: (Kind.DELETES, stamp) for n, stamp in self.manifest.deletes.items() if n in used}
+        return {entry.file: (Kind.SEGMENT, entry.stamp) for entry in self.manifest.segments} | deletes
+
+
+@dataclass(frozen=True)
+class View:
+    """A state of an index, spread over shards."""
+
+    location: Location
+    manifest: Manifest
+    owners: tuple[int, ...]  # the shard of each segment
+    shards: int
+
+    @classmethod
+    def of(cls, location: Location, manifest: Manifest, shards: int, before: View | None = None) -> View:
+        known: dict[tuple[str, Stamp], int] = {}
+        if before is not None and before.location == location and before.shards == shards:
+            entries = zip(before.manifest.segments, before.owners, strict=True)
+            known = {(entry.file, entry.stamp): owner for entry, owner in entries}
+        return cls(location, manifest, assign(manifest.segments, shards, known), shards)
+
+    @cached_property
+    def id(self) -> str:
+        """Names this state and this spreading: equal names mean equal answers."""
+        content = repr((self.location.name, self.manifest, self.owners, self.shards))
+        return f"{self.manifest.generation}-{hashlib.blake2b(content.encode(), digest_size=12).hexdigest()}"
+
+    @cached_property
+    def starts(self) -> Places:
+        """[segments] the place at which each begins."""
+        counts = [entry.count for entry in self.manifest.segments]
+        return np.cumsum([0, *counts], dtype=np.int64)[:-1]
+
+    @cached_property
+    def used(self) -> tuple[int, ...]:
+        """The shards that have segments."""
+        return tuple(sorted(set(self.owners)))
+
+    @property
+    def keywords(self) -> int:
+        return sum(entry.live for entry in self.manifest.segments)
+
+    def keywords_of(self, shard: int) -> int:
+        pairs = zip(self.manifest.segments, self.owners, strict=True)
+        return sum(entry.live for entry, owner in pairs if owner == shard)
+
+    def share(self, shard: int) -> Share:
+        numbers = tuple(number for number, owner in enumerate(self.owners) if owner == shard)
+        own = replace(self.manifest, segments=tuple(self.manifest.segments[number] for number in numbers))
+        return Share(self.id, self.location, own, numbers, tuple(int(self.starts[n]) for n in numbers))
+
+    def segment_of(self, places: Places) -> Places:
+        """The segment of each place."""
+        return np.searchsorted(self.starts, places, "right") - 1
+
+    def owner_of(self, places: Places) -> Places:
+        """The shard of each place."""
+        return np.asarray(self.owners, np.int64)[self.segment_of(places)]
+
+
+def assign(segments: tuple[Entry, ...], shards: int, known: dict[tuple[str, Stamp], int]) -> tuple[int, ...]:
+    """The shard of each segment."""
+    owners = [known.get((entry.file, entry.stamp), -1) for entry in segments]
+    load = [0] * shards
+    for entry, owner in zip(segments, owners, strict=True):
+        if owner >= 0:
+            load[owner] += entry.count
+    new = [number for number, owner in enumerate(owners) if owner < 0]
+    for number in sorted(new, key=lambda number: (-segments[number].count, number)):
+        owners[number] = min(range(shards), key=lambda shard: (load[shard], shard))
+        load[owners[number]] += segments[number].count
+    return tuple(owners)

@@ -1,0 +1,116 @@
+"""The one writer of an index in a cluster: a process that all clients send their changes to.
+
+It holds the index's lock from its first change on, so changes from elsewhere are refused as they always are.
+Texts are encoded by the clients: the writer needs no model. After a change a client reads the new manifest,
+and its next question makes the shards open the new segments.
+
+Ray restarts a writer that dies. Replacing and deleting may then be sent again, as doing either twice changes
+nothing; an `add` is not, because nobody can say whether it was done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from rbegir.cluster.engine import NAMESPACE, import_ray
+from rbegir.cluster.pool import root_cause
+from rbegir.codes.planes import Codes
+from rbegir.errors import ClusterError, RbegirError
+from rbegir.index.store import Index
+
+ATTEMPTS = 5
+T = TypeVar("T")
+
+
+class WriterActor:
+    """Changes one index. Every method gives (result, None) or (None, error)."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+        self._index: Index | None = None
+
+    def add(
+        self, codes: Codes, ids: pa.Array | None, attributes: Any, texts: pa.Array | None, upsert: bool
+    ) -> tuple[Any, RbegirError | None]:
+        return self._do(lambda index: index.add_codes(codes, ids, attributes, texts=texts, upsert=upsert))
+
+    def delete(self, ids: Any) -> tuple[Any, RbegirError | None]:
+        return self._do(lambda index: index.delete(ids))
+
+    def compact(self) -> tuple[Any, RbegirError | None]:
+        return self._do(lambda index: index.compact())
+
+    def _do(self, change: Callable[[Index], T]) -> tuple[T | None, RbegirError | None]:
+        try:
+            if self._index is None:
+                self._index = Index.open(self._path)
+            return change(self._index), None
+        except RbegirError as error:
+            return None, error
+
+
+class Writing:
+    """The writer as a client sees it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._name = f"rbegir-writer-{path}"
+        self._own = False
+        self._actor: Any = None
+
+    def add(
+        self, codes: Codes, ids: pa.Array | None, attributes: Any, texts: pa.Array | None, *, upsert: bool
+    ) -> Any:
+        return self._call("add", codes, ids, attributes, texts, upsert, again=upsert)
+
+    def delete(self, ids: pa.Array) -> int:
+        return int(self._call("delete", ids, again=True))
+
+    def compact(self) -> None:
+        self._call("compact", again=True)
+
+    def close(self) -> None:
+        """End the writer if this client made it, and with it the lock."""
+        if self._own:
+            import_ray().kill(self._actor)
+            self._own = False
+
+    def _call(self, method: str, *arguments: Any, again: bool) -> Any:
+        ray = import_ray()
+        for attempt in range(ATTEMPTS):
+            actor = self._find(ray, fresh=attempt > 0)
+            try:
+                result, error = ray.get(getattr(actor, method).remote(*arguments))
+            except ray.exceptions.RayTaskError as problem:
+                raise ClusterError(f"the writer failed: {root_cause(problem)}") from problem
+            except ray.exceptions.RayError as problem:
+                if again and attempt + 1 < ATTEMPTS:
+                    continue
+                raise ClusterError(
+                    f"the writer of {self._path} died during {method}; it may or may not have been done",
+                    hint="call refresh and look, then repeat it if need be; upsert can be repeated freely",
+                ) from problem
+            if error is not None:
+                raise error
+            return result
+        raise AssertionError("unreachable")
+
+    def _find(self, ray: Any, *, fresh: bool) -> Any:
+        if self._actor is None or fresh:
+            with contextlib.suppress(ValueError):  # nobody has made it
+                self._actor = ray.get_actor(self._name, namespace=NAMESPACE)
+                return self._actor
+            self._own = True
+            self._actor = (
+                ray.remote(WriterActor)
+                .options(
+                    name=self._name, namespace=NAMESPACE, get_if_exists=True, num_cpus=0, max_restarts=-1
+                )
+                .remote(str(self._path))
+            )
+        return self._actor

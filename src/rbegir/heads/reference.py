@@ -1,0 +1,68 @@
+"""Where an encoder is that an index was built with: the file that the index keeps instead of the encoder.
+
+    model/encoder.json     format, version, kind, reference (a path or a name), fingerprint, crc32c of these
+    model/binarizer/       the Binarizer of an encoder that makes vectors, if it has one
+
+Written and read without any package of encoders, so that opening an index for its codes needs none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from rbegir._native import _core
+from rbegir.errors import CorruptError, FileError, VersionError
+
+FORMAT, VERSION, KIND = "rbegir-encoder", 1, "sentence-transformers"
+NAME, BINARIZER = "encoder.json", "binarizer"
+MAX_BYTES = 1 << 16
+
+
+def is_reference(directory: Path) -> bool:
+    """Whether an index keeps a reference to an encoder here, and not a model."""
+    return (directory / NAME).is_file()
+
+
+def write_reference(directory: Path, reference: str, fingerprint: str) -> None:
+    """Write the file; it is durable on return."""
+    body = {
+        "format": FORMAT,
+        "version": VERSION,
+        "kind": KIND,
+        "reference": reference,
+        "fingerprint": fingerprint,
+    }
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / NAME).open("w", encoding="utf-8") as file:
+        json.dump({**body, "crc32c": _sum(body)}, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_reference(directory: Path) -> dict[str, str]:
+    """`reference` and `fingerprint` as they were written."""
+    path = directory / NAME
+    try:
+        body = json.loads(path.read_bytes()[:MAX_BYTES])
+        check = body.pop("crc32c")
+        if body["format"] != FORMAT or _sum(body) != check:
+            raise ValueError("not what was written")
+        known = (body["version"], body["kind"]) == (VERSION, KIND)
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
+        raise CorruptError(f"{path} is not what was written", hint="restore the index from a copy") from error
+    if not known:
+        raise VersionError(
+            f"{path} refers to an encoder of kind {body['kind']!r}, version {body['version']!r}, "
+            "which this rbegir does not know",
+            hint="upgrade rbegir",
+        )
+    return {name: str(body[name]) for name in ("reference", "fingerprint")}
+
+
+def _sum(body: dict[str, Any]) -> int:
+    return _core.crc32c(json.dumps(body, sort_keys=True).encode())

@@ -1,0 +1,179 @@
+"""Reading damaged files: which blocks are proven to be what was written, and what can be read of them.
+
+A block is believed when it matches its entry in the table of checksums, and nothing else is needed for that:
+not the header, which says nothing new, not the footer, whose numbers follow from the length of the file, not
+the table's own checksum. Only two losses are total: the directory, which says where everything lies, and the
+end of a file that was cut short, because the table was there.
+
+    length of the file − 36  =  t + 4·⌈t / 4096⌉        gives t, where the table begins
+    the directory            =  the JSON that ends at t and begins at the last multiple of 64 where one can
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from rbegir._native._core import crc32c, crc32c_blocks
+from rbegir.codes import layout
+from rbegir.codes.planes import Codes
+from rbegir.index import masks
+from rbegir.index.columns import Column
+from rbegir.index.format import (
+    ALIGN,
+    BLOCK,
+    DIRECTORY_LIMIT,
+    FOOTER,
+    HEADER,
+    File,
+    Kind,
+    Section,
+    Stamp,
+)
+from rbegir.index.mapping import map_file
+from rbegir.index.segment import Positions, Segment
+
+_START = b'{"meta": '
+
+
+class Wreck(File):
+    """A file of which some blocks are intact; raises CorruptError if nothing can be read of it."""
+
+    def __init__(self, path: Path, kind: Kind, stamp: Stamp | None = None) -> None:
+        self.path = path
+        self.kind = kind
+        self._map = map_file(path, None if stamp is None else stamp.bytes)  # what was appended is not ours
+        size = len(self._map)
+        if stamp is not None and size != stamp.bytes:
+            raise self._corrupt(f"it has {size} bytes where {stamp.bytes} were written")
+        end = _table_start(size)
+        if end is None:
+            raise self._corrupt("it has the length of no file of an index")
+        self._end = end
+        self.blocks = -(-end // BLOCK)
+        self._table = np.frombuffer(self._map, "<u4", self.blocks, end)
+        sums = crc32c_blocks(self._body(), BLOCK, np.arange(self.blocks, dtype=np.int64))
+        self.intact = np.asarray(sums == self._table, np.bool_)  # [blocks]
+        self._checked = self.intact.copy()  # what is intact need not be summed again
+        self.meta, self._sections = self._find_directory(stamp)
+
+    @property
+    def sections(self) -> list[str]:
+        return list(self._sections)
+
+    def is_intact(self, start: int, stop: int) -> bool:
+        """Whether all bytes of a range are."""
+        return bool(self.intact[start // BLOCK : -(-stop // BLOCK)].all())
+
+    def covered(self, section: Section, starts: Positions, stops: Positions) -> npt.NDArray[np.bool_]:
+        """Which of the byte ranges [starts, stops) of a section lie in intact blocks; empty ones do."""
+        bad = np.concatenate(([0], np.cumsum(~self.intact)))  # [blocks + 1]: bad blocks before each
+        first = np.clip((section.offset + starts) // BLOCK, 0, self.blocks)
+        last = np.clip((section.offset + stops - 1) // BLOCK + 1, 0, self.blocks)
+        return np.asarray((bad[last] <= bad[first]) | (stops <= starts), np.bool_)
+
+    def _find_directory(self, stamp: Stamp | None) -> tuple[dict[str, object], dict[str, tuple[int, int]]]:
+        """By the footer if that is sound, else by its look."""
+        raw = self._map[-FOOTER.size :]
+        start, _, _, directory_sum, _, check = FOOTER.unpack(raw)
+        if check == crc32c(raw[:-4]):
+            self.stamp = Stamp(len(self._map), check)
+            if stamp is not None and stamp != self.stamp:
+                raise self._corrupt("it is in order, but it is not the file that the manifest names")
+            known = HEADER.size <= start <= self._end <= start + DIRECTORY_LIMIT
+            if known and crc32c(memoryview(self._map)[start : self._end]) == directory_sum:
+                return self._read_directory(start, self._end)
+        else:
+            start = self._end // ALIGN * ALIGN
+            lowest = max(HEADER.size, self._end - DIRECTORY_LIMIT)
+            while start >= lowest and not self._is_json(start):
+                start -= ALIGN
+            if start >= lowest and self.is_intact(start, self._end):
+                return self._read_directory(start, self._end)
+        raise self._corrupt("its directory, which says where everything lies, is lost")
+
+    def _is_json(self, start: int) -> bool:
+        if self._map[start : start + len(_START)] != _START:
+            return False
+        try:
+            json.loads(self._map[start : self._end])
+        except (ValueError, RecursionError):
+            return False
+        return True
+
+
+class WreckedSegment(Segment):
+    """A segment of which some keywords can be read."""
+
+    file: Wreck
+
+    def codes(self, positions: Positions) -> Codes:
+        packed = self._codes.unchecked(np.uint8, self._codes.bytes)
+        return layout.unpack(packed, self.count, *self.shape, positions)
+
+    def survivors(self) -> npt.NDArray[np.bool_]:
+        """[count]: the keywords whose every byte (code, row, id, text, attributes) is in an intact block."""
+        at = np.arange(self.count)
+        whole = np.ones(self.count, np.bool_)
+        group_bytes = layout.GROUP * self.shape.n // 8
+        for plane in range(self.shape.planes):
+            start = (plane * layout.groups(self.count) + at // layout.GROUP) * group_bytes
+            whole &= self.file.covered(self._codes, start, start + group_bytes)
+        whole &= self.known_rows()
+        for column in self._columns.values():
+            whole &= _readable(self.file, column, at)
+        return whole
+
+    def known_rows(self) -> npt.NDArray[np.bool_]:
+        """[count]: the keywords whose row is known."""
+        if self._row_section is None:
+            return np.ones(self.count, np.bool_)
+        at = np.arange(self.count)
+        return self.file.covered(self._row_section, 8 * at, 8 * (at + 1))
+
+    def unchecked_rows(self) -> npt.NDArray[np.int64]:
+        """[count] rows, those that are not known included."""
+        if self._row_section is None:
+            return self.first_row + np.arange(self.count)
+        return self._row_section.unchecked("<i8", self.count).astype(np.int64)
+
+    def _open(self, path: Path, stamp: Stamp | None) -> Wreck:
+        return Wreck(path, Kind.SEGMENT, stamp)
+
+
+def _readable(file: Wreck, column: Column, at: Positions) -> npt.NDArray[np.bool_]:
+    whole = np.ones(at.size, np.bool_)
+    for section, starts, stops in column.spans(at):
+        whole &= file.covered(section, np.where(whole, starts, 0), np.where(whole, stops, 0)) & whole
+    return whole
+
+
+def known_deletes(file: Wreck, name: str, count: int) -> tuple[masks.Mask, int]:
+    """The deleted positions of a segment as far as they can be read, and how many bytes of them cannot."""
+    section = file.section(name)
+    as_bits = section.bytes == 8 * -(-count // 64)  # a list is always shorter, see deletes.py
+    width = 8 if as_bits else 4
+    size = section.bytes // width
+    at = np.arange(size)
+    intact = file.covered(section, width * at, width * (at + 1))
+    if as_bits:
+        words = section.unchecked("<u8", size).astype(np.uint64)
+        mask = np.where(intact, words, np.uint64(0))
+        mask &= masks.complement(masks.empty(count), count)
+    else:
+        positions = section.unchecked("<u4", size).astype(np.int64)[intact]
+        mask = masks.from_positions(positions[positions < count], count)
+    return mask, width * int(np.count_nonzero(~intact))
+
+
+def _table_start(size: int) -> int | None:
+    """Where the table of a file of this length begins; None where no file has this length."""
+    body = size - FOOTER.size
+    for blocks in range(max(body // (BLOCK + 4), 0), body // (BLOCK + 4) + 2):
+        end = body - 4 * blocks
+        if end >= HEADER.size and -(-end // BLOCK) == blocks:
+            return end
+    return None

@@ -1,0 +1,85 @@
+"""Who may do what: a bearer token for reading, another for changing.
+
+The write token also reads. Without tokens everyone may do everything, which only a service bound to loopback
+is allowed to do (`server.py` sees to that); then the Host header must name this machine, so that a web page
+somewhere cannot reach the service through a name of its own that resolves to 127.0.0.1. Comparisons take the
+same time whatever was sent.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from rbegir.errors import FileError, InputError
+from rbegir.serve.problems import Problem
+from rbegir.serve.settings import Settings
+
+REALM = {"WWW-Authenticate": 'Bearer realm="rbegir"'}
+
+
+def load_token(kind: str, file: Path | None, environment: Mapping[str, str] = os.environ) -> str | None:
+    """The token for "read" or "write": from a file, or else from RBEGIR_READ_TOKEN or RBEGIR_WRITE_TOKEN."""
+    if file is None:
+        return environment.get(f"RBEGIR_{kind.upper()}_TOKEN") or None
+    try:
+        token = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise FileError(f"cannot read the {kind} token from {file}: {reason}") from None
+    if not token:
+        raise InputError(f"the {kind} token file {file} is empty")
+    return token
+
+
+class Guard:
+    """Decides by the headers of a request."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._read = [t.encode() for t in (settings.read_token, settings.write_token) if t is not None]
+        self._write = [settings.write_token.encode()] if settings.write_token is not None else []
+        self._open = settings.read_token is None and settings.write_token is None
+        self._hosts = settings.allowed_hosts
+
+    def check_host(self, header: bytes | None) -> None:
+        """Refuse a Host header that is none of ours."""
+        if not self._hosts:
+            return
+        host = (header or b"").decode("latin-1").lower()
+        name = host if host.endswith("]") else host.rsplit(":", 1)[0]
+        if name not in self._hosts:
+            raise Problem(
+                "bad-host",
+                "the service answers to local names only while it has no tokens",
+                hint=f"use one of {', '.join(self._hosts)}, or configure tokens",
+            )
+
+    def check(self, authorization: str | None, *, write: bool) -> None:
+        """Refuse a request without the right token."""
+        if self._open:
+            return
+        scheme, _, token = (authorization or "").partition(" ")
+        if scheme.lower() != "bearer" or not token.strip():
+            raise Problem(
+                "unauthorized",
+                "a bearer token is needed",
+                hint="send the header: Authorization: Bearer TOKEN",
+                headers=REALM,
+            )
+        given = token.strip().encode("utf-8", "surrogateescape")
+        reads = _matches(given, self._read)
+        writes = _matches(given, self._write)
+        if not reads:
+            raise Problem("unauthorized", "the token is not known", hint="check the token", headers=REALM)
+        if write and not writes:
+            raise Problem("forbidden", "the token may read but not write", hint="use the write token")
+
+
+def _matches(given: bytes, known: list[bytes]) -> bool:
+    """Whether a token is one of ours; all of them are compared, each in constant time."""
+    found = False
+    for token in known:
+        found |= hmac.compare_digest(given, token)
+    return found

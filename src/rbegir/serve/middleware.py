@@ -1,0 +1,190 @@
+"""The edge of the application: one plain ASGI layer around everything.
+
+It checks the Host header, gives the request an id and a deadline, turns every exception into a problem
+document, adds the security headers, and counts and logs what was answered.
+
+Routes without parameters are answered right here. The router would come to the same handler, but through
+layers that take as long as the scan of a million keywords in a batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rbegir.serve.problems import Problem, from_error
+from rbegir.serve.service import Service
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+SECURITY = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+PAGE = [
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    (b"x-frame-options", b"DENY"),
+    (b"cache-control", b"no-cache"),
+]
+IN_FULL = ("internal", "storage", "device", "locked")  # kinds whose cause only the log tells
+
+
+class Edge:
+    """The layer. `direct` are the handlers of routes without parameters, by method and path."""
+
+    def __init__(self, app: ASGIApp, service: Service, direct: dict[tuple[str, str], Handler]) -> None:
+        self._app = app
+        self._service = service
+        self._direct = direct
+        self._methods: dict[str, list[str]] = {}
+        for method, path in direct:
+            self._methods.setdefault(path, []).append(method)
+        self._prefix = secrets.token_hex(4)
+        self._numbers = itertools.count(1)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = time.perf_counter()
+        request_id = f"{self._prefix}-{next(self._numbers):x}"
+        status = 499  # the client left before there was an answer
+        headers = [*SECURITY, (b"x-request-id", request_id.encode())]
+
+        async def answer(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                given = [*message["headers"], *headers]
+                html = any(
+                    name == b"content-type" and value.startswith(b"text/html") for name, value in given
+                )
+                message["headers"] = [*given, *PAGE] if html else given
+            await send(message)
+
+        head = dict(scope["headers"])
+        scope["state"] = state = {**scope.get("state", {}), "head": head, "log": {}}
+        try:
+            response = await self._respond(scope, receive, answer)
+            if response is not None:
+                status = response.status_code
+                await send(
+                    {
+                        "type": "http.response.start",
+                        "status": status,
+                        "headers": response.raw_headers + headers,
+                    }
+                )
+                await send({"type": "http.response.body", "body": response.body})
+        except ClientDisconnect:
+            pass
+        except Exception as error:
+            problem = from_error(error)
+            if problem.kind in IN_FULL:
+                self._service.log.error("request failed", error, id=request_id)
+            if status != 499:  # the answer has begun and can only be broken off
+                raise
+            await problem.response()(scope, receive, answer)
+        finally:
+            self._tell(scope, request_id, state["log"], status, time.perf_counter() - began)
+
+    async def _respond(self, scope: Scope, receive: Receive, answer: Send) -> Response | None:
+        """The response of a direct route, or None after the router has answered."""
+        head = scope["state"]["head"]
+        self._service.guard.check_host(head.get(b"host"))
+        seconds = deadline_of(head.get(b"x-timeout-ms"), self._service.settings.timeout_s)
+        method, path = scope["method"], scope["path"]
+        handler = self._direct.get((method, path))
+        if handler is None and path in self._methods:
+            raise method_not_allowed(self._methods[path])
+        try:
+            async with asyncio.timeout(seconds) as clock:
+                scope["state"]["clock"] = clock  # an export begins it anew with every chunk
+                if handler is None:
+                    await self._app(scope, receive, answer)
+                    return None
+                response = await handler(Request(scope, receive))
+                if not isinstance(response, StreamingResponse):
+                    return response
+                await response(scope, receive, answer)
+                return None
+        except TimeoutError:
+            if not clock.expired():
+                raise
+            raise Problem(
+                "deadline",
+                f"the request was not answered within {seconds * 1000:.0f} ms",
+                hint="ask for fewer hits, or allow more time with the header X-Timeout-Ms",
+            ) from None
+
+    def _tell(
+        self, scope: Scope, request_id: str, details: dict[str, Any], status: int, seconds: float
+    ) -> None:
+        method, path = scope["method"], scope["path"]
+        route = path if (method, path) in self._direct else getattr(scope.get("route"), "path", "other")
+        self._service.metrics.request(route, status, seconds)
+        if self._service.log.access:
+            client = scope.get("client")
+            self._service.log.event(
+                "request",
+                id=request_id,
+                client=client[0] if client else None,
+                method=method,
+                route=route,
+                status=status,
+                ms=round(seconds * 1000, 2),
+                **details,
+            )
+
+
+def header(request: Request, name: bytes) -> str | None:
+    """A header of a request that came through the edge, which has put them all in one dictionary."""
+    value: bytes | None = request.scope["state"]["head"].get(name)
+    return None if value is None else value.decode("latin-1")
+
+
+def deadline_of(header: bytes | None, most: float) -> float:
+    """Seconds that a request may take: what its header asks for, at most what the service allows."""
+    if header is None:
+        return most
+    if not (header.isdigit() and len(header) <= 9 and int(header) > 0):
+        raise Problem(
+            "bad-header",
+            "X-Timeout-Ms must be a positive whole number of milliseconds",
+            hint="write for example: X-Timeout-Ms: 250",
+        )
+    return min(int(header) / 1000, most)
+
+
+def method_not_allowed(methods: list[str]) -> Problem:
+    """405 with the methods that there are."""
+    allowed = ", ".join(sorted(methods))
+    return Problem(
+        "method-not-allowed",
+        "this method is not known here",
+        hint=f"use {allowed}",
+        headers={"Allow": allowed},
+    )
+
+
+def http_problem(error: HTTPException) -> Problem:
+    """What the router has to say, as a problem."""
+    if error.status_code == 405:
+        return method_not_allowed(["GET"])  # only the routes with parameters and the page come here
+    kind = "not-found" if error.status_code == 404 else "internal"
+    hint = "the OpenAPI document at /openapi.json lists what there is"
+    return Problem(kind, str(error.detail), hint=hint, headers=error.headers)

@@ -1,0 +1,130 @@
+"""From an index and settings to a listening process: what may be bound, and how it ends.
+
+SIGTERM and SIGINT: /readyz turns to 503, the socket stops accepting, what is in flight is finished (for at
+most `drain_s`), the index is closed. A second signal does not wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from rbegir.errors import FileError, InputError
+from rbegir.serve.logs import Log
+from rbegir.serve.protocol import HEADER_BYTES, bounded_protocol
+from rbegir.serve.service import Service
+from rbegir.serve.settings import Settings, is_loopback
+
+# How long a thread may keep the interpreter from another. A scan leaves it and comes back several times; by
+# default each return could wait 5 ms behind requests that are being read, longer than the scan itself.
+SWITCH_S = 0.0005
+
+
+def check_exposure(host: str, settings: Settings) -> None:
+    """Refuse to listen beyond this machine without tokens."""
+    if is_loopback(host):
+        return
+    needed = ("read_token",) if settings.read_only else ("read_token", "write_token")
+    missing = [name.removesuffix("_token") for name in needed if getattr(settings, name) is None]
+    if missing:
+        raise InputError(
+            f"host {host} can be reached from other machines, which needs a {' and a '.join(missing)} token",
+            hint="set RBEGIR_READ_TOKEN and RBEGIR_WRITE_TOKEN, or use --read-token-file, --write-token-file",
+        )
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket, or an error that says what is in the way. Port 0 takes a free one."""
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, proto)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(2048)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        raise FileError(
+            f"cannot listen on {host} port {port}: {error.strerror or error}", hint="choose another --port"
+        ) from None
+    return listener
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server for one service. `ready` is called when requests are answered."""
+
+    def __init__(self, app: FastAPI, ready: Callable[[], None]) -> None:
+        self._service: Service = app.state.service
+        self._ready = ready
+        settings = self._service.settings
+        config = uvicorn.Config(
+            app,
+            http=bounded_protocol(settings.header_timeout_s, settings.max_connections),
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=round(settings.keep_alive_s),
+            timeout_graceful_shutdown=round(settings.drain_s),
+            h11_max_incomplete_event_size=HEADER_BYTES,
+        )
+        super().__init__(config)
+
+    def listen(self, listener: socket.socket) -> None:
+        """Serve until a signal comes, or `stop`."""
+        bridge = _Bridge(self._service.log)
+        logger = logging.getLogger("uvicorn.error")
+        logger.addHandler(bridge)
+        logger.propagate = False
+        sys.setswitchinterval(SWITCH_S)
+        try:
+            self.run(sockets=[listener])
+        finally:
+            logger.removeHandler(bridge)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if not self.should_exit:
+            self._ready()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._service.draining:
+            self.should_exit = self.force_exit = True
+            return
+        self._service.draining = True
+        asyncio.get_running_loop().call_soon_threadsafe(self._drain, sig)
+
+    def stop(self) -> None:
+        """Finish what is in flight and end."""
+        self.should_exit = True
+
+    def _drain(self, sig: int) -> None:
+        self._service.log.event("draining", signal=signal.Signals(sig).name)
+        asyncio.get_running_loop().call_later(self._service.settings.drain_delay_s, self.stop)
+
+
+class _Bridge(logging.Handler):
+    """What uvicorn has to say, as lines of our log."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            self._log.error("server", error)
+        else:
+            self._log.event("server", detail=record.getMessage().strip())

@@ -1,0 +1,85 @@
+"""Every limit and switch of the service, in one frozen dataclass.
+
+The defaults suit a machine of a few cores behind a proxy. A limit that a request can meet is also written
+into the OpenAPI document, so that a client can know it beforehand.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, fields
+
+from rbegir.errors import InputError
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an operator may decide."""
+
+    # micro-batching
+    max_batch: int = 128  # queries scored in one scan; 1 switches micro-batching off
+    max_waiting: int = 4096  # queries that may wait for a scan; beyond it the answer is 503
+    max_write_batch: int = 4096  # keywords committed in one durable write; 1: every request alone
+    max_waiting_writes: int = 65_536  # keywords that may wait to be written; beyond it the answer is 503
+
+    # limits on a request
+    max_body_bytes: int = 16 << 20
+    max_queries: int = 1024  # in one search request
+    max_k: int = 10_000
+    max_hits: int = 200_000  # queries times k of one request
+    max_explained: int = 1000  # the same with explain, which searches once more for every plane
+    max_keywords: int = 10_000  # in one upsert or delete
+    max_text_chars: int = 4096
+    max_where_chars: int = 4096
+
+    # time, in seconds
+    timeout_s: float = 30.0  # deadline of a request, and the most that its header may ask for
+    body_timeout_s: float = 20.0  # from the end of the headers to the end of the body
+    header_timeout_s: float = 10.0  # from the first byte, or from connecting, to the end of the headers
+    keep_alive_s: float = 30.0  # an idle connection
+    drain_delay_s: float = 0.0  # after SIGTERM: still accept, with /readyz at 503, so that balancers notice
+    drain_s: float = 30.0  # then, for what is in flight
+    refresh_s: float = 1.0  # how often a read-only service looks for a new state of the index
+
+    # access
+    read_token: str | None = None
+    write_token: str | None = None
+    read_only: bool = False
+    cors_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()  # Host headers that are answered; empty: any
+
+    # housekeeping
+    devices: tuple[str, ...] = ("cpu",)  # what searches, to be told at /v1/index
+    compact_deleted: float = 0.25  # compact when this share of the rows is deleted …
+    compact_min_deleted: int = 10_000  # … and at least so many; 0 as share: never
+    max_connections: int = 1024
+    log_queries: bool = False
+    access_log: bool = True
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.type == "int" and (type(value) is not int or value < 1):
+                raise InputError(f"{field.name} must be a whole number of at least 1, got {value!r}")
+            if field.type == "float" and not (isinstance(value, (int, float)) and 0 <= value < 1e9):
+                raise InputError(f"{field.name} must be a number from 0, got {value!r}")
+        for name in ("read_token", "write_token"):
+            token = getattr(self, name)
+            if token is not None and not (token.isascii() and token.isprintable() and len(token) >= 8):
+                raise InputError(
+                    f"{name} must have at least 8 printable ASCII characters, got {len(token)} characters",
+                    hint='make one with: python -c "import secrets; print(secrets.token_urlsafe())"',
+                )
+
+
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address to bind to is reachable from this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,171 @@
+"""The LangChain vector store: LangChain's own standard tests, and what they do not look at."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.documents import Document
+from langchain_core.vectorstores import VectorStore
+from langchain_tests.integration_tests.vectorstores import VectorStoreIntegrationTests
+
+import rbegir
+from rbegir.adapters.langchain import RbegirVectorStore
+from rbegir.errors import FilterError, InputError, MismatchError, MissingExtraError
+
+SHOP = ["red shoes", "blue shoes", "green tea", "black tea"]
+ABOUT: list[dict[str, Any]] = [
+    {"price": 10.5, "kind": "shoe", "sale": True},
+    {"price": 20.0, "kind": "shoe", "sizes": [38, 39], "id": "inner", "none": None},
+    {"price": 3.0, "kind": "tea's", "nested": {"a": [1, {"b": None}]}},
+    {"kind": "tea's", "sale": False},
+]
+
+
+class TestStandard(VectorStoreIntegrationTests):
+    """All of LangChain's tests for vector stores, over an index and over a service."""
+
+    @pytest.fixture
+    def vectorstore(self, keywords: Any) -> VectorStore:
+        return RbegirVectorStore(keywords)
+
+
+@pytest.fixture
+def shop(keywords: Any) -> RbegirVectorStore:
+    return RbegirVectorStore.from_texts(SHOP, None, ABOUT, ids=["a", "b", "c", "d"], index=keywords)
+
+
+def found(shop: RbegirVectorStore, filter: Any) -> set[str]:
+    return {document.id or "" for document in shop.similarity_search("shoes", k=10, filter=filter)}
+
+
+FILTERS: list[tuple[Any, set[str]]] = [
+    (None, {"a", "b", "c", "d"}),
+    ({}, {"a", "b", "c", "d"}),
+    ({"kind": "shoe"}, {"a", "b"}),
+    ({"kind": "tea's"}, {"c", "d"}),
+    ({"sale": True}, {"a"}),
+    ({"price": {"$lt": 10.5}}, {"c"}),
+    ({"price": {"$gte": 10.5, "$lt": 20}}, {"a"}),
+    ({"kind": {"$ne": "shoe"}}, {"c", "d"}),
+    ({"price": {"$ne": 3.0}}, {"a", "b", "d"}),
+    ({"price": {"$in": [3, 20]}}, {"b", "c"}),
+    ({"price": {"$nin": [3, 20]}}, {"a", "d"}),
+    ({"kind": {"$in": []}}, set()),
+    ({"kind": {"$nin": []}}, {"a", "b", "c", "d"}),
+    ({"price": {"$exists": False}}, {"d"}),
+    ({"$or": [{"price": {"$gt": 15}}, {"sale": False}]}, {"b", "d"}),
+    ({"$and": [{"kind": "shoe"}, {"price": {"$lte": 11}}]}, {"a"}),
+    ({"$not": {"kind": "shoe"}}, {"c", "d"}),
+    ({"$or": []}, set()),
+    ("price < 11 and kind = 'shoe'", {"a"}),
+]
+
+
+@pytest.mark.parametrize(("filter", "expected"), FILTERS, ids=str)
+def test_filters(shop: RbegirVectorStore, filter: Any, expected: set[str]) -> None:
+    assert found(shop, filter) == expected
+
+
+@pytest.mark.parametrize(
+    ("filter", "message"),
+    [
+        ({"prize": 3}, "there is no column 'prize'"),
+        ({"$nor": []}, r"\$nor is no operator"),
+        ({"price": {"$near": 3}}, r"\$near is no operator"),
+        ({"price": {"$in": 3}}, "the values for 'price' must be a list, got int"),
+        ({"price": [3]}, "a filter compares with texts, numbers and truth values"),
+        ({"price": float("inf")}, "a filter compares with texts"),
+        ({"$and": {"a": 1}}, r"\$and needs a list of dictionaries"),
+        ({"$not": 3}, r"\$not needs a dictionary"),
+        ({3: 4}, "the name of an attribute must be a text, got 3"),
+        ([3], "filter must be a dictionary or a text, got list"),
+    ],
+    ids=str,
+)
+def test_wrong_filters(shop: RbegirVectorStore, filter: Any, message: str) -> None:
+    with pytest.raises(FilterError, match=message):
+        found(shop, filter)
+
+
+def test_metadata_comes_back_as_it_was(shop: RbegirVectorStore) -> None:
+    assert [document.metadata for document in shop.get_by_ids(["a", "b", "c", "d"])] == ABOUT
+    assert shop.similarity_search("blue shoes", k=1) == [
+        Document(id="b", page_content="blue shoes", metadata=ABOUT[1])
+    ]
+
+
+def test_scores_are_those_of_the_index(shop: RbegirVectorStore, keywords: Any) -> None:
+    scored = shop.similarity_search_with_score("green tea", k=4)
+    hits = keywords.search("green tea", k=4)
+    assert [document.id for document, _ in scored] == hits.ids[0].tolist()
+    assert [score for _, score in scored] == hits.scores[0].tolist()
+    relevant = shop.similarity_search_with_relevance_scores("green tea", k=4)
+    assert [score for _, score in relevant] == [max(score, 0) for _, score in scored]
+
+
+def test_as_retriever(shop: RbegirVectorStore) -> None:
+    retriever = shop.as_retriever(search_kwargs={"k": 1, "filter": {"kind": "tea's"}})
+    assert [document.id for document in retriever.invoke("black tea")] == ["d"]
+    strict = shop.as_retriever(
+        search_type="similarity_score_threshold", search_kwargs={"score_threshold": 0.95}
+    )
+    assert [document.id for document in strict.invoke("black tea")] == ["d"]
+
+
+def test_whole_numbers_as_ids(model: Path, tmp_path: Path) -> None:
+    with rbegir.Index.create(tmp_path / "numbers.rbe", rbegir.Model.load(model)) as index:
+        index.add(["from elsewhere"], ids=[7])
+        store = RbegirVectorStore(index)
+        assert store.add_texts(["eight"], ids=["8"]) == ["8"]
+        (made,) = store.add_texts(["made"])
+        assert store.get_by_ids(["7", "8", "none", made, "08", str(2**70)]) == [
+            Document(id="7", page_content="from elsewhere"),
+            Document(id="8", page_content="eight"),
+            Document(id=made, page_content="made"),
+        ]
+        with pytest.raises(InputError, match="the id 'nine' is no whole number") as caught:
+            store.add_texts(["nine"], ids=["nine"])
+        assert "id_type='string'" in caught.value.hint
+        assert store.delete(["7", "nine"])
+        assert len(index) == 2
+
+
+def test_mistakes(shop: RbegirVectorStore, keywords: Any) -> None:
+    for wrong, message in (
+        (lambda: shop.add_texts(["a"], [{}, {}]), "metadatas has 2 values for 1 texts"),
+        (lambda: shop.add_texts(["a"], ids=["a", "b"]), "ids has 2 values for 1 texts"),
+        (lambda: shop.add_texts(["a"], [{"x": {1, 2}}]), "metadata must be made of what JSON knows"),
+        (lambda: shop.add_texts(["a"], [{3: 4}]), "names in metadata must be texts, got 3"),
+        (lambda: shop.add_texts(["a"], batch_size=3), "add_texts does not know batch_size"),
+        (lambda: shop.delete(), "ids must be given"),
+        (lambda: shop.similarity_search("a", fetch_k=3), "similarity_search does not know fetch_k"),
+        (lambda: RbegirVectorStore.from_texts(["a"]), "index must be given"),
+        (lambda: RbegirVectorStore.from_texts(["a"], object(), index=keywords), "embedding must be None"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(InputError, match=message):
+            wrong()
+    with pytest.raises(MismatchError, match="in this index it is double"):
+        shop.add_texts(["a"], [{"price": "dear"}])
+
+
+def test_nothing_to_add(keywords: Any) -> None:
+    store = RbegirVectorStore(keywords)
+    assert store.add_texts([]) == []
+    assert store.delete([])
+    assert store.get_by_ids([]) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "package"), [("langchain", "langchain_core"), ("llamaindex", "llama_index.core")]
+)
+def test_without_the_package(name: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in [m for m in sys.modules if m == package or m.startswith(package + ".")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, f"rbegir.adapters.{name}", raising=False)
+    with pytest.raises(MissingExtraError, match=f"adapter needs {package}") as caught:
+        __import__(f"rbegir.adapters.{name}")
+    assert caught.value.hint == f"pip install 'rbegir[{name}]'"

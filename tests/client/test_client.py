@@ -1,0 +1,228 @@
+"""Both clients against a real service: the same methods, results and errors as the index behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import inspect
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rbegir
+from rbegir.errors import AccessError, FilterError, InputError, MismatchError, RbegirError, TextError
+from rbegir.search.hits import Hits
+from tests.client.conftest import READ, WRITE
+from tests.service import TEXTS, Running, make_index, running
+
+Do = Callable[..., Any]  # (method name, arguments) → result
+
+
+@pytest.fixture(params=["sync", "async"])
+def reader(request: pytest.FixtureRequest, shared: tuple[Path, Running]) -> Do:
+    """Calls a method of a client of the shared service, by either client."""
+    return caller(request.param, shared[1].url, READ)
+
+
+def caller(kind: str, url: str, token: str | None = None) -> Do:
+    def do(method: str, *args: Any, **kwargs: Any) -> Any:
+        if kind == "sync":
+            with rbegir.Client(url, token) as client:
+                return getattr(client, method)(*args, **kwargs)
+
+        async def one() -> Any:
+            async with rbegir.AsyncClient(url, token) as client:
+                return await getattr(client, method)(*args, **kwargs)
+
+        return asyncio.run(one())
+
+    return do
+
+
+def assert_same(ours: Hits, theirs: Hits) -> None:
+    for name in ("ids", "scores", "keys", "rows", "texts"):
+        mine, other = getattr(ours, name), getattr(theirs, name)
+        assert mine.dtype == other.dtype, name
+        np.testing.assert_array_equal(mine, other, err_msg=name)
+    assert ours.attributes == theirs.attributes
+    assert ours.certificate == theirs.certificate
+    assert ours.recall == theirs.recall
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"k": 1},
+    {"k": 1000},
+    {"where": "price < 100 and lang = 'en'"},
+    {"where": "price < 0"},
+    {"mode": "paper"},
+    {"planes": 1, "k": 5},
+    {"planes": 1, "where": "rare is not null"},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("queries", ["running shoes", ["rome"], ["bike", "tea", "boots for rain"]], ids=str)
+def test_search_is_that_of_the_index(
+    reader: Do, shared: tuple[Path, Running], queries: Any, options: dict[str, Any]
+) -> None:
+    with rbegir.Index.open(shared[0], read_only=True) as index:
+        assert_same(reader("search", queries, **options), index.search(queries, **options))
+
+
+def test_search_by_codes_is_that_of_the_index(reader: Do, shared: tuple[Path, Running]) -> None:
+    with rbegir.Index.open(shared[0], read_only=True) as index:
+        codes = index.model.encode_queries(["rome", "chair"])
+        vectors = np.random.default_rng(1).integers(-127, 128, (3, 64), dtype=np.int8)
+        for given in (codes, vectors):
+            assert_same(reader("search_codes", given, k=7), index.search_codes(given, k=7))
+
+
+def test_get_and_info_are_those_of_the_index(reader: Do, shared: tuple[Path, Running]) -> None:
+    with rbegir.Index.open(shared[0], read_only=True) as index:
+        assert reader("get", [104, 5, 100]) == index.get([104, 5, 100])
+        ours, theirs = reader("info"), index.info()
+        assert {name: ours[name] for name in theirs if name != "path"} == {
+            name: value for name, value in theirs.items() if name != "path"
+        }
+        assert "path" not in ours
+
+
+@pytest.mark.parametrize(("kind", "id_type"), [("sync", "int64"), ("async", "string")])
+def test_a_life(kind: str, id_type: str, model: Path, tmp_path: Path) -> None:
+    path = make_index(tmp_path / "life.rbe", model, count=3, id_type=id_type)
+    name: Callable[[int], Any] = (lambda i: i) if id_type == "int64" else (lambda i: f"id/{i} ü?")
+    with running(path) as service:
+        do = caller(kind, service.url)
+        day = datetime.date(2024, 2, 29)
+        assert do(
+            "upsert", ["red paint", "blue paint"], ids=[name(1), name(2)], attributes={"price": [1.5, None]}
+        ).tolist() == [name(1), name(2)]
+        assert do("search", "blue paint", k=1).ids.tolist() == [[name(2)]]
+        assert do("get", [name(1), name(2)])[0] == {
+            "id": name(1),
+            "text": "red paint",
+            "price": 1.5,
+            "lang": None,
+            "rare": None,
+        }
+        do("upsert", ["green paint"], ids=[name(2)], attributes=[{"lang": "fr"}])
+        assert do("get", [name(2)])[0]["text"] == "green paint"
+        fresh = do("add", ["yellow paint", "white paint"])
+        assert fresh.dtype == (np.int64 if id_type == "int64" else object)
+        assert [record["text"] for record in do("get", fresh)] == ["yellow paint", "white paint"]
+        with pytest.raises(InputError, match=r"is in the index already"):
+            do("add", ["black paint", "x"], ids=[name(9), name(1)])
+        assert do("get", [name(9)]) == [None], "a refused add must leave nothing behind"
+        assert do("delete", [name(1), name(77)]) == 1
+        assert do("delete", []) == 0
+        assert do("upsert", [], ids=[]).tolist() == []
+        do("compact")
+        assert do("info")["keywords"] == 6
+    with rbegir.Index.open(path) as index:
+        assert len(index) == 6
+        assert index.get([name(2)])[0]["lang"] == "fr"  # type: ignore[index]
+        index.add(["dated"], ids=[name(50)], attributes={"day": [day]})
+    with running(path) as service:
+        do = caller(kind, service.url)
+        assert do("search", "dated", k=1).attributes[0][0]["day"] == day
+        do("upsert", ["dated too"], ids=[name(51)], attributes={"day": [day]})
+        assert do("search", "dated too", k=1).attributes[0][0]["day"] == day
+        assert do("get", [name(51)])[0]["day"] == "2024-02-29"
+
+
+def test_len_and_repr(shared: tuple[Path, Running]) -> None:
+    with rbegir.Client(shared[1].url, READ) as client:
+        assert len(client) == len(TEXTS)
+        assert repr(client) == f"Client({shared[1].url!r})"
+        assert READ not in repr(vars(client)), "tokens must not be seen in tracebacks"
+
+
+WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], type[RbegirError], str]] = [
+    ("search", ("a",), {"k": 0}, InputError, "k must be a whole number of at least 1, got 0"),
+    ("search", ("a",), {"k": True}, InputError, "k must be a whole number of at least 1, got True"),
+    ("search", ("a",), {"k": 2**40}, InputError, "k: at most 10000"),
+    ("search", ("a",), {"planes": 1.5}, InputError, "planes must be a whole number of at least 1, got 1.5"),
+    ("search", ("a",), {"mode": "fast"}, InputError, "mode"),
+    ("search", ([],), {}, InputError, "queries must hold at least one query"),
+    ("search", ([1],), {}, InputError, "queries must hold texts, got int64"),
+    ("search", ("…",), {}, TextError, "has no letter and no digit"),
+    ("search", ("\ud800",), {}, InputError, "a text holds a lone surrogate, which UTF-8 cannot express"),
+    ("search", ("a",), {"where": "prize < 3"}, FilterError, "there is no column 'prize'"),
+    ("search", ("a",), {"where": 3}, InputError, "where must be a text, got int"),
+    (
+        "search_codes",
+        (np.zeros((1, 64), np.float32),),
+        {},
+        InputError,
+        "codes must be rbegir.Codes or an int8",
+    ),
+    ("search_codes", (np.zeros((1, 128), np.int8),), {}, InputError, "expected n = 64"),
+    ("upsert", (["a"], [1, 2]), {}, InputError, "ids has 2 values for 1 keywords"),
+    ("upsert", (["a", "b"], [1, 1]), {}, InputError, "ids holds 1 more than once"),
+    (
+        "upsert",
+        (["a"], [1]),
+        {"attributes": {"price": ["dear"]}},
+        MismatchError,
+        "in this index it is double",
+    ),
+    ("upsert", (["a"], ["x"]), {}, MismatchError, "ids are string, the ids of this index are int64"),
+    ("delete", ("x",), {}, InputError, "ids must be a list of int or str, got str"),
+]
+
+
+@pytest.mark.parametrize(("method", "args", "options", "error", "message"), WRONG, ids=lambda v: str(v)[:30])
+def test_mistakes_raise_the_errors_of_the_index(
+    shared: tuple[Path, Running],
+    method: str,
+    args: tuple[Any, ...],
+    options: dict[str, Any],
+    error: type[RbegirError],
+    message: str,
+) -> None:
+    with (
+        rbegir.Client(shared[1].url, WRITE) as client,
+        pytest.raises(error, match=re.escape(message)) as caught,
+    ):
+        getattr(client, method)(*args, **options)
+    assert type(caught.value) is error
+
+
+@pytest.mark.parametrize(
+    ("token", "method", "args", "message"),
+    [
+        (None, "info", (), "a bearer token is needed"),
+        ("token-of-a-stranger", "search", ("a",), "the token is not known"),
+        (READ, "delete", ([1],), "the token may read but not write"),
+        (READ, "compact", (), "the token may read but not write"),
+    ],
+)
+def test_tokens(
+    shared: tuple[Path, Running], token: str | None, method: str, args: Any, message: str
+) -> None:
+    with rbegir.Client(shared[1].url, token) as client, pytest.raises(AccessError, match=message) as caught:
+        getattr(client, method)(*args)
+    assert caught.value.hint
+
+
+def test_both_clients_have_the_methods_of_an_index() -> None:
+    for name in ("search", "search_codes", "add", "upsert", "delete", "get", "info", "compact", "close"):
+        index = inspect.signature(getattr(rbegir.Index, name))
+        for cls in (rbegir.Client, rbegir.AsyncClient):
+            method = inspect.signature(getattr(cls, name))
+            given = [
+                p
+                for p in index.parameters.values()
+                if p.kind is p.POSITIONAL_OR_KEYWORD and p.name != "progress"
+            ]
+            assert [p.name for p in given] == [
+                p.name for p in method.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD
+            ]
+    assert [*inspect.signature(rbegir.Client.search).parameters] == [
+        *inspect.signature(rbegir.AsyncClient.search).parameters
+    ]

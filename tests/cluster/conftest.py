@@ -1,0 +1,97 @@
+"""One Ray cluster of two nodes for all tests of this folder, and an index of many segments."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rbegir
+from tests.index.fakes import HashEncoder
+
+# Before Ray is imported anywhere: nothing leaves the machine, and nothing is written into the user's home.
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+os.environ["RAY_AUTH_MODE"] = "disabled"
+
+
+@pytest.fixture(scope="package")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A running Ray cluster of two nodes with two logical CPUs each; this process is connected to it."""
+    import ray
+    from ray.cluster_utils import Cluster as Nodes
+
+    small = {"num_cpus": 2, "object_store_memory": 80 << 20, "include_dashboard": False}
+    made = Nodes(initialize_head=True, head_node_args=small)
+    made.add_node(num_cpus=2, object_store_memory=80 << 20)
+    ray.init(address=made.address, namespace="rbegir", log_to_driver=False, logging_level="ERROR")
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+def words(rng: np.random.Generator, count: int) -> list[str]:
+    return [f"w{a} w{b}" for a, b in rng.integers(0, 60, (count, 2))]
+
+
+def grow(path: Path, encoder: HashEncoder, *, sizes: list[int], seed: int = 0, ids: str = "int64") -> None:
+    """An index with attributes, several segments, deletes and replaced keywords."""
+    rng = np.random.default_rng(seed)
+    with rbegir.Index.create(path, encoder) as index:
+        first = 0
+        for size in sizes:
+            names: Any = np.arange(first, first + size) + 1000
+            if ids == "string":
+                names = [f"k{name}" for name in names]
+            attributes = {
+                "price": rng.integers(0, 100, size).astype(float),
+                "lang": [("en", "de", None)[i] for i in rng.integers(0, 3, size)],
+            }
+            index.add(words(rng, size), names, attributes)
+            first += size
+        gone: Any = rng.choice(first, first // 7, replace=False) + 1000
+        index.delete([f"k{name}" for name in gone] if ids == "string" else gone)
+
+
+@pytest.fixture(scope="package")
+def encoder() -> HashEncoder:
+    return HashEncoder()
+
+
+@pytest.fixture(scope="package")
+def index_path(tmp_path_factory: pytest.TempPathFactory, encoder: HashEncoder) -> Path:
+    """2,903 keywords in six segments, two of them of one tier or less."""
+    path = tmp_path_factory.mktemp("index") / "ads.rbe"
+    grow(path, encoder, sizes=[1301, 700, 64, 513, 1, 324])
+    return path
+
+
+@pytest.fixture(scope="package")
+def cluster(nodes: Any, index_path: Path, encoder: HashEncoder) -> Iterator[rbegir.Cluster]:
+    """The index over three shards, for tests that only read."""
+    with rbegir.Cluster.open(index_path, devices=3, model=encoder) as opened:
+        yield opened
+
+
+@pytest.fixture
+def index(index_path: Path, encoder: HashEncoder) -> Iterator[rbegir.Index]:
+    with rbegir.Index.open(index_path, model=encoder, read_only=True) as opened:
+        yield opened
+
+
+def equal(ours: rbegir.Hits, theirs: rbegir.Hits) -> None:
+    """Every field of two results is the same."""
+    for name in ("ids", "scores", "keys", "rows"):
+        mine, other = getattr(ours, name), getattr(theirs, name)
+        assert mine.dtype == other.dtype, name
+        assert mine.shape == other.shape, name
+        assert np.array_equal(mine, other), name
+    assert (ours.texts is None) == (theirs.texts is None)
+    assert ours.texts is None or ours.texts.tolist() == theirs.texts.tolist()
+    assert ours.attributes == theirs.attributes
+    assert ours.certificate == theirs.certificate
+    assert ours.recall == theirs.recall
+    assert ours.searched == theirs.searched == 1.0

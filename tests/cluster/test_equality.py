@@ -1,0 +1,159 @@
+"""A cluster answers what one machine answers, bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+
+import rbegir
+from rbegir.errors import FilterError, InputError, MismatchError
+from tests.index.fakes import HashEncoder
+
+from .conftest import equal, grow
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"k": 1},
+    {"k": 5000},
+    {"where": "price < 30"},
+    {"where": "price < 30 and lang == 'de'", "k": 200},
+    {"where": "price > 1000"},
+    {"where": pc.field("price") >= 50.0},
+    {"allow": list(range(1000, 1400)), "k": 50},
+    {"allow": []},
+    {"deny": list(range(1000, 3000)), "k": 50},
+    {"allow": list(range(1000, 3000)), "deny": list(range(1500, 2500)), "where": "price < 90"},
+    {"texts": False, "attributes": False},
+    {"mode": "paper", "per_thread": 4, "k": 100},
+    {"mode": "paper", "per_thread": 3, "queue": 2, "k": 300, "where": "price < 60"},
+    {"mode": "paper", "per_thread": 1, "k": 700, "deny": list(range(1000, 1200))},
+    {"mode": "paper", "per_thread": 7, "k": 100, "allow": [1000, 2400, 2401, 3500]},
+    {"mode": "paper", "where": "price > 1000"},
+    {"planes": 1, "k": 20, "candidates": 50},
+    {"planes": 1, "k": 20, "candidates": 50, "measure": True},
+    {"planes": 2, "k": 20},
+    {"planes": 1, "k": 20, "where": "lang == 'en'", "candidates": 40},
+    {"planes": 1, "where": "price > 1000"},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("count", [1, 9])
+def test_equal_to_one_machine(
+    cluster: rbegir.Cluster, index: rbegir.Index, encoder: HashEncoder, options: dict[str, Any], count: int
+) -> None:
+    codes = encoder.encode_queries([f"w{i} w{i + 1}" for i in range(count)])
+    equal(cluster.search_codes(codes, **options), index.search_codes(codes, **options))
+
+
+def test_texts_vectors_and_no_queries(
+    cluster: rbegir.Cluster, index: rbegir.Index, encoder: HashEncoder
+) -> None:
+    equal(cluster.search("w1 w2", k=5), index.search("w1 w2", k=5))
+    equal(cluster.search(["w1 w2", "w3"], k=5), index.search(["w1 w2", "w3"], k=5))
+    equal(cluster.search([], k=5), index.search([], k=5))
+    vectors = np.random.default_rng(1).integers(-255, 256, (3, 64)).astype(np.int16)
+    equal(cluster.search_codes(vectors, 7), index.search_codes(vectors, 7))
+
+
+def test_codes_and_coarse_rows(cluster: rbegir.Cluster, index: rbegir.Index, encoder: HashEncoder) -> None:
+    live = [record["id"] for record in index.get(list(range(1000, 3900, 7))) if record]
+    assert cluster.codes(live) == index.codes(live)
+    with pytest.raises(InputError, match="id 5 is not in the index"):
+        cluster.codes([live[0], 5])
+    codes = encoder.encode_queries(["w1 w2", "w3"])
+    for planes in (1, 2):
+        for where in (None, "price < 30"):
+            ours = cluster.coarse_rows(codes, 40, planes=planes, where=where)
+            assert np.array_equal(ours, index.coarse_rows(codes, 40, planes=planes, where=where))
+    with pytest.raises(InputError, match="planes must be from 1 to 2"):
+        cluster.coarse_rows(codes, 3, planes=3)
+
+
+def test_get_info_and_length(cluster: rbegir.Cluster, index: rbegir.Index) -> None:
+    ids = [1000, 1003, 99, 3901, 1000]
+    assert cluster.get(ids) == index.get(ids)
+    assert len(cluster) == len(index)
+    ours, theirs = cluster.info(), index.info()
+    assert {key: ours[key] for key in theirs} == theirs
+    assert ours["shards"] == 3
+    assert sum(ours["keywords_of_shards"]) == len(index)
+    assert max(ours["keywords_of_shards"]) < len(index)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"where": "colour == 'red'"}, FilterError),
+        ({"where": 3}, FilterError),
+        ({"k": 0}, InputError),
+        ({"mode": "fast"}, InputError),
+        ({"planes": 3}, InputError),
+        ({"planes": 1, "k": 9, "candidates": 8}, InputError),
+        ({"allow": ["text"]}, MismatchError),
+        ({"mode": "paper", "planes": 1}, InputError),
+    ],
+    ids=str,
+)
+def test_refused_as_one_machine_refuses(
+    cluster: rbegir.Cluster, index: rbegir.Index, encoder: HashEncoder, options: dict[str, Any], error: type
+) -> None:
+    codes = encoder.encode_queries(["w1"])
+    with pytest.raises(error) as ours:
+        cluster.search_codes(codes, **options)
+    with pytest.raises(error) as theirs:
+        index.search_codes(codes, **options)
+    assert str(ours.value) == str(theirs.value)
+
+
+def test_wrong_queries_are_refused(cluster: rbegir.Cluster) -> None:
+    with pytest.raises(MismatchError, match="n = 128"):
+        cluster.search_codes(HashEncoder(128).encode_queries(["w1"]))
+    with pytest.raises(InputError, match="deadline must be"):
+        cluster.search("w1", deadline=0)
+    with pytest.raises(InputError, match="certificate"):
+        cluster.search("w1", mode="paper", partial=True)
+
+
+@pytest.mark.parametrize("ids", ["int64", "string"])
+def test_changes_are_searchable_at_once(nodes: Any, tmp_path: Path, encoder: HashEncoder, ids: str) -> None:
+    """Add, replace, delete and compact through the cluster; a plain index does the same."""
+    ours, theirs = tmp_path / "ours.rbe", tmp_path / "theirs.rbe"
+    for path in (ours, theirs):
+        grow(path, encoder, sizes=[400, 90], seed=3, ids=ids)
+    name = (lambda i: f"k{i}") if ids == "string" else int
+    codes = encoder.encode_queries(["w1 w2", "w5"])
+    with (
+        rbegir.Cluster.open(ours, devices=2, model=encoder) as cluster,
+        rbegir.Index.open(theirs, model=encoder) as index,
+    ):
+        before = cluster.info()["generation"]
+        for change in (
+            lambda on: on.add(["w1 w2", "w1"], [name(5000), name(5001)], {"price": [1.0, 2.0]}).tolist(),
+            lambda on: on.upsert(["w5 w5"], [name(1001)]).tolist(),
+            lambda on: on.delete([name(5001), name(1002), name(77)]),
+            lambda on: on.compact(),
+        ):
+            assert change(cluster) == change(index)
+            equal(cluster.search_codes(codes, 30), index.search_codes(codes, 30))
+        assert cluster.info()["generation"] > before
+        with pytest.raises(InputError, match="is in the index already"):
+            cluster.add(["w9"], [name(5000)])
+        with pytest.raises(InputError, match="upsert needs ids"):
+            cluster.upsert(["w9"], None)
+
+
+def test_an_empty_index(nodes: Any, tmp_path: Path, encoder: HashEncoder) -> None:
+    rbegir.Index.create(tmp_path / "new.rbe", encoder).close()
+    with rbegir.Cluster.open(tmp_path / "new.rbe", model=encoder) as cluster:
+        assert cluster.search("w1").ids.shape == (1, 0)
+        assert cluster.get([1]) == [None]
+        assert cluster.add([]).tolist() == []
+        cluster.add(["w1 w2"])
+        assert cluster.search("w1").texts.tolist() == [["w1 w2"]]
+    with pytest.raises(InputError, match="has been closed"):
+        cluster.search("w1")

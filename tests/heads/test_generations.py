@@ -1,0 +1,212 @@
+"""Several generations searched as one: equal, ties and rows included, to one list sorted as a whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import rbegir
+from rbegir.codes import score
+from rbegir.codes.planes import Codes
+from rbegir.errors import InputError, MismatchError
+from tests.index.fakes import HashEncoder
+
+
+class Coarse(HashEncoder):
+    """Codes with few different values, so that scores tie within and between generations."""
+
+    def __init__(self, name: str, reads: tuple[str, ...] = (), keyword_planes: int = 2) -> None:
+        super().__init__(keyword_planes=keyword_planes, seed=name)
+        self.reads = (self.fingerprint, *reads)
+
+    def _encode(self, texts: list[str], planes: int) -> Codes:
+        return super()._encode([str(sum(text.encode()) % 7) for text in texts], planes)
+
+
+OLD = Coarse("old")
+MIDDLE = Coarse("middle", (OLD.fingerprint,), keyword_planes=1)
+NEW = Coarse("new", (OLD.fingerprint, MIDDLE.fingerprint))
+
+
+class Plain:
+    """What generations must do, with lists: a record a keyword, a full sort a search."""
+
+    def __init__(self, encoders: list[Coarse]) -> None:
+        self.encoders = encoders
+        self.records: list[list[dict[str, Any]]] = [[] for _ in encoders]  # live, by generation
+        self.rows = [0] * len(encoders)
+
+    def put(self, generation: int, ids: list[int], texts: list[str]) -> None:
+        self.drop(ids)
+        for key, text in zip(ids, texts, strict=True):
+            self.records[generation].append({"id": key, "text": text, "row": self.rows[generation]})
+            self.rows[generation] += 1
+
+    def drop(self, ids: list[int]) -> int:
+        count = sum(len(part) for part in self.records)
+        self.records = [[r for r in part if r["id"] not in ids] for part in self.records]
+        return count - sum(len(part) for part in self.records)
+
+    def search(self, query: str, k: int, deny: list[int]) -> list[tuple[int, int]]:
+        values = NEW.encode_queries([query]).values()
+        found = []
+        for generation, part in enumerate(self.records):
+            before = sum(self.rows[:generation])
+            for record in part:
+                if record["id"] not in deny:
+                    code = self.encoders[generation].encode_keywords([record["text"]])
+                    key = int(score.keys(values, code)[0, 0])
+                    found.append((-key, before + record["row"], record["id"]))
+        return [(key_id, -key) for key, _, key_id in sorted(found)[:k]]
+
+
+def make(folder: Path, encoders: list[Coarse]) -> list[Path]:
+    paths = [folder / f"{number}.rbe" for number in range(len(encoders))]
+    for path, encoder in zip(paths, encoders, strict=True):
+        with rbegir.Index.create(path, encoder):
+            pass
+    return paths
+
+
+words = st.text("abcdefg", min_size=1, max_size=3)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("old"), st.dictionaries(st.integers(0, 30), words, min_size=1, max_size=6)),
+        st.tuples(st.just("upsert"), st.dictionaries(st.integers(0, 30), words, min_size=1, max_size=6)),
+        st.tuples(st.just("delete"), st.lists(st.integers(0, 30), min_size=1, max_size=5, unique=True)),
+        st.tuples(st.just("search"), words, st.integers(1, 12), st.lists(st.integers(0, 30), max_size=4)),
+        st.tuples(st.just("compact")),
+    ),
+    min_size=2,
+    max_size=10,
+)
+
+
+@given(steps)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_it_equals_one_sorted_list(
+    tmp_path_factory: pytest.TempPathFactory, script: list[tuple[Any, ...]]
+) -> None:
+    encoders = [OLD, MIDDLE, NEW]
+    paths = make(tmp_path_factory.mktemp("generations"), encoders)
+    plain = Plain(encoders)
+    olds = [rbegir.Index.open(path, model=e) for path, e in zip(paths[:2], encoders[:2], strict=True)]
+    taken: set[int] = set()
+    for number, step in enumerate(step for step in script if step[0] == "old"):  # first the past …
+        fresh = {key: text for key, text in step[1].items() if key not in taken}
+        taken |= set(fresh)
+        if fresh:
+            olds[number % 2].add(list(fresh.values()), list(fresh))
+            plain.put(number % 2, list(fresh), list(fresh.values()))
+    for index in olds:
+        index.close()
+    with rbegir.Generations(paths, NEW) as both:  # … then changes and questions
+        for step in script:
+            if step[0] == "upsert":
+                both.upsert(list(step[1].values()), list(step[1]))
+                plain.put(2, list(step[1]), list(step[1].values()))
+            elif step[0] == "delete":
+                assert both.delete(step[1]) == plain.drop(step[1])
+            elif step[0] == "compact":
+                both.compact()
+            elif step[0] == "search":
+                hits = both.search(step[1], k=step[2], deny=step[3] or None)
+                expected = plain.search(step[1], step[2], step[3])
+                assert list(zip(hits.ids[0].tolist(), hits.keys[0].tolist(), strict=True)) == expected
+        hits = both.search(["abc", "g"], k=40)
+        for row, query in enumerate(["abc", "g"]):
+            assert hits.ids[row].tolist() == [key for key, _ in plain.search(query, 40, [])]
+        assert len(both) == sum(len(part) for part in plain.records)
+
+
+def test_an_id_that_is_moving_counts_once(tmp_path: Path) -> None:
+    """Added to the new generation and not yet deleted from the old one: what a crash in between leaves."""
+    paths = make(tmp_path, [OLD, NEW])
+    texts = [f"text {i}" for i in range(40)]
+    with rbegir.Index.open(paths[0], model=OLD) as index:
+        index.add(texts)
+    with rbegir.Index.open(paths[1], model=NEW) as index:
+        index.add(texts[:25], ids=np.arange(25))
+    plain = Plain([OLD, NEW])
+    plain.put(0, list(range(40)), texts)
+    plain.put(1, list(range(25)), texts[:25])
+    with rbegir.Generations(paths, NEW) as both:
+        for k in (1, 5, 40, 100):
+            hits = both.search("text 3", k=k)
+            assert hits.ids[0].tolist() == [key for key, _ in plain.search("text 3", k, [])]
+        only = both.search("text 3", k=100, allow=[3, 30, 99])
+        assert sorted(only.ids[0].tolist()) == [3, 30]
+        assert both.get([3, 30, 99]) == [{"id": 3, "text": "text 3"}, {"id": 30, "text": "text 30"}, None]
+
+
+def test_default_ids_never_repeat(tmp_path: Path) -> None:
+    paths = make(tmp_path, [OLD, NEW])
+    with rbegir.Index.open(paths[0], model=OLD) as index:
+        index.add(["a", "b", "c"])
+    with rbegir.Generations(paths, NEW) as both:
+        assert both.add(["d", "e"]).tolist() == [3, 4]
+        both.delete([4])
+        assert both.add(["f"]).tolist() == [5]
+        assert sorted(both.search("a", k=9).ids[0].tolist()) == [0, 1, 2, 3, 5]
+        hits = both.search("a", k=9)
+        assert np.array_equal(hits.rows, hits.ids)  # default ids are global rows
+        assert both.info()["keywords"] == 5
+        assert both.info()["next_row"] == 6
+        with pytest.raises(InputError, match="id 1 is in the index already"):
+            both.add(["again"], ids=[1])
+
+
+def test_migrate_moves_keywords_as_they_are(tmp_path: Path) -> None:
+    paths = make(tmp_path, [OLD, NEW])
+    with rbegir.Index.open(paths[0], model=OLD) as index:
+        index.add([f"t{i}" for i in range(7)], attributes={"price": list(range(7))})
+        index.add_codes(OLD.encode_keywords(["textless"]), ids=[7])
+    with rbegir.Generations(paths, NEW) as both:
+        assert both.migrate(5) == 5
+        assert [len(index) for index in both.indexes] == [3, 5]
+        assert both.migrate(5) == 2
+        assert both.migrate(5) == 0  # what has no text stays
+        assert [len(index) for index in both.indexes] == [1, 7]
+        assert both.get([4]) == [{"id": 4, "text": "t4", "price": 4}]
+        dear = both.search("t1", k=10, where="price > 3")
+        assert sorted(dear.ids[0].tolist()) == [4, 5, 6]
+        assert dear.attributes is not None
+        expected = score.keys(NEW.encode_queries(["t1"]).values(), NEW.encode_keywords(["t4", "t5", "t6"]))
+        assert sorted(dear.keys[0].tolist()) == sorted(expected[0].tolist())
+        with pytest.raises(InputError, match="count must be a positive whole number, got 0"):
+            both.migrate(0)
+
+
+def test_a_model_that_does_not_read_a_generation_is_refused(tmp_path: Path) -> None:
+    paths = make(tmp_path, [NEW, OLD])  # the wrong way round: old queries do not read new codes
+    with pytest.raises(MismatchError, match="the model does not belong to this index"):
+        rbegir.Generations(paths, OLD)
+    with pytest.raises(InputError, match="indexes must be a list of paths, oldest first"):
+        rbegir.Generations(str(paths[0]))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="indexes must be a list of paths, oldest first"):
+        rbegir.Generations([])
+
+
+def test_generations_are_searched_exactly_only(tmp_path: Path) -> None:
+    with rbegir.Generations(make(tmp_path, [OLD, NEW]), NEW) as both:
+        for options in ({"mode": "paper"}, {"planes": 1}):
+            with pytest.raises(InputError, match="generations are searched exactly"):
+                both.search("a", **options)  # type: ignore[arg-type]
+        with pytest.raises(InputError, match="k must be a whole number"):
+            both.search("a", k=0)
+        assert both.search("a", k=3).ids.shape == (1, 0)
+
+
+def test_ids_of_different_types_do_not_mix(tmp_path: Path) -> None:
+    paths = make(tmp_path, [OLD, NEW])
+    with rbegir.Index.open(paths[0], model=OLD) as index:
+        index.add(["a"], ids=["x"])
+    with rbegir.Index.open(paths[1], model=NEW) as index:
+        index.add(["b"], ids=[1])
+    with pytest.raises(MismatchError, match="ids of different types: int64, string"):
+        rbegir.Generations(paths, NEW)

@@ -1,0 +1,271 @@
+"""A new query side for stored codes: what is trained, what stays to the bit, what an index then accepts."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from click.testing import Result
+from typer.testing import CliRunner
+
+import rbegir
+from rbegir import cli
+from rbegir.errors import FileError, InputError, LockedError, MismatchError
+from rbegir.heads.against import _columns
+from rbegir.heads.upgrade import Upgrade, adopt, upgrade
+from rbegir.model.presets import ModelConfig
+from rbegir.training.config import TrainConfig
+from rbegir.training.groups import group
+from rbegir.training.loss import group_loss
+from rbegir.training.trainer import train
+from tests.index.fakes import HashEncoder
+from tests.training.conftest import synthetic_pairs
+
+SMALL = ModelConfig(conv=24, hash_buckets=64)
+SETTINGS = TrainConfig(epochs=6, batch_size=128, word_dropout=0.1, lr=1e-2, table_lr=3e-2)
+
+
+def write(path: Path, rows: list[dict[str, str]]) -> None:
+    lines = ["query\tkeyword", *(f"{row['query']}\t{row['keyword']}" for row in rows)]
+    path.write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture(scope="module")
+def pairs() -> tuple[pa.Table, pa.Table]:
+    """Pairs to train on, and pairs of other keywords."""
+    every = synthetic_pairs(3000, seed=5)
+    unseen = {keyword for _, keyword in every[::15]}
+
+    def table(seen: bool) -> pa.Table:
+        rows = [pair for pair in every if (pair[1] not in unseen) == seen]
+        return pa.table({"query": [q for q, _ in rows], "keyword": [k for _, k in rows]})
+
+    return table(True), table(False)
+
+
+@pytest.fixture(scope="module")
+def old(pairs: tuple[pa.Table, pa.Table], tmp_path_factory: pytest.TempPathFactory) -> rbegir.Model:
+    """A model that has seen a third of the pairs, once."""
+    folder = tmp_path_factory.mktemp("old")
+    path = folder / "pairs.tsv"
+    few = pairs[0].slice(0, 900).to_pylist()
+    path.write_text(
+        "\n".join(["query\tkeyword", *(f"{row['query']}\t{row['keyword']}" for row in few)]) + "\n"
+    )
+    return train(path, config=SMALL, valid=False, out=folder / "model", epochs=2, batch_size=128)
+
+
+@pytest.fixture(scope="module")
+def renewed(old: rbegir.Model, pairs: tuple[pa.Table, pa.Table]) -> Upgrade:
+    return upgrade(old, pairs[0], valid=pairs[1], settings=SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def kept(old: rbegir.Model, pairs: tuple[pa.Table, pa.Table]) -> Upgrade:
+    return upgrade(old, pairs[0], valid=pairs[1], settings=SETTINGS, keywords="keep")
+
+
+def test_a_new_query_side_is_better_on_the_old_codes(kept: Upgrade) -> None:
+    figures = kept.kept
+    assert figures["new/old"]["recall@10"] > 1.2 * figures["old/old"]["recall@10"]
+    assert figures["new/old"]["roc_auc"] > figures["old/old"]["roc_auc"]
+    assert figures["new/new"] == figures["new/old"] == figures["new/both"]  # its keyword side is the old one
+
+
+def test_new_codes_are_better_still_and_both_mix(renewed: Upgrade) -> None:
+    figures = renewed.kept
+    assert figures["new/old"]["recall@10"] > figures["old/old"]["recall@10"]
+    assert figures["new/new"]["recall@10"] > figures["new/old"]["recall@10"]
+    # an index of half and half loses nothing against old codes alone: scores are on one scale
+    assert figures["new/both"]["recall@10"] > figures["new/old"]["recall@10"] - 0.02
+
+
+def test_a_kept_side_gives_the_same_codes(
+    old: rbegir.Model, kept: Upgrade, pairs: tuple[pa.Table, pa.Table]
+) -> None:
+    texts = pairs[1]["keyword"].unique().to_pylist()
+    assert kept.model.encode_keywords(texts) == old.encode_keywords(texts)
+    assert kept.model.encode_queries(texts) != old.encode_queries(texts)
+    assert kept.model.keywords_of == old.fingerprint != kept.model.fingerprint
+    assert kept.model.reads == (kept.model.fingerprint, old.fingerprint)
+    assert old.reads == (old.fingerprint,)
+    assert old.keywords_of == old.fingerprint
+
+
+def test_a_kept_side_of_shared_towers(pairs: tuple[pa.Table, pa.Table], tmp_path: Path) -> None:
+    path = tmp_path / "pairs.tsv"
+    few = pairs[0].slice(0, 300).to_pylist()
+    path.write_text(
+        "\n".join(["query\tkeyword", *(f"{row['query']}\t{row['keyword']}" for row in few)]) + "\n"
+    )
+    shared = train(path, config=replace(SMALL, share_towers=True), valid=False, epochs=1, batch_size=128)
+    texts = pairs[1]["keyword"].unique().to_pylist()[:50]
+    made = upgrade(shared, pairs[0].slice(0, 500), valid=pairs[1], epochs=1, batch_size=128, keywords="keep")
+    assert made.model.encode_keywords(texts) == shared.encode_keywords(texts)
+    wider = upgrade(
+        shared,
+        pairs[0].slice(0, 500),
+        valid=pairs[1],
+        epochs=1,
+        batch_size=128,
+        config=replace(SMALL, conv=32, keyword_planes=3),
+    )
+    assert wider.model.keyword_planes == 3
+    assert set(wider.kept) == {"old/old", "new/old", "new/new"}  # half and half needs codes of one shape
+
+
+def test_any_encoder_can_have_stored_the_codes(pairs: tuple[pa.Table, pa.Table]) -> None:
+    few = pairs[0].slice(0, 400)
+    made = upgrade(HashEncoder(), few, valid=pairs[1], config=SMALL, epochs=1, batch_size=64)
+    assert made.model.reads[1] == HashEncoder().fingerprint
+    assert made.model.n == 64
+    with pytest.raises(InputError, match="only the keyword side of an rbegir model can be kept"):
+        upgrade(HashEncoder(), pairs[0], valid=pairs[1], keywords="keep")
+
+
+def test_the_loss_is_the_one_of_the_docstring() -> None:
+    """Against a plain double loop over generations and keywords."""
+    rng = np.random.default_rng(3)
+    query = np.array([0, 1, 0, 2, 3], dtype=np.int32)
+    keyword = np.array([4, 5, 6, 4, 7], dtype=np.int32)  # query 0 has two keywords, keyword 4 two queries
+    groups = group(query, keyword)
+    count, gamma = len(groups.first), 7.0
+    asked = torch.from_numpy(rng.standard_normal((5, 16))).float()
+    columns = torch.from_numpy(rng.standard_normal((2 * count, 16))).float()  # generation 0, then 1
+    weight = torch.full((5,), 0.2)
+    positives = {q: {int(groups.target[i]) for i in range(5) if query[i] == q} for q in range(4)}
+    for generation in (0, 1):
+        ours, _ = group_loss(asked, columns, torch.tensor(gamma), *_columns(groups, generation, 2), weight)
+        total = 0.0
+        for i in range(5):
+            right = int(groups.target[i])
+
+            def e(k: int, g: int, i: int = i) -> float:
+                return float(
+                    torch.exp(gamma * torch.cosine_similarity(asked[i], columns[k + g * count], dim=0))
+                )
+
+            others = sum(
+                e(k, g)
+                for g, k in itertools.product((0, 1), range(count))
+                if k not in positives[int(query[i])]
+            )
+            total -= 0.2 * np.log(e(right, generation) / (e(right, generation) + others))
+        assert float(ours) == pytest.approx(total, rel=1e-4)
+
+
+# ---- what an index accepts ----
+
+
+def test_an_index_of_old_codes_is_asked_by_a_new_model(
+    old: rbegir.Model, renewed: Upgrade, kept: Upgrade, tmp_path: Path
+) -> None:
+    texts = [keyword for _, keyword in synthetic_pairs(60, seed=9)]
+    texts = list(dict.fromkeys(texts))
+    with rbegir.Index.create(tmp_path / "a.rbe", old) as index:
+        index.add(texts)
+    for model in (renewed.model, kept.model):
+        with rbegir.Index.open(tmp_path / "a.rbe", model=model) as index:
+            found = index.search(texts[:3], k=4)
+            expected = index.search_codes(model.encode_queries(texts[:3]), k=4)
+            assert np.array_equal(found.keys, expected.keys)
+    with rbegir.Index.open(tmp_path / "a.rbe", model=kept.model) as index:
+        index.add(["one more"])  # the same keyword side: the same codes
+    with rbegir.Index.open(tmp_path / "a.rbe", model=renewed.model) as index:
+        with pytest.raises(MismatchError, match="its keywords get codes of another generation"):
+            index.add(["another one"])
+        assert len(index) == len(texts) + 1
+    with rbegir.Index.create(tmp_path / "b.rbe", renewed.model):
+        pass
+    with pytest.raises(MismatchError, match="the model does not belong to this index"):
+        rbegir.Index.open(tmp_path / "b.rbe", model=old)  # an old query side knows nothing of new codes
+
+
+def test_adopt_puts_the_model_into_the_index(old: rbegir.Model, kept: Upgrade, tmp_path: Path) -> None:
+    with rbegir.Index.create(tmp_path / "a.rbe", old) as index:
+        index.add(["red shoes", "blue hats"])
+        with pytest.raises(LockedError, match="is being written"):
+            adopt(tmp_path / "a.rbe", kept.model)
+    before = {p.name: p.read_bytes() for p in (tmp_path / "a.rbe").glob("*.rbs")}
+    adopt(tmp_path / "a.rbe", kept.model)
+    assert before == {p.name: p.read_bytes() for p in (tmp_path / "a.rbe").glob("*.rbs")}
+    with rbegir.Index.open(tmp_path / "a.rbe") as index:
+        assert index.model.fingerprint == kept.model.fingerprint
+        index.add(["green coats"])
+        assert index.search("red shoes", k=3).keys.shape == (1, 3)
+        index.verify()
+    other = rbegir.Model.load(shutil.copytree(tmp_path / "a.rbe" / "model", tmp_path / "copy"))
+    with rbegir.Index.create(tmp_path / "c.rbe", HashEncoder()) as index:
+        pass
+    with pytest.raises(MismatchError, match="the model does not read the codes of"):
+        adopt(tmp_path / "c.rbe", other)
+    with rbegir.Index.create(tmp_path / "d.rbe", n=64, keyword_planes=2) as index:
+        pass
+    with pytest.raises(FileError, match="is not an rbegir index"):
+        adopt(tmp_path / "nowhere.rbe", other)
+
+
+# ---- bad input ----
+
+
+def test_bad_input(old: rbegir.Model, pairs: tuple[pa.Table, pa.Table], tmp_path: Path) -> None:
+    table, valid = pairs
+    with pytest.raises(InputError, match="keywords must be 'new' or 'keep', got 'old'"):
+        upgrade(old, table, keywords="old")  # type: ignore[arg-type]
+    with pytest.raises(MismatchError, match="the stored codes have n = 64, the new model has n = 128"):
+        upgrade(old, table, config=replace(SMALL, n=128))
+    with pytest.raises(MismatchError, match="to keep the keyword side, conv must stay 24, got 32"):
+        upgrade(old, table, config=replace(SMALL, conv=32), keywords="keep")
+    with pytest.raises(MismatchError, match="a model with float keywords has no codes to store"):
+        upgrade(old, table, config=replace(SMALL, keyword_planes=0))
+    with pytest.raises(InputError, match="cannot be trained with the stochastic estimator"):
+        upgrade(old, table, config=replace(SMALL, estimator="stochastic"))
+    with pytest.raises(InputError, match="an upgrade is trained with in-batch negatives"):
+        upgrade(old, table, settings=TrainConfig(negatives=10))
+    with pytest.raises(InputError, match="validation needs at least 2 different keywords, got 1"):
+        upgrade(old, table, valid=valid.slice(0, 1))
+    with pytest.raises(FileError, match="no model at"):
+        upgrade(tmp_path / "nowhere", table)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    with pytest.raises(FileError, match="exists and is not an empty directory"):
+        upgrade(old, table, out=tmp_path / "full")
+
+
+# ---- the command line ----
+
+
+def run_command(*words: object) -> Result:
+    return CliRunner().invoke(cli.build(["upgrade"]), ["upgrade", *(str(word) for word in words)])
+
+
+def test_upgrade_from_the_shell(old: rbegir.Model, pairs: tuple[pa.Table, pa.Table], tmp_path: Path) -> None:
+    files = []
+    for name, table in zip(("train", "valid"), pairs, strict=True):
+        files.append(tmp_path / f"{name}.tsv")
+        write(files[-1], table.slice(0, 400).to_pylist())
+    index = tmp_path / "a.rbe"
+    with rbegir.Index.create(index, old) as created:
+        created.add(["red shoes", "blue hats"])
+    options = ("--epochs", 1, "--batch-size", 64, "--valid", files[1])
+    done = run_command(
+        index, files[0], "--out", tmp_path / "new", "--keywords", "keep", "--adopt", "--json", *options
+    )
+    assert done.exit_code == 0, done.exception
+    report = json.loads(done.stdout)
+    assert report["reads"][1] == old.fingerprint
+    assert set(report["kept"]) == {"old/old", "new/old", "new/new", "new/both"}
+    assert all(0 <= value <= 1 for figures in report["kept"].values() for value in figures.values())
+    with rbegir.Index.open(index) as opened:
+        assert opened.model.fingerprint == report["fingerprint"]
+        assert len(opened.search("shoes", k=2).ids[0]) == 2
+    refused = run_command(tmp_path / "new", files[0], "--out", tmp_path / "x", "--adopt")
+    assert isinstance(refused.exception, InputError)
+    assert "--adopt needs an index" in refused.exception.message

@@ -1,0 +1,150 @@
+"""Tokens, hosts, origins, and what may be bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rbegir.errors import FileError, InputError
+from rbegir.serve.auth import load_token
+from rbegir.serve.server import bind, check_exposure
+from rbegir.serve.settings import LOOPBACK_NAMES, Settings, is_loopback
+from tests.serve.conftest import Local
+from tests.serve.test_requests import problem
+
+Start = Callable[..., Local]
+READ, WRITE = "read-token-123", "write-token-456"
+BODY = {"queries": ["hat"]}
+KEYWORD = {"keywords": [{"id": 1, "text": "hat"}]}
+
+
+@pytest.fixture
+def guarded(local: Start) -> Local:
+    return local(read_token=READ, write_token=WRITE)
+
+
+@pytest.mark.parametrize(
+    "header", [None, "", "Bearer", "Bearer ", "Basic abc", f"Bearer {READ}x", "Bearer é"]
+)
+def test_a_token_is_needed(guarded: Local, header: str | None) -> None:
+    headers = {} if header is None else {"authorization": header.encode()}
+    requests = [
+        ("POST", "/v1/search", BODY), ("POST", "/v1/keywords", KEYWORD),
+        ("DELETE", "/v1/keywords", {"ids": [1]}), ("GET", "/v1/keywords/1", None),
+        ("GET", "/v1/keywords", None), ("GET", "/v1/index", None),
+        ("POST", "/v1/index:compact", None), ("GET", "/metrics", None),
+    ]  # fmt: skip
+    for method, path, body in requests:
+        answer = guarded.client.request(method, path, json=body, headers=headers)
+        problem(answer, 401, "unauthorized")
+        assert answer.headers["www-authenticate"] == 'Bearer realm="rbegir"'
+
+
+def test_the_page_and_the_probes_are_open(guarded: Local) -> None:
+    for path in ("/", "/healthz", "/readyz", "/openapi.json"):
+        assert guarded.client.get(path).status_code == 200
+
+
+def test_each_token_allows_its_own(guarded: Local) -> None:
+    read, write = {"authorization": f"Bearer {READ}"}, {"authorization": f"bearer {WRITE}"}
+    assert guarded.client.post("/v1/search", json=BODY, headers=read).status_code == 200
+    assert guarded.client.post("/v1/search", json=BODY, headers=write).status_code == 200
+    assert guarded.client.post("/v1/keywords", json=KEYWORD, headers=write).status_code == 200
+    problem(guarded.client.post("/v1/keywords", json=KEYWORD, headers=read), 403, "forbidden")
+    problem(guarded.client.post("/v1/index:compact", headers=read), 403, "forbidden")
+
+
+def test_with_a_read_token_alone_nobody_writes(local: Start) -> None:
+    service = local(read_token=READ)
+    headers = {"authorization": f"Bearer {READ}"}
+    problem(service.client.post("/v1/keywords", json=KEYWORD, headers=headers), 403, "forbidden")
+
+
+def test_with_a_write_token_alone_reading_needs_it_too(local: Start) -> None:
+    service = local(write_token=WRITE)
+    problem(service.client.post("/v1/search", json=BODY), 401, "unauthorized")
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8080", "", "localhost.evil.example", "[::2]:80"]
+)
+def test_foreign_hosts_are_refused_without_tokens(local: Start, host: str) -> None:
+    service = local(allowed_hosts=LOOPBACK_NAMES)
+    problem(service.client.post("/v1/search", json=BODY, headers={"host": host}), 400, "bad-host")
+    for ours in ("localhost", "LOCALHOST:80", "127.0.0.1:9", "[::1]", "[::1]:8080"):
+        assert service.client.post("/v1/search", json=BODY, headers={"host": ours}).status_code == 200
+
+
+def test_no_other_origin_by_default(local: Start) -> None:
+    answer = local().client.post("/v1/search", json=BODY, headers={"origin": "https://elsewhere.example"})
+    assert "access-control-allow-origin" not in answer.headers
+
+
+def test_an_origin_can_be_allowed(local: Start) -> None:
+    service = local(cors_origins=("https://shop.example",))
+    asked = {"origin": "https://shop.example", "access-control-request-method": "POST"}
+    answer = service.client.options("/v1/search", headers=asked)
+    assert answer.headers["access-control-allow-origin"] == "https://shop.example"
+    wrong = service.client.post("/v1/search", json={}, headers={"origin": "https://shop.example"})
+    assert wrong.status_code == 422
+    assert wrong.headers["access-control-allow-origin"] == "https://shop.example"
+    other = service.client.post("/v1/search", json=BODY, headers={"origin": "https://elsewhere.example"})
+    assert "access-control-allow-origin" not in other.headers
+
+
+def test_a_read_only_service_refuses_changes(local: Start) -> None:
+    service = local(read_only=True)
+    problem(service.post("/v1/keywords", KEYWORD), 403, "read-only")
+    problem(service.client.post("/v1/index:compact"), 403, "read-only")
+    assert service.search(queries=["hat"])
+
+
+def test_tokens_come_from_files_or_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("from-the-file\n")
+    assert load_token("read", file, {"RBEGIR_READ_TOKEN": "other"}) == "from-the-file"
+    assert load_token("write", None, {"RBEGIR_WRITE_TOKEN": "from-outside"}) == "from-outside"
+    assert load_token("write", None, {"RBEGIR_WRITE_TOKEN": ""}) is None
+    file.write_text(" \n")
+    with pytest.raises(InputError, match=r"the read token file .* is empty"):
+        load_token("read", file, {})
+    with pytest.raises(FileError, match=r"cannot read the write token from .*: No such file"):
+        load_token("write", tmp_path / "nowhere", {})
+
+
+def test_only_loopback_is_bound_without_tokens() -> None:
+    assert all(map(is_loopback, ["127.0.0.1", "127.1.2.3", "::1", "localhost"]))
+    assert not any(map(is_loopback, ["0.0.0.0", "::", "192.168.1.1", "example.org", ""]))
+    check_exposure("127.0.0.1", Settings())
+    with pytest.raises(InputError, match=r"host 0\.0\.0\.0 .* needs a read and a write token"):
+        check_exposure("0.0.0.0", Settings())
+    with pytest.raises(InputError, match="needs a write token"):
+        check_exposure("0.0.0.0", Settings(read_token=READ))
+    check_exposure("0.0.0.0", Settings(read_token=READ, write_token=WRITE))
+    check_exposure("0.0.0.0", Settings(read_token=READ, read_only=True))
+
+
+def test_a_port_in_use_is_named() -> None:
+    with bind("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(
+            FileError, match=f"cannot listen on 127.0.0.1 port {port}: Address already in use"
+        ):
+            bind("127.0.0.1", port)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_batch": 0}, "max_batch must be a whole number of at least 1, got 0"),
+        ({"max_k": 1.5}, "max_k must be a whole number of at least 1, got 1.5"),
+        ({"timeout_s": -1}, "timeout_s must be a number from 0, got -1"),
+        ({"read_token": "short"}, "read_token must have at least 8 printable ASCII characters, got 5"),
+        ({"write_token": "with a\nnewline"}, "write_token must have at least 8 printable ASCII characters"),
+    ],
+)
+def test_wrong_settings_are_named(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Settings(**settings)  # type: ignore[arg-type]

@@ -1,0 +1,279 @@
+"""Every route does what it says, and every answer is of the documented shape."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from starlette.testclient import TestClient
+
+import rbegir
+from rbegir.codes.planes import Codes
+from rbegir.errors import InputError
+from rbegir.serve import schema
+from rbegir.serve.app import create_app
+from tests.serve.conftest import TEXTS, Local
+
+Start = Callable[..., Local]
+ARROW = "application/vnd.apache.arrow.stream"
+
+
+def expected(local: Local, query: str, k: int, **options: Any) -> list[dict[str, Any]]:
+    """What the library finds."""
+    (hits,) = local.index.search([query], k, **options)
+    return [hit._asdict() for hit in hits]
+
+
+def test_search_finds_what_the_library_finds(local: Start) -> None:
+    service = local()
+    answer = service.post("/v1/search", {"queries": ["red hat", "blue shoes number 7"], "k": 7})
+    schema.SearchAnswer.model_validate_json(answer.content, strict=True)
+    for result, query in zip(answer.json()["results"], ["red hat", "blue shoes number 7"], strict=True):
+        assert result["query"] == query
+        assert result["hits"] == expected(service, query, 7)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"where": "price < 10 and lang = 'en'"}, {"mode": "paper"}, {"planes": 1}, {"where": "price > 1e9"}],
+)
+def test_options_reach_the_search(local: Start, options: dict[str, Any]) -> None:
+    service = local()
+    (result,) = service.search(queries=["green bicycle"], k=20, **options)
+    assert result["hits"] == expected(service, "green bicycle", 20, **options)
+    assert ("recall" in result) == ("planes" in options)
+    assert ("expected_recall" in result) == ("mode" in options)
+
+
+def test_k_beyond_the_index_gives_all_of_it(local: Start) -> None:
+    (result,) = local().search(queries=["hat"], k=10_000)
+    assert len(result["hits"]) == len(TEXTS)
+
+
+def test_codes_made_elsewhere(local: Start) -> None:
+    service = local()
+    codes = service.index.model.encode_queries(["red hat", "white shoes"])
+    signs = codes.signs()  # [planes, 2, 64]
+    planes = [
+        [f"{int(''.join('01'[int(bit)] for bit in plane[q]), 2):016x}" for plane in signs] for q in (0, 1)
+    ]
+    texts = service.search(queries=["red hat", "white shoes"], k=5)
+    found = service.search(codes=planes, k=5)
+    assert [result["hits"] for result in found] == [result["hits"] for result in texts]
+    assert found[0]["query"] is None
+    integers = service.search(codes=codes.values().tolist(), k=5)
+    assert [result["hits"] for result in integers] == [result["hits"] for result in texts]
+    mixed = service.search(codes=[planes[0], codes.values()[1].tolist()], k=5)
+    assert [result["hits"] for result in mixed] == [result["hits"] for result in texts]
+
+
+def test_explain_shows_bits_and_ranks(local: Start) -> None:
+    service = local()
+    answer = service.post(
+        "/v1/search", {"queries": ["red hat"], "k": 6, "explain": True, "where": "price < 40"}
+    )
+    schema.SearchAnswer.model_validate_json(answer.content, strict=True)
+    (result,) = answer.json()["results"]
+    model = service.index.model
+
+    def bits(codes: Codes) -> list[str]:
+        return [f"{int(''.join('01'[int(bit)] for bit in plane[0]), 2):016x}" for plane in codes.signs()]
+
+    assert result["query_planes"] == bits(model.encode_queries(["red hat"]))
+    # the rank by one plane, from the definition: cosine of the query with the signs of the base vectors
+    passing = [i for i in range(len(TEXTS)) if i % 50 < 40]
+    query = model.encode_queries(["red hat"]).values()[0].astype(np.int64)
+    base = model.encode_keywords(TEXTS).first_planes(1).values().astype(np.int64)
+    order = sorted(passing, key=lambda i: (-int(base[i] @ query), i))
+    for place, hit in enumerate(result["hits"], 1):
+        assert hit["planes"] == bits(model.encode_keywords([hit["text"]]))
+        assert hit["ranks"] == [order.index(hit["id"]) + 1, place]
+
+
+def test_explain_searches_again_when_a_hit_is_deleted_meanwhile(
+    local: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = local()
+    best = service.search(queries=["red hat"], k=1)[0]["hits"][0]["id"]
+    codes = service.index.codes
+
+    def first_delete_it(ids: Any) -> Codes:
+        service.index.delete([best])
+        return codes(ids)
+
+    monkeypatch.setattr(service.index, "codes", first_delete_it)
+    (result,) = service.search(queries=["red hat"], k=3, explain=True)
+    assert best not in [hit["id"] for hit in result["hits"]]
+    assert [hit["ranks"][-1] for hit in result["hits"]] == [1, 2, 3]
+    with pytest.raises(InputError, match=f"id {best} is not in the index"):
+        codes([best])
+    monkeypatch.setattr(service.index, "codes", lambda ids: codes([best]))
+    answer = service.post("/v1/search", {"queries": ["red hat"], "explain": True})
+    assert answer.status_code == 503
+    assert answer.json()["detail"] == "the hits changed faster than they could be explained"
+
+
+def test_upsert_get_search_delete(local: Start) -> None:
+    service = local()
+    keyword = {"id": 7, "text": "purple umbrella", "attributes": {"price": 3.5, "lang": "de"}}
+    added = service.post("/v1/keywords", {"keywords": [keyword, {"id": 1000, "text": "violet umbrella"}]})
+    assert added.json() == {"upserted": 2}
+    assert service.client.get("/v1/keywords/7").json() == keyword
+    (result,) = service.search(queries=["purple umbrella"], k=1000)
+    found = {hit["id"]: hit["text"] for hit in result["hits"]}
+    assert len(found) == len(TEXTS) + 1
+    assert (found[7], found[1000]) == ("purple umbrella", "violet umbrella")
+    gone = service.client.request("DELETE", "/v1/keywords", json={"ids": [7, 7, 1000, 123456]})
+    assert gone.json() == {"deleted": 2}
+    assert service.client.get("/v1/keywords/7").status_code == 404
+    assert len(service.index) == len(TEXTS) - 1
+
+
+def test_new_columns_and_dates(local: Start) -> None:
+    service = local()
+    service.index.upsert(["a day"], ids=[500], attributes={"day": [datetime.date(2024, 1, 1)]})
+    moment = datetime.datetime(2024, 1, 1, 12, tzinfo=datetime.UTC)
+    service.index.upsert(["an hour"], ids=[501], attributes={"at": pa.array([moment])})
+    keyword = {
+        "id": 502,
+        "text": "a day later",
+        "attributes": {"day": "2024-01-02", "at": "2024-01-01T13:00:00+00:00"},
+    }
+    assert service.post("/v1/keywords", {"keywords": [keyword]}).status_code == 200
+    stored = service.client.get("/v1/keywords/502").json()["attributes"]
+    assert stored["day"] == "2024-01-02"
+    assert datetime.datetime.fromisoformat(stored["at"]) == moment + datetime.timedelta(hours=1)
+    wrong = service.post("/v1/keywords", {"keywords": [{**keyword, "attributes": {"day": "tomorrow"}}]})
+    assert wrong.status_code == 422
+    assert wrong.json()["detail"] == "keywords.0.attributes.day: not a date32[day] in ISO 8601"
+
+
+def test_string_ids_with_any_character(model: Any, tmp_path: Any) -> None:
+    index = rbegir.Index.create(tmp_path / "strings.rbe", model)
+    with TestClient(create_app(index), base_url="http://localhost") as client:
+        ids = ["a/b", "ü?x=1", "..", "7"]
+        body = {"keywords": [{"id": i, "text": f"text {n}"} for n, i in enumerate(ids)]}
+        assert client.post("/v1/keywords", json=body).status_code == 200
+        for name in ("a%2Fb", "%C3%BC%3Fx%3D1", "7"):
+            assert client.get(f"/v1/keywords/{name}").status_code == 200
+        wrong = client.post("/v1/keywords", json={"keywords": [{"id": 7, "text": "number"}]})
+        assert wrong.status_code == 422
+        assert wrong.json()["type"] == "urn:rbegir:problem:mismatch"
+
+
+def test_an_index_of_codes_alone(tmp_path: Any) -> None:
+    index = rbegir.Index.create(tmp_path / "codes.rbe", n=64, keyword_planes=2)
+    rng = np.random.default_rng(0)
+    index.add_codes(Codes(rng.integers(0, 2**64, (2, 50, 1), dtype=np.uint64), 64))
+    with TestClient(create_app(index), base_url="http://localhost") as client:
+        assert client.get("/v1/index").json()["has_model"] is False
+        for path, body in (
+            ("/v1/search", {"queries": ["a"]}),
+            ("/v1/keywords", {"keywords": [{"id": 1, "text": "a"}]}),
+        ):
+            answer = client.post(path, json=body)
+            assert answer.status_code == 501
+            assert answer.json()["detail"] == "this index has no model, so texts cannot be encoded"
+        values = rng.integers(-127, 128, (1, 64), dtype=np.int16)
+        (result,) = client.post("/v1/search", json={"codes": values.tolist(), "k": 5}).json()["results"]
+        assert [hit["id"] for hit in result["hits"]] == index.search_codes(values, 5).ids[0].tolist()
+        assert result["hits"][0]["text"] is None
+
+
+def test_index_says_what_is_served_and_not_where(local: Start, index_path: Any) -> None:
+    answer = local().client.get("/v1/index")
+    schema.IndexAnswer.model_validate_json(answer.content)
+    assert answer.json()["keywords"] == len(TEXTS)
+    assert answer.json()["attributes"] == {"price": "double", "lang": "string"}
+    assert str(index_path.parent) not in answer.text
+
+
+def test_compact(local: Start) -> None:
+    service = local()
+    service.client.request("DELETE", "/v1/keywords", json={"ids": list(range(50))})
+    assert service.client.get("/v1/index").json()["deleted"] == 50
+    answer = service.client.post("/v1/index:compact")
+    assert answer.json() == {"keywords": len(TEXTS) - 50, "segments": 1}
+    assert service.client.get("/v1/index").json()["deleted"] == 0
+
+
+def test_hits_as_arrow(local: Start) -> None:
+    service = local()
+    answer = service.post("/v1/search", {"queries": ["red hat", "shoes"], "k": 3}, accept=ARROW)
+    assert answer.headers["content-type"] == ARROW
+    table = pa.ipc.open_stream(answer.content).read_all()
+    hits = service.index.search(["red hat", "shoes"], 3)
+    assert table.schema.names == ["query", "rank", "id", "score", "key", "row", "text", "price", "lang"]
+    assert table.drop_columns(["key", "row"]).to_pylist() == hits.to_arrow().to_pylist()
+    assert table["key"].to_pylist() == hits.keys.ravel().tolist()
+    assert table["row"].to_pylist() == hits.rows.ravel().tolist()
+    empty = service.post("/v1/search", {"queries": ["hat"], "where": "price > 1e9"}, accept=ARROW)
+    nothing = pa.ipc.open_stream(empty.content).read_all()
+    assert nothing.num_rows == 0
+    assert nothing.schema == table.schema
+
+
+@pytest.mark.parametrize("accept", [ARROW, "*/*"])
+def test_export_of_all_keywords(local: Start, accept: str) -> None:
+    service = local()
+    service.post("/v1/keywords", {"keywords": [{"id": 300, "text": "new", "attributes": {"size": 4}}]})
+    service.client.request("DELETE", "/v1/keywords", json={"ids": [3]})
+    answer = service.client.get("/v1/keywords", headers={"accept": accept})
+    wanted = [k for k in service.index.get([*range(len(TEXTS)), 300]) if k is not None]
+    if accept == ARROW:
+        assert pa.ipc.open_stream(answer.content).read_all().to_pylist() == wanted
+    else:
+        rows = [json.loads(line) for line in answer.text.splitlines()]
+        assert [{"id": r["id"], "text": r["text"], **r["attributes"]} for r in rows] == wanted
+
+
+def test_health_readiness_and_metrics(local: Start) -> None:
+    service = local()
+    assert service.client.get("/healthz").json() == {"status": "alive"}
+    assert service.client.get("/readyz").json() == {"status": "ready"}
+    service.search(queries=["red hat"])
+    service.post("/v1/search", {"queries": []})
+    service.post("/v1/keywords", {"keywords": [{"id": 1, "text": "x"}]})
+    page = service.client.get("/metrics").text
+    for line in (
+        'rbegir_search_stage_seconds_count{stage="queue"} 1.0',
+        'rbegir_search_stage_seconds_count{stage="encode"} 1.0',
+        'rbegir_search_stage_seconds_count{stage="scan"} 1.0',
+        'rbegir_search_stage_seconds_count{stage="fetch"} 1.0',
+        'rbegir_search_stage_seconds_count{stage="serialise"} 1.0',
+        'rbegir_write_stage_seconds_count{stage="commit"} 1.0',
+        "rbegir_batch_queries_count 1.0",
+        "rbegir_queue_depth 0.0",
+        f"rbegir_keywords {len(TEXTS)}.0",
+        'rbegir_requests_total{route="/v1/search",status="200"} 1.0',
+        'rbegir_requests_total{route="/v1/search",status="422"} 1.0',
+    ):
+        assert line in page.splitlines(), line
+
+
+def test_the_page_is_served_with_a_strict_policy(local: Start) -> None:
+    answer = local().client.get("/")
+    assert answer.status_code == 200
+    assert answer.headers["content-security-policy"].startswith("default-src 'none'; script-src 'self'")
+    assert answer.headers["x-frame-options"] == "DENY"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_logs_hold_no_query_text_unless_asked(local: Start) -> None:
+    quiet = local()
+    quiet.search(queries=["secret words"])
+    line = json.loads(quiet.log.getvalue().splitlines()[-1])
+    assert line["route"] == "/v1/search"
+    assert (line["status"], line["queries"], line["k"]) == (200, 1, 10)
+    assert "secret" not in quiet.log.getvalue()
+
+
+def test_logs_hold_query_texts_when_asked(local: Start) -> None:
+    loud = local(log_queries=True)
+    loud.search(queries=["secret words"])
+    assert json.loads(loud.log.getvalue().splitlines()[-1])["texts"] == ["secret words"]

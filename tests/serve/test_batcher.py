@@ -1,0 +1,278 @@
+"""Micro-batching: what shares a scan, equality with single searches, fairness, bounds, cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import rbegir
+from rbegir.errors import FilterError, TextError
+from rbegir.serve.answers import Clock, search_body
+from rbegir.serve.batcher import Batcher, Piece, Search, deal
+from rbegir.serve.metrics import Metrics
+from rbegir.serve.problems import Problem
+from tests.serve.conftest import TEXTS
+
+
+class Gated:
+    """An index whose scans wait for `gate`, and which notes what each of them was asked."""
+
+    def __init__(self, index: rbegir.Index) -> None:
+        self._index = index
+        self.gate = threading.Event()
+        self.started = threading.Semaphore(0)
+        self.scans: list[tuple[int, int]] = []  # queries, k
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._index, name)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def search_codes(self, codes: Any, k: int, **options: Any) -> Any:
+        self.scans.append((len(codes), k))
+        self.started.release()
+        assert self.gate.wait(30)
+        return self._index.search_codes(codes, k, **options)
+
+
+@pytest.fixture(scope="module")
+def index(stored: Path) -> rbegir.Index:
+    return rbegir.Index.open(stored, read_only=True)
+
+
+def run(
+    index: rbegir.Index, work: Callable[[Gated, Batcher], Awaitable[None]], *, max_batch: int = 8, **more: int
+) -> Gated:
+    """Run `work` with a batcher over a gated index, the gate closed."""
+    gated = Gated(index)
+
+    async def main() -> None:
+        batcher = Batcher(gated, Metrics(), max_batch=max_batch, max_waiting=more.get("max_waiting", 1000))
+        batcher.start()
+        try:
+            await asyncio.wait_for(work(gated, batcher), 60)
+        finally:
+            gated.gate.set()
+            await batcher.stop()
+
+    asyncio.run(main())
+    return gated
+
+
+async def busy(gated: Gated, batcher: Batcher) -> asyncio.Future[list[Piece]]:
+    """Start a scan that waits for the gate, so that what comes next has to gather."""
+    job = batcher.submit(Search(["first"], None, 1))
+    assert await asyncio.to_thread(gated.started.acquire, timeout=30)
+    return job.future
+
+
+def body(search: Search, pieces: list[Piece]) -> bytes:
+    """The answer without its time."""
+    return search_body(search.texts, pieces, [], Clock()).rpartition(b',"took_ms"')[0]
+
+
+def test_an_idle_batcher_does_not_wait_and_a_busy_one_gathers(index: rbegir.Index) -> None:
+    async def work(gated: Gated, batcher: Batcher) -> None:
+        first = await busy(gated, batcher)
+        jobs = [batcher.submit(Search([text], None, 3)) for text in TEXTS[:6]]
+        assert batcher.waiting == 6
+        gated.gate.set()
+        await asyncio.gather(first, *(job.future for job in jobs))
+        assert batcher.waiting == 0
+
+    assert run(index, work).scans == [(1, 1), (6, 3)]
+
+
+@settings(max_examples=15)
+@given(
+    seed=st.integers(0, 2**31),
+    sizes=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 40)), min_size=1, max_size=12),
+)
+def test_a_batch_equals_singles_bit_for_bit(
+    index: rbegir.Index, seed: int, sizes: list[tuple[int, int]]
+) -> None:
+    rng = np.random.default_rng(seed)
+    filters = [None, "price < 20", "lang = 'en'"]
+    searches = [
+        Search(
+            [TEXTS[i] for i in rng.integers(0, len(TEXTS), count)],
+            None,
+            k,
+            where=filters[rng.integers(3)],
+            mode=["exact", "paper"][rng.integers(2)],
+        )
+        for count, k in sizes
+    ]
+    answers: dict[int, list[bytes]] = {}
+    for max_batch in (1, 8):
+
+        async def work(gated: Gated, batcher: Batcher, max_batch: int = max_batch) -> None:
+            await busy(gated, batcher)
+            jobs = [batcher.submit(search) for search in searches]
+            gated.gate.set()
+            found = await asyncio.gather(*(job.future for job in jobs))
+            answers[max_batch] = [body(s, pieces) for s, pieces in zip(searches, found, strict=True)]
+
+        gated = run(index, work, max_batch=max_batch)
+        assert max(count for count, _ in gated.scans) <= max_batch
+    assert answers[1] == answers[8]
+    for search, answer in zip(searches, answers[8], strict=True):
+        assert search.texts is not None
+        hits = index.search(search.texts, search.k, where=search.where, mode=search.mode)
+        plain = [Piece(hits, np.zeros((0, 64), np.int16), 0, len(hits), search.k)]
+        assert answer == body(search, plain)
+
+
+def test_texts_and_codes_share_a_scan(index: rbegir.Index) -> None:
+    codes = index.model.encode_queries(["red hat"]).values()
+
+    async def work(gated: Gated, batcher: Batcher) -> None:
+        await busy(gated, batcher)
+        text, code = batcher.submit(Search(["red hat"], None, 5)), batcher.submit(Search(None, codes, 5))
+        gated.gate.set()
+        (a,), (b,) = await asyncio.gather(text.future, code.future)
+        assert a.hits is b.hits
+        assert a.hits.ids[a.start].tolist() == b.hits.ids[b.start].tolist()
+
+    assert run(index, work).scans[1:] == [(2, 5)]
+
+
+def test_small_and_large_k_are_not_put_together(index: rbegir.Index) -> None:
+    async def work(gated: Gated, batcher: Batcher) -> None:
+        await busy(gated, batcher)
+        jobs = [batcher.submit(Search([TEXTS[k]], None, k)) for k in (10, 100, 12, 16, 120)]
+        gated.gate.set()
+        await asyncio.gather(*(job.future for job in jobs))
+
+    assert run(index, work).scans[1:] == [(3, 16), (2, 120)]
+
+
+def test_searches_by_planes_have_a_recall_of_their_own(index: rbegir.Index) -> None:
+    async def work(gated: Gated, batcher: Batcher) -> None:
+        await busy(gated, batcher)
+        jobs = [batcher.submit(Search([text], None, 5, planes=1)) for text in TEXTS[:3]]
+        gated.gate.set()
+        await asyncio.gather(*(job.future for job in jobs))
+
+    assert run(index, work).scans[1:] == [(1, 5)] * 3
+
+
+def test_a_large_request_does_not_hold_up_small_ones(index: rbegir.Index) -> None:
+    async def work(gated: Gated, batcher: Batcher) -> None:
+        await busy(gated, batcher)
+        order: list[str] = []
+        large = batcher.submit(Search(TEXTS[:50], None, 5))
+        other = batcher.submit(Search([TEXTS[0]], None, 5, where="price < 20"))
+        small = [batcher.submit(Search([text], None, 5)) for text in TEXTS[:3]]
+        named = [("large", large), ("other", other), *(("small", job) for job in small)]
+        for name, job in named:
+            job.future.add_done_callback(lambda _, name=name: order.append(name))
+        gated.gate.set()
+        await asyncio.gather(*(job.future for _, job in named))
+        await asyncio.sleep(0)
+        # the next scan of the group holds all small ones, then the other group has its turn
+        assert order == ["small", "small", "small", "other", "large"]
+
+    gated = run(index, work)
+    assert gated.scans[1:3] == [(8, 5), (1, 5)]
+    assert sum(count for count, _ in gated.scans) == 1 + 50 + 1 + 3
+
+
+@given(wanted=st.lists(st.integers(1, 50), max_size=40), places=st.integers(0, 200))
+def test_places_are_dealt_out_fairly(wanted: list[int], places: int) -> None:
+    given_ = deal(wanted, places)
+    assert sum(given_) == min(places, sum(wanted))
+    for got, want in zip(given_, wanted, strict=True):
+        assert 0 <= got <= want
+    short = [
+        (number, got) for number, (got, want) in enumerate(zip(given_, wanted, strict=True)) if got < want
+    ]
+    for number, got in short:  # nobody got over one more than someone who wanted more, the oldest first
+        assert all(other <= got + 1 for other in given_)
+        assert all(other <= got for later, other in enumerate(given_) if later > number)
+
+
+def test_a_bad_text_fails_alone(index: rbegir.Index) -> None:
+    async def work(gated: Gated, batcher: Batcher) -> None:
+        await busy(gated, batcher)
+        texts = [["red"], ["!!"], ["hat", "??"], ["shoes"]]
+        jobs = [batcher.submit(Search(text, None, 2)) for text in texts]
+        gated.gate.set()
+        found = await asyncio.gather(*(job.future for job in jobs), return_exceptions=True)
+        assert [type(answer) for answer in found] == [list, TextError, TextError, list]
+        assert "position 0" in str(found[1])
+        assert "position 1" in str(found[2])
+
+    assert run(index, work).scans[1:] == [(2, 2)]
+
+
+def test_the_position_of_a_bad_text_counts_from_the_start_of_its_request(index: rbegir.Index) -> None:
+    async def work(gated: Gated, batcher: Batcher) -> None:
+        gated.gate.set()
+        with pytest.raises(TextError, match="position 13 "):
+            await batcher.submit(Search([*TEXTS[:13], "?"], None, 2)).future
+
+    run(index, work)
+
+
+def test_a_bad_filter_fails_its_group_and_no_other(index: rbegir.Index) -> None:
+    async def work(gated: Gated, batcher: Batcher) -> None:
+        await busy(gated, batcher)
+        wheres = ["nonsense <", None, "nonsense <"]
+        jobs = [batcher.submit(Search(["hat"], None, 2, where=where)) for where in wheres]
+        gated.gate.set()
+        found = await asyncio.gather(*(job.future for job in jobs), return_exceptions=True)
+        assert [type(answer) for answer in found] == [FilterError, list, FilterError]
+
+    run(index, work)
+
+
+def test_the_queue_is_bounded(index: rbegir.Index) -> None:
+    async def work(gated: Gated, batcher: Batcher) -> None:
+        await busy(gated, batcher)
+        jobs = [batcher.submit(Search(TEXTS[:4], None, 2)) for _ in range(2)]
+        with pytest.raises(Problem) as refused:
+            batcher.submit(Search(TEXTS[:3], None, 2))
+        assert (refused.value.status, refused.value.kind) == (503, "overloaded")
+        assert int(refused.value.headers["Retry-After"]) >= 1
+        assert refused.value.detail == "8 queries are waiting; nothing was done"
+        jobs.append(batcher.submit(Search(TEXTS[:2], None, 2)))
+        gated.gate.set()
+        await asyncio.gather(*(job.future for job in jobs))
+
+    run(index, work, max_waiting=10)
+
+
+def test_what_is_cancelled_leaves_the_queue(index: rbegir.Index) -> None:
+    async def work(gated: Gated, batcher: Batcher) -> None:
+        first = await busy(gated, batcher)
+        gone, stays = batcher.submit(Search(TEXTS[:5], None, 2)), batcher.submit(Search(["hat"], None, 2))
+        gone.future.cancel()
+        batcher.forget(gone)
+        assert batcher.waiting == 1
+        gated.gate.set()
+        await asyncio.gather(first, stays.future)
+        batcher.forget(stays)
+        assert batcher.waiting == 0
+
+    assert run(index, work).scans[1:] == [(1, 2)]
+
+
+def test_stopping_cancels_what_waits(index: rbegir.Index) -> None:
+    waiting: list[asyncio.Future[Any]] = []
+
+    async def work(gated: Gated, batcher: Batcher) -> None:
+        await busy(gated, batcher)
+        waiting.append(batcher.submit(Search(["hat"], None, 2)).future)
+
+    run(index, work)
+    assert waiting[0].cancelled()

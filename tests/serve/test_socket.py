@@ -1,0 +1,301 @@
+"""Over a real socket: deadlines, clients that leave, overload, slow and enormous senders."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+import rbegir
+from rbegir.serve import protocol
+from tests.serve.conftest import get, listening, post
+from tests.serve.test_batcher import Gated
+from tests.serve.test_committer import Gated as GatedWrites
+from tests.serve.test_requests import problem
+
+BODY = {"queries": ["red hat"], "k": 3}
+
+
+def wait_until(true: Any) -> None:
+    """Wait for something that another thread brings about."""
+    end = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < end, "it did not happen within 30 s"
+        time.sleep(0.005)
+
+
+def connect(address: str) -> socket.socket:
+    host, port = address.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=30)
+
+
+def request_bytes(body: bytes, *headers: str) -> bytes:
+    lines = ["POST /v1/search HTTP/1.1", "Host: localhost", "Content-Type: application/json", *headers]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def send_until_closed(client: socket.socket, pieces: Iterable[bytes], pause_s: float) -> bool:
+    """Send one piece after the other; whether the server has closed the connection before the last."""
+    try:
+        for piece in pieces:
+            client.sendall(piece)
+            time.sleep(pause_s)
+    except OSError:
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def held(index_path: Path, **settings: Any) -> Iterator[tuple[Gated, str]]:
+    """A service whose scans wait until its gate is set, and its address."""
+    engine = Gated(rbegir.Index.open(index_path))
+    engine.gate.set()  # for the search that it warms up with
+    with listening(engine, **settings) as address:
+        assert engine.started.acquire(timeout=30)
+        engine.scans.clear()
+        engine.gate.clear()
+        try:
+            yield engine, address
+        finally:
+            engine.gate.set()
+
+
+def metric(address: str, name: str) -> float:
+    page = get(f"{address}/metrics").text
+    return float(next(line for line in page.splitlines() if line.startswith(f"{name} ")).split()[1])
+
+
+def test_a_deadline_is_kept_while_waiting(index_path: Path) -> None:
+    with held(index_path) as (gated, address), ThreadPoolExecutor() as pool:
+        first = pool.submit(post, f"{address}/v1/search", json=BODY)
+        assert gated.started.acquire(timeout=30)
+        late = post(f"{address}/v1/search", json=BODY, headers={"X-Timeout-Ms": "50"})
+        found = problem(late, 504, "deadline")
+        assert found["detail"] == "the request was not answered within 50 ms"
+        assert metric(address, "rbegir_queue_depth") == 0  # it has left the queue
+        gated.gate.set()
+        assert first.result().status_code == 200
+
+
+def test_the_service_has_a_longest_deadline(index_path: Path) -> None:
+    with held(index_path, timeout_s=0.05) as (gated, address):
+        late = post(f"{address}/v1/search", json=BODY, headers={"X-Timeout-Ms": "60000"})
+        problem(late, 504, "deadline")
+        gated.gate.set()
+
+
+def test_a_client_that_leaves_cancels_its_work(index_path: Path) -> None:
+    with held(index_path) as (gated, address), ThreadPoolExecutor() as pool:
+        first = pool.submit(post, f"{address}/v1/search", json=BODY)
+        assert gated.started.acquire(timeout=30)
+        content = json.dumps({"queries": ["hat"] * 7}).encode()
+        with connect(address) as client:
+            client.sendall(request_bytes(content, f"Content-Length: {len(content)}"))
+            wait_until(lambda: metric(address, "rbegir_queue_depth") == 7)
+        wait_until(lambda: metric(address, "rbegir_queue_depth") == 0)
+        gated.gate.set()
+        assert first.result().status_code == 200
+    assert gated.scans == [(1, 3)]
+
+
+def test_a_change_whose_client_has_left_is_not_made(index_path: Path) -> None:
+    engine = GatedWrites(rbegir.Index.open(index_path))
+    engine.gate.set()  # for becoming the writer
+    with listening(engine) as address, ThreadPoolExecutor() as pool:
+        wait_until(lambda: engine.started.acquire(blocking=False))
+        engine.gate.clear()
+        keywords = [{"keywords": [{"id": key, "text": "new"}]} for key in (1001, 1002)]
+        first = pool.submit(post, f"{address}/v1/keywords", json=keywords[0])
+        assert engine.started.acquire(timeout=30)
+        content = json.dumps(keywords[1]).encode()
+        with connect(address) as client:
+            request = request_bytes(content, f"Content-Length: {len(content)}")
+            client.sendall(request.replace(b"/v1/search", b"/v1/keywords"))
+            wait_until(lambda: metric(address, "rbegir_write_queue_depth") == 1)
+        wait_until(lambda: metric(address, "rbegir_write_queue_depth") == 0)
+        engine.gate.set()
+        assert first.result().json() == {"upserted": 1}
+        assert get(f"{address}/v1/keywords/1001").status_code == 200
+        assert get(f"{address}/v1/keywords/1002").status_code == 404
+
+
+def test_overload_is_refused_at_once(index_path: Path) -> None:
+    with held(index_path, max_waiting=2) as (gated, address), ThreadPoolExecutor() as pool:
+        first = pool.submit(post, f"{address}/v1/search", json=BODY)
+        assert gated.started.acquire(timeout=30)
+        waiting = [pool.submit(post, f"{address}/v1/search", json=BODY) for _ in range(2)]
+        wait_until(lambda: metric(address, "rbegir_queue_depth") == 2)
+        answer = post(f"{address}/v1/search", json=BODY)
+        problem(answer, 503, "overloaded")
+        assert int(answer.headers["retry-after"]) >= 1
+        assert get(f"{address}/readyz").status_code == 200
+        gated.gate.set()
+        assert [task.result().status_code for task in (first, *waiting)] == [200] * 3
+
+
+@pytest.fixture(scope="module", params=[HttpToolsProtocol, H11Protocol], ids=["httptools", "h11"])
+def impatient(
+    request: pytest.FixtureRequest, stored: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """A service with little time and room for a request, on either parser."""
+    path = shutil.copytree(stored, tmp_path_factory.mktemp("impatient") / "shop.rbe")
+    limits = {"header_timeout_s": 0.2, "body_timeout_s": 0.2, "max_body_bytes": 100_000}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(protocol, "fastest_protocol", lambda: request.param)
+        with listening(rbegir.Index.open(path), **limits) as address:
+            yield address
+
+
+class TestSlowAndLarge:
+    """It closes or refuses, and goes on."""
+
+    @pytest.fixture
+    def address(self, impatient: str) -> Iterator[str]:
+        yield impatient
+        assert post(f"{impatient}/v1/search", json=BODY).status_code == 200
+
+    @pytest.mark.parametrize("sent", [b"", b"POST /v1/sea", b"POST /v1/search HTTP/1.1\r\nHost: localh"])
+    def test_headers_that_do_not_come(self, address: str, sent: bytes) -> None:
+        with connect(address) as client:
+            client.sendall(sent)
+            assert client.recv(100) == b""  # closed
+
+    def test_headers_that_come_byte_by_byte(self, address: str) -> None:
+        with connect(address) as client:
+            client.sendall(b"GET /healthz HTTP/1.1\r\n")
+            assert send_until_closed(client, (b"X-%d: 1\r\n" % number for number in range(10_000)), 0.02)
+
+    def test_the_second_request_of_a_connection_has_no_more_time(self, address: str) -> None:
+        with connect(address) as client:
+            client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert client.recv(1000).startswith(b"HTTP/1.1 200")
+            client.sendall(b"GET /hea")
+            assert client.recv(1000) == b""
+
+    def test_endless_headers(self, address: str) -> None:
+        with connect(address) as client:
+            client.sendall(b"GET /healthz HTTP/1.1\r\n")
+            lines = (b"X-%d: %b\r\n" % (number, b"a" * 1000) for number in range(10_000))
+            assert send_until_closed(client, lines, 0)
+
+    def test_a_body_that_does_not_come(self, address: str) -> None:
+        with connect(address) as client:
+            client.sendall(request_bytes(b'{"queries"', "Content-Length: 1000"))
+            answer = client.recv(10_000)
+        assert answer.startswith(b"HTTP/1.1 408")
+        assert b"the body was not complete after 0.2 s" in answer
+
+    def test_an_enormous_body_without_a_length(self, address: str) -> None:
+        sent = 0
+        with connect(address) as client:
+            client.sendall(request_bytes(b"", "Transfer-Encoding: chunked"))
+            reader = ThreadPoolExecutor(1).submit(client.recv, 10_000)
+            while not reader.done() and sent < 10**9:
+                try:
+                    client.sendall(b"10000\r\n" + b"a" * 0x10000 + b"\r\n")
+                except OSError:
+                    break
+                sent += 0x10000
+            assert reader.result(30).startswith(b"HTTP/1.1 413")
+        assert sent < 50 << 20
+
+    def test_an_enormous_length(self, address: str) -> None:
+        with connect(address) as client:
+            client.sendall(request_bytes(b"{", f"Content-Length: {10**12}"))
+            assert client.recv(10_000).startswith(b"HTTP/1.1 413")
+
+    def test_what_is_not_http(self, address: str) -> None:
+        with connect(address) as client:
+            client.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 hello\r\n\r\n")
+            assert client.recv(10_000).startswith(b"HTTP/1.1 400")
+
+
+def test_a_reader_that_stops_is_dropped_and_a_slow_one_is_not(index_path: Path) -> None:
+    """An answer of many megabytes, more than the buffers of the sockets hold."""
+    body = json.dumps({"queries": ["hat"] * 500, "k": 200}).encode()
+    request = request_bytes(body, f"Content-Length: {len(body)}")
+    with listening(rbegir.Index.open(index_path), keep_alive_s=1) as address:
+        before = open_sockets()
+        with connect(address) as stopped, connect(address) as slow:
+            for client in (stopped, slow):
+                client.sendall(request)
+            head = slow.recv(1 << 16, socket.MSG_PEEK).partition(b"\r\n\r\n")[0]
+            size = int(head.partition(b"content-length: ")[2].split()[0])
+            assert read_to_the_end(slow, pause_s=0.02) == len(head) + 4 + size
+            wait_until(lambda: open_sockets() == before + 2)  # the server has closed its ends
+            assert read_to_the_end(stopped, pause_s=0) < size
+        assert post(f"{address}/v1/search", json=BODY).status_code == 200
+
+
+def open_sockets() -> int:
+    """Of this process, in which the service runs too."""
+    links = (os.path.realpath(link) for link in Path("/proc/self/fd").iterdir())
+    return sum("socket:" in target for target in links)
+
+
+def read_to_the_end(client: socket.socket, pause_s: float) -> int:
+    """Bytes until the other side closes."""
+    received = 0
+    with contextlib.suppress(ConnectionResetError):
+        while piece := client.recv(1 << 20):
+            received += len(piece)
+            time.sleep(pause_s)
+    return received
+
+
+def test_connections_beyond_the_limit_are_turned_away(index_path: Path) -> None:
+    with listening(rbegir.Index.open(index_path), max_connections=2) as address:
+        held = [connect(address) for _ in range(2)]
+        with connect(address) as third:
+            answer = third.recv(10_000)
+        assert answer.startswith(b"HTTP/1.1 503")
+        assert b"Retry-After: 1\r\n" in answer
+        assert json.loads(answer.partition(b"\r\n\r\n")[2])["type"] == "urn:rbegir:problem:overloaded"
+        for client in held:
+            client.close()
+        wait_until(lambda: _answers(address))
+
+
+def _answers(address: str) -> bool:
+    try:
+        return get(f"{address}/healthz").status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def test_concurrent_searches_and_changes_agree(index_path: Path) -> None:
+    """Many clients write and read back at once: each sees its own write in the next search."""
+    failures: list[str] = []
+
+    def client(number: int, address: str) -> None:
+        with httpx.Client(base_url=address, timeout=60) as http:
+            for turn in range(5):
+                key, text = 1000 + number, f"client {number} turn {turn}"
+                http.post("/v1/keywords", json={"keywords": [{"id": key, "text": text}]}).raise_for_status()
+                body = {"queries": [text], "k": 5, "where": f"id = {key}"}
+                (result,) = http.post("/v1/search", json=body).raise_for_status().json()["results"]
+                if [hit["text"] for hit in result["hits"]] != [text]:
+                    failures.append(f"{number}.{turn}: {result}")
+
+    with listening(rbegir.Index.open(index_path)) as address:
+        threads = [threading.Thread(target=client, args=[number, address]) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failures
+        commits = metric(address, "rbegir_commit_requests_count")
+        assert commits < 40  # some were made together

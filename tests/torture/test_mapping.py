@@ -1,0 +1,130 @@
+"""A file that is cut short while it is in use is an error of its readers, not the end of the process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from rbegir._native._core import broken, guard, unguard
+from rbegir.errors import CorruptError
+from rbegir.index import manifest, writer
+from rbegir.index.mapping import map_file
+from rbegir.index.store import Index
+from tests.index.fakes import HashEncoder
+
+ENCODER = HashEncoder()
+CUT = "it was cut short while it was being read, or the disk cannot read it"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    with Index.create(tmp_path / "x.rbe", ENCODER) as index:
+        index.add([f"t{i}" for i in range(3000)], attributes={"price": list(range(3000))})
+    return tmp_path / "x.rbe"
+
+
+def _cut(path: Path) -> None:
+    os.truncate(next(path.glob("*.rbs")), 4096)
+
+
+ASKING: dict[str, Callable[[Index], Any]] = {
+    "search": lambda index: index.search("t5", k=2000),
+    "filter": lambda index: index.search("t5", k=10, where="price > 2000"),
+    "paper": lambda index: index.search("t5", k=10, mode="paper"),
+    "progressive": lambda index: index.search("t5", k=10, planes=1),
+    "get": lambda index: index.get([2500]),
+}
+
+
+@pytest.mark.parametrize("ask", ASKING.values(), ids=ASKING)
+def test_whoever_reads_is_told(path: Path, ask: Callable[[Index], Any]) -> None:
+    with Index.open(path, model=ENCODER, read_only=True) as index:
+        ask(index)  # every block that it needs has been checked, and is believed from now on
+        _cut(path)
+        for _ in range(2):
+            with pytest.raises(CorruptError, match=CUT):
+                ask(index)
+
+
+def test_all_threads_are_told(path: Path) -> None:
+    with Index.open(path, model=ENCODER, read_only=True) as index:
+        index.search("t5", k=10)
+        _cut(path)
+        told: list[str] = []
+
+        def read() -> None:
+            with pytest.raises(CorruptError, match=CUT) as caught:
+                index.search(["t5", "t6"], k=500)
+            told.append(caught.value.message)
+
+        threads = [threading.Thread(target=read) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(told) == 8
+
+
+def test_zeros_are_never_written_on(path: Path, tmp_path: Path) -> None:
+    """A merge that copies from a file that was cut must not become the state."""
+    whole = shutil.copytree(path, tmp_path / "copy.rbe")
+    with (
+        mock.patch.multiple(writer, TIER_ROWS=10_000, FAN=2),
+        Index.open(path, model=ENCODER) as index,
+    ):
+        wanted = index.search("t5", k=3000).ids.tolist()
+        index.get(list(range(3000)))
+        before = manifest.read_manifest(path)
+        _cut(path)
+        with pytest.raises(CorruptError):
+            index.add(["new"], attributes={"price": [1]})  # takes its neighbour in
+        assert manifest.read_manifest(path) == before
+    for file in whole.glob("*.rbs"):
+        shutil.copy(file, path / file.name)
+    with Index.open(path, model=ENCODER) as index:
+        assert index.search("t5", k=3000).ids.tolist() == wanted
+        index.verify()
+
+
+def test_other_mappings_are_none_of_our_business(tmp_path: Path) -> None:
+    script = """
+import mmap, os, sys
+from rbegir.index.mapping import map_file
+from pathlib import Path
+path = Path(sys.argv[1])
+path.write_bytes(bytes(10_000))
+guarded = map_file(path)
+plain = mmap.mmap(os.open(path, os.O_RDONLY), 10_000, access=mmap.ACCESS_READ)
+os.truncate(path, 0)
+assert guarded[9000] == 0 and guarded.broken
+print("alive", flush=True)
+plain[0]
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "file")], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.returncode) == ("alive\n", -signal.SIGBUS), done.stderr
+
+
+def test_slots_come_back(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(5000))
+    first = map_file(tmp_path / "file")
+    slot = first._slot
+    assert slot >= 0
+    assert not first.broken
+    del first
+    assert map_file(tmp_path / "file")._slot == slot
+    assert not broken(-1)
+    unguard(-1)
+    with pytest.raises(TypeError):
+        guard(5)  # type: ignore[arg-type]

@@ -1,0 +1,250 @@
+"""Every kernel and mode against the specification, while segments come and go.
+
+A world is an index of codes that is changed at random (adds of all sizes, replaced ids, deletes, compactions,
+merges) and a plain list of what it should hold. After each change some queries are answered in every way:
+
+    exact                 the whole index, by every kernel of this CPU, with one thread and with several
+    where, allow, deny    filters of all selectivities
+    sharded               the segments dealt out to several backends, their hits merged
+    paper, progressive    against Algorithm 1 and the refinement in plain NumPy over the same partitions
+
+and by the kernels of the GPU: on a card (`exact_gpu.py`), and in small worlds under Triton's interpreter. The
+wanted hits come from the list and `codes.score` alone, sorted in full. One query answered in one way is one
+result; a difference in any id, score key, row or their order is a loss.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import numpy.typing as npt
+
+from rbegir.codes import score
+from rbegir.codes.planes import Codes
+from rbegir.index.store import Index
+from rbegir.search.backend import Candidates
+from rbegir.search.cpu import CpuBackend, available_isas
+from rbegir.search.reference import ReferenceBackend, first_in_order
+from torture.history import no_fsync, small_tiers
+from torture.limits import Limits
+from torture.powerloss import memory
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass
+class Wanted:
+    """What the index should hold, in the order of rows."""
+
+    codes: npt.NDArray[np.uint64]  # [planes, rows, words], deleted rows included
+    ids: Ints  # [rows]
+    price: Ints  # [rows], −1: null
+    live: npt.NDArray[np.bool_]  # [rows]
+
+    def hits(
+        self, values: npt.NDArray[np.int16], n: int, k: int, passes: npt.NDArray[np.bool_]
+    ) -> tuple[Ints, ...]:
+        """Keys and rows [queries, k] of the best live rows that pass, from the specification."""
+        rows = np.flatnonzero(self.live & passes)
+        keys = score.keys(values, Codes(np.ascontiguousarray(self.codes[:, rows]), n))  # [queries, rows]
+        best = np.array([first_in_order(row, rows, k) for row in keys], np.intp).reshape(len(keys), -1)
+        return np.take_along_axis(keys, best, 1), rows[best]
+
+
+class World:
+    """An index, what it should hold, and readers of it by every backend."""
+
+    def __init__(self, folder: Path, rng: np.random.Generator, devices: list[str]) -> None:
+        self.rng = rng
+        self.small = "interpreter" in devices  # which takes a second for a hundred keywords
+        self.n = int(rng.choice((64, 64, 128, 256)))
+        self.planes = int(rng.integers(1, 5))
+        self.path = folder / "x.rbe"
+        self.pool = self._random(int(rng.choice((3, 40, 5000))))  # few different codes: ties abound
+        self.index = Index.create(self.path, n=self.n, keyword_planes=self.planes, id_type="int64", threads=1)
+        self.wanted = Wanted(
+            self.pool[:, :0], np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.bool_)
+        )
+        self._put(list(range(int(rng.choice((1, 65, 150) if self.small else (1, 63, 64, 65, 700, 2500))))))
+        self.readers: dict[str, Index] = {}
+        for isa in available_isas():
+            for threads in (1, 3):
+                with mock.patch.dict(os.environ, {"RBEGIR_ISA": isa}):
+                    self.readers[f"{isa} × {threads}"] = Index.open(
+                        self.path, read_only=True, threads=threads
+                    )
+        for device in devices:
+            self.readers[device] = Index.open(self.path, [device, device], read_only=True)
+
+    def close(self) -> None:
+        for index in (self.index, *self.readers.values()):
+            index.close()
+
+    def change(self) -> None:
+        """One random change, to both."""
+        kind = self.rng.choice(("put", "put", "replace", "delete", "delete many", "compact"))
+        live = np.flatnonzero(self.wanted.live)
+        if kind == "put":
+            first = len(self.wanted.ids)
+            more = int(self.rng.choice((1, 2, 30) if self.small else (1, 2, 30, 400)))
+            self._put(list(range(first, first + more)))
+        elif kind == "replace" and live.size:
+            self._put(self._some_ids(int(self.rng.choice((1, 10, 100)))))
+        elif kind in ("delete", "delete many") and live.size:
+            gone = self._some_ids(3 if kind == "delete" else live.size // 3)
+            self.index.delete(gone)
+            self.wanted.live &= ~np.isin(self.wanted.ids, gone)
+        else:
+            self.index.compact()
+        for reader in self.readers.values():
+            reader.refresh()
+
+    def results(self) -> Iterator[tuple[str, int, bool]]:
+        """(way of answering, queries, whether all answers are right)."""
+        count = 1 if self.small else int(self.rng.choice((1, 64, 256)))
+        top = int(self.rng.choice((1, 7, 255)))
+        values = self.rng.integers(-top, top + 1, (count, self.n)).astype(np.int16)
+        k = int(self.rng.choice((1, 10, 100, 5000)))
+        allowed = self._some_ids(int(self.rng.choice((1, 20, 500))))
+        limit = int(self.rng.choice((0, 1, 50, 97, 100)))
+        listed = np.isin(self.wanted.ids, allowed)
+        cheap = (self.wanted.price >= 0) & (self.wanted.price < limit)
+        everything = np.ones(len(self.wanted.ids), np.bool_)
+        questions: list[tuple[str, npt.NDArray[np.bool_], dict[str, Any]]] = [
+            ("exact", everything, {}),
+            ("where", cheap, {"where": f"price < {limit}"}),
+            ("allow", listed, {"allow": allowed}),
+            ("deny", ~listed & cheap, {"deny": allowed, "where": f"price < {limit}"}),
+        ]
+        for name, passes, options in questions:
+            keys, rows = self.wanted.hits(values, self.n, k, passes)
+            for reader, index in self.readers.items():
+                hits = index.search_codes(values, k, texts=False, attributes=False, **options)
+                same = np.array_equal(hits.keys, keys) and np.array_equal(hits.rows, rows)
+                same = same and np.array_equal(hits.ids, self.wanted.ids[rows])
+                yield f"{name}, {reader}", count, same
+        yield from self._sharded(values, k)
+        yield from self._lossy(values[:5], min(k, 100))
+
+    def _sharded(self, values: npt.NDArray[np.int16], k: int) -> Iterator[tuple[str, int, bool]]:
+        """Segments dealt out to backends; the merge of their hits is the answer."""
+        everything = np.ones(len(self.wanted.ids), np.bool_)
+        keys, rows = self.wanted.hits(values, self.n, k, everything)
+        snapshot = self.index._state()
+        numbers, partitions = snapshot.candidates(None, None, None)
+        found: list[Candidates] = []
+        for shard in range(3):
+            mine = range(shard, len(numbers), 3)
+            if not mine:
+                continue
+            isa = available_isas()[shard % len(available_isas())]
+            part = CpuBackend(self.n, self.planes, threads=1, isa=isa).search(
+                [partitions[i] for i in mine], values, k
+            )
+            place = snapshot.place([numbers[i] for i in mine], part.positions.ravel())
+            found.append(Candidates(part.keys, snapshot.rows(place).reshape(part.positions.shape)))
+        merged_keys, merged_rows = _merge(found, len(values), k)
+        yield "sharded", len(values), np.array_equal(merged_keys, keys) and np.array_equal(merged_rows, rows)
+
+    def _lossy(self, values: npt.NDArray[np.int16], k: int) -> Iterator[tuple[str, int, bool]]:
+        """The modes that may miss: they must miss exactly what the algorithm misses."""
+        numbers, partitions = self.index._state().candidates(None, None, None)
+        plain = ReferenceBackend(self.n, self.planes)
+        per_thread, queue = int(self.rng.choice((1, 4, 256))), int(self.rng.choice((1, 2)))
+        first = int(self.rng.integers(1, self.planes + 1))
+        if not numbers:
+            return
+        published, _ = plain.search_paper(partitions, values, k, per_thread=per_thread, queue=queue)
+        refined = plain.search_progressive(partitions, values, k, planes=first)
+        for reader, index in self.readers.items():
+            hits = index.search_codes(
+                values, k, mode="paper", per_thread=per_thread, queue=queue, texts=False, attributes=False
+            )
+            yield f"paper, {reader}", len(values), np.array_equal(hits.keys, published.keys)
+            hits = index.search_codes(values, k, planes=first, texts=False, attributes=False)
+            yield f"progressive, {reader}", len(values), np.array_equal(hits.keys, refined.candidates.keys)
+
+    def _random(self, count: int) -> npt.NDArray[np.uint64]:
+        shape = (self.planes, count, self.n // 64)
+        return self.rng.integers(0, 2**64, shape, dtype=np.uint64)
+
+    def _some_ids(self, count: int) -> list[int]:
+        live = self.wanted.ids[self.wanted.live]
+        if not live.size:
+            return [10**9]
+        return [int(key) for key in self.rng.choice(live, min(count, live.size), replace=False)]
+
+    def _put(self, ids: list[int]) -> None:
+        planes = self.pool[:, self.rng.integers(0, self.pool.shape[1], len(ids))]
+        price = self.rng.integers(-1, 100, len(ids))
+        column = [None if p < 0 else int(p) for p in price]
+        self.index.add_codes(Codes(np.ascontiguousarray(planes), self.n), ids, {"price": column}, upsert=True)
+        was = self.wanted
+        self.wanted = Wanted(
+            np.concatenate((was.codes, planes), axis=1),
+            np.concatenate((was.ids, ids)),
+            np.concatenate((was.price, price)),
+            np.concatenate((was.live & ~np.isin(was.ids, ids), np.ones(len(ids), np.bool_))),
+        )
+
+
+def _merge(found: list[Candidates], queries: int, k: int) -> tuple[Ints, Ints]:
+    """Hits of shards in the total order."""
+    if not found:
+        return np.zeros((queries, 0), np.int64), np.zeros((queries, 0), np.int64)
+    keys = np.concatenate([part.keys for part in found], axis=1)
+    rows = np.concatenate([part.positions for part in found], axis=1)
+    order = np.lexsort((rows, -keys), axis=1)[:, :k]
+    return np.take_along_axis(keys, order, 1), np.take_along_axis(rows, order, 1)
+
+
+def differ(
+    limits: Limits, devices: Callable[[int], list[str]], note: Callable[[dict[str, Any]], None] | None = None
+) -> dict[str, Any]:
+    """Worlds until enough results have been compared; `devices` says which GPUs a world uses besides."""
+    end = time.monotonic() + limits.seconds
+    seen: Counter[str] = Counter()
+    wrong: list[str] = []
+    worlds = changes = 0
+    report: dict[str, Any] = {}
+    while sum(seen.values()) < limits.points and time.monotonic() < end and len(wrong) < 5:
+        rng = np.random.default_rng([limits.seed, worlds])
+        with tempfile.TemporaryDirectory(dir=memory()) as folder, small_tiers(), no_fsync():
+            world = World(Path(folder), rng, devices(worlds))
+            for _ in range(3 if world.small else 12):
+                for way, count, same in world.results():
+                    seen[way] += count
+                    if not same:
+                        wrong.append(f"world {worlds} (n = {world.n}, {world.planes} planes), {way}")
+                if time.monotonic() > end or wrong:
+                    break
+                world.change()
+                changes += 1
+            world.close()
+        worlds += 1
+        report = {
+            "worlds": worlds,
+            "changes": changes,
+            "results": sum(seen.values()),
+            "by_way": dict(sorted(seen.items())),
+            "losses": len(wrong),
+            "first_losses": wrong,
+        }
+        if note is not None:
+            note(report)
+    return report
+
+
+def run(limits: Limits) -> dict[str, Any]:
+    """On the CPU; in one small world in forty the kernels of the GPU take part."""
+    os.environ["TRITON_INTERPRET"] = "1"
+    return differ(limits, lambda world: ["interpreter"] if world % 40 == 1 else [])

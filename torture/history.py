@@ -1,0 +1,226 @@
+"""Random histories of an index, recorded call by call, with what a reader may see after each call.
+
+A history is a sequence of changes (add, upsert, delete, compact, a build that replaces the index, close and
+open again), some of which die half-way: the process is killed at one of its calls, or one of its calls fails
+with an error of the system and the process goes on. `Moment.allowed` is what the index may hold if the power
+is cut after a step of the trace: the last acknowledged state, or that of the change in flight; after a death
+either, until the next acknowledged change settles it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+
+from rbegir.errors import FileError
+from rbegir.index import writer
+from rbegir.index.store import Index
+from tests.index.fakes import HashEncoder
+from torture.simdisk import KilledError, Recorder, Step, no_fault
+
+ENCODER = HashEncoder()
+QUERY = ENCODER.encode_queries(["the one question"])
+NAME = "x.rbe"
+IDS = 24  # ids are 0 … IDS − 1, so that upserts and deletes meet what is there
+FAULTS = (errno.ENOSPC, errno.EIO, errno.EMFILE, errno.EROFS)
+
+Record = tuple[str, int | None, str | None]  # text, price, lang
+Sabotage = Callable[[], contextlib.AbstractContextManager[Any]]
+State = tuple[tuple[int, Record], ...] | None  # sorted by id; None: there is no index
+
+
+@dataclass(frozen=True)
+class History:
+    """A trace, and after how many of its steps which states were allowed."""
+
+    trace: list[Step]
+    moments: list[tuple[int, frozenset[State]]]  # (steps done when it began to hold, states)
+
+    def allowed(self) -> Iterator[tuple[Step, frozenset[State]]]:
+        """Every step with what may be seen if the power is cut right after it."""
+        moment = 0
+        for done, step in enumerate(self.trace, 1):
+            while moment + 1 < len(self.moments) and self.moments[moment + 1][0] < done:
+                moment += 1
+            follows = self.moments[moment + 1 : moment + 2]
+            acknowledged = [states for begins, states in follows if begins == done and len(states) == 1]
+            yield step, acknowledged[0] if acknowledged else self.moments[moment][1]
+
+
+def small_tiers() -> Any:
+    """Tiers of a few rows, so that short histories see merges of merges; fsync is simulated, so not done."""
+    return mock.patch.multiple(writer, TIER_ROWS=3, FAN=3)
+
+
+def no_fsync() -> Any:
+    return mock.patch.object(os, "fsync", _nothing)
+
+
+def contents(index: Index) -> State:
+    """All that a search says about every keyword of an index."""
+    hits = index.search_codes(QUERY, 1000)
+    rows = hits.attributes[0] if hits.attributes is not None else [{}] * hits.ids.shape[1]
+    found = zip(hits.ids[0].tolist(), hits.texts[0].tolist(), rows, hits.keys[0].tolist(), strict=True)
+    state = []
+    for key, text, row, score in found:
+        assert score == _score(text), f"keyword {key} has the text {text!r} and the code of another"
+        state.append((key, (text, row.get("price"), row.get("lang"))))
+    return tuple(sorted(state))
+
+
+_scores: dict[str, int] = {}
+
+
+def _score(text: str) -> int:
+    """The score of a text for the one question, from the specification."""
+    from rbegir.codes import score
+
+    if text not in _scores:
+        _scores[text] = int(score.keys(QUERY.values(), ENCODER.encode_keywords([text]))[0, 0])
+    return _scores[text]
+
+
+def record(
+    root: Path, chance: random.Random, steps: int, sabotage: Sabotage = contextlib.nullcontext
+) -> History:
+    """Live through a random history in an empty directory; `sabotage` breaks the index meanwhile."""
+    recorder = Recorder(root)
+    moments: list[tuple[int, frozenset[State]]] = [(0, frozenset([None]))]
+    with recorder.recording(), small_tiers(), no_fsync(), sabotage():
+        life = Life(root / NAME, chance)
+        life.begin(recorder, moments, lambda: life.create(), lambda state: ())
+        for _ in range(steps):
+            act, change = life.choose()
+            if change is None:
+                act()
+            else:
+                life.begin(recorder, moments, act, change)
+        life.close()
+    return History(recorder.trace, moments)
+
+
+class Life:
+    """The process that uses the index, and what it has been told."""
+
+    def __init__(self, path: Path, chance: random.Random) -> None:
+        self.path = path
+        self.chance = chance
+        self.index: Index | None = None
+        self.state: State = None
+        self.made = 0
+
+    def create(self) -> None:
+        self.index = Index.create(self.path, ENCODER, id_type="int64", threads=1)
+
+    def close(self) -> None:
+        if self.index is not None:
+            self.index.close()
+            self.index = None
+
+    def open(self) -> Index:
+        if self.index is None:
+            self.index = Index.open(self.path, model=ENCODER, threads=1)
+        return self.index
+
+    def begin(
+        self,
+        recorder: Recorder,
+        moments: list[tuple[int, frozenset[State]]],
+        act: Callable[[], Any],
+        change: Callable[[dict[int, Record]], Any],
+    ) -> None:
+        """Do one change; some of them die at a random call."""
+        before = moments[-1][1]
+        wanted = dict(self.state or ())
+        change(wanted)
+        after: State = tuple(sorted(wanted.items()))
+        moments.append((len(recorder.trace), before | {after}))
+        if self.state is not None and self.chance.random() < 0.25:
+            self._doom(recorder)
+        try:
+            act()
+        except (KilledError, FileError):
+            recorder.revive()
+            recorder.fault = no_fault
+            self.close()
+            with Index.open(self.path, model=ENCODER, threads=1, read_only=True) as seen:
+                self.state = contents(seen)
+            assert self.state in before | {after}, "a process that failed left neither state"
+            return
+        recorder.fault = no_fault
+        self.state = after
+        moments.append((len(recorder.trace), frozenset([after])))
+
+    def _doom(self, recorder: Recorder) -> None:
+        """Let one of the next calls fail: any of them, or the one after the commit, where most is open."""
+        at_commit = self.chance.random() < 0.3
+        victim = 0 if at_commit else recorder.calls + self.chance.randint(1, 14)
+        code = self.chance.choice((0, 0, 0, *FAULTS))
+
+        def fault(name: str, number: int, arguments: tuple[Any, ...]) -> None:
+            nonlocal victim
+            if number == victim:
+                raise OSError(code, os.strerror(code)) if code else KilledError
+            if at_commit and name == "rename":
+                victim = number + 1
+
+        recorder.fault = fault
+
+    def choose(self) -> tuple[Callable[[], Any], Callable[[dict[int, Record]], Any] | None]:
+        """What to do next, and what it does to the keywords; None for what promises nothing."""
+        kind = self.chance.choices(
+            ("upsert", "add", "delete", "compact", "build", "reopen"), (40, 10, 25, 8, 5, 12)
+        )[0]
+        if kind == "delete":
+            ids = self.chance.sample(range(IDS), self.chance.choice((1, 2, 5, IDS)))
+            return lambda: self.open().delete(ids), lambda state: [state.pop(i, None) for i in ids]
+        if kind == "compact":
+            return lambda: self.open().compact(), lambda state: None
+        if kind == "reopen":
+            return self.close, None
+        there = dict(self.state or ())
+        free = [i for i in range(IDS) if kind != "add" or i not in there] or [IDS + self.made]
+        ids = self.chance.sample(free, min(len(free), self.chance.choice((1, 1, 2, 3, 8))))
+        rows = {i: self._record() for i in ids}
+        texts = [row[0] for row in rows.values()]
+        columns = {"price": [row[1] for row in rows.values()], "lang": [row[2] for row in rows.values()]}
+        columns = {
+            name: pa.array(v, {"price": pa.int64(), "lang": pa.string()}[name]) for name, v in columns.items()
+        }
+        if kind == "build":
+            batch = pa.record_batch({"id": ids, "text": texts, **columns})
+
+            def replace(state: dict[int, Record]) -> None:
+                state.clear()
+                state.update(rows)
+
+            return lambda: self._build(batch), replace
+        put = Index.add if kind == "add" else Index.upsert
+        return lambda: put(self.open(), texts, ids, columns), lambda state: state.update(rows)
+
+    def _build(self, batch: pa.RecordBatch) -> None:
+        self.close()
+        size = self.chance.choice((1, 2, 100))
+        self.index = Index.build(self.path, ENCODER, [batch], overwrite=True, threads=1, segment_rows=size)
+
+    def _record(self) -> Record:
+        self.made += 1
+        price = self.chance.choice((None, self.made))
+        return (
+            f"text {self.made} {'é' * self.chance.randint(0, 9)}",
+            price,
+            self.chance.choice((None, "en", "de")),
+        )
+
+
+def _nothing(descriptor: int) -> None:
+    """The power is cut in theory only, and syncing memory takes time."""

@@ -1,0 +1,168 @@
+"""Faults put into the index on purpose, to show that a power cut finds them.
+
+Each is one plausible mistake in the order or presence of a sync; `powerloss.attempt` must report a loss for
+every one. A harness that passes the sound index proves something only if it fails these.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from rbegir.index import creation, disk, format, manifest, staging, writer
+
+Change = Callable[..., Any]
+
+
+def _skip(file: int | Path) -> None:
+    """What a forgotten sync does."""
+
+
+@contextlib.contextmanager
+def no_file_sync() -> Iterator[None]:
+    """Files are never synced."""
+    with mock.patch.object(disk, "sync", _skip):
+        yield
+
+
+@contextlib.contextmanager
+def no_directory_sync() -> Iterator[None]:
+    """Directories are never synced."""
+    with mock.patch.object(disk, "sync_directory", _skip):
+        yield
+
+
+@contextlib.contextmanager
+def _no_sync_of(*kinds: str) -> Iterator[None]:
+    """Files whose name begins in one of these ways are not synced."""
+    finish = format.FileWriter.finish
+
+    def hasty(self: format.FileWriter, meta: dict[str, Any]) -> format.Stamp:
+        with no_file_sync() if self.path.name.startswith(kinds) else contextlib.nullcontext():
+            return finish(self, meta)
+
+    with mock.patch.object(format.FileWriter, "finish", hasty):
+        yield
+
+
+def no_manifest_sync() -> contextlib.AbstractContextManager[None]:
+    return _no_sync_of("MANIFEST")
+
+
+def no_segment_sync() -> contextlib.AbstractContextManager[None]:
+    return _no_sync_of("segment-")
+
+
+def no_deletes_sync() -> contextlib.AbstractContextManager[None]:
+    return _no_sync_of("deletes-")
+
+
+@contextlib.contextmanager
+def rename_before_sync() -> Iterator[None]:
+    """The manifest gets its name first and is synced afterwards."""
+    finish = format.FileWriter.finish
+
+    def finish_renamed(self: format.FileWriter, meta: dict[str, Any]) -> format.Stamp:
+        if self.path.name != manifest.NEW:
+            return finish(self, meta)
+        with no_file_sync():
+            stamp = finish(self, meta)
+        disk.sync_directory(self.path.parent)
+        disk.rename(self.path, self.path.with_name(manifest.NAME))
+        disk.sync(self._descriptor)
+        return stamp
+
+    with mock.patch.object(format.FileWriter, "finish", finish_renamed), _commit(disk.sync_directory):
+        yield
+
+
+@contextlib.contextmanager
+def _commit(other: Change) -> Iterator[None]:
+    with mock.patch.object(writer, "commit", other), mock.patch.object(creation, "commit", other):
+        yield
+
+
+def no_sync_after_rename() -> contextlib.AbstractContextManager[None]:
+    """A change is acknowledged before the name of its manifest is on disk."""
+    return _commit(lambda directory: disk.rename(directory / manifest.NEW, directory / manifest.NAME))
+
+
+def remove_then_rename() -> contextlib.AbstractContextManager[None]:
+    """The old manifest goes before the new one comes."""
+
+    def commit(directory: Path) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            disk.unlink(directory / manifest.NAME)
+        manifest.commit(directory)
+
+    return _commit(commit)
+
+
+@contextlib.contextmanager
+def no_sync_before_rename() -> Iterator[None]:
+    """New segments may still be nameless when the manifest that names them takes over."""
+
+    def prepare(directory: Path, after: manifest.Manifest) -> None:
+        with no_directory_sync():
+            manifest.prepare(directory, after)
+
+    with mock.patch.object(writer, "prepare", prepare), mock.patch.object(creation, "prepare", prepare):
+        yield
+
+
+@contextlib.contextmanager
+def remove_before_commit() -> Iterator[None]:
+    """What the new state does not name is removed while the old one still holds."""
+
+    def commit(directory: Path) -> None:
+        after = manifest.parse(format.File(directory / manifest.NEW, format.Kind.MANIFEST).meta, directory)
+        for path in sorted(directory.iterdir()):
+            if path.suffix in (".rbs", ".rbd") and path.name not in after.files:
+                disk.unlink(path)
+        manifest.commit(directory)
+
+    with _commit(commit):
+        yield
+
+
+@contextlib.contextmanager
+def clean_without_sync() -> Iterator[None]:
+    """A writer that takes over tidies up although the state it found may not be on disk."""
+
+    def clean(self: writer.Writer, current: Any) -> None:
+        self._remove_others(current.manifest.files)
+
+    with mock.patch.object(writer.Writer, "clean", clean):
+        yield
+
+
+@contextlib.contextmanager
+def build_without_sync() -> Iterator[None]:
+    """A build is acknowledged before the name of its directory is on disk."""
+    give = staging._give_name
+
+    def hasty(stage: Path, path: Path) -> None:
+        with no_directory_sync():
+            give(stage, path)
+
+    with mock.patch.object(staging, "_give_name", hasty):
+        yield
+
+
+MUTANTS = (
+    no_file_sync,
+    no_directory_sync,
+    no_manifest_sync,
+    no_segment_sync,
+    no_deletes_sync,
+    rename_before_sync,
+    no_sync_after_rename,
+    remove_then_rename,
+    no_sync_before_rename,
+    remove_before_commit,
+    clean_without_sync,
+    build_without_sync,
+)
