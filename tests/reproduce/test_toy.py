@@ -128,8 +128,10 @@ def test_the_report_and_its_pictures(result: Json, tmp_path: Path) -> None:
     assert "| rbe*, all titles, 16 bytes each |" in page
     assert "made by editors, not clicks" in page
     assert page == report.page([result])
+    assert "### Table 3" not in page
+    assert "Not made at this size." in page
     for name in ("auc-bits", "recall-bytes", "recall-corpus", "loss"):
-        assert f"(img/reproduce-{name}.svg)" in page
+        assert (f"(img/reproduce-{name}.svg)" in page) == (name != "auc-bits"), "table 2 was not made"
         ElementTree.parse(tmp_path / "img" / f"reproduce-{name}.svg")
 
 
