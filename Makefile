@@ -5,7 +5,7 @@ BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 NATIVE := CMakeLists.txt $(wildcard src/rbegir/_native/*.cpp src/rbegir/_native/*.hpp)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo chromium test test-gpu test-gpu-lean check bench bench-gpu torture clean
+.PHONY: help setup demo tables chromium test test-gpu test-gpu-lean check bench bench-gpu torture audit clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,10 @@ chromium:  ## the browser that tests of the page need: installed with apt where 
 		|| { command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } \
 		|| echo "note: Chromium is missing, so tests/page will fail; install it with: apt-get install chromium (as root), or set RBEGIR_CHROMIUM" >&2
 
+DATA ?=
+tables: setup  ## the paper's tables beside ours: the small version, or all of DATA=folder
+	$(BIN)/rbegir reproduce $(if $(DATA),--data $(DATA),--small)
+
 test: setup chromium  ## the whole test suite
 	$(BIN)/python -m pytest
 
@@ -51,6 +55,9 @@ bench: setup  ## the committed speed figures, with peers in the same run
 	$(BIN)/rbegir bench scan --keywords 1e6,1e7,5e7 --k 1000 --json > benchmarks/results/scan-cpu.json
 	$(BIN)/rbegir bench encode --peers --json > benchmarks/results/encode-cpu.json
 	$(BIN)/rbegir bench serve --peers --json > benchmarks/results/serve.json
+	$(BIN)/rbegir bench cluster --json > benchmarks/results/cluster.json
+	$(BIN)/rbegir bench cluster --faults --json > benchmarks/results/cluster-faults.json
+	$(BIN)/python tools/plan_figures.py
 	$(BIN)/python tools/results.py
 
 bench-gpu:  ## the committed figures of one GPU, and what its scans cost
@@ -62,5 +69,9 @@ bench-gpu:  ## the committed figures of one GPU, and what its scans cost
 torture: setup  ## hours of crashes, bit rot, hostile files and load; what they found goes to benchmarks/results
 	$(BIN)/python -m torture all --out benchmarks/results
 
+audit: setup  ## look the tested environment up in the list of known vulnerabilities (needs the network; says so)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pip-audit
+	$(BIN)/python tools/audit.py
+
 clean:  ## remove what was built
-	rm -rf .venv build rbegir-demo
+	rm -rf .venv build rbegir-demo rbegir-tables

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import random
+import select
 import shutil
 import signal
 import tempfile
@@ -61,7 +62,8 @@ def run(limits: Limits) -> dict[str, Any]:
     number = 0
     with small_tiers():
         while kills < limits.points and time.monotonic() < end and not losses:
-            acknowledged = _live_and_die(path, limits.seed, number, state, chance.expovariate(1 / 0.08))
+            delay, wait = chance.expovariate(1 / 0.04), chance.random() < 0.8
+            acknowledged = _live_and_die(path, limits.seed, number, state, delay, wait=wait)
             kills += 1
             thought = Victim(path, limits.seed, number, state)
             for _ in range(acknowledged):
@@ -89,8 +91,9 @@ def run(limits: Limits) -> dict[str, Any]:
     }
 
 
-def _live_and_die(path: Path, seed: int, number: int, state: State, delay: float) -> int:
-    """How many changes a new process acknowledged before it was killed, `delay` seconds after its birth."""
+def _live_and_die(path: Path, seed: int, number: int, state: State, delay: float, *, wait: bool) -> int:
+    """How many changes a new process acknowledged before it was killed, `delay` seconds after its birth, or
+    after its first acknowledgement."""
     notes, output = os.pipe()
     child = os.fork()
     if child == 0:
@@ -104,6 +107,8 @@ def _live_and_die(path: Path, seed: int, number: int, state: State, delay: float
         finally:
             os._exit(status)
     os.close(output)
+    if wait:
+        select.select([notes], [], [], 60.0)
     time.sleep(delay)
     os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)

@@ -17,6 +17,7 @@ import contextlib
 import ctypes
 import errno
 import json
+import multiprocessing
 import os
 import random
 import resource
@@ -24,6 +25,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -253,36 +255,36 @@ def no_handles(folder: Path) -> dict[str, Any]:
 
 def no_memory(folder: Path) -> dict[str, Any]:
     """A batch and a search that do not fit into memory are refused; smaller ones go through."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(_with_little_memory, folder / "memory.rbe").result()
 
-    def work() -> dict[str, Any]:
-        path = folder / "memory.rbe"
-        rng = np.random.default_rng(1)
-        planes = rng.integers(0, 2**63, (2, 200_000, 1), np.int64).astype(np.uint64)
-        texts = [f"{i} {'x' * 300}" for i in range(200_000)]
-        with Index.create(path, n=64, keyword_planes=2, threads=1) as index:
-            index.add_codes(Codes(planes[:, :1000], 64))
-            used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-            resource.setrlimit(resource.RLIMIT_AS, (used + (24 << 20), used + (24 << 20)))
-            refused = 0
-            queries = np.ones((200_000, 64), np.int8)
-            for use in (
-                lambda: index.add_codes(Codes(planes, 64), texts=texts),
-                lambda: index.search_codes(queries, 1000),
-            ):
-                try:
-                    use()
-                except InputError as error:
-                    _expect("memory" in error.message, str(error))
-                    refused += 1
-            _expect(len(index) == 1000, "nothing of a refused batch is there")
-            for at in range(0, 20_000, 1000):
-                index.add_codes(Codes(np.ascontiguousarray(planes[:, at : at + 1000]), 64))
-            _expect(len(index) == 21_000, "smaller batches go through")
-            _expect(index.search_codes(queries[:10], 10).ids.shape == (10, 10), "smaller searches too")
-            index.verify()
-        return {"refused": refused}
 
-    return in_child(work)
+def _with_little_memory(path: Path) -> dict[str, Any]:
+    rng = np.random.default_rng(1)
+    planes = rng.integers(0, 2**63, (2, 200_000, 1), np.int64).astype(np.uint64)
+    texts = [f"{i} {'x' * 300}" for i in range(200_000)]
+    queries = np.ones((200_000, 64), np.int8)
+    refused = 0
+    with Index.create(path, n=64, keyword_planes=2, threads=1) as index:
+        index.add_codes(Codes(planes[:, :1000], 64))
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        resource.setrlimit(resource.RLIMIT_AS, (used + (24 << 20), used + (24 << 20)))
+        for use in (
+            lambda: index.add_codes(Codes(planes, 64), texts=texts),
+            lambda: index.search_codes(queries, 1000),
+        ):
+            try:
+                use()
+            except InputError as error:
+                _expect("memory" in error.message, str(error))
+                refused += 1
+        _expect(len(index) == 1000, "something of a refused batch is there")
+        for at in range(0, 20_000, 1000):
+            index.add_codes(Codes(np.ascontiguousarray(planes[:, at : at + 1000]), 64))
+        _expect(len(index) == 21_000, "smaller batches do not go through")
+        _expect(index.search_codes(queries[:10], 10).ids.shape == (10, 10), "nor do smaller searches")
+        index.verify()
+    return {"refused": refused}
 
 
 def in_child(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from torture.server import BASE, Disk, Server, base_text, make_index
 IDS = range(1_000_000, 1_000_600)  # keywords that come and go
 WRITERS, SEARCHERS = 2, 2
 WRITE_EVERY, SEARCH_EVERY = 0.6, 0.25  # seconds, on average, of one client
+CHAOS_EVERY = (8.0, 20.0)  # seconds
 DEADLINE = 45.0  # the service promises 30, and the machine has other work
 ABROAD = {"accept": "application/json"}
 
@@ -46,8 +47,8 @@ class Soak:
         self.disk = Disk(folder)
         self.server = Server(make_index(self.disk.path), folder)
         self.chance = random.Random(limits.seed)
-        self.end = time.monotonic() + limits.seconds
-        self.half = time.monotonic() + limits.seconds / 2
+        self.seconds = limits.seconds
+        self.end = self.half = 0.0  # set when the service is up
         self.ledger = Ledger(IDS)
         self.versions = dict.fromkeys(IDS, 0)
         self.counts: Counter[str] = Counter()
@@ -60,6 +61,7 @@ class Soak:
     async def run(self) -> None:
         self.server.start()
         await asyncio.to_thread(self.server.wait_ready)
+        self.end, self.half = time.monotonic() + self.seconds, time.monotonic() + self.seconds / 2
         self.up.set()
         async with httpx.AsyncClient(base_url=self.server.url, timeout=DEADLINE, headers=ABROAD) as client:
             tasks = [asyncio.create_task(self._write(client, n)) for n in range(WRITERS)]
@@ -230,11 +232,14 @@ class Soak:
     # ---- what goes wrong ----
 
     async def _chaos(self, client: httpx.AsyncClient) -> None:
+        deck = ["kill"]
         while self._going():
-            await asyncio.sleep(self.chance.uniform(8, 20))
-            kinds = ["full", "clock", "compact"]
-            kinds += ["kill"] * 3 + ["term"] if time.monotonic() < self.half else []
-            match self.chance.choice(kinds):
+            await asyncio.sleep(self.chance.uniform(*CHAOS_EVERY))
+            if not deck:
+                deck = ["full", "clock", "compact"]
+                deck += ["kill"] * 3 + ["term"] if time.monotonic() < self.half else []
+                self.chance.shuffle(deck)
+            match deck.pop():
                 case "full" if self.disk.own:
                     await self._fill(client)
                 case "clock" if self.server.has_clock:

@@ -92,8 +92,7 @@ def test_get_and_info_are_those_of_the_index(reader: Do, shared: tuple[Path, Run
         assert "path" not in ours
 
 
-@pytest.mark.parametrize("kind", ["sync", "async"])
-@pytest.mark.parametrize("id_type", ["int64", "string"])
+@pytest.mark.parametrize(("kind", "id_type"), [("sync", "int64"), ("async", "string")])
 def test_a_life(kind: str, id_type: str, model: Path, tmp_path: Path) -> None:
     path = make_index(tmp_path / "life.rbe", model, count=3, id_type=id_type)
     name: Callable[[int], Any] = (lambda i: i) if id_type == "int64" else (lambda i: f"id/{i} ü?")

@@ -11,7 +11,8 @@ from rbegir.errors import DeviceError, InputError
 from rbegir.index import masks
 from rbegir.search import gpu
 from rbegir.search.backend import Candidates
-from rbegir.search.gpu import GpuBackend, find_devices, merge
+from rbegir.search.devices import find_devices
+from rbegir.search.gpu import GpuBackend, merge
 from rbegir.search.kernels import card, nvrtc, proof, tensorcore
 from rbegir.search.kernels.local import Geometry, as_printed
 from rbegir.search.kernels.nvrtc import CompileError

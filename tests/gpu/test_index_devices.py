@@ -5,6 +5,8 @@ What needs pyarrow and the native module is imported in the tests, so that lean 
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -103,3 +105,16 @@ def test_benchmark_of_more_than_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Residency, "free", lambda self: 2_000_000)
     with pytest.raises(DeviceError, match=r"^1,000,000 keywords do not fit into the memory of cpu: [\d,]+"):
         scan_gpu.check_room(1_000_000, torch.device("cpu"))
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("command", [["bench", "costs"], ["bench", "scan", "--device", "cuda"]], ids=" ".join)
+@pytest.mark.parametrize("package", ["torch", "triton"])
+def test_benchmarks_say_what_to_install(command: list[str], package: str) -> None:
+    missing = f"import sys; sys.modules[{package!r}] = None; sys.argv[1:] = {command!r}"
+    code = f"{missing}; from rbegir.cli import main; main()"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.returncode == 1
+    assert "error: searching on a GPU needs torch and triton" in run.stderr
+    assert "hint: pip install 'rbegir[gpu]'" in run.stderr
+    assert "Traceback" not in run.stderr

@@ -31,7 +31,7 @@ def site(model: Path) -> Iterator[tuple[Path, Running]]:
         yield path, service
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # not longer: while Playwright runs, this thread has an event loop
 def chrome() -> Iterator[Browser]:
     with browsers.browser() as running_browser:
         yield running_browser

@@ -35,6 +35,9 @@ class Gated:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._index, name)
 
+    def __len__(self) -> int:
+        return len(self._index)
+
     def _pass(self, what: str, count: int) -> None:
         self.writes.append((what, count))
         self.started.release()

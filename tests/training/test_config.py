@@ -12,7 +12,7 @@ from rbegir.training.config import RECIPES, TrainConfig, recipe
 
 @pytest.mark.parametrize(
     ("pairs", "batch_size", "epochs"),
-    [(2, 1024, 5), (150_000, 1024, 5), (300_000, 2048, 5), (1_370_000, 16384, 20), (175_000_000, 16384, 10)],
+    [(2, 1024, 5), (150_000, 1024, 5), (300_000, 2048, 5), (1_370_000, 16384, 10), (175_000_000, 16384, 10)],
 )
 def test_settings_by_size(pairs: int, batch_size: int, epochs: int) -> None:
     config = TrainConfig().for_pairs(pairs)
@@ -35,7 +35,8 @@ def test_settings_by_size(pairs: int, batch_size: int, epochs: int) -> None:
         ({"table_lr": "x"}, "table_lr must be a positive number, got 'x'"),
         ({"word_dropout": 1.0}, "word_dropout must be a share from 0 to below 1, got 1.0"),
         ({"feature_dropout": -0.1}, "feature_dropout must be a share from 0 to below 1, got -0.1"),
-        ({"guide": -1}, "guide must be a weight of 0 or more, got -1"),
+        ({"guide": -1}, "guide must be a number of 0 or more, got -1"),
+        ({"tolerance": "x"}, "tolerance must be a number of 0 or more, got 'x'"),
         ({"share_towers": 1}, "share_towers must be True or False, got 1"),
         ({"negatives": 0}, "negatives must be 'in_batch' or a positive integer, got 0"),
         ({"negatives": "all"}, "negatives must be 'in_batch' or a positive integer, got 'all'"),

@@ -96,3 +96,16 @@ class Tower:
     def isa(self) -> str: ...
 
 def tower_isas() -> list[str]: ...
+
+# refine.cpp
+def refine(
+    g: npt.NDArray[np.float32],
+    gram: npt.NDArray[np.float32],
+    b: npt.NDArray[np.float32],
+    h: npt.NDArray[np.float32],
+    planes: int,
+    moves: int,
+    tenure: int,
+    threads: int,
+    seed: int,
+) -> None: ...

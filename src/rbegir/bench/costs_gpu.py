@@ -20,7 +20,7 @@ import torch
 
 from rbegir.bench.device import describe_card, timed
 from rbegir.errors import DeviceError
-from rbegir.search.gpu import find_devices
+from rbegir.search.devices import find_devices
 from rbegir.search.kernels import dispatch, tensorcore, words
 from rbegir.search.kernels.card import Batch, Card
 from rbegir.search.kernels.dispatch import Method
@@ -52,7 +52,7 @@ def scan_ms(card: Card, piece: Piece, method: Method, top: int, queries: int, ro
     limits = torch.tensor([[1 << 44, 1 << 17, 0]], device=card.device).repeat(queries, 1)
     card.force = method
     ms = timed(lambda: card.scan(piece, batch, limits, found), rounds)["ms"]
-    return ms * 1e9 / piece.shard.count
+    return round(ms * 1e9 / piece.shard.count, 3)
 
 
 def compile_all(device: torch.device) -> None:
@@ -97,7 +97,10 @@ def run(
                 size, many = dispatch.CHUNK[method], 4 if method == "product" else 8
                 one, more = (scan_ms(card, piece, method, top, size * chunks, rounds) for chunks in (1, many))
                 chunk = max((more - one) / (many - 1), 0.01)
-                costs.setdefault(method + "/wide" if wide else method, {})[name] = [one - chunk, chunk]
+                costs.setdefault(method + "/wide" if wide else method, {})[name] = [
+                    round(one - chunk, 3),
+                    round(chunk, 3),
+                ]
         del piece
         torch.cuda.empty_cache()
     return {"host": describe_card(where), "rounds": rounds, "costs": costs}

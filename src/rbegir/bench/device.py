@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 import torch
@@ -31,6 +31,18 @@ def timed(call: Callable[[], object], rounds: int, warm: int = 1) -> Timing:
         stop.synchronize()
         times.append(start.elapsed_time(stop))
     return Timing(ms=statistics.median(times), ms_min=min(times), ms_max=max(times))
+
+
+def in_turns(calls: Sequence[Callable[[], object]], rounds: int, warm: int = 1) -> list[Timing]:
+    """The same for several calls in turns: a card that gets warm slows all of them alike."""
+    times: list[list[float]] = [[] for _ in calls]
+    for call in calls:
+        for _ in range(warm):
+            call()
+    for _ in range(rounds):
+        for call, own in zip(calls, times, strict=True):
+            own.append(timed(call, 1, warm=0)["ms"])
+    return [Timing(ms=statistics.median(own), ms_min=min(own), ms_max=max(own)) for own in times]
 
 
 def walled(call: Callable[[], object], rounds: int) -> float:

@@ -133,6 +133,7 @@ def run(
 ) -> dict[str, Any]:
     """All cells; `progress` is called with (cell, cells done, cells in all)."""
     if device != "cpu":
+        import rbegir.search.gpu  # noqa: F401  says what to install where torch or triton is missing
         from rbegir.bench import scan_gpu
 
         return scan_gpu.run(

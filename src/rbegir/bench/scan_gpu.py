@@ -26,7 +26,7 @@ import torch
 from rbegir.bench import equal_gpu, paper_gpu
 from rbegir.bench.device import describe_card, timed, walled
 from rbegir.errors import DeviceError, InputError
-from rbegir.search.gpu import find_devices
+from rbegir.search.devices import find_devices
 from rbegir.search.kernels import words
 from rbegir.search.kernels.card import Batch, Card
 from rbegir.search.kernels.nvrtc import Kernel, compile_cubin

@@ -17,14 +17,16 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from rbegir.binarizer import frame, store
+from rbegir.binarizer import store
+from rbegir.binarizer.learn import ROUNDS, learn, search
 from rbegir.binarizer.params import Params
-from rbegir.binarizer.rounding import nearest
+from rbegir.binarizer.rounding import nearest, packed, rounded
 from rbegir.binarizer.vectors import Floats, as_rows, sample, unit_blocks
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_N, MAX_PLANES, WORD, Codes, check_dimension
 from rbegir.errors import CorruptError, InputError
 
 MIN_ROWS = 2
+MOVES = 64
 SAMPLE_VALUES = 1 << 26  # of the rows that fitting looks at: 256 MB of float32
 
 
@@ -35,6 +37,9 @@ class Binarizer(Params):
     n                  dimension of the codes, a multiple of 64; None is `dims` rounded up (at most 1024)
     query_planes       bits a dimension of a query: 8 is as good as a float query and costs no more to search
     keyword_planes     bits a dimension of a stored keyword: n · keyword_planes / 8 bytes each
+    rounds             turns of learning; 0 is the start without training, a random rotation
+    moves              of the search for the best code of a keyword, beyond the nearest local optimum: more is
+                       better and slower (docs/vectors.md has both)
     seed               of the random rotation and of the sample that fitting looks at
     """
 
@@ -44,12 +49,16 @@ class Binarizer(Params):
         n: int | None = None,
         query_planes: int = 8,
         keyword_planes: int = 2,
+        rounds: int = ROUNDS,
+        moves: int = MOVES,
         seed: int = 0,
     ) -> None:
         self.dims = dims
         self.n = n
         self.query_planes = query_planes
         self.keyword_planes = keyword_planes
+        self.rounds = rounds
+        self.moves = moves
         self.seed = seed
 
     # ---- the code space ----
@@ -78,7 +87,11 @@ class Binarizer(Params):
     # ---- learn ----
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn from vectors [count, dims]; an array may be memory-mapped, of any size."""
+        """Learn from vectors [count, dims]; of a large or memory-mapped array a sample is read.
+
+        y may hold the vectors of queries, [any count, dims], for instance the one that belongs to each
+        row: what queries look like decides which errors count. Labels (one-dimensional) are ignored.
+        """
         self._check_params()
         rows = as_rows(X, "X", self.dims)
         if len(rows) < MIN_ROWS:
@@ -89,8 +102,11 @@ class Binarizer(Params):
         mean = seen.mean(axis=0, dtype=np.float64).astype(np.float32)
         centred = seen - mean
         covariance = centred.T @ centred / np.float32(len(seen))
-        decoder = frame.start(covariance, n, self.seed)
-        self._set(dims, n, {"mean": mean, "decoder": decoder})
+        asked = None
+        if y is not None and np.ndim(y) == 2:
+            asked = second_moment(sample(as_rows(y, "y", dims), SAMPLE_VALUES // dims, self.seed, "y"))
+        learned = learn(centred, covariance, asked, n, self.keyword_planes, self.rounds, self.seed)
+        self._set(dims, n, {"mean": mean, **learned._asdict()})
         return self
 
     # ---- encode ----
@@ -99,14 +115,17 @@ class Binarizer(Params):
         """Codes of vectors [count, dims] to be stored."""
         self._check_fitted()
         rows = as_rows(X, "X", self.n_features_in_)
-        parts = [self._code(block - self.mean_, self.keyword_planes) for block in unit_blocks(rows)]
+        parts = [self._keywords(block) for block in unit_blocks(rows)]
         return Codes.concat(parts) if parts else self._none(self.keyword_planes)
 
     def encode_queries(self, X: Any) -> Codes:
         """Codes of vectors [count, dims] to search with."""
         self._check_fitted()
         rows = as_rows(X, "X", self.n_features_in_)
-        parts = [self._code(block, self.query_planes) for block in unit_blocks(rows)]
+        planes = self.query_planes
+        parts = [
+            Codes.from_values(nearest(block @ self.query_, planes), planes) for block in unit_blocks(rows)
+        ]
         return Codes.concat(parts) if parts else self._none(self.query_planes)
 
     def transform(self, X: Any) -> npt.NDArray[np.int8]:
@@ -126,9 +145,21 @@ class Binarizer(Params):
         self._check_fitted()
         values = codes.values().astype(np.float32)
         lengths = np.linalg.norm(values, axis=1, keepdims=True)
-        back: Floats = values / lengths @ self.decoder_.T + self.mean_
+        back: Floats = values / lengths @ self.query_.T + self.mean_
         back /= np.maximum(np.linalg.norm(back, axis=1, keepdims=True), np.float32(1e-12))
         return back
+
+    def error(self, X: Any) -> float:
+        """The part of the variance of vectors [count, dims] that codes lose, in the metric of learning."""
+        self._check_fitted()
+        lost = kept = 0.0
+        for block in unit_blocks(as_rows(X, "X", self.n_features_in_)):
+            g = (block - self.mean_) @ self.keyword_
+            b = self._keywords(block).values().astype(np.float32)
+            b /= np.linalg.norm(b, axis=1, keepdims=True)
+            lost += float(np.einsum("ij,ij->", b @ self.gram_ - 2 * g, b))  # ‖A·b‖² − 2·x·A·b
+            kept += float(np.einsum("ij,ij->", *[(block - self.mean_) @ self.metric_] * 2))
+        return 1 + lost / kept
 
     def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[np.object_]:
         """binarizer0, binarizer1, …: one name a column of `transform`."""
@@ -159,23 +190,41 @@ class Binarizer(Params):
 
     # ---- inside ----
 
-    def _code(self, vectors: Floats, planes: int) -> Codes:
-        return Codes.from_values(nearest(vectors @ self.decoder_, planes), planes)
+    def _keywords(self, vectors: Floats) -> Codes:
+        centred = vectors - self.mean_
+        g = np.asarray(centred @ self.keyword_, np.float32)  # [count, n]
+        start = rounded(np.asarray(centred @ self.guess_, np.float32), self.keyword_planes)
+        return packed(search(g, self.gram_, self.keyword_planes, self.moves, start), self.keyword_planes)
 
     def _none(self, planes: int) -> Codes:
         return Codes(np.zeros((planes, 0, self.n // WORD), np.uint64), self.n)
 
     def _set(self, dims: int, n: int, tensors: dict[str, Floats]) -> None:
         """Become fitted."""
-        shapes = {"mean": (dims,), "decoder": (dims, n)}
+        shapes = {
+            "mean": (dims,),
+            "metric": (dims, dims),
+            "keyword": (dims, n),
+            "guess": (dims, n),
+            "gram": (n, n),
+            "query": (dims, n),
+        }
         if {name: array.shape for name, array in tensors.items()} != shapes:
             raise InputError(f"the tensors of a binarizer must be {shapes}")
         self.n_features_in_, self.n_ = dims, n
-        self.mean_, self.decoder_ = tensors["mean"], tensors["decoder"]
+        self.mean_, self.metric_, self.keyword_ = tensors["mean"], tensors["metric"], tensors["keyword"]
+        self.guess_, self.gram_, self.query_ = tensors["guess"], tensors["gram"], tensors["query"]
         self.fingerprint_ = store.fingerprint(self._settings(), self._tensors())
 
     def _tensors(self) -> dict[str, Floats]:
-        return {"mean": self.mean_, "decoder": self.decoder_}
+        return {
+            "mean": self.mean_,
+            "metric": self.metric_,
+            "keyword": self.keyword_,
+            "guess": self.guess_,
+            "gram": self.gram_,
+            "query": self.query_,
+        }
 
     def _settings(self) -> dict[str, Any]:
         return {"params": self.get_params(), "dims": self.n_features_in_, "n": self.n_}
@@ -195,6 +244,8 @@ class Binarizer(Params):
             ("query_planes", 1, MAX_PLANES),
             ("keyword_planes", 1, MAX_KEYWORD_PLANES),
             ("dims", 1, None),
+            ("rounds", 0, None),
+            ("moves", 0, None),
             ("seed", 0, None),
         ):
             value = self.get_params()[name]
@@ -217,6 +268,13 @@ def not_fitted(message: str, hint: str) -> Exception:
     kind = type("NotFittedError", (InputError, NotFittedError), {})
     error: Exception = kind(message, hint=hint)
     return error
+
+
+def second_moment(vectors: Floats) -> Floats:
+    """The covariance of vectors [rows, dims] around their own mean."""
+    centred = vectors - vectors.mean(axis=0)
+    moment: Floats = centred.T @ centred / np.float32(len(vectors))
+    return moment
 
 
 def default_n(dims: int) -> int:

@@ -1,8 +1,8 @@
 """scikit-learn's conventions without scikit-learn.
 
 An estimator's constructor stores its arguments and nothing else; `get_params` gives them back as they were,
-`clone` makes an unfitted copy from them. Encoding is used where scikit-learn is not installed, so nothing is
-inherited from it; `__sklearn_tags__`, which only scikit-learn asks for, imports it.
+`clone` makes an unfitted copy from them. Encoding is used where scikit-learn is not installed, so nothing
+is inherited from it; `__sklearn_tags__`, which only scikit-learn asks for, imports it.
 """
 
 from __future__ import annotations

@@ -15,11 +15,14 @@ import socket
 import subprocess
 import sys
 import threading
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from rbegir.errors import ClusterError, InputError, MissingExtraError, VersionError
 
 NAMESPACE = "rbegir"
+AUTH_MODE = "RAY_AUTH_MODE"
 PROBE_SECONDS = 20.0
 DIAL_SECONDS = 3.0
 STORE_BYTES = 256 << 20  # of a cluster on this machine alone: questions and answers are small
@@ -33,6 +36,7 @@ def import_ray() -> Any:
     """The module `ray`, told not to phone home."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # the behaviour that Ray will default to
+    os.environ.setdefault("RAY_worker_niceness", "0")  # shards are no batch jobs; Ray would nice them by 15
     try:
         import ray
     except ImportError as error:
@@ -55,12 +59,16 @@ class Session:
 
     def __init__(self, address: str | None) -> None:
         global _sessions
+        given = address not in (None, "auto", "local")
+        probed = given and "ray" not in sys.modules and find_spec("ray") is not None
+        if probed:
+            probe(str(address))  # it may decide how Ray is told who we are, which Ray reads when imported
         ray = import_ray()
         with _lock:
             self._counted = not ray.is_initialized() or _sessions > 0
             if not ray.is_initialized():
-                _connect(ray, address)
-            elif address not in (None, "auto", "local"):
+                _connect(ray, address, probed=probed)
+            elif given:
                 _check_same(ray, str(address))
             if self._counted:
                 _sessions += 1
@@ -77,7 +85,7 @@ class Session:
                     ray.shutdown()
 
 
-def _connect(ray: Any, address: str | None) -> None:
+def _connect(ray: Any, address: str | None, *, probed: bool) -> None:
     quiet: dict[str, Any] = {
         "namespace": NAMESPACE,
         "log_to_driver": False,
@@ -88,7 +96,7 @@ def _connect(ray: Any, address: str | None) -> None:
         address = os.environ.get("RAY_ADDRESS") or "local"
     if address == "local":
         quiet |= {"include_dashboard": False, "object_store_memory": STORE_BYTES}
-    elif address != "auto":
+    elif address != "auto" and not probed:
         probe(address)
     try:
         ray.init(address=address, **quiet)
@@ -113,6 +121,30 @@ def probe(address: str) -> None:
     except OSError as error:
         reason = (error.strerror or str(error) or "no answer").lower()
         raise ClusterError(f"nothing answers at {address}: {reason}", hint=START_HINT) from error
+    problem: ClusterError | VersionError | None = None
+    for mode in _modes():
+        problem = _try(address, mode)
+        if problem is None:
+            if mode is not None:
+                os.environ[AUTH_MODE] = mode
+            return
+    assert problem is not None
+    raise problem
+
+
+def _modes() -> list[str | None]:
+    """How to show who we are: as the environment says, or else with Ray's token first if there is one.
+
+    `ray start` asks for the token whenever the user has one, but `ray.init` only shows it when it is told to.
+    """
+    if AUTH_MODE in os.environ:
+        return [None]
+    has_token = "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ
+    return ["token", None] if has_token or (Path.home() / ".ray" / "auth_token").exists() else [None]
+
+
+def _try(address: str, mode: str | None) -> ClusterError | VersionError | None:
+    """Connect from a process of its own; None if that works, or else why not."""
     source = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False); ray.shutdown()"
     try:
         done = subprocess.run(
@@ -121,20 +153,22 @@ def probe(address: str) -> None:
             text=True,
             timeout=PROBE_SECONDS,
             stdin=subprocess.DEVNULL,
+            env={**os.environ, **({} if mode is None else {AUTH_MODE: mode})},
         )
     except subprocess.TimeoutExpired:
-        raise ClusterError(
+        return ClusterError(
             f"something listens at {address}, but it did not answer as Ray within {PROBE_SECONDS:.0f} s",
             hint=START_HINT,
-        ) from None
-    if done.returncode:
-        lines = [line for line in done.stderr.strip().splitlines() if line.strip()] or ["no message"]
-        if "ersion mismatch" in done.stderr:
-            raise VersionError(
-                f"the Ray cluster at {address} has another version of Ray or Python: {lines[-1]}",
-                hint="install the same versions on all nodes and here",
-            )
-        raise ClusterError(f"Ray could not connect to {address}: {lines[-1]}", hint=START_HINT)
+        )
+    if done.returncode == 0:
+        return None
+    lines = [line for line in done.stderr.strip().splitlines() if line.strip()] or ["no message"]
+    if "ersion mismatch" in done.stderr:
+        return VersionError(
+            f"the Ray cluster at {address} has another version of Ray or Python: {lines[-1]}",
+            hint="install the same versions on all nodes and here",
+        )
+    return ClusterError(f"Ray could not connect to {address}: {lines[-1]}", hint=START_HINT)
 
 
 def _parts(address: str) -> tuple[str, int]:

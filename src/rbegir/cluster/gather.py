@@ -16,17 +16,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from rbegir.cluster.fanout import Fanout
-from rbegir.cluster.messages import Found, Geometry, Scan, ThreadCounts
+from rbegir.cluster.messages import Columns, Found, Geometry, Scan, ThreadCounts
 from rbegir.cluster.view import Places, View
 from rbegir.codes.score import cosine, norm_squared
-from rbegir.errors import InputError
-from rbegir.index.query import Query
+from rbegir.errors import ClusterError, InputError
+from rbegir.index.query import Query, attribute_rows
 from rbegir.search.backend import Candidates
 from rbegir.search.hits import Hits, best, merge
 from rbegir.search.missrate import MissCertificate
@@ -58,9 +59,8 @@ class Gatherer:
         self._until_scanned = now + SCANNING * (until - now) if partial else until
         self._answered = set(view.used)  # by every step so far
 
-    def search(self, values: Values, query: Query, seconds: float, *, device: str) -> Result:
+    def search(self, values: Values, query: Query, *, device: str) -> Result:
         """The result of a query whose arguments one machine would accept."""
-        self._seconds = seconds
         if query.mode == "paper":
             result = self._paper(values, query)
         elif query.planes is not None and device == "cpu":
@@ -90,10 +90,54 @@ class Gatherer:
         self._answered -= questions.keys() - answers.keys()
         return answers
 
+    def coarse_rows(self, values: Values, query: Query, planes: int) -> npt.NDArray[np.int64]:
+        """Rows [Q, k] of the best by the first planes alone."""
+        parts = self._scan(values, query.k, query, planes)
+        keys = np.concatenate([part.keys for part in parts], axis=1)
+        places = np.concatenate([part.places for part in parts], axis=1)
+        order = best(keys, places, query.k)
+        found = Candidates(np.take_along_axis(keys, order, 1), np.take_along_axis(places, order, 1))
+        bare = replace(query, texts=False, attributes=False)
+        return self.hits(Result(found), norm_squared(values), bare).rows
+
+    def hits(self, result: Result, norms: npt.NDArray[Any], query: Query) -> Hits:
+        """Rows, ids, texts and attributes of the hits, each from the shard that owns it."""
+        view, manifest = self._view, self._view.manifest
+        places = result.found.positions  # [Q, k]
+        flat, of_place = np.unique(places.ravel(), return_inverse=True)  # a popular keyword is fetched once
+        wanted = places_by_shard(view, flat)
+        names = [*(("text",) if query.texts else ()), *(manifest.columns if query.attributes else ())]
+        answers: dict[int, Columns] = self.ask(
+            lambda actor, refs, shard: actor.fetch.remote(view.id, refs, flat[wanted[shard]], names),
+            tuple(wanted),
+        )
+        if len(answers) < len(wanted):
+            raise ClusterError("a shard that had hits was lost before they were fetched", hint="ask again")
+        rows = np.zeros(len(flat), np.int64)
+        ids = np.zeros(len(flat), object if manifest.id_type == "string" else np.int64)
+        columns = {name: np.full(len(flat), None, object) for name in names}
+        for shard, answer in answers.items():
+            rows[wanted[shard]], ids[wanted[shard]] = answer.rows, answer.ids
+            for name in names:
+                columns[name][wanted[shard]] = answer.columns[name]
+        shape = places.shape
+        texts = columns.pop("text")[of_place].reshape(shape) if query.texts else None
+        return Hits(
+            ids=ids[of_place].reshape(shape),
+            scores=cosine(result.found.keys, norms),
+            texts=texts,
+            keys=result.found.keys,
+            rows=rows[of_place].reshape(shape),
+            attributes=attribute_rows({name: c[of_place] for name, c in columns.items()}, shape),
+            certificate=result.certificate,
+            recall=result.recall,
+            searched=result.searched,
+        )
+
     def _scan(self, values: Values, k: int, query: Query, planes: int | None = None) -> list[Found]:
         # what only the client needs stays here; what is asked of all shards is the same for all
         scope = Query(k, query.where, query.allow, query.deny)
-        scan = Scan(values, k, scope, planes, self._seconds)
+        scan = Scan(values, k, scope, planes, max(0.0, self._until - time.monotonic()))
         view = self._view.id
         found = self.ask(
             lambda actor, refs, shard: actor.scan.remote(view, refs, scan), self._view.used, last=False

@@ -75,18 +75,21 @@ def load_stored(directory: Path, manifest: Manifest) -> Encoder:
             f"no model is stored in {directory.parent}, so texts cannot be encoded",
             hint="open it with Index.open(path, model=…), or use add_codes and search_codes",
         )
-    model: Encoder
+    model = load_encoder(directory)
+    check_match(model, manifest)
+    return model
+
+
+def load_encoder(directory: Path) -> Encoder:
+    """The model, the Binarizer or the other encoder that is stored in a directory."""
     if is_binarizer(directory):
         from rbegir.binarizer.estimator import Binarizer
 
-        model = Binarizer.load(directory)
-    elif is_reference(directory):
+        return Binarizer.load(directory)
+    if is_reference(directory):
         from rbegir.heads.encoder import load_reference
 
-        model = load_reference(directory)
-    else:
-        from rbegir.model.model import Model
+        return load_reference(directory)
+    from rbegir.model.model import Model
 
-        model = Model.load(directory)
-    check_match(model, manifest)
-    return model
+    return Model.load(directory)

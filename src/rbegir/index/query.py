@@ -166,8 +166,8 @@ class Searcher:
             certificate=certificate,
             recall=recall,
         )
-        stages.done("fetch")
         snapshot.check_mapped()
+        stages.done("fetch")
         return hits
 
     def coarse_rows(
@@ -183,7 +183,9 @@ class Searcher:
         backend = CpuBackend(n, check_planes(planes, all_planes))
         found = backend.search(coarse(partitions, n, planes), values, query.k)
         place = snapshot.place(numbers, found.positions.ravel())
-        return snapshot.rows(place).reshape(found.positions.shape)
+        rows = snapshot.rows(place).reshape(found.positions.shape)
+        snapshot.check_mapped()
+        return rows
 
 
 def query_values(queries: Any, manifest: Manifest) -> npt.NDArray[np.int16]:

@@ -16,9 +16,10 @@ checksum (`wreck.py`); rows, ids and order stay. Nothing is guessed, and the dam
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,17 +27,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rbegir.errors import CorruptError, FileError
-from rbegir.index import masks
+from rbegir.index import disk, masks
 from rbegir.index.columns import int64_array
+from rbegir.index.encoder import load_encoder
 from rbegir.index.format import Kind
 from rbegir.index.manifest import MODEL, NAME, Entry, Manifest, commit, parse, prepare, read_manifest
 from rbegir.index.rebuild import Claim, rebuilt
 from rbegir.index.segment import Source, write_segment
 from rbegir.index.staging import staged
+from rbegir.index.verify import model_damage
 from rbegir.index.wreck import Wreck, WreckedSegment, known_deletes
-
-if TYPE_CHECKING:
-    from rbegir.model.model import Model
 
 Flags = npt.NDArray[np.bool_]
 
@@ -95,15 +95,20 @@ def salvage(path: Path, out: Path, *, overwrite: bool = False) -> Report:
     pieces = [piece for claim in claims if (piece := _open(path, manifest, claim, report)) is not None]
     if report.deletes or report.manifest != "intact":
         report.replaced = _keep_newest(pieces)
-    model = _model(path / MODEL, manifest, report)
-    if report.manifest != "intact" and model is not None:
+    if manifest.has_model:
+        report.model = "lost" if list(model_damage(path / MODEL)) else "intact"
+    if report.model == "intact" and report.manifest == "rebuilt":
+        model = load_encoder(path / MODEL)
         manifest = replace(manifest, query_planes=model.query_planes, fingerprint=model.fingerprint)
     with staged(out.absolute(), overwrite=overwrite) as writer:
         entries = _write(writer.directory, manifest, pieces)
-        if model is not None:
-            model.save(writer.directory / MODEL)
+        if report.model == "intact":
+            _copy(path / MODEL, writer.directory / MODEL)
         after = manifest.follow(
-            segments=tuple(entries), deletes={}, has_model=model is not None, next_file=len(entries)
+            segments=tuple(entries),
+            deletes={},
+            has_model=report.model == "intact",
+            next_file=len(entries),
         )
         prepare(writer.directory, after)
         commit(writer.directory)
@@ -202,19 +207,20 @@ def _keep_newest(pieces: list[_Piece]) -> int:
     return gone
 
 
-def _model(directory: Path, manifest: Manifest, report: Report) -> Model | None:
-    from rbegir.model.model import Model
-
-    if not manifest.has_model:
-        return None
-    try:
-        model = Model.load(directory)
-        model.verify()
-    except FileError:
-        report.model = "lost"
-        return None
-    report.model = "intact"
-    return model
+def _copy(old: Path, new: Path) -> None:
+    """A directory of files as it is; durable when this returns, but for its own name."""
+    disk.make_directory(new)
+    for path in sorted(old.iterdir()):
+        if path.is_dir():
+            _copy(path, new / path.name)
+            continue
+        descriptor = disk.create(new / path.name)
+        try:
+            disk.write(descriptor, path.read_bytes())
+            disk.sync(descriptor)
+        finally:
+            os.close(descriptor)
+    disk.sync_directory(new)
 
 
 def _write(directory: Path, manifest: Manifest, pieces: list[_Piece]) -> list[Entry]:

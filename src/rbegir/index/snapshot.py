@@ -221,6 +221,13 @@ class Snapshot:
                 )[:-1]
         return found
 
+    def check_mapped(self) -> None:
+        """Raise if anything that was read of this state was not there; ask before handing it on."""
+        for file in self.deletes.values():
+            file.check_mapped()
+        for part in self.parts:
+            part.segment.file.check_mapped()
+
     def batches(self, rows: int) -> Iterator[pa.RecordBatch]:
         """Every live keyword: id, text and attributes, a batch at a time; an empty one if there is none."""
         types = self.types()
@@ -239,14 +246,9 @@ class Snapshot:
                         for name, dtype in types.items()
                         if name != "id"
                     ]
-                    yield pa.record_batch([segment.ids(positions), *columns], schema=schema)
-
-    def check_mapped(self) -> None:
-        """Raise if anything that was read of this state was not there; ask before handing it on."""
-        for file in self.deletes.values():
-            file.check_mapped()
-        for part in self.parts:
-            part.segment.file.check_mapped()
+                    batch = pa.record_batch([segment.ids(positions), *columns], schema=schema)
+                    segment.file.check_mapped()
+                    yield batch
 
     def damage(self) -> Iterator[CorruptError]:
         """Everything that is wrong with the files of this state."""

@@ -371,9 +371,7 @@ class Index:
                 raise
             except BaseException:
                 self._drop_writer()
-                with contextlib.suppress(
-                    FileError
-                ):  # the first failure says more; the next change reads anew
+                with contextlib.suppress(FileError):  # the first failure says more; the next change reads it
                     self._snapshot = Snapshot.open(self._path, self._snapshot)
                 raise
 

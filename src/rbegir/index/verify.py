@@ -22,7 +22,7 @@ def damage(directory: Path) -> Iterator[FileError]:
     manifest = read_manifest(directory)
     yield from File(directory / NAME, Kind.MANIFEST).damage()
     if manifest.has_model:
-        yield from _of_model(directory / MODEL)
+        yield from model_damage(directory / MODEL)
     try:
         whole = Snapshot.open(directory)
     except FileError:
@@ -44,7 +44,7 @@ def _one_by_one(directory: Path, manifest: Manifest) -> Iterator[FileError]:
             yield from alone.damage()
 
 
-def _of_model(directory: Path) -> Iterator[FileError]:
+def model_damage(directory: Path) -> Iterator[FileError]:
     """What is wrong with the model, the Binarizer or the reference to an encoder that is stored along."""
     from rbegir.binarizer.estimator import Binarizer
     from rbegir.model.model import Model

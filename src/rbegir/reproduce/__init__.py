@@ -15,6 +15,8 @@
 | lexical.py     | BM25 over the same titles                                                     |
 | runs.py        | one run, from training to its file                                            |
 | schedule.py    | all runs, several processes at once, within a limit of time                   |
-| tables.py      | runs → tables, with the orderings that the paper claims                       |
-| report.py      | tables → Markdown · plots.py → pictures                                       |
+| results.py     | figures over seeds, and when a difference is more than noise                  |
+| tables.py      | runs → tables: accuracy_tables.py, system_tables.py, made with maker.py       |
+| report.py      | tables → Markdown, with remarks.py · plots.py → pictures                      |
+| job.py         | all of it: from a request to results and report                               |
 """

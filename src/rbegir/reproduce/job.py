@@ -19,9 +19,10 @@ from rbegir.bench.host import describe, device_name
 from rbegir.errors import CorruptError, FileError
 from rbegir.reproduce import runs, schedule
 from rbegir.reproduce.dataset import FOLDER, Dataset, load
+from rbegir.reproduce.maker import Maker
 from rbegir.reproduce.results import Results
 from rbegir.reproduce.rows import FULL, SMALL, TABLES, Scale, chosen, rows
-from rbegir.reproduce.tables import Tables
+from rbegir.reproduce.tables import table
 
 Json = dict[str, Any]
 RESULTS = "results.json"
@@ -41,13 +42,14 @@ class Request:
     small: bool = False
     workers: int = 1
     seconds: float | None = None
+    size: Scale | None = None  # another scale than full or small
 
     @property
     def scale(self) -> Scale:
-        return SMALL if self.small or self.data is None else FULL
+        return self.size or (SMALL if self.small or self.data is None else FULL)
 
 
-def make(request: Request, say: Callable[[str], None], data: Dataset | None = None) -> Json:
+def make(request: Request, say: Callable[[str], None]) -> Json:
     """Make what is missing of the runs and write the results → the results."""
     scale, bm25 = request.scale, runs.BM25
     names = tuple(name for name in request.rows if name != bm25)
@@ -59,7 +61,7 @@ def make(request: Request, say: Callable[[str], None], data: Dataset | None = No
     if with_bm25 and not _installed("bm25s"):
         say("bm25s is not installed: no BM25")
         with_bm25 = False
-    data = data or load(request.data)
+    data = load(request.data)
     until = time.time() + (request.seconds or 1e9)
     restore(request.out)
     place = schedule.Place(scale, request.device, request.out, until)
@@ -119,8 +121,8 @@ def tables_of(result: Json, keys: Sequence[str] = TABLES) -> list[Json]:
     scale = {scale.name: scale for scale in (FULL, SMALL)}.get(result["scale"], FULL)
     options = " --data DIR" if result["dataset"]["name"] == FOLDER else ""
     options += " --small" if scale is SMALL and options else ""
-    tables = Tables(Results(result["runs"]), rows(scale), options)
-    return [tables.make(key) for key in keys]
+    maker = Maker(Results(result["runs"]), rows(scale), options)
+    return [table(key, maker) for key in keys]
 
 
 def read_results(path: Path) -> Json:

@@ -85,11 +85,9 @@ def compare(
                 bed, vectors, corpus, left, right.cpu().numpy(), _codec(learned, quantiser), quantiser
             )
         )
-    if not slow:
-        return
     for result in _by_searching(bed, unit(vectors.queries).cpu().numpy(), corpus, learned, faiss, turbovec):
         keep(result)
-    for quantiser in SLOW:
+    for quantiser in SLOW if slow else ():
         keep(
             _by_decoding(
                 bed, vectors, corpus, left, right.cpu().numpy(), _codec(learned, quantiser), quantiser

@@ -42,10 +42,12 @@ def section(result: Json, *, level: int = 1) -> str:
         f"saw, {data['corpus']:,} titles searched, every one scored. {device}; {len(result['runs'])} runs, "
         f"seeds {', '.join(map(str, seeds))}. ± is the standard deviation over seeds.\n",
     ]
-    shown = [table for table in tables_of(result, TABLES) if table["rows"]]
-    for table in shown:
+    for table in tables_of(result, TABLES):
         key = table["table"]
-        name = "The best 16 bytes" if key == "bytes" else f"Table {key}: {table['title'].lower()}"
+        name = "The best 16 bytes" if key == "bytes" else f"Table {key}: {_small_first(table['title'])}"
+        if not made(table):
+            lines.append(f"{mark} {name}\n\nNot made at this size.\n")
+            continue
         lines.append(f"{mark} {name}\n")
         if table["paper"] != "no table":
             lines.append(f"In the paper: {table['paper']}.\n")
@@ -54,11 +56,21 @@ def section(result: Json, *, level: int = 1) -> str:
             lines.append(_printed(table["printed"]))
         if table["orderings"]:
             lines.append(_orderings(table["orderings"]))
-        if level == 1 or result["scale"] == "full":
+        if level == 1 or result["scale"] == "full" or key in ("3", "4"):
             lines.append(remarks.of(key, result, table))
+        if level == 1 or result["scale"] == "full":
             lines += [f"![{alt}](img/reproduce-{name}.svg)\n" for name, alt in PLOTS.get(key, [])]
-        lines.append(f"```text\n{_command(table)}\n```\n")
+        lines.append(f"```text\n{table['command']}\n```\n")
     return "\n".join(line for line in lines if line)
+
+
+def made(table: Json) -> bool:
+    """Whether there is anything to show: tables of orderings need two rows to compare."""
+    return bool(table["rows"]) and (table["table"] not in ("2", "3", "4") or bool(table["orderings"]))
+
+
+def _small_first(title: str) -> str:
+    return title[0].lower() + title[1:]
 
 
 def markdown(table: Json) -> str:
@@ -86,7 +98,7 @@ def cell(key: str, value: Any) -> str:
     if isinstance(value, list):
         return f"{value[0]:.3f} … {value[1]:.3f}"
     if isinstance(value, float):
-        if "lift" in key or key in ("bad", "fair", "good", "unjudged"):
+        if "lift" in key or key in ("bad", "fair", "good", "judged"):
             return f"{value:.1f}"
         return f"{value:g}" if key == "bytes" else f"{value:.4f}"
     return str(value)
@@ -115,11 +127,3 @@ def _printed(changes: Json) -> str:
         for name, row in changes.items()
     ]
     return "\n".join(lines) + "\n"
-
-
-def _command(table: Json) -> str:
-    words = str(table["rows"][0]["command"]).split(" --rows ")[0].split()
-    options = str(table["rows"][0]["command"]).split('"')[-1].strip()
-    return " ".join([*words[:2], table["table"], options]).replace(
-        f"{table['table']} {table['table']}", table["table"]
-    )

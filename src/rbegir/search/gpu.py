@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -31,16 +30,12 @@ from rbegir.search.paper import plan as plan_paper
 from rbegir.search.progressive import Progressive, check_planes, default_candidates
 
 try:
-    import torch
-    from triton.errors import TritonError
-
+    from rbegir.search.devices import Worker, find_devices
     from rbegir.search.kernels import local
-    from rbegir.search.kernels.card import SURVIVOR_BYTES, Batch, Card, power_of_two
+    from rbegir.search.kernels.card import SURVIVOR_BYTES, Batch, power_of_two
     from rbegir.search.kernels.proof import Pending, begin
-    from rbegir.search.kernels.replay import Replays
-    from rbegir.search.kernels.runtime import INTERPRETED
     from rbegir.search.kernels.shard import Piece, Shard
-    from rbegir.search.residency import MAX_SHARD, Mask, OfMasks, Progress, Range, Residency
+    from rbegir.search.residency import MAX_SHARD, Mask, OfMasks, Progress, Range
 except ImportError as missing:  # torch or triton
     raise MissingExtraError(
         f"searching on a GPU needs torch and triton ({missing})", hint="pip install 'rbegir[gpu]'"
@@ -60,79 +55,6 @@ class Part(NamedTuple):
     base: int
     mask: Mask | None  # of the range
     candidates: int
-
-
-def find_devices(names: str | Sequence[str]) -> list[torch.device]:
-    """The devices of these names, or an error that says what is there."""
-    listed = [names] if isinstance(names, str) else list(names)
-    if not listed or not all(isinstance(name, str) for name in listed):
-        raise InputError(f"device must be a name such as 'cuda' or a list of such names, got {names!r}")
-    return [_find_device(name) for name in listed]
-
-
-def _find_device(name: str) -> torch.device:
-    kind, _, number = name.partition(":")
-    if kind == "cpu" and not number and INTERPRETED:
-        return torch.device("cpu")
-    if kind != "cuda" or (number and not number.isdecimal()):
-        raise InputError(f"device must be 'cpu', 'cuda' or 'cuda:N', got {name!r}")
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if not count:
-        raise DeviceError(f"device {name!r} was asked for, but torch finds no GPU", hint="use device='cpu'")
-    if int(number or 0) >= count:
-        raise DeviceError(
-            f"device {name!r} was asked for, but there are {count} GPUs",
-            hint=f"they are cuda:0 … cuda:{count - 1}" if count > 1 else "it is cuda:0",
-        )
-    return torch.device("cuda", int(number or 0))
-
-
-class _Worker:
-    """One device: its kernels, its keywords, its stream."""
-
-    def __init__(self, n: int, planes: int, device: torch.device, memory: int | None) -> None:
-        self.device = device
-        self.card = Card(n, planes, device)
-        self.replays = Replays(self.card)
-        self.resident = Residency(n, planes, device, memory)
-        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-
-    def forget(self) -> None:
-        """Start afresh after a fault."""
-        self.resident.clear()
-        self.replays.clear()
-
-    @contextmanager
-    def active(self) -> Iterator[None]:
-        """Work on this device and its stream; faults of the device become a DeviceError."""
-        try:
-            with (
-                torch.cuda.device(self.device) if self.stream else nullcontext(),
-                torch.cuda.stream(self.stream) if self.stream else nullcontext(),
-            ):
-                yield
-        except torch.OutOfMemoryError as error:
-            self.forget()
-            raise DeviceError(
-                f"{self.device} ran out of memory during a search",
-                hint="search with a smaller k or fewer queries at once, or free memory on the device",
-            ) from error
-        except TritonError as error:  # an older card, or a driver that does not know this Triton
-            self.forget()
-            raise DeviceError(
-                f"{self.device} cannot run the search kernels: {_first_line(error)}",
-                hint="use device='cpu', or another version of triton and of the driver",
-            ) from error
-        except (RuntimeError, OSError) as error:
-            self.forget()
-            raise DeviceError(
-                f"{self.device} failed during a search: {_first_line(error)}",
-                hint="open the index again, in a new process if that fails too, or use device='cpu'",
-            ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 class GpuBackend:
@@ -155,7 +77,7 @@ class GpuBackend:
         check_dimension(n)
         check_keyword_planes(planes)
         self.n, self.planes, self.stream, self.progress = n, planes, stream, progress
-        self._workers = [_Worker(n, planes, device, memory) for device in find_devices(devices)]
+        self._workers = [Worker(n, planes, device, memory) for device in find_devices(devices)]
         self._counts = OfMasks[int]()  # candidates of frozen masks
         self._lock = threading.Lock()
 
@@ -219,7 +141,7 @@ class GpuBackend:
         want = plan.length
         while True:
             results: list[list[Candidates]] = [[] for _ in values]  # of each query, by device
-            started: list[tuple[_Worker, local.Queues]] = []
+            started: list[tuple[Worker, local.Queues]] = []
             for worker, pieces in self._pieces(placed):
                 with worker.active():
                     batch = Batch(values, worker.device)
@@ -347,7 +269,7 @@ class GpuBackend:
 
     # ---- one pass
 
-    def _pieces(self, placed: list[list[Part]]) -> Iterator[tuple[_Worker, list[Piece]]]:
+    def _pieces(self, placed: list[list[Part]]) -> Iterator[tuple[Worker, list[Piece]]]:
         """What each device has to search; those with nothing are left out."""
         for worker, parts in zip(self._workers, placed, strict=True):
             with worker.active():
@@ -360,7 +282,7 @@ class GpuBackend:
     def _search(
         self, placed: list[list[Part]], streamed: list[Part], values: npt.NDArray[np.int16], k: int
     ) -> Candidates:
-        started: list[tuple[_Worker, Pending]] = []
+        started: list[tuple[Worker, Pending]] = []
         for worker, pieces in self._pieces(placed):
             with worker.active():
                 started.append((worker, worker.replays.begin(pieces, Batch(values, worker.device), k)))
@@ -402,7 +324,7 @@ def size(mask: Mask) -> int:
     return int(np.bitwise_count(mask).sum())
 
 
-def _piece(worker: _Worker, part: Part, shard: Shard) -> Piece:
+def _piece(worker: Worker, part: Part, shard: Shard) -> Piece:
     mask = None if part.mask is None else worker.resident.mask(part.mask)
     return Piece(shard, part.base, mask, part.candidates)
 

@@ -97,7 +97,7 @@ class Routes:
         asked = parse(schema.UpsertRequest, await read_body(request, self._settings))
         rows = rows_of(asked, self._settings, self._engine.info()["attributes"])
         request.state.log["keywords"] = len(rows)
-        count = await self._service.committer.commit(Change(rows, fresh=not asked.replace))
+        count = await self._committed(request, Change(rows, fresh=not asked.replace))
         return Response(to_json({"upserted": count}), media_type=JSON)
 
     async def delete(self, request: Request) -> Response:
@@ -106,7 +106,7 @@ class Routes:
         asked = parse(schema.DeleteRequest, await read_body(request, self._settings))
         at_most("ids", len(asked.ids), self._settings.max_keywords)
         request.state.log["ids"] = len(asked.ids)
-        count = await self._service.committer.commit(Change(dict.fromkeys(asked.ids)))
+        count = await self._committed(request, Change(dict.fromkeys(asked.ids)))
         return Response(to_json({"deleted": count}), media_type=JSON)
 
     async def export(self, request: Request) -> Response:
@@ -185,6 +185,11 @@ class Routes:
         if not self._service.has_model:
             detail = "this index has no model, so texts cannot be encoded"
             raise Problem("not-supported", detail, hint=instead)
+
+    async def _committed(self, request: Request, change: Change) -> int:
+        """Keywords changed, unless the client leaves while the change still waits."""
+        work = asyncio.ensure_future(self._service.committer.commit(change))
+        return await unless_client_leaves(request, work)
 
     async def _pieces(self, request: Request, search: Search) -> list[Piece]:
         """The hits, unless the client leaves first."""

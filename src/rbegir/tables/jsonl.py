@@ -46,6 +46,9 @@ class JsonLinesSource:
                 f"{path} holds no JSON object in its first lines", hint="one object a line is expected"
             )
         self.columns = list(dict.fromkeys(name for row in rows for name in row))
+        for name in self.columns:
+            if not _is_text(name):
+                raise InputError(f"{path} has a column whose name is {NOT_UTF8}: {name!r}")
         self._types = {name: _infer([row.get(name) for row in rows]) for name in self.columns}
 
     def blocks(self, names: Sequence[str], malformed: Malformed, *, others: bool = False) -> Iterator[Block]:
@@ -132,6 +135,15 @@ def _parse_one(line: str) -> Row | None:
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def _is_text(name: str) -> bool:
+    """Whether a name can be written; lone surrogates stand for bytes that are not UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _infer(values: list[Any]) -> pa.DataType:

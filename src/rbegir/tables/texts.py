@@ -25,6 +25,8 @@ class TextStream(Stream):
         others = [name for name in source.columns if name not in (text_column, id_column)]
         require_columns(source, [("text", name) for name in others])
         self.has_ids = id_column in source.columns
+        if self.has_ids:
+            require_columns(source, [("id", id_column)])
         self._order = [text_column, *([id_column] if self.has_ids else []), *others]
         self.attributes = tuple(others)
 

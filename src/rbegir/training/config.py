@@ -5,7 +5,7 @@ side, 10 negatives by cross sampling, fixed γ, nothing left out). Settings that
 are None until it is known:
 
     batch_size   the largest power of two up to pairs / 80, from 1,024 to 16,384
-    epochs       5 up to half a million pairs, 20 up to five million, else 10
+    epochs       5 up to half a million pairs, else 10
 
 More pairs a batch mean more negatives for each and fewer, better steps; too few steps learn nothing.
 """
@@ -39,6 +39,7 @@ class TrainConfig:
     )
     guide: float = 0.5  # weight of the float head beside the codes, see guide.py; 0: none
     share_towers: bool = True  # of a preset; a shape of its own (`config`) says so itself
+    tolerance: float = 1.0  # standard errors of AUC that a later epoch may lack to be kept; 0: the best one
     precision: Precision = "auto"
     seed: int = 0
     buffer_pairs: int = 4_000_000  # shuffled together, held in memory
@@ -61,8 +62,9 @@ class TrainConfig:
         for name in ("word_dropout", "feature_dropout"):
             if not (_is_number(getattr(self, name)) and 0 <= getattr(self, name) < 1):
                 raise InputError(f"{name} must be a share from 0 to below 1, got {getattr(self, name)!r}")
-        if not (_is_number(self.guide) and self.guide >= 0):
-            raise InputError(f"guide must be a weight of 0 or more, got {self.guide!r}")
+        for name in ("guide", "tolerance"):
+            if not (_is_number(getattr(self, name)) and getattr(self, name) >= 0):
+                raise InputError(f"{name} must be a number of 0 or more, got {getattr(self, name)!r}")
         if self.negatives != "in_batch" and not (_is_int(self.negatives) and self.negatives >= 1):
             raise InputError(f"negatives must be 'in_batch' or a positive integer, got {self.negatives!r}")
         if self.gamma != "learned" and not (_is_number(self.gamma) and 0 < self.gamma <= MAX_GAMMA):
@@ -77,7 +79,7 @@ class TrainConfig:
     def for_pairs(self, pairs: int) -> TrainConfig:
         """With the settings that depend on the amount of data filled in."""
         batch = 2 ** int(math.log2(max(1024, min(16384, pairs / 80))))
-        epochs = 5 if pairs <= 500_000 else 20 if pairs <= 5_000_000 else 10
+        epochs = 5 if pairs <= 500_000 else 10
         return replace(self, batch_size=self.batch_size or batch, epochs=self.epochs or epochs)
 
     def to_dict(self) -> dict[str, Any]:

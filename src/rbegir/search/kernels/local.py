@@ -41,7 +41,10 @@ from rbegir.search.kernels.threshold import EVERYTHING
 MAX_QUEUE = 16  # places of a queue as printed: longer ones do not fit into registers
 HELD = 2  # places of a queue with a floor that are registers
 TIES = 1024  # equal keys around the k-th that one radix selection puts in order of position
-SPAN, LANES = 1 << 13, (256, 128)  # keywords of a program with a floor; threads, for one place and for more
+SPAN, LANES = (
+    1 << 13,
+    128,
+)  # keywords and threads of a program with a floor; with 256 loads wait for each other
 PRINTED, ALL = (256, 2), (1 << 31) - 1  # threads and warps, and steps, of a program as printed
 
 
@@ -198,7 +201,7 @@ def launch(
     """Local selection of a piece for every query of a batch."""
     threads, per_thread, queue = geometry
     words, room = piece.shard.words, found.positions.shape[1]
-    lanes = min(LANES[queue > 1] if floor else PRINTED[0], power_of_two(threads))
+    lanes = min(LANES if floor else PRINTED[0], power_of_two(threads))
     if floor:
         warps, split, places = 1, SPAN // lanes, min(queue, HELD)
     else:

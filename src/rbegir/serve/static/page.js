@@ -112,6 +112,7 @@ function fail(problem) {
     byId("where-error").textContent = [problem.detail, problem.hint].filter(Boolean).join(" – ");
     return;
   }
+  filterIsFine();
   answer = null;
   if (problem.type?.endsWith("invalid-text")) {
     well();
@@ -153,6 +154,10 @@ function notice(problem) {
 function well() {
   tries = 0;
   byId("notice").hidden = true;
+  filterIsFine();
+}
+
+function filterIsFine() {
   where.removeAttribute("aria-invalid");
   byId("where-error").textContent = "";
 }

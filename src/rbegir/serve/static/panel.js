@@ -66,7 +66,7 @@ export function noteSeen(milliseconds) {
   seen.push(milliseconds);
   if (seen.length > KEPT) seen.shift();
   const sorted = [...seen].sort((a, b) => a - b);
-  const at = (share) => sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))];
+  const at = (share) => sorted[Math.max(0, Math.ceil(share * sorted.length) - 1)];
   document.getElementById("seen").replaceChildren(
     figure(ms(milliseconds), "ms, last"), figure(ms(at(0.5)), "ms, median"), figure(ms(at(0.99)), "ms, p99"));
   if (seen.length > 1) document.getElementById("spark").replaceChildren(spark(seen, {}));

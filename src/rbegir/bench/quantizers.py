@@ -1,0 +1,214 @@
+"""The peers of the accuracy benchmark: what else turns vectors into a few bytes.
+
+Each takes a budget in bytes a vector and uses all of it as it can; what it stores beside the codes (norms,
+correction factors) is counted. Where a peer cannot meet the budget its true size is reported, never less.
+Queries are float32 for all peers, which is the best they can do.
+
+| name           | what                                                                                     |
+|----------------|------------------------------------------------------------------------------------------|
+| pq, opq        | FAISS product quantiser, 8 bits a part; after a learned rotation                         |
+| rq, lsq        | FAISS residual and local-search (additive) quantisers, 8 bits a stage          |
+| rabitq         | FAISS RaBitQ after a random rotation, whole bits a dimension and its factors             |
+| turbovec       | TurboQuant, calibrated on a sample; 2 or 4 bits a dimension and a norm                   |
+| scalar         | random rotation, Gaussian levels (Lloyd–Max), whole bits a dimension                     |
+| sign_rescore   | sign bits to find 10 k candidates, a float16 copy to order them                          |
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rbegir.binarizer.frame import rotation
+from rbegir.errors import MissingExtraError
+
+Floats = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.int64]
+PARTED = 32  # bytes from which additive quantisers work on parts of the vector: whole ones take hours
+SLOW = 250  # queries of a search that takes seconds for each
+LEVELS = {
+    1: [0.7979],
+    2: [0.4528, 1.5104],
+    3: [0.2451, 0.7560, 1.3439, 2.1520],
+    4: [0.1284, 0.3881, 0.6568, 0.9424, 1.2562, 1.6181, 2.0690, 2.7326],
+}  # of the best quantiser of a unit Gaussian with 2^bits levels, the positive ones
+
+
+class Outcome(NamedTuple):
+    """What a peer made of the vectors: something to score, and what it cost."""
+
+    decoded: (
+        Floats | None
+    )  # [count, dims], scored by inner product or distance, whichever is better for the peer
+    search: Callable[[Floats, int], Ids] | None  # for peers that score by themselves
+    code_bytes: float
+    factor_bytes: float
+    train_s: float
+    encode_s: float
+    setting: str
+    queries: int | None = None  # for a slow search: only so many are asked
+
+
+Peer = Callable[
+    [Floats, Floats, int, int], "Outcome | None"
+]  # train, vectors, bytes, seed; None: not at this size
+
+
+def _faiss() -> Any:
+    try:
+        import faiss
+    except ImportError as error:
+        raise MissingExtraError("the peers need FAISS", hint="pip install 'rbegir[bench]'") from error
+    return faiss
+
+
+def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
+    start = time.perf_counter()
+    return call(), time.perf_counter() - start
+
+
+def _padded(vectors: Floats, multiple: int) -> Floats:
+    return np.pad(vectors, ((0, 0), (0, -vectors.shape[1] % multiple)))
+
+
+def _codec(factory: str, train: Floats, vectors: Floats, padded_to: int, seed: int) -> Outcome:
+    """A FAISS index as encoder and decoder."""
+    dims = vectors.shape[1]
+    centre = train.mean(axis=0)
+    known, every = _padded(train - centre, padded_to), _padded(vectors - centre, padded_to)
+    codec = _faiss().index_factory(known.shape[1], factory)
+    shuffled = known[np.random.default_rng(seed).permutation(len(known))]
+    _, train_s = _timed(lambda: codec.train(shuffled))
+    codes, encode_s = _timed(lambda: codec.sa_encode(every))
+    decoded = codec.sa_decode(codes)[:, :dims] + centre
+    return Outcome(decoded, None, codec.sa_code_size(), 0, train_s, encode_s, factory)
+
+
+def pq(train: Floats, vectors: Floats, size: int, seed: int) -> Outcome | None:
+    return None if size > vectors.shape[1] else _codec(f"PQ{size}x8", train, vectors, size, seed)
+
+
+def opq(train: Floats, vectors: Floats, size: int, seed: int) -> Outcome | None:
+    dims = vectors.shape[1]
+    if size > dims:
+        return None
+    wide = -(-dims // size) * size
+    return _codec(f"OPQ{size}_{wide},PQ{size}x8", train, vectors, 1, seed)
+
+
+def _additive(kind: str, train: Floats, vectors: Floats, size: int, seed: int) -> Outcome | None:
+    if size <= PARTED:
+        return _codec(f"{kind}{size}x8", train, vectors, 1, seed)
+    dims = vectors.shape[1]
+    parts = [p for p in range(1, size + 1) if size % p == 0 and dims % p == 0 and size // p <= 8]
+    return _codec(f"P{kind}{parts[0]}x{size // parts[0]}x8", train, vectors, 1, seed) if parts else None
+
+
+def rq(train: Floats, vectors: Floats, size: int, seed: int) -> Outcome | None:
+    return _additive("RQ", train, vectors, size, seed)
+
+
+def lsq(train: Floats, vectors: Floats, size: int, seed: int) -> Outcome | None:
+    return _additive("LSQ", train, vectors, size, seed)
+
+
+def _bits(size: int, dims: int) -> int:
+    return round(8 * size / (-(-dims // 64) * 64))
+
+
+def rabitq(train: Floats, vectors: Floats, size: int, seed: int) -> Outcome | None:
+    dims = vectors.shape[1]
+    bits = _bits(size, dims)
+    if not 1 <= bits <= 8:
+        return None
+    faiss = _faiss()
+    turn = rotation(dims, seed)
+    index = faiss.IndexRaBitQ(dims, faiss.METRIC_INNER_PRODUCT, bits)
+    index.qb = 0  # queries stay float
+    _, train_s = _timed(lambda: index.train(train @ turn))
+    _, encode_s = _timed(lambda: index.add(vectors @ turn))
+    plain = -(-dims * bits // 8)
+
+    def search(queries: Floats, k: int) -> Ids:
+        found: Ids = index.search(queries @ turn, k)[1]
+        return found
+
+    return Outcome(
+        None, search, plain, index.code_size - plain, train_s, encode_s, f"{bits} bits, rotated", SLOW
+    )
+
+
+def turbovec(train: Floats, vectors: Floats, size: int, seed: int) -> Outcome | None:
+    dims = vectors.shape[1]
+    bits = _bits(size, dims)
+    if bits not in (2, 4):
+        return None
+    try:
+        from turbovec import TurboQuantIndex
+    except ImportError as error:
+        raise MissingExtraError("the peers need turbovec", hint="pip install 'rbegir[bench]'") from error
+    known, every = _padded(train, 8), _padded(vectors, 8)
+    index = TurboQuantIndex(dim=known.shape[1], bit_width=bits)
+    _, train_s = _timed(lambda: index.calibrate(known[:4096].copy()))
+    _, encode_s = _timed(lambda: index.add(every))
+
+    def search(queries: Floats, k: int) -> Ids:
+        found: Ids = np.asarray(index.search(_padded(queries, 8), k)[1], np.int64)
+        return found
+
+    return Outcome(None, search, known.shape[1] * bits / 8, 4, train_s, encode_s, f"{bits} bits, calibrated")
+
+
+def scalar(train: Floats, vectors: Floats, size: int, seed: int) -> Outcome | None:
+    dims = vectors.shape[1]
+    bits = _bits(size, dims)
+    if bits not in LEVELS:
+        return None
+    began = time.perf_counter()
+    positive = np.asarray(LEVELS[bits], np.float32)
+    levels = np.concatenate([-positive[::-1], positive])
+    edges = (levels[1:] + levels[:-1]) / 2
+    turn = rotation(dims, seed)
+    centre = train.mean(axis=0)
+    spread = ((train - centre) @ turn).std(axis=0)
+    train_s = time.perf_counter() - began
+    codes, encode_s = _timed(
+        lambda: np.searchsorted(edges, (vectors - centre) @ turn / spread).astype(np.uint8)
+    )
+    decoded = (levels[codes] * spread) @ turn.T + centre
+    return Outcome(decoded, None, dims * bits / 8, 0, train_s, encode_s, f"{bits} bits, rotated")
+
+
+def sign_rescore(train: Floats, vectors: Floats, size: int, seed: int) -> Outcome | None:
+    dims = vectors.shape[1]
+    if _bits(size, dims) != 1:
+        return None
+    centre = train.mean(axis=0)
+    turn = rotation(dims, seed)
+    signs, encode_s = _timed(lambda: np.where((vectors - centre) @ turn >= 0, np.float32(1), np.float32(-1)))
+    copy = vectors.astype(np.float16)
+
+    def search(queries: Floats, k: int) -> Ids:
+        from rbegir.bench.scorer import top
+
+        rough = top(queries @ turn, signs, 10 * k)  # [queries, 10 k]
+        exact = np.einsum("qkd,qd->qk", copy[rough].astype(np.float32), queries)
+        return np.take_along_axis(rough, np.argsort(-exact, axis=1)[:, :k], axis=1)
+
+    return Outcome(None, search, dims / 8, 2 * dims, 0.0, encode_s, "1 bit, then a float16 copy")
+
+
+PEERS: dict[str, Peer] = {
+    "opq": opq,
+    "pq": pq,
+    "rabitq": rabitq,
+    "turbovec": turbovec,
+    "scalar": scalar,
+    "rq": rq,
+    "sign_rescore": sign_rescore,
+    "lsq": lsq,
+}

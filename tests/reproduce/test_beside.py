@@ -1,0 +1,102 @@
+"""What stands beside the codes: BM25, quantisers, grades of the top five, each against its definition."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from rbegir.reproduce import quantisers, studies, testbed
+from rbegir.reproduce.dataset import load
+from rbegir.reproduce.lexical import Lexical
+
+
+def bm25(query: list[str], titles: list[list[str]], k1: float = 1.5, b: float = 0.75) -> list[float]:
+    """Lucene's formula, one title at a time."""
+    mean = sum(map(len, titles)) / len(titles)
+    out = []
+    for title in titles:
+        score = 0.0
+        for word in query:
+            holders = sum(word in other for other in titles)
+            if holders:
+                idf = math.log(1 + (len(titles) - holders + 0.5) / (holders + 0.5))
+                tf = title.count(word)
+                score += idf * tf / (tf + k1 * (1 - b + b * len(title) / mean))
+        out.append(score)
+    return out
+
+
+def test_bm25_is_the_formula() -> None:
+    rng = np.random.default_rng(0)
+    words = [f"w{i}" for i in range(12)]
+    titles = [list(rng.choice(words, rng.integers(1, 6))) for _ in range(40)]
+    index = Lexical(pa.array([" ".join(title) for title in titles], pa.large_string()))
+    for query in (["w0"], ["w3", "w7", "w11"], ["nothing", "w2"]):
+        wanted = np.array(bm25(query, titles))
+        (found,) = index.search([" ".join(query)], 10)
+        hits = found[found >= 0]
+        assert len(hits) == min(10, int((wanted > 0).sum()))
+        assert wanted[hits] == pytest.approx(np.sort(wanted)[::-1][: len(hits)], rel=1e-5)
+    assert (index.search(["nothing at all"], 3) == -1).all()
+
+
+def test_two_bits_after_a_rotation_are_lloyd_s_levels() -> None:
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((4000, 64)).astype(np.float32)
+    codec = quantisers._Rotated(x, bits=2, query_sign=False)
+    assert codec.bytes == 16
+    q = torch.from_numpy(x[:50])
+    exact = x[:50] @ x.T
+    estimate = codec.query(q).numpy() @ codec.decode(x).T
+    assert (
+        np.corrcoef(exact.ravel(), estimate.ravel())[0, 1] > 0.93
+    )  # the best 4 levels keep 88 % of the variance
+    assert ((codec.decode(x) - x @ codec._rotation) ** 2).mean() == pytest.approx(0.1175, abs=0.003)
+    sign = quantisers._Rotated(x, bits=1, query_sign=True)
+    assert sign.bytes == 8
+    assert set(np.unique(sign.query(q).numpy())) == {-1.0, 1.0}
+
+
+def test_ranks_of_a_sampled_search(folder: Path) -> None:
+    bed = testbed.Testbed(load(folder), torch.device("cpu"), hash_buckets=32)
+    chosen = np.arange(0, len(bed.queries), 2)
+    right = {int(q): int(t) for q, t in zip(bed.query, bed.target, strict=True)}
+    found = np.full((len(chosen), 5), -1, dtype=np.int64)
+    for row, query in enumerate(chosen):
+        found[row, row % 5] = right[int(query)]  # the first of five finds it at rank 0, the second at 1 …
+    result = quantisers._sampled(bed, "x", 16, chosen, found)
+    assert result["recall@1"]["value"] == pytest.approx(np.mean([row % 5 == 0 for row in range(len(chosen))]))
+    assert result["recall@10"]["value"] == 1.0
+    assert result["queries"] == len(chosen)
+
+
+def test_best_is_the_top_of_the_cosines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(studies, "BLOCK", 7)
+    generator = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(n, 6, generator=generator) for n in (4, 50))
+    cosines = torch.nn.functional.normalize(k) @ torch.nn.functional.normalize(q).T  # [50, 4]
+    found = studies.best(torch.nn.functional.normalize(q), k, 5)
+    assert found.tolist() == cosines.T.topk(5, dim=1).indices.tolist()
+
+
+def test_grades_of_the_first_five() -> None:
+    labels = pa.table(
+        {"query": ["a", "a", "a", "b"], "keyword": ["x", "y", "new", "x"], "label": [2.0, 1.0, 0.0, 3.0]}
+    )
+    judged = studies.Judgements(labels, pa.array(["x", "y", "z"], pa.large_string()))
+    assert judged.added.to_pylist() == ["new"]
+    counts = judged.count(np.array([[0, 1, 3], [0, 2, -1]]))
+    assert counts == {"bad": 1, "fair": 1, "good": 2, "unjudged": 1}
+
+
+def test_a_part_of_the_corpus_holds_every_target(folder: Path) -> None:
+    bed = testbed.Testbed(load(folder), torch.device("cpu"), hash_buckets=32)
+    kept, place = bed.part(200)
+    assert len(kept) == len(kept.unique()) == 200
+    assert torch.equal(kept[place], bed.target)
+    assert kept.tolist() == sorted(kept.tolist()), "ties are broken by the order of the corpus"

@@ -1,0 +1,143 @@
+"""What rbegir is made of: pinned, hashed, licensed, and without a way to run what it reads."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import runpy
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = sorted((ROOT / "src" / "rbegir").rglob("*.py"))
+RUNS_WHAT_IT_READS = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "yaml"}
+CALLS = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "torch.load", "pty.spawn"}
+
+
+def dangers(source: str) -> list[str]:
+    """Imports and calls by which data could become code."""
+    found: list[str] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            found += [f"imports {name}" for name in names if name.split(".")[0] in RUNS_WHAT_IT_READS]
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            options = {word.arg: ast.unparse(word.value) for word in node.keywords}
+            if name in CALLS:
+                found.append(f"calls {name}")
+            if options.get("shell", "False") != "False" or options.get("allow_pickle", "False") != "False":
+                found.append(f"calls {name} with shell or allow_pickle")
+    return found
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT / "src")))
+def test_nothing_that_is_read_can_run(path: Path) -> None:
+    assert dangers(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import pickle",
+        "from yaml import load",
+        "import torch; torch.load('x')",
+        "eval('1')",
+        "import subprocess; subprocess.run('ls', shell=True)",
+        "import numpy as np; np.load('x', allow_pickle=True)",
+    ],
+)
+def test_the_search_for_dangers_finds_them(line: str) -> None:
+    assert dangers(line)
+
+
+def test_searching_an_index_imports_none_of_them() -> None:
+    """The import graph itself: what opening an index and a model brings in."""
+    import subprocess
+
+    script = (
+        "import sys; before = set(sys.modules); import rbegir.index.store, rbegir.model.model\n"
+        "print(sorted(set(sys.modules) - before))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    modules = set(ast.literal_eval(done.stdout))
+    assert "rbegir.index.store" in modules
+    assert not modules & {"yaml", "dill", "joblib", "torch", "shelve"}
+
+
+def _pins() -> dict[str, str]:
+    pins: dict[str, str] = runpy.run_path(str(ROOT / "tools" / "lock.py"))["pins"]()
+    return pins
+
+
+def test_every_pin_has_its_hashes() -> None:
+    lines = (ROOT / "requirements.lock").read_text().replace("\\\n", " ").splitlines()
+    locked = {}
+    for line in lines:
+        if not line.startswith("#"):
+            pin, *digests = line.split()
+            assert digests, f"{pin} has no hash"
+            assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", digest) for digest in digests)
+            name, version = pin.split("==")
+            locked[name] = version
+    assert locked == _pins(), "run: python tools/lock.py"
+
+
+def test_the_list_of_licences_is_current() -> None:
+    tool = runpy.run_path(str(ROOT / "tools" / "licences.py"))
+    listed = tool["read"]()
+    assert list(listed) == list(_pins()), "run: python tools/licences.py"
+    installed = {name: tool["licence"](name) for name in listed}
+    differ = {name for name, said in installed.items() if said is not None and said != listed[name]}
+    assert differ <= _other_versions(differ), "run: python tools/licences.py"
+
+
+def _other_versions(names: set[str]) -> set[str]:
+    """Those of the packages that are installed in another version than the tested one."""
+    from importlib import metadata
+
+    return {name for name in names if metadata.version(name) != _pins()[name].split("+")[0]}
+
+
+def test_what_rbegir_requires_binds_nobody() -> None:
+    listed = {
+        name.lower(): said
+        for name, said in runpy.run_path(str(ROOT / "tools" / "licences.py"))["read"]().items()
+    }
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    required = [re.split(r"[<>=!\[ ;]", line)[0].lower() for line in project["dependencies"]]
+    assert required
+    for name in required:
+        assert re.search(r"MIT|BSD|Apache|PSF|ISC", listed[name]), f"{name}: {listed[name]}"
+        assert "GPL" not in listed[name]
+
+
+@pytest.mark.parametrize(
+    ("report", "status", "words"),
+    [
+        ({"dependencies": [{"name": "a", "version": "1", "vulns": []}]}, 0, "1 of 1 packages were looked up"),
+        ({"dependencies": [{"name": "a", "version": "1", "vulns": [{"id": "CVE-1"}]}]}, 1, "a 1: CVE-1"),
+        ({"dependencies": [{"name": "a", "skip_reason": "offline"}]}, 2, "nothing was checked"),
+        (None, 2, "nothing was checked"),
+    ],
+)
+def test_an_audit_says_what_it_could_check(report: Any, status: int, words: str) -> None:
+    found, lines = runpy.run_path(str(ROOT / "tools" / "audit.py"))["verdict"](json.dumps(report))
+    assert found == status
+    assert any(words in line for line in lines)
+
+
+def test_the_page_of_promises_is_current() -> None:
+    tool = runpy.run_path(str(ROOT / "tools" / "reliability.py"))
+    assert tool["PAGE"].read_text() == tool["page"](), "run: python tools/reliability.py"
+    for promise in tool["PROMISES"]:
+        assert all((ROOT / test).exists() for test in promise.tests), promise
+        result = tool["load"](promise.attempt)
+        assert result is None or result["losses"] == 0, (
+            f"{promise.attempt} has found {result['losses']} losses"
+        )

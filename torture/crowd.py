@@ -1,0 +1,186 @@
+"""Many at one index: whatever a reader sees is one state, and states only move forward.
+
+A writer replaces all keywords by the next version in one step, over and over, deletes half of them now and
+then, and compacts. Around it:
+
+    readers      processes of their own (spawned) and threads that share one Index; each sees whole versions
+                 only, and never an older one after a newer
+    old reader   opened before the first change; answers as it did then, whatever is removed meanwhile
+    rivals       try to write, from the same process and from others; each is refused with the holder's name
+    forks        children of the writer read through the inherited Index and may not write (forked before the
+                 threads start: a child of a process with threads may do nothing but exec, in any program)
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import tempfile
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from rbegir.errors import LockedError, RbegirError
+from rbegir.index.store import Index
+from tests.index.fakes import HashEncoder
+from torture.history import no_fsync, small_tiers
+from torture.limits import Limits
+from torture.powerloss import memory
+
+ENCODER = HashEncoder()
+QUERY = ENCODER.encode_queries(["anything"])
+IDS = list(range(40))
+READERS, THREADS, FORKS = 2, 2, 5
+
+
+def text_of(version: int, key: int) -> str:
+    return f"version {version} of {key}"
+
+
+def look(index: Index) -> int:
+    """The version that an index shows; a mixture is an AssertionError."""
+    hits = index.search_codes(QUERY, 1000)
+    found = dict(zip(hits.ids[0].tolist(), hits.texts[0].tolist(), strict=True))
+    versions = {int(text.split()[1]) for text in found.values()}
+    assert len(versions) == 1, f"versions {sorted(versions)} at once"
+    version = versions.pop()
+    assert sorted(found) in (IDS, IDS[: len(IDS) // 2]), f"{len(found)} keywords of version {version}"
+    assert found == {key: text_of(version, key) for key in found}, "texts and ids do not belong together"
+    return version
+
+
+def read(path: str, seconds: float) -> dict[str, Any]:
+    """A reader in a process of its own."""
+    seen: Counter[str] = Counter()
+    last = 0
+    end = time.monotonic() + seconds
+    try:
+        with Index.open(path, model=ENCODER, read_only=True, threads=1) as index:
+            while time.monotonic() < end:
+                index.refresh()
+                version = look(index)
+                assert version >= last, f"version {version} after {last}"
+                seen["newer states"] += version > last
+                last = version
+                seen["reads"] += 1
+                if seen["reads"] % 20 == 0:
+                    try:
+                        with Index.open(path, model=ENCODER, threads=1) as rival:
+                            rival.delete([0])
+                        raise AssertionError("two writers at once")
+                    except LockedError:
+                        seen["rivals refused"] += 1
+    except (AssertionError, RbegirError) as error:
+        return {"seen": seen, "wrong": [f"reader: {error}"]}
+    return {"seen": seen, "wrong": []}
+
+
+class Crowd:
+    """The writer and those in its process."""
+
+    end = 0.0  # when everybody stops
+
+    def __init__(self, path: Path) -> None:
+        self.index = Index.create(path, ENCODER, id_type="int64", threads=1)
+        self.index.upsert([text_of(0, key) for key in IDS], IDS)
+        self.old = Index.open(path, model=ENCODER, read_only=True, threads=1)
+        self.seen: Counter[str] = Counter()
+        self.wrong: list[str] = []
+
+    def fork(self) -> None:
+        for version in range(1, FORKS + 1):
+            self._replace(version)
+            self._fork(version)
+
+    def write(self) -> None:
+        version = FORKS
+        while time.monotonic() < self.end and not self.wrong:
+            version += 1
+            self._replace(version)
+            if version % 5 == 0:
+                self.index.delete(IDS[len(IDS) // 2 :])
+            if version % 7 == 0:
+                self.index.compact()
+                self._look_back()
+        self.seen["versions"] = version
+        self._look_back()
+
+    def _replace(self, version: int) -> None:
+        self.index.upsert([text_of(version, key) for key in IDS], IDS)
+
+    def share(self) -> None:
+        """A thread that reads through the writer's own Index."""
+        last = 0
+        try:
+            while time.monotonic() < self.end and not self.wrong:
+                version = look(self.index)
+                assert version >= last, f"version {version} after {last}"
+                last = version
+                self.seen["reads by threads"] += 1
+        except (AssertionError, RbegirError) as error:
+            self.wrong.append(f"thread: {error}")
+
+    def _look_back(self) -> None:
+        """The old reader, all of whose files are gone by now."""
+        try:
+            assert look(self.old) == 0, "the old reader sees something new"
+            self.seen["looks of the old reader"] += 1
+        except (AssertionError, RbegirError) as error:
+            self.wrong.append(f"old reader: {error}")
+
+    def _fork(self, version: int) -> None:
+        notes, output = os.pipe()
+        child = os.fork()
+        if child == 0:
+            said = ""
+            try:
+                assert look(self.index) == version, "the child sees another version"
+                try:
+                    self.index.delete([0])
+                    said = "the child wrote"
+                except LockedError:
+                    said = "refused"
+            except (AssertionError, RbegirError) as error:
+                said = str(error)
+            finally:
+                os.write(output, json.dumps(said).encode())
+                os._exit(0)
+        os.close(output)
+        with os.fdopen(notes, "rb") as stream:
+            said = json.loads(stream.read() or b'"died"')
+        os.waitpid(child, 0)
+        self.seen["forks"] += 1
+        if said != "refused":
+            self.wrong.append(f"fork: {said}")
+
+
+def run(limits: Limits) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(dir=memory()) as folder, small_tiers(), no_fsync():
+        path = Path(folder) / "x.rbe"
+        crowd = Crowd(path)
+        crowd.fork()
+        with ProcessPoolExecutor(READERS, multiprocessing.get_context("spawn")) as pool:
+            list(pool.map(abs, range(READERS)))  # processes are there before the clock runs
+            crowd.end = time.monotonic() + limits.seconds
+            readers = [pool.submit(read, str(path), limits.seconds) for _ in range(READERS)]
+            threads = [threading.Thread(target=crowd.share) for _ in range(THREADS)]
+            for thread in threads:
+                thread.start()
+            crowd.write()
+            for thread in threads:
+                thread.join()
+            parts = [reader.result() for reader in readers]
+        crowd.index.verify()
+        crowd.index.close()
+    for part in parts:
+        crowd.seen += part["seen"]
+        crowd.wrong += part["wrong"]
+    return {
+        "counts": dict(sorted(crowd.seen.items())),
+        "losses": len(crowd.wrong),
+        "first_losses": crowd.wrong[:5],
+    }
