@@ -99,7 +99,7 @@ class Model:
 
     @property
     def same_keywords(self) -> tuple[str, ...]:
-        """Fingerprints of models that give a keyword the same code: itself, and whose side it has kept."""
+        """Fingerprints of the models that give a keyword the same code: itself, and whose side it kept."""
         return (self.fingerprint, *self._stored.extra.get("same_keywords", ()))
 
     def tensor(self, name: str) -> npt.NDArray[np.float32]:
