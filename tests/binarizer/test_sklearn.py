@@ -1,4 +1,4 @@
-"""scikit-learn's own checks, clone, pipelines; what does not apply is named with its reason."""
+"""scikit-learn's own checks, clone, pipelines, pairs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,6 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 import rbegir
 from rbegir.errors import InputError
 
-NOT_APPLICABLE = {
-    "check_readonly_memmap_input": "reads samples of the array, as the other checks do; needs joblib's folder",
-    "check_estimators_pickle": "a fitted Binarizer is saved by save(), never pickled across versions",
-}
-
 
 @pytest.mark.filterwarnings("ignore:Estimator Binarizer does not inherit")  # on purpose, see params.py
 def test_scikit_learns_checks() -> None:
@@ -35,7 +30,7 @@ def test_scikit_learns_checks() -> None:
             continue
         except Exception as error:
             failed[name] = f"{type(error).__name__}: {error}"
-    assert {name: why for name, why in failed.items() if name not in NOT_APPLICABLE} == {}
+    assert failed == {}
 
 
 def test_clone_and_pipeline() -> None:
@@ -83,5 +78,7 @@ def test_encoding_needs_neither_torch_nor_scikit_learn() -> None:
         "rbegir.Binarizer(8).fit(X).encode_keywords(X)\n"
         "assert not {'torch', 'sklearn'} & set(sys.modules)\n"
     )
-    done: subprocess.CompletedProcess[Any] = subprocess.run([sys.executable, "-c", program], capture_output=True)
+    done: subprocess.CompletedProcess[Any] = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True
+    )
     assert done.returncode == 0, done.stderr.decode()

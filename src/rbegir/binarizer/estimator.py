@@ -26,7 +26,7 @@ from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_N, MAX_PLANES, WORD, Cod
 from rbegir.errors import CorruptError, InputError
 
 MIN_ROWS = 2
-MOVES = 64
+WORK = 1 << 15  # moves · n of the search for a code
 SAMPLE_VALUES = 1 << 26  # of the rows that fitting looks at: 256 MB of float32
 
 
@@ -39,7 +39,7 @@ class Binarizer(Params):
     keyword_planes     bits a dimension of a stored keyword: n · keyword_planes / 8 bytes each
     rounds             turns of learning; 0 is the start without training, a random rotation
     moves              of the search for the best code of a keyword, beyond the nearest local optimum: more is
-                       better and slower (docs/vectors.md has both)
+                       better and slower; None is as many as take about the same time for any n
     seed               of the random rotation and of the sample that fitting looks at
     """
 
@@ -50,7 +50,7 @@ class Binarizer(Params):
         query_planes: int = 8,
         keyword_planes: int = 2,
         rounds: int = ROUNDS,
-        moves: int = MOVES,
+        moves: int | None = None,
         seed: int = 0,
     ) -> None:
         self.dims = dims
@@ -191,10 +191,11 @@ class Binarizer(Params):
     # ---- inside ----
 
     def _keywords(self, vectors: Floats) -> Codes:
+        moves = WORK // self.n if self.moves is None else self.moves
         centred = vectors - self.mean_
         g = np.asarray(centred @ self.keyword_, np.float32)  # [count, n]
         start = rounded(np.asarray(centred @ self.guess_, np.float32), self.keyword_planes)
-        return packed(search(g, self.gram_, self.keyword_planes, self.moves, start), self.keyword_planes)
+        return packed(search(g, self.gram_, self.keyword_planes, moves, start), self.keyword_planes)
 
     def _none(self, planes: int) -> Codes:
         return Codes(np.zeros((planes, 0, self.n // WORD), np.uint64), self.n)
@@ -249,7 +250,7 @@ class Binarizer(Params):
             ("seed", 0, None),
         ):
             value = self.get_params()[name]
-            if name == "dims" and value is None:
+            if name in ("dims", "moves") and value is None:
                 continue
             whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
             if not whole or value < low or (high is not None and value > high):

@@ -35,17 +35,16 @@ def accuracy(
     stored = load(vectors)
     asked = None if queries is None else load(queries)
     chosen = tuple(methods.split(",")) if methods else METHODS
-    budgets = {
-        "bits": wholes(bits) if bits else [],
-        "byte_budgets": wholes(byte_budgets) if byte_budgets else [],
-    }
-    cells = len(sizes(stored.shape[-1], **budgets)) * len(chosen) * seeds
+    by_bits = wholes(bits) if bits else []
+    by_bytes = wholes(byte_budgets) if byte_budgets else []
+    cells = len(sizes(stored.shape[-1], by_bits, by_bytes)) * len(chosen) * seeds
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("bench", total=cells)
         result = measure(
             stored,
             asked,
-            **budgets,
+            bits=by_bits,
+            byte_budgets=by_bytes,
             seeds=seeds,
             methods=chosen,
             query_count=count,
