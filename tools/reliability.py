@@ -37,8 +37,8 @@ def load(attempt: str) -> Json | None:
 
 def powerloss(r: Json) -> str:
     return (
-        f"{r['crash_points']:,} different crash points of {r['histories']:,} random histories "
-        f"(out of {r['cuts']:,} cuts)"
+        f"{r['cuts']:,} cuts (call × outcome) of {r['histories']:,} random histories, which left "
+        f"{r['crash_points']:,} different disks, each opened and checked"
     )
 
 
@@ -52,6 +52,8 @@ def kill(r: Json) -> str:
 def bitrot(r: Json) -> str:
     parts = []
     for name, patient in r["patients"].items():
+        if not patient["bits_flipped"]:
+            continue  # the time was up before its turn
         whole = "every one of " if patient["complete"] and name == "small index" else ""
         parts.append(f"{name}: {whole}{patient['bits_flipped']:,} bits and {patient['files_cut']:,} lengths")
     return "; ".join(parts)

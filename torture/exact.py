@@ -208,7 +208,10 @@ def _merge(found: list[Candidates], queries: int, k: int) -> tuple[Ints, Ints]:
 
 
 def differ(
-    limits: Limits, devices: Callable[[int], list[str]], note: Callable[[dict[str, Any]], None] | None = None
+    limits: Limits,
+    devices: Callable[[int], list[str]],
+    note: Callable[[dict[str, Any]], None] | None = None,
+    rounds: int = 12,
 ) -> dict[str, Any]:
     """Worlds until enough results have been compared; `devices` says which GPUs a world uses besides."""
     end = time.monotonic() + limits.seconds
@@ -220,7 +223,7 @@ def differ(
         rng = np.random.default_rng([limits.seed, worlds])
         with tempfile.TemporaryDirectory(dir=memory()) as folder, small_tiers(), no_fsync():
             world = World(Path(folder), rng, devices(worlds))
-            for _ in range(3 if world.small else 12):
+            for _ in range(3 if world.small else rounds):
                 for way, count, same in world.results():
                     seen[way] += count
                     if not same:

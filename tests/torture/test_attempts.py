@@ -29,7 +29,8 @@ def test_a_killed_process_loses_nothing() -> None:
 
 def test_a_lost_acknowledgement_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A delete that is acknowledged and not made."""
-    monkeypatch.setattr(Index, "delete", lambda self, ids: len(ids))
+    delete = Index.delete
+    monkeypatch.setattr(Index, "delete", lambda self, ids: delete(self, ids) if ids == [-1] else len(ids))
     found = kill.run(Limits(points=60, seconds=60.0))
     assert found["losses"] == 1
     assert "acknowledged was" in found["first_losses"][0]
@@ -100,9 +101,9 @@ def test_a_full_disk_says_the_way_out(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_every_mode_is_exact_while_segments_come_and_go() -> None:
-    found = exact.differ(Limits(points=2500, seconds=60.0, seed=7), lambda world: [])
+    found = exact.differ(Limits(points=1, seconds=60.0, seed=7), lambda world: [], rounds=5)
     assert found["first_losses"] == []
-    assert found["results"] >= 2500
+    assert found["results"] > 500
     modes = {way.split(",")[0] for way in found["by_way"]}
     assert modes == {"exact", "where", "allow", "deny", "sharded", "paper", "progressive"}
 
@@ -119,7 +120,7 @@ def test_one_wrong_hit_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None
         return found
 
     monkeypatch.setattr(CpuBackend, "search", careless)
-    found = exact.differ(Limits(points=2000, seconds=60.0, seed=7), lambda world: [])
+    found = exact.differ(Limits(points=1, seconds=60.0, seed=7), lambda world: [], rounds=5)
     assert found["losses"]
     assert "portable" in found["first_losses"][0] or "sharded" in found["first_losses"][0]
 
