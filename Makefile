@@ -55,6 +55,9 @@ bench: setup  ## the committed speed figures, with peers in the same run
 	$(BIN)/rbegir bench scan --keywords 1e6,1e7,5e7 --k 1000 --json > benchmarks/results/scan-cpu.json
 	$(BIN)/rbegir bench encode --peers --json > benchmarks/results/encode-cpu.json
 	$(BIN)/rbegir bench serve --peers --json > benchmarks/results/serve.json
+	$(BIN)/rbegir bench cluster --json > benchmarks/results/cluster.json
+	$(BIN)/rbegir bench cluster --faults --json > benchmarks/results/cluster-faults.json
+	$(BIN)/python tools/plan_figures.py
 	$(BIN)/python tools/results.py
 
 bench-gpu:  ## the committed figures of one GPU, and what its scans cost

@@ -8,8 +8,8 @@ and the figure is the share of a query's ten nearest of the others that come fro
 
 *Words* are those of titles, learned without pairs. Two figures on the ten nearest words: how many a model
 shares with the float model (another float model, trained from another seed, shows the most that can be
-expected), and how often they hold the word that editors put in its place: in pairs such as `intestinal gas
-→ abdominal gas`, which differ in one word and which no model has seen.
+expected), and how often they hold the word that editors put in its place: in pairs such as `saint gallen →
+st. gallen`, which differ in one word and which no model has seen.
 
 Each model is trained with several seeds. Random codes and untrained models show what costs nothing.
 """

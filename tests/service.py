@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 import rbegir
-from rbegir.model import checkpoint
-from rbegir.model.presets import preset
-from rbegir.model.shapes import tensor_shapes
+from rbegir.bench.serve import random_model
 
 TEXTS = (
     "running shoes", "trail running shoes", "leather shoes", "hiking boots", "rain boots",
@@ -32,18 +26,7 @@ TEXTS = (
 
 def make_model(folder: Path) -> Path:
     """A model with random weights: small, quick to write, and every text is nearest to itself."""
-    config = replace(preset("rbe_star"), conv=16, hash_buckets=64, share_towers=True)
-    rng = np.random.default_rng(0)
-    tensors = {
-        name: rng.standard_normal(shape, dtype=np.float32) * (2 / math.sqrt(shape[-1]))
-        for name, shape in tensor_shapes(config).items()
-    }
-    # One head for both sides, so that the planes of a text as query begin with its planes as keyword.
-    for name in tensors:
-        if name.startswith("keyword.rbe"):
-            tensors[name] = tensors[name.replace("keyword", "query", 1)]
-    checkpoint.write(folder, config, tensors, {})
-    return folder
+    return random_model(folder, conv=16, hash_buckets=64)
 
 
 def make_index(path: Path, model: Path, *, count: int = len(TEXTS), id_type: str = "int64") -> Path:

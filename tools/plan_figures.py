@@ -163,7 +163,7 @@ def plans() -> str:
 
 def faults() -> str:
     """What was survived, and what a cluster costs."""
-    cluster = load("cluster")
+    cluster, survived = load("cluster"), load("cluster-faults")
     rows = [
         [
             str(run["replicas"]),
@@ -174,16 +174,17 @@ def faults() -> str:
             str(run["failed"]),
             f"{run['latency_ms']['p50']:.1f} / {run['latency_ms']['p99']:.0f}",
         ]
-        for run in cluster["faults"]
+        for run in survived["faults"]
     ]
     scaling, overhead = cluster["scaling"], cluster["overhead"]
     return "\n".join(
         [
-            f"Measured (`rbegir bench cluster`, {cluster['host']['cpu']}, {cluster['host']['cpus']} cores, load "
-            f"{cluster['host']['load_average']:g} when it began): two shards, processes killed with `kill -9` under "
+            f"Measured (`rbegir bench cluster --faults`, {survived['host']['cpus']} cores, load "
+            f"{survived['host']['load_average']:g} when it began): two shards, processes killed with `kill -9` under "
             "load, every answer compared with the right one.\n",
             table(["replicas", "for", "kills", "questions", "wrong", "failed", "p50 / p99 ms"], rows),
-            f"Around a scan of {overhead['index_ms']['median']:.2f} ms a cluster of one shard adds "
+            f"Speed (`rbegir bench cluster`, {cluster['host']['cpu']}, {cluster['host']['cpus']} cores, load "
+            f"{cluster['host']['load_average']:g} when it began): around a scan of {overhead['index_ms']['median']:.2f} ms a cluster of one shard adds "
             f"{overhead['call_ms']['median']:.2f} ms (two calls through Ray: search, then texts of the hits). Two shards "
             f"of one thread each take {scaling['two_ms']['median']:.0f} ms where one takes "
             f"{scaling['one_ms']['median']:.0f} ms: {scaling['speedup']['median']:.2f} times as fast.\n",

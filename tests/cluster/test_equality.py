@@ -60,6 +60,20 @@ def test_texts_vectors_and_no_queries(
     equal(cluster.search_codes(vectors, 7), index.search_codes(vectors, 7))
 
 
+def test_codes_and_coarse_rows(cluster: rbegir.Cluster, index: rbegir.Index, encoder: HashEncoder) -> None:
+    live = [record["id"] for record in index.get(list(range(1000, 3900, 7))) if record]
+    assert cluster.codes(live) == index.codes(live)
+    with pytest.raises(InputError, match="id 5 is not in the index"):
+        cluster.codes([live[0], 5])
+    codes = encoder.encode_queries(["w1 w2", "w3"])
+    for planes in (1, 2):
+        for where in (None, "price < 30"):
+            ours = cluster.coarse_rows(codes, 40, planes=planes, where=where)
+            assert np.array_equal(ours, index.coarse_rows(codes, 40, planes=planes, where=where))
+    with pytest.raises(InputError, match="planes must be from 1 to 2"):
+        cluster.coarse_rows(codes, 3, planes=3)
+
+
 def test_get_info_and_length(cluster: rbegir.Cluster, index: rbegir.Index) -> None:
     ids = [1000, 1003, 99, 3901, 1000]
     assert cluster.get(ids) == index.get(ids)

@@ -93,10 +93,10 @@ def test_a_kept_side_gives_the_same_codes(
     texts = pairs[1]["keyword"].unique().to_pylist()
     assert kept.model.encode_keywords(texts) == old.encode_keywords(texts)
     assert kept.model.encode_queries(texts) != old.encode_queries(texts)
-    assert kept.model.keywords_of == old.fingerprint != kept.model.fingerprint
+    assert kept.model.same_keywords == (kept.model.fingerprint, old.fingerprint)
     assert kept.model.reads == (kept.model.fingerprint, old.fingerprint)
     assert old.reads == (old.fingerprint,)
-    assert old.keywords_of == old.fingerprint
+    assert old.same_keywords == (old.fingerprint,)
 
 
 def test_a_kept_side_of_shared_towers(pairs: tuple[pa.Table, pa.Table], tmp_path: Path) -> None:
@@ -210,6 +210,21 @@ def test_adopt_puts_the_model_into_the_index(old: rbegir.Model, kept: Upgrade, t
         pass
     with pytest.raises(FileError, match="is not an rbegir index"):
         adopt(tmp_path / "nowhere.rbe", other)
+
+
+def test_an_upgrade_of_an_upgrade_still_belongs_to_the_index(
+    old: rbegir.Model, kept: Upgrade, pairs: tuple[pa.Table, pa.Table], tmp_path: Path
+) -> None:
+    with rbegir.Index.create(tmp_path / "a.rbe", old) as index:
+        index.add(["red shoes"])
+    adopt(tmp_path / "a.rbe", kept.model)
+    few = {"valid": pairs[1], "epochs": 1, "batch_size": 128}
+    third = upgrade(tmp_path / "a.rbe", pairs[0].slice(0, 300), keywords="keep", **few)  # type: ignore[arg-type]
+    assert third.model.reads == (third.model.fingerprint, kept.model.fingerprint, old.fingerprint)
+    adopt(tmp_path / "a.rbe", third.model)
+    with rbegir.Index.open(tmp_path / "a.rbe") as index:
+        index.add(["blue hats"])
+        assert index.search("hats", k=2).ids.shape == (1, 2)
 
 
 # ---- bad input ----

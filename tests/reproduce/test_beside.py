@@ -99,3 +99,4 @@ def test_a_part_of_the_corpus_holds_every_target(folder: Path) -> None:
     kept, place = bed.part(200)
     assert len(kept) == len(kept.unique()) == 200
     assert torch.equal(kept[place], bed.target)
+    assert kept.tolist() == sorted(kept.tolist()), "ties are broken by the order of the corpus"

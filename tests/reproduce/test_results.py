@@ -51,7 +51,7 @@ def test_lift_is_the_share_of_the_gap() -> None:
         ("m_3", "m_1", "reversed"),
         ("m_1", "rbe_star", "held, within the spread"),
         ("rbe_star", "m_1", "reversed, within the spread"),
-        ("m_1", "m_2", "held, within the spread"),  # one seed has no spread to be clear of
+        ("m_1", "m_2", "held, one seed"),
     ],
 )
 def test_verdicts(better: str, worse: str, verdict: str) -> None:

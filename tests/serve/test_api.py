@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 
 import rbegir
 from rbegir.codes.planes import Codes
+from rbegir.errors import InputError
 from rbegir.serve import schema
 from rbegir.serve.app import create_app
 from tests.serve.conftest import TEXTS, Local
@@ -92,6 +93,29 @@ def test_explain_shows_bits_and_ranks(local: Start) -> None:
     for place, hit in enumerate(result["hits"], 1):
         assert hit["planes"] == bits(model.encode_keywords([hit["text"]]))
         assert hit["ranks"] == [order.index(hit["id"]) + 1, place]
+
+
+def test_explain_searches_again_when_a_hit_is_deleted_meanwhile(
+    local: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = local()
+    best = service.search(queries=["red hat"], k=1)[0]["hits"][0]["id"]
+    codes = service.index.codes
+
+    def first_delete_it(ids: Any) -> Codes:
+        service.index.delete([best])
+        return codes(ids)
+
+    monkeypatch.setattr(service.index, "codes", first_delete_it)
+    (result,) = service.search(queries=["red hat"], k=3, explain=True)
+    assert best not in [hit["id"] for hit in result["hits"]]
+    assert [hit["ranks"][-1] for hit in result["hits"]] == [1, 2, 3]
+    with pytest.raises(InputError, match=f"id {best} is not in the index"):
+        codes([best])
+    monkeypatch.setattr(service.index, "codes", lambda ids: codes([best]))
+    answer = service.post("/v1/search", {"queries": ["red hat"], "explain": True})
+    assert answer.status_code == 503
+    assert answer.json()["detail"] == "the hits changed faster than they could be explained"
 
 
 def test_upsert_get_search_delete(local: Start) -> None:

@@ -5,12 +5,15 @@
 //     J(b) = s/m − 2t/√m          s = bᵀGb = h·b,  t = g·b,  m = b·b
 //
 // A move changes one b_j by ±2. It changes s by ±4h_j + 4G_jj, t by ±2g_j and m by ±4b_j + 4, so all moves are
-// judged in one pass over the arrays, and taking one costs another: h += ±2·G[j]. The pass packs (cost, index) into
-// one integer, so that the best move is a minimum of integers, which compilers vectorise. 1/√m of a move is taken
-// from two terms of its series around the present m: ε = Δm/m is a few per cent at most.
+// judged in one pass over the arrays, the pass that also makes h right after the move before: h += ±2·G[j]. A move
+// is judged by the derivative and the largest part of the second one,
 //
-// With one plane m is n for every code, and a move is a flip of sign: J changes by (4/m)·(G_jj − b_j·f_j) with
-// f = h − √m·g, which is all that has to be kept.
+//     ΔJ ≈ (4/m)·(G_jj − |f_j|)          f_j = h_j − √m·(g_j + slope·b_j),  slope = (s/√m − t)/m
+//
+// (+|f_j| where b_j is at its limit and cannot follow f_j); what is left out is of the order 1/n of it. The J that the
+// search goes by is exact. With one plane m is n for every code, a move is a flip of sign, and with slope = 0 the
+// formula is exact. The pass packs (cost, index) into one integer: the best move is a minimum of integers, which
+// compilers vectorise.
 //
 // After the descent the least bad move is taken again and again, and a dimension that moved stays as it is for a few
 // moves (tabu), so that the search leaves a minimum instead of falling back; the best code seen is the result.
@@ -64,21 +67,6 @@ RBEGIR_INLINE int packed(float cost, int index) {
     return static_cast<int>(cost) * (1 << INDEX_BITS) + index;
 }
 
-// Where J falls: against its derivative 2/√m · (h_j/√m − g_j − slope·b_j), unless b_j is at its limit there.
-RBEGIR_INLINE float direction(float slope, float root, float limit, float b, float g, float h) {
-    float sign = h * root - g - slope * b > 0 ? -1.0f : 1.0f;
-    sign = b >= limit ? -1.0f : sign;
-    return b <= -limit ? 1.0f : sign;
-}
-
-// Change of J by a move of one dimension up (sign = 1) or down (−1), times m/4: in units of G_jj.
-RBEGIR_INLINE float change(const State &now, float root, float sign, float b, float g, float h, float d) {
-    const float e = (4 * sign * b + 4) / now.m;
-    const float r = root * (1 + e * (-0.5f + 0.375f * e));
-    const float s = now.s + sign * 4 * h + 4 * d, t = now.t + sign * 2 * g;
-    return ((s * r - 2 * t) * r - now.J) * (now.m * 0.25f);
-}
-
 // b and h of one vector; on return b is the best code seen.
 template <bool ONE>
 RBEGIR_INLINE void search(const Problem &problem, const float *__restrict g, float *__restrict b,
@@ -104,8 +92,8 @@ RBEGIR_INLINE void search(const Problem &problem, const float *__restrict g, flo
     const int most = problem.moves + 4 * n;  // the descent is not counted, but bounded
     for (int move = 0, counted = 0; move < most && counted <= problem.moves; ++move) {
         int least = INT_MAX;
-        const float root = 1 / std::sqrt(now.m), scale = problem.scale;
-        const float slope = (now.s * root - now.t) * root * root;  // of J by √m, which grows with |b_j|
+        const float root = std::sqrt(now.m), scale = problem.scale;
+        const float slope = (now.s / root - now.t) / now.m;
         for (int k = 0; k < n; ++k) {
             const float hk = h[k] + step * row[k];
             h[k] = hk;
@@ -113,7 +101,9 @@ RBEGIR_INLINE void search(const Problem &problem, const float *__restrict g, flo
             if constexpr (ONE) {
                 cost = diagonal[k] - b[k] * hk;
             } else {
-                cost = change(now, root, direction(slope, root, limit, b[k], g[k], hk), b[k], g[k], hk, diagonal[k]);
+                const float f = hk - root * (g[k] + slope * b[k]), size = std::fabs(f);
+                const bool stuck = std::fabs(b[k]) == limit && b[k] * f < 0;
+                cost = diagonal[k] - (stuck ? -size : size);
             }
             int value = packed(cost * scale, k);
             value = until[k] > move ? NEVER + k : value;
@@ -125,7 +115,9 @@ RBEGIR_INLINE void search(const Problem &problem, const float *__restrict g, flo
             sign = -b[j];
             after = now.J + 4 / now.m * (diagonal[j] - b[j] * h[j]);
         } else {
-            sign = direction(slope, root, limit, b[j], g[j], h[j]);
+            const float f = h[j] - root * (g[j] + slope * b[j]);
+            sign = f > 0 ? -1.0f : 1.0f;
+            if (std::fabs(b[j]) == limit) sign = b[j] > 0 ? -1.0f : 1.0f;
             now.s += sign * 4 * h[j] + 4 * diagonal[j];
             now.t += sign * 2 * g[j];
             now.m += sign * 4 * b[j] + 4;

@@ -35,6 +35,7 @@ Ids = npt.NDArray[np.int64]
 DEPTH = 100
 THOROUGH = 8  # times n moves in the thorough row
 OURS = ("binarizer", "binarizer_thorough", "binarizer_start", "binarizer_3_planes")
+METHODS = (*OURS, *PEERS)
 PACKAGES = ("faiss-cpu", "turbovec", "torch")
 
 Report = Callable[[dict[str, Any]], None]
@@ -63,16 +64,16 @@ def measure(
     bits: Sequence[int] = (2,),
     byte_budgets: Sequence[int] = (),
     seeds: int = 1,
-    methods: Sequence[str] = (*OURS, *PEERS),
+    methods: Sequence[str] = METHODS,
     query_count: int = 1000,
     train_rows: int = 100_000,
     budget_s: float | None = None,
     report: Report = lambda row: None,
 ) -> dict[str, Any]:
     """The benchmark's result as JSON values; `report` gets each row as soon as it is known."""
-    unknown = sorted(set(methods) - {*OURS, *PEERS})
+    unknown = sorted(set(methods) - set(METHODS))
     if unknown:
-        raise InputError(f"unknown method {unknown[0]!r}", hint=f"methods are {', '.join((*OURS, *PEERS))}")
+        raise InputError(f"unknown method {unknown[0]!r}", hint=f"methods are {', '.join(METHODS)}")
     began = time.perf_counter()
     every, asked = _split(vectors, queries, query_count)
     truth = top(asked, every, DEPTH)  # [Q, 100]
@@ -205,7 +206,7 @@ def _ours(
     n, planes = shapes[size, seed]
     options: dict[str, Any] = {
         "binarizer": {},
-        "binarizer_thorough": {"moves": THOROUGH * n, "rounds": 16},
+        "binarizer_thorough": {"moves": THOROUGH * n},
         "binarizer_start": {"rounds": 0},
         "binarizer_3_planes": {"query_planes": 3},
     }[method]

@@ -35,6 +35,7 @@ from rbegir.search.hits import Hits, merge
 
 N, PLANES, QUERY_PLANES = 64, 2, 3
 QUANTILES = 201
+SMALL = 200_000  # keywords where the scan is not what is measured
 PIECE = 1 << 20  # keywords an add, so that no segments are merged
 
 Progress = Callable[[str, float], None]
@@ -184,7 +185,6 @@ def faults(
 def _kill(cluster: Cluster, shard: int, replica: int) -> int:
     """SIGKILL a shard's process; 0 if it is not up to be killed."""
     ray = import_ray()
-    assert cluster._pool is not None
     try:
         about = ray.get(cluster._pool.actor(shard, replica).about.remote(), timeout=10)
     except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
@@ -193,21 +193,15 @@ def _kill(cluster: Cluster, shard: int, replica: int) -> int:
     return 1
 
 
-def run(
-    *,
-    keywords: int = 8_000_000,
-    seconds: float = 120.0,
-    every: float = 4.0,
-    clients: int = 4,
-    rounds: int = 30,
-    progress: Progress = lambda what, done: None,
+def speed(
+    *, keywords: int = 8_000_000, rounds: int = 30, progress: Progress = lambda what, done: None
 ) -> dict[str, Any]:
-    """All of it. `seconds` is the time of each of the two fault runs."""
+    """Overhead, scaling, spread and merging; needs a quiet machine."""
     result: dict[str, Any] = {"host": host.describe(("ray",)), "keywords": keywords, "rounds": rounds}
     with tempfile.TemporaryDirectory() as folder:
         small, large = Path(folder) / "small.rbe", Path(folder) / "large.rbe"
         progress("making indexes", 0.0)
-        make_index(small, 200_000)
+        make_index(small, SMALL)
         make_index(large, keywords)
         steps: list[tuple[str, Callable[[], Any]]] = [
             ("overhead", lambda: overhead(small, 10 * rounds)),
@@ -218,6 +212,21 @@ def run(
         for number, (name, step) in enumerate(steps):
             progress(name, number / len(steps))
             result[name] = step()
+    return result
+
+
+def survival(
+    *,
+    seconds: float = 120.0,
+    every: float = 4.0,
+    clients: int = 4,
+    progress: Progress = lambda what, done: None,
+) -> dict[str, Any]:
+    """Kills under load, with two replicas and with one, `seconds` each; any machine will do."""
+    result: dict[str, Any] = {"host": host.describe(("ray",)), "keywords": SMALL}
+    with tempfile.TemporaryDirectory() as folder:
+        small = Path(folder) / "small.rbe"
+        make_index(small, SMALL)
         result["faults"] = [
             faults(small, replicas=replicas, seconds=seconds, every=every, clients=clients, progress=progress)
             for replicas in (2, 1)

@@ -21,7 +21,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,7 +37,10 @@ from rbegir.bench.serve_peers import PACKAGES, PEERS
 from rbegir.data import sample_path
 from rbegir.errors import InputError, RbegirError
 from rbegir.index.store import Index
+from rbegir.model import checkpoint
 from rbegir.model.model import Model
+from rbegir.model.presets import preset
+from rbegir.model.shapes import tensor_shapes
 
 QUERIES = 2000
 WARM_S = 1.0
@@ -106,13 +108,8 @@ class Data:
         self._rng, self._titles = rng, titles
         loaded = Model.load(model if model is not None else random_model(folder / "model"))
         self.keywords = keywords
-        with (
-            (folder / "texts.txt").open("w") as texts,
-            Index.build(folder / "index.rbe", loaded, self._batches(texts)) as index,
-        ):
-            began = time.perf_counter()
-            index.search(self.queries[:64], k=10)
-            self.first_search_s = time.perf_counter() - began
+        with (folder / "texts.txt").open("w") as texts:
+            Index.build(folder / "index.rbe", loaded, self._batches(texts)).close()
         (folder / "queries.txt").write_text("\n".join(self.queries))
         self._write_vectors(folder, loaded)
 
@@ -141,18 +138,20 @@ class Data:
         np.save(folder / "queries.npy", model.encode_queries(self.queries).values().astype(np.float32))
 
 
-def random_model(folder: Path) -> Path:
-    """A model of the preset rbe_star, one tower for both sides, with random weights."""
-    from rbegir.model import checkpoint
-    from rbegir.model.presets import preset
-    from rbegir.model.shapes import tensor_shapes
+def random_model(folder: Path, **changes: Any) -> Path:
+    """A model like rbe_star with random weights, the same for both sides: a text is nearest to itself.
 
-    config = replace(preset("rbe_star"), share_towers=True)
+    `changes` are made to the configuration, such as conv=16 for a small one.
+    """
+    config = replace(preset("rbe_star"), share_towers=True, **changes)
     rng = np.random.default_rng(0)
     tensors = {
         name: rng.standard_normal(shape, np.float32) * np.float32(2 / shape[-1] ** 0.5)
         for name, shape in tensor_shapes(config).items()
     }
+    for name in tensors:
+        if name.startswith("keyword."):
+            tensors[name] = tensors[name.replace("keyword", "query", 1)]
     checkpoint.write(folder, config, tensors, {})
     return folder
 

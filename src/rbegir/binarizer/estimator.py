@@ -26,6 +26,7 @@ from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_N, MAX_PLANES, WORD, Cod
 from rbegir.errors import CorruptError, InputError
 
 MIN_ROWS = 2
+WORK = 1 << 15  # moves · n of the search for a code
 SAMPLE_VALUES = 1 << 26  # of the rows that fitting looks at: 256 MB of float32
 
 
@@ -38,7 +39,7 @@ class Binarizer(Params):
     keyword_planes     bits a dimension of a stored keyword: n · keyword_planes / 8 bytes each
     rounds             turns of learning; 0 is the start without training, a random rotation
     moves              of the search for the best code of a keyword, beyond the nearest local optimum: more is
-                       better and slower; None is n
+                       better and slower; None is as many as take about the same time for any n
     seed               of the random rotation and of the sample that fitting looks at
     """
 
@@ -190,10 +191,10 @@ class Binarizer(Params):
     # ---- inside ----
 
     def _keywords(self, vectors: Floats) -> Codes:
+        moves = WORK // self.n if self.moves is None else self.moves
         centred = vectors - self.mean_
         g = np.asarray(centred @ self.keyword_, np.float32)  # [count, n]
         start = rounded(np.asarray(centred @ self.guess_, np.float32), self.keyword_planes)
-        moves = self.n if self.moves is None else self.moves
         return packed(search(g, self.gram_, self.keyword_planes, moves, start), self.keyword_planes)
 
     def _none(self, planes: int) -> Codes:

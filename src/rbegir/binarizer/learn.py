@@ -62,7 +62,7 @@ def tenure(n: int) -> int:
 
 
 def search(g: Floats, gram: Floats, planes: int, moves: int, start: Floats) -> Floats:
-    """Codes [count, n] as odd floats for g = Aᵀx [count, n]; `start`, the codes to improve, is overwritten."""
+    """Codes [count, n] as odd floats for g = Aᵀx [count, n]; `start` is improved in place."""
     h: Floats = start @ gram
     _core.refine(
         np.ascontiguousarray(g, np.float32),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from rbegir.cli.bench_accuracy import accuracy
 from rbegir.cli.bench_ann import ann
 from rbegir.cli.bench_cluster import cluster
 from rbegir.cli.bench_costs import costs
@@ -16,6 +17,7 @@ app = typer.Typer(no_args_is_help=True, help="Speed, with peers and the machine'
 app.command("scan")(scan)
 app.command("encode")(encode)
 app.command("train")(train)
+app.command("accuracy")(accuracy)
 app.command("ann")(ann)
 app.command("serve")(serve)
 app.command("cluster")(cluster)

@@ -1,4 +1,4 @@
-"""`rbegir bench cluster`: what a cluster costs, how it scales, and what it survives."""
+"""`rbegir bench cluster`: what a cluster costs and how it scales, or what it survives."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ def cluster(
     every: Annotated[float, typer.Option(help="Seconds between kills.")] = 4.0,
     clients: Annotated[int, typer.Option(help="Threads that ask during the fault runs.")] = 4,
     rounds: Annotated[int, typer.Option(help="Rounds of the timed parts; figures are medians.")] = 30,
+    faults: Annotated[
+        bool, typer.Option("--faults", help="Kill shards under load instead of measuring speed.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Overhead, scaling and faults of a cluster on this machine: processes are killed under load."""
+    """Overhead and scaling of a cluster on this machine, or, with --faults, what it survives."""
     from rich.console import Console
     from rich.progress import Progress
     from rich.table import Table
@@ -29,21 +32,23 @@ def cluster(
 
     with Progress(console=Console(stderr=True)) as bar:
         task = bar.add_task("cluster", total=1.0)
-        result = bench.run(
-            keywords=keywords,
-            seconds=seconds,
-            every=every,
-            clients=clients,
-            rounds=rounds,
-            progress=lambda what, done: bar.update(task, description=what, completed=done),
+
+        def progress(what: str, done: float) -> None:
+            bar.update(task, description=what, completed=done)
+
+        result = (
+            bench.survival(seconds=seconds, every=every, clients=clients, progress=progress)
+            if faults
+            else bench.speed(keywords=keywords, rounds=rounds, progress=progress)
         )
     if as_json:
         print(json.dumps(result, indent=1))
         return
     table = Table("what", "figure")
-    table.add_row("a call", f"{result['overhead']['call_ms']['median']:.2f} ms")
-    table.add_row("two shards over one", f"{result['scaling']['speedup']['median']:.2f}×")
-    for run in result["faults"]:
+    if not faults:
+        table.add_row("a call", f"{result['overhead']['call_ms']['median']:.2f} ms")
+        table.add_row("two shards over one", f"{result['scaling']['speedup']['median']:.2f}×")
+    for run in result.get("faults", ()):
         table.add_row(
             f"{run['kills']} kills, {run['replicas']} replicas",
             f"{run['asked']:,} asked, {run['wrong']} wrong, {run['failed']} failed",

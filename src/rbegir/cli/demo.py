@@ -86,6 +86,7 @@ def demo(
         return
     _show(reports, queries, meant, hits)
     say(f'Done in {took:.0f} s. Go on with:  rbegir search {out / "index.rbe"} "your query"')
+    say(f"or look at it in a browser:  rbegir serve {out / 'index.rbe'}")
 
 
 def _clear(out: Path) -> None:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
@@ -25,39 +24,29 @@ from typing import Any, TypeVar, Unpack
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rbegir.cluster.batcher import QUEUE
 from rbegir.cluster.engine import Session, import_ray
 from rbegir.cluster.fanout import Fanout, GoneError
 from rbegir.cluster.gather import Gatherer
 from rbegir.cluster.location import READ_ONLY_HINT, Location
-from rbegir.cluster.messages import Records
+from rbegir.cluster.messages import Coded, Records
 from rbegir.cluster.pool import Devices, Pool, layout
-from rbegir.cluster.view import View
+from rbegir.cluster.states import PREPARE_SECONDS, State, not_shared, prepare
 from rbegir.cluster.writer import Writing
 from rbegir.codes.planes import Codes
 from rbegir.codes.score import norm_squared
-from rbegir.errors import ClusterError, FileError, InputError
+from rbegir.errors import FileError, InputError
 from rbegir.index.encoder import Encoder, check_encoder, check_match, load_stored
-from rbegir.index.query import Query, Searcher, SearchOptions, query_values
+from rbegir.index.query import Query, SearchOptions, query_values
 from rbegir.index.rows import check_ids, check_queries, check_texts
-from rbegir.index.snapshot import Snapshot
 from rbegir.index.store import ENCODE_ROWS, Ids
 from rbegir.search.hits import Hits
+from rbegir.search.progressive import check_planes
 
 DEADLINE = 30.0  # seconds
-PREPARE_SECONDS = 600.0  # to open and check a new state
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, eq=False)
-class _State:
-    """What questions are answered from: a view, where the shards can read it, and its model."""
-
-    view: View
-    refs: dict[int, list[Any]]  # shard → [reference of its share]
-    empty: Snapshot  # the same index without segments, to check questions against
-    checker: Searcher
 
 
 class Cluster:
@@ -87,14 +76,17 @@ class Cluster:
         self._loading = threading.Lock()  # of the model
         self._closed = False
         self._session = Session(address)
-        self._pool: Pool | None = None
         self._writing: Writing | None = None
         try:
-            ray = import_ray()
-            self._pool = Pool(location.name, layout(devices, replicas, ray.nodes(), threads), queue)
+            nodes = import_ray().nodes()
+            self._pool = Pool(location.name, layout(devices, replicas, nodes, threads), queue)
+        except BaseException:
+            self._session.close()
+            raise
+        try:
             self._pool.check()
             self._fanout = Fanout(self._pool)
-            self._state = self._prepare(location)
+            self._state = prepare(self._pool, location)
         except BaseException:
             self.close()
             raise
@@ -156,8 +148,7 @@ class Cluster:
             self._closed = True
             if self._writing is not None:
                 self._writing.close()
-            if self._pool is not None:
-                self._pool.stop()
+            self._pool.stop()
             self._session.close()
 
     @property
@@ -205,7 +196,7 @@ class Cluster:
         """
         with self._mutex:
             self._current()
-            state = self._prepare(Location.of(path_or_uri, filesystem))
+            state = prepare(self._pool, Location.of(path_or_uri, filesystem))
             if model is not None:
                 check_encoder(model)
                 check_match(model, state.view.manifest)
@@ -261,7 +252,7 @@ class Cluster:
         """The keywords with these ids: id, text and attributes; None where there is none."""
         wanted = check_ids(ids)
 
-        def find(state: _State, until: float) -> list[dict[str, Any] | None]:
+        def find(state: State, until: float) -> list[dict[str, Any] | None]:
             state.empty.find(wanted)  # refuses ids of another type
             view = state.view
             answers: dict[int, Records] = self._gatherer(state, until).ask(
@@ -274,10 +265,51 @@ class Cluster:
 
         return self._answer(self._current(), find, None)
 
+    def codes(self, ids: Any) -> Codes:
+        """The codes of the keywords with these ids, all of which must be there."""
+        wanted = check_ids(ids)
+
+        def find(state: State, until: float) -> Codes:
+            state.empty.find(wanted)  # refuses ids of another type
+            view = state.view
+            answers: dict[int, Coded] = self._gatherer(state, until).ask(
+                lambda actor, refs, shard: actor.codes.remote(view.id, refs, wanted), view.used
+            )
+            n, planes = view.manifest.shape
+            found = np.zeros(len(wanted), np.bool_)
+            made = np.zeros((planes, len(wanted), n // 64), np.uint64)
+            for answer in answers.values():
+                found[answer.found] = True
+                made[:, answer.found] = answer.planes
+            if not found.all():
+                raise InputError(f"id {wanted[int(np.argmin(found))].as_py()!r} is not in the index")
+            return Codes(made, n)
+
+        return self._answer(self._current(), find, None)
+
+    def coarse_rows(
+        self,
+        queries: Codes | npt.NDArray[Any],
+        k: int,
+        *,
+        planes: int,
+        where: str | pc.Expression | None = None,
+    ) -> npt.NDArray[np.int64]:
+        """The rows [queries, k] of the best keywords by their first planes alone: what the others add."""
+        query = Query.check(k, where=where)
+        state = self._current()
+        values = query_values(queries, state.view.manifest)
+        nothing = state.checker.coarse_rows(state.empty, queries, query, planes)
+        check_planes(planes, state.view.manifest.keyword_planes)
+        if not len(values) or not state.view.used:
+            return nothing
+        return self._answer(
+            state, lambda now, until: self._gatherer(now, until).coarse_rows(values, query, planes), None
+        )
+
     def info(self) -> dict[str, Any]:
         """What the index is, as `Index.info`, and what it runs on."""
         view = self._current().view
-        assert self._pool is not None
         return {
             "path": view.location.name,
             **view.manifest.facts(),
@@ -290,7 +322,7 @@ class Cluster:
 
     # ---- inside ----
 
-    def _current(self) -> _State:
+    def _current(self) -> State:
         if self._closed:
             raise InputError("the cluster has been closed", hint="open it again with Cluster.open")
         return self._state
@@ -298,46 +330,12 @@ class Cluster:
     def _refresh(self, seconds: float) -> None:
         with self._mutex:
             state = self._current()
-            self._state = self._prepare(state.view.location, state.view, seconds)
+            self._state = prepare(self._pool, state.view.location, state.view, seconds)
 
-    def _prepare(
-        self, location: Location, before: View | None = None, seconds: float = PREPARE_SECONDS
-    ) -> _State:
-        """The current state of an index, open and checked on every shard and replica."""
-        assert self._pool is not None
-        ray = import_ray()
-        while True:
-            manifest = location.manifest()
-            view = View.of(location, manifest, self._pool.layout.shards, before)
-            refs = {shard: [ray.put(view.share(shard))] for shard in view.used}
-            empty = Snapshot(location.path, view.manifest.without_segments())
-            state = _State(view, refs, empty, Searcher("cpu", manifest.n, manifest.keyword_planes, 1))
-            try:
-                for replica in range(self._pool.layout.replicas):
-                    self._open_on(state, replica, seconds)
-                return state
-            except GoneError as error:
-                if location.manifest() == manifest:
-                    raise _not_shared(location, error) from error
-
-    def _open_on(self, state: _State, replica: int, seconds: float) -> None:
-        """Every shard's replica opens the state; one replica after the other, so that all keep answering."""
-        view = state.view
-        assert self._pool is not None
-        single = Fanout(self._pool, only=replica)
-        questions = {
-            shard: lambda actor, shard=shard: actor.prepare.remote(view.id, state.refs[shard])
-            for shard in view.used
-        }
-        answers = single.ask(view.id, questions, time.monotonic() + seconds)
-        opened = sum(answer.keywords for answer in answers.values())
-        if opened != view.keywords:
-            raise ClusterError(f"the shards opened {opened} of {view.keywords} keywords")
-
-    def _gatherer(self, state: _State, until: float, *, partial: bool = False) -> Gatherer:
+    def _gatherer(self, state: State, until: float, *, partial: bool = False) -> Gatherer:
         return Gatherer(self._fanout, state.view, state.refs, until, partial=partial)
 
-    def _answer(self, state: _State, ask: Callable[[_State, float], T], deadline: float | None) -> T:
+    def _answer(self, state: State, ask: Callable[[State, float], T], deadline: float | None) -> T:
         """Ask about a state; if its files have gone because the index has moved on, about the newest one."""
         until = time.monotonic() + (self._deadline if deadline is None else _seconds(deadline))
         while True:
@@ -350,14 +348,14 @@ class Cluster:
                         self._refresh(max(0.1, until - time.monotonic()))
                         now = self._current()
                 if now.view.manifest == state.view.manifest:
-                    raise _not_shared(state.view.location, error) from error
+                    raise not_shared(state.view.location, error) from error
                 if now.view.manifest.fingerprint != state.view.manifest.fingerprint:
                     raise
                 state = now
 
     def _search(
         self,
-        state: _State,
+        state: State,
         queries: Codes | npt.NDArray[Any],
         query: Query,
         deadline: float | None,
@@ -370,14 +368,12 @@ class Cluster:
             )
         nothing = state.checker.search(state.empty, queries, query)  # refuses what an index would refuse
         values = query_values(queries, state.view.manifest)
-        seconds = self._deadline if deadline is None else _seconds(deadline)
 
-        def ask(state: _State, until: float) -> Hits:
+        def ask(state: State, until: float) -> Hits:
             if not len(values) or not state.view.used:
                 return nothing
-            assert self._pool is not None
             gatherer = self._gatherer(state, until, partial=partial)
-            result = gatherer.search(values, query, seconds, device=self._pool.layout.device)
+            result = gatherer.search(values, query, device=self._pool.layout.device)
             return gatherer.hits(result, norm_squared(values), query)
 
         return self._answer(state, ask, deadline)
@@ -414,11 +410,3 @@ def _seconds(deadline: float) -> float:
     if isinstance(deadline, bool) or not isinstance(deadline, (int, float)) or not deadline > 0:
         raise InputError(f"deadline must be a positive number of seconds, got {deadline!r}")
     return float(deadline)
-
-
-def _not_shared(location: Location, error: GoneError) -> FileError:
-    return FileError(
-        f"{error.message}: the nodes of the cluster do not share {location.name}",
-        hint="put the index on a file system that every node mounts at the same path, or give a URI "
-        "such as s3://bucket/ads.rbe",
-    )

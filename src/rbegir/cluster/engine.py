@@ -36,6 +36,7 @@ def import_ray() -> Any:
     """The module `ray`, told not to phone home."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # the behaviour that Ray will default to
+    os.environ.setdefault("RAY_worker_niceness", "0")  # shards are no batch jobs; Ray would nice them by 15
     try:
         import ray
     except ImportError as error:

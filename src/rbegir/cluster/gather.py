@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,9 +59,8 @@ class Gatherer:
         self._until_scanned = now + SCANNING * (until - now) if partial else until
         self._answered = set(view.used)  # by every step so far
 
-    def search(self, values: Values, query: Query, seconds: float, *, device: str) -> Result:
+    def search(self, values: Values, query: Query, *, device: str) -> Result:
         """The result of a query whose arguments one machine would accept."""
-        self._seconds = seconds
         if query.mode == "paper":
             result = self._paper(values, query)
         elif query.planes is not None and device == "cpu":
@@ -89,6 +89,16 @@ class Gatherer:
         answers = self._fanout.ask(self._view.id, questions, until, partial=self._partial)
         self._answered -= questions.keys() - answers.keys()
         return answers
+
+    def coarse_rows(self, values: Values, query: Query, planes: int) -> npt.NDArray[np.int64]:
+        """Rows [Q, k] of the best by the first planes alone."""
+        parts = self._scan(values, query.k, query, planes)
+        keys = np.concatenate([part.keys for part in parts], axis=1)
+        places = np.concatenate([part.places for part in parts], axis=1)
+        order = best(keys, places, query.k)
+        found = Candidates(np.take_along_axis(keys, order, 1), np.take_along_axis(places, order, 1))
+        bare = replace(query, texts=False, attributes=False)
+        return self.hits(Result(found), norm_squared(values), bare).rows
 
     def hits(self, result: Result, norms: npt.NDArray[Any], query: Query) -> Hits:
         """Rows, ids, texts and attributes of the hits, each from the shard that owns it."""
@@ -127,7 +137,7 @@ class Gatherer:
     def _scan(self, values: Values, k: int, query: Query, planes: int | None = None) -> list[Found]:
         # what only the client needs stays here; what is asked of all shards is the same for all
         scope = Query(k, query.where, query.allow, query.deny)
-        scan = Scan(values, k, scope, planes, self._seconds)
+        scan = Scan(values, k, scope, planes, max(0.0, self._until - time.monotonic()))
         view = self._view.id
         found = self.ask(
             lambda actor, refs, shard: actor.scan.remote(view, refs, scan), self._view.used, last=False

@@ -83,6 +83,14 @@ class Records(Answer):
 
 
 @dataclass(frozen=True)
+class Coded(Answer):
+    """The codes of those of the wanted ids that this shard has."""
+
+    found: npt.NDArray[np.int64]  # which of them
+    planes: npt.NDArray[np.uint64]  # [planes, found, words]
+
+
+@dataclass(frozen=True)
 class Ready(Answer):
     """The shard has opened and checked its share."""
 

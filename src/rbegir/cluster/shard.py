@@ -30,6 +30,7 @@ from rbegir.cluster.engine import import_ray
 from rbegir.cluster.messages import (
     About,
     Answer,
+    Coded,
     Columns,
     Failure,
     Found,
@@ -187,6 +188,17 @@ class Shard:
 
         return await self._reading(view, refs, work)
 
+    async def codes(self, view: str, refs: list[Any], ids: pa.Array) -> Answer:
+        """Codes of keywords by id."""
+
+        def work(loaded: Loaded) -> Coded:
+            place = loaded.snapshot.find(ids)
+            found = np.flatnonzero(place.part >= 0)
+            here = loaded.snapshot.codes(Place(place.part[found], place.position[found]))
+            return Coded(view, found, here.planes)
+
+        return await self._reading(view, refs, work)
+
     # ---- inside ----
 
     @property
@@ -256,12 +268,12 @@ class Shard:
         def places(positions: Places) -> Places:
             return loaded.places(loaded.snapshot.place(numbers, positions.ravel())).reshape(positions.shape)
 
-        backend = self._backend(*manifest.shape)
         if scan.planes is None:
-            keys, positions = backend.search(partitions, scan.values, scan.k)
+            keys, positions = self._backend(*manifest.shape).search(partitions, scan.values, scan.k)
             return Found(view, keys, places(positions), None, counted)
-        assert isinstance(backend, CpuBackend)  # on a GPU all planes cost what the first one does
-        first = self._backend(manifest.n, scan.planes)
+        # on a GPU all planes cost what the first one does, so whoever asks for these wants them on the CPU
+        first = CpuBackend(manifest.n, scan.planes, threads=self._threads)
+        backend = CpuBackend(*manifest.shape, threads=self._threads)
         keys, positions = first.search(coarse(partitions, manifest.n, scan.planes), scan.values, scan.k)
         ranked = backend.rescore(partitions, scan.values, positions, max(1, positions.shape[1]))
         full = np.zeros_like(keys)  # [Q, m] brought from the order of `ranked` into that of `keys`

@@ -106,13 +106,14 @@ def upgrade(
         if keywords == "keep":
             new.keyword.requires_grad_(False)
         gamma = train_against(new, before, keywords == "new", table, settings, show)
+    names = list(getattr(before, "same_keywords", (before.fingerprint,)))  # of the codes that are stored
     extra: dict[str, Any] = {
         "gamma": gamma,
-        "reads": [before.fingerprint],
+        "reads": names,
         "training": {**settings.to_dict(), "pairs": table.num_rows},
     }
     if keywords == "keep":
-        extra["keywords_of"] = before.fingerprint
+        extra["same_keywords"] = names
     model = _store(out, shape, new, extra)
     if corpus is None:
         corpus = pa.concat_arrays([part["keyword"].unique() for part in (table, held_out)])

@@ -61,7 +61,7 @@ def check_match(model: Encoder, manifest: Manifest) -> None:
 
 def check_adds(model: Encoder, manifest: Manifest) -> None:
     """Refuse to add keywords with a model that only its queries share with the index."""
-    if manifest.fingerprint not in (model.fingerprint, getattr(model, "keywords_of", model.fingerprint)):
+    if manifest.fingerprint not in getattr(model, "same_keywords", (model.fingerprint,)):
         raise MismatchError(
             "the model searches this index, but its keywords get codes of another generation",
             hint="add to an index of the model's own, and search both with rbegir.Generations",

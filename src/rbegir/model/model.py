@@ -98,9 +98,9 @@ class Model:
         return (self.fingerprint, *self._stored.extra.get("reads", ()))
 
     @property
-    def keywords_of(self) -> str:
-        """Fingerprint of the model that its keyword side comes from: another one's after an upgrade."""
-        return str(self._stored.extra.get("keywords_of", self.fingerprint))
+    def same_keywords(self) -> tuple[str, ...]:
+        """Fingerprints of the models that give a keyword the same code: itself, and whose side it kept."""
+        return (self.fingerprint, *self._stored.extra.get("same_keywords", ()))
 
     def tensor(self, name: str) -> npt.NDArray[np.float32]:
         """A tensor by the name it has in the checkpoint (`shapes`), read-only."""

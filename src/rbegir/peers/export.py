@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,8 @@ from rbegir.index.store import Index
 ROWS = 1 << 16  # read at a time
 
 
-class Keywords(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Keywords:
     """Some keywords: codes, ids and, where there are, texts and attributes; all of one length."""
 
     codes: Codes
@@ -33,6 +34,9 @@ class Keywords(NamedTuple):
 def batches_of(index: Index) -> Iterator[Keywords]:
     """All live keywords of an index, a few ten thousand at a time."""
     snapshot = index.snapshot
+    types = snapshot.types()
+    if not any("text" in part.segment.types for part in snapshot.parts):
+        del types["text"]
     for part in snapshot.parts:
         live = (
             np.arange(part.entry.count)
@@ -40,7 +44,7 @@ def batches_of(index: Index) -> Iterator[Keywords]:
             else masks.to_positions(part.live, part.entry.count)
         )
         for low in range(0, len(live), ROWS):
-            yield _read(part, live[low : low + ROWS], snapshot.types())
+            yield _read(part, live[low : low + ROWS], types)
 
 
 def rows_of(index: Index, *, limit: int | None = None, with_text: bool = False) -> Keywords:
@@ -61,15 +65,21 @@ def rows_of(index: Index, *, limit: int | None = None, with_text: bool = False) 
         manifest = index.snapshot.manifest
         planes = np.zeros((manifest.keyword_planes, 0, manifest.n // WORD), np.uint64)
         return Keywords(Codes(planes, manifest.n), pa.array([], pa.int64()), None, {})
-    texts = [batch.texts for batch in found]
-    if any(column is not None for column in texts):
-        texts = [pa.nulls(len(b), pa.string()) if b.texts is None else b.texts for b in found]
     return Keywords(
         Codes.concat([batch.codes for batch in found]),
         pa.concat_arrays([batch.ids for batch in found]),
-        None if texts[0] is None else pa.concat_arrays(texts),
+        None if found[0].texts is None else pa.concat_arrays([batch.texts for batch in found]),
         {name: pa.concat_arrays([b.attributes[name] for b in found]) for name in found[0].attributes},
     )
+
+
+def by_text(batch: Keywords) -> list[Keywords]:
+    """Those with a text and those without: an index takes them apart."""
+    if batch.texts is None or not batch.texts.null_count:
+        return [batch]
+    there = np.asarray(batch.texts.is_valid())
+    bare = replace(_take(batch, np.flatnonzero(~there)), texts=None)
+    return [part for part in (_take(batch, np.flatnonzero(there)), bare) if len(part)]
 
 
 def source_of(source: Index | Codes) -> Iterator[Keywords]:
@@ -103,7 +113,7 @@ def _read(part: Part, positions: Positions, types: dict[str, pa.DataType]) -> Ke
     return Keywords(
         segment.codes(positions),
         segment.ids(positions),
-        column("text") if "text" in segment.types else None,
+        column("text") if "text" in types else None,
         {name: column(name) for name in types if name not in ("id", "text")},
     )
 

@@ -102,31 +102,23 @@ def to_faiss(source: Index | Codes) -> Any:
     """Codes as an IndexBinaryFlat (one plane) or IndexFlatIP, in an IDMap where ids are not 0, 1, 2 …"""
     faiss = load_faiss()
     n, planes = shape_of(source)
+    ids = [batch.ids for batch in source_of(source)]
+    if any(not pa.types.is_int64(part.type) for part in ids):
+        raise InputError("FAISS has whole numbers as ids, this index has strings", hint="export to Parquet")
+    every = np.concatenate([np.asarray(part) for part in ids]) if ids else np.zeros(0, np.int64)
+    counted = np.array_equal(every, np.arange(len(every)))
     made = faiss.IndexBinaryFlat(n) if planes == 1 else faiss.IndexFlatIP(n)
-    ids: list[npt.NDArray[np.int64]] = []
+    if not counted:
+        made = faiss.IndexBinaryIDMap2(made) if planes == 1 else faiss.IndexIDMap2(made)
     for batch in source_of(source):
-        if not pa.types.is_int64(batch.ids.type):
-            raise InputError(
-                "FAISS has whole numbers as ids, this index has strings", hint="export to Parquet"
-            )
-        ids.append(np.asarray(batch.ids))
         if planes == 1:
             raw = batch.codes.planes[0].astype("<u8", copy=False)  # [count, words]
-            made.add(np.ascontiguousarray(raw).view(np.uint8))
+            rows = np.ascontiguousarray(raw).view(np.uint8)
         else:
             values = batch.codes.values()
-            lengths = np.sqrt(norm_squared(values))[:, None]
-            made.add((values / lengths).astype(np.float32))
-    every = np.concatenate(ids) if ids else np.zeros(0, np.int64)
-    if np.array_equal(every, np.arange(len(every))):
-        return made
-    mapped = faiss.IndexBinaryIDMap2(made) if planes == 1 else faiss.IndexIDMap2(made)
-    # filling an IDMap whose index is full already: the ids are all that is missing
-    faiss.copy_array_to_vector(every, mapped.id_map)
-    mapped.ntotal = made.ntotal
-    mapped.construct_rev_map()
-    mapped.referenced_objects = [made]
-    return mapped
+            rows = (values / np.sqrt(norm_squared(values))[:, None]).astype(np.float32)
+        made.add(rows) if counted else made.add_with_ids(rows, np.asarray(batch.ids))
+    return made
 
 
 def export_faiss(source: Index | Codes, path: str | os.PathLike[str]) -> None:

@@ -1,5 +1,4 @@
-"""`IndexRBE`: the shape of a FAISS index around our codes and our exact scan, so that an app switches by a
-line.
+"""`IndexRBE`: the shape of a FAISS index around codes and the exact scan, so that an app switches by a line.
 
     index = rbegir.IndexRBE(384)             # was: faiss.IndexFlatIP(384)
     index.train(vectors)                     # flat FAISS indexes need none; codes are fitted to vectors
@@ -7,8 +6,9 @@ line.
     D, I = index.search(queries, 10)         # float32 and int64 [queries, 10]
 
 As in FAISS: ids are positions; what is removed lets the later ones move up; D has the best first; where
-there are fewer vectors than k, I is −1 and D the lowest float. D is the cosine of codes, the inner product
-of unit vectors as far as their codes tell. A vector costs n · keyword_planes / 8 bytes and is not kept;
+there are fewer vectors than k, I is −1 and D the lowest float. D is the cosine of codes: it orders as
+the inner product of unit vectors does, as far as codes tell, and has other values, since codes are of
+centred vectors. A vector costs n · keyword_planes / 8 bytes and is not kept;
 `reconstruct` gives back what the code says of it, at length 1.
 
 Differences that cannot be hidden: only inner product on directions (`metric_type` 0) is offered, and

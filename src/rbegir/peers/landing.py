@@ -16,7 +16,7 @@ from pathlib import Path
 from rbegir.errors import FileError, InputError
 from rbegir.index.encoder import Encoder
 from rbegir.index.store import Index
-from rbegir.peers.export import Keywords
+from rbegir.peers.export import Keywords, by_text
 
 
 @contextlib.contextmanager
@@ -51,7 +51,8 @@ def land(
         count = 0
         with Index.create(stage, encoder, n=n, keyword_planes=planes) as index:
             for batch in batches:
-                index.add_codes(batch.codes, batch.ids, batch.attributes or None, texts=batch.texts)
+                for part in by_text(batch):
+                    index.add_codes(part.codes, part.ids, part.attributes or None, texts=part.texts)
                 count += len(batch)
         if not count:
             raise InputError("there is nothing to import: no rows", hint="check the source")

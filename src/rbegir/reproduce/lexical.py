@@ -20,7 +20,7 @@ from rbegir.reproduce.studies import Judgements
 from rbegir.reproduce.testbed import Json
 
 WORD = re.compile(r"\w+")
-SAMPLE = 2_000  # queries
+SAMPLE = 1_000  # queries
 
 
 class Lexical:
@@ -36,7 +36,6 @@ class Lexical:
         ids = [self._ids(text, grow=True) for text in titles.to_pylist()]
         tokens = bm25s.tokenization.Tokenized(ids=ids, vocab=self._vocabulary)
         self._index.index(tokens, show_progress=False)
-        self._count = len(titles)
 
     def _ids(self, text: str, *, grow: bool = False) -> list[int]:
         words = WORD.findall(text.lower())
@@ -52,10 +51,10 @@ class Lexical:
             if not ids:
                 continue
             scores = self._index.get_scores_from_ids(ids)  # [titles]
-            top = np.argpartition(-scores, min(k, self._count - 1))[:k]
-            top = top[scores[top] > 0]
-            order = np.lexsort((top, -scores[top]))
-            found[row, : len(top)] = top[order]
+            hits = np.flatnonzero(scores)
+            if len(hits) > k:
+                hits = hits[np.argpartition(-scores[hits], k)[:k]]
+            found[row, : len(hits)] = hits[np.lexsort((hits, -scores[hits]))]
         return found
 
 

@@ -17,6 +17,7 @@ from rbegir.reproduce.job import tables_of
 from rbegir.reproduce.results import Results
 
 Json = dict[str, Any]
+LABEL_GAP = 0.014  # between two labels, in recall
 OURS, THEIRS, OTHER = "#0b6e99", "#c2571a", "#8a8a8a"
 
 
@@ -83,23 +84,50 @@ def _bits(axes: Any, results: Results, _: Json) -> None:
 
 def _bytes(axes: Any, _: Results, result: Json) -> None:
     (table,) = tables_of(result, ["bytes"])
-    corpus = f"{result['dataset']['corpus']:,}"
+    columns: dict[float, list[tuple[float, str, bool]]] = {}
     for row in table["rows"]:
         if row.get("bytes") is None or row.get("recall@10") is None or "among" in row["model"]:
             continue
         quantised = row["model"].startswith("m_1, ")
-        value = row["recall@10"]["mean"]
-        axes.scatter(
-            row["bytes"], value, color=OTHER if quantised else OURS, marker="x" if quantised else "o"
-        )
-        label = row["model"].removeprefix("m_1, ").split(",")[0] if quantised else row["model"].split(":")[0]
-        axes.annotate(label, (row["bytes"], value), xytext=(5, 0), textcoords="offset points", fontsize=7,
-                      va="center", color=OTHER if quantised else OURS)  # fmt: skip
+        label = row["model"].removeprefix("m_1, ") if quantised else row["model"].split(":")[0]
+        if "epochs" not in row["model"]:
+            point = (row["recall@10"]["mean"], label.replace("rescored with the ", ""), quantised)
+            columns.setdefault(row["bytes"], []).append(point)
+    for size, points in columns.items():
+        points.sort()
+        for (value, label, quantised), height in zip(points, spread([p[0] for p in points]), strict=True):
+            color = OTHER if quantised else OURS
+            axes.scatter(size, value, color=color, marker="x" if quantised else "o", s=22)
+            left = size < 16  # the crowd stands at 16 bytes: smaller ones are labelled on their left
+            axes.annotate(
+                label, (size, value), xytext=(size / 1.15 if left else size * 1.15, height), fontsize=6,
+                va="center", ha="right" if left else "left", color=color,
+                arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.4},
+            )  # fmt: skip
     axes.set_xscale("log", base=2)
     axes.set_xticks([8, 16, 32, 64, 128, 256], ["8", "16", "32", "64", "128", "256"])
-    axes.set_xlim(6, 420)
-    axes.set_xlabel("bytes a title (● trained, × quantised vectors of m_1)")
-    axes.set_ylabel(f"recall@10 among {corpus} titles")
+    axes.set_xlim(1.8, 420)
+    axes.set_xlabel("bytes a title (● trained, × quantised vectors of m_1, float query)")
+    axes.set_ylabel(f"recall@10 among {result['dataset']['corpus']:,} titles")
+
+
+def spread(values: list[float]) -> list[float]:
+    """Heights for labels of ascending values, at least LABEL_GAP apart, crowds centred on what they label."""
+    crowds = [[value] for value in values]
+
+    def bottom(crowd: list[float]) -> float:
+        return sum(crowd) / len(crowd) - LABEL_GAP * (len(crowd) - 1) / 2
+
+    merged = True
+    while merged:
+        merged = False
+        for i in range(len(crowds) - 1):
+            top = bottom(crowds[i]) + LABEL_GAP * (len(crowds[i]) - 1)
+            if bottom(crowds[i + 1]) - top < LABEL_GAP - 1e-12:
+                crowds[i : i + 2] = [crowds[i] + crowds[i + 1]]
+                merged = True
+                break
+    return [bottom(crowd) + LABEL_GAP * place for crowd in crowds for place in range(len(crowd))]
 
 
 def _corpus(axes: Any, results: Results, _: Json) -> None:

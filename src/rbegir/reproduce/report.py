@@ -56,8 +56,9 @@ def section(result: Json, *, level: int = 1) -> str:
             lines.append(_printed(table["printed"]))
         if table["orderings"]:
             lines.append(_orderings(table["orderings"]))
-        if level == 1 or result["scale"] == "full":
+        if level == 1 or result["scale"] == "full" or key in ("3", "4"):
             lines.append(remarks.of(key, result, table))
+        if level == 1 or result["scale"] == "full":
             lines += [f"![{alt}](img/reproduce-{name}.svg)\n" for name, alt in PLOTS.get(key, [])]
         lines.append(f"```text\n{table['command']}\n```\n")
     return "\n".join(line for line in lines if line)

@@ -69,17 +69,14 @@ class Results:
         a, b = self.stat(better, figure), self.stat(worse, figure)
         if a is None or b is None:
             return None
-        error = None
-        if a.std is not None and b.std is not None:
-            error = math.sqrt(a.std**2 / a.seeds + b.std**2 / b.seeds)
         difference = a.mean - b.mean
-        clear = error is not None and abs(difference) > CLEAR * error
         verdict = "held" if difference > 0 else "reversed"
-        return {
-            "difference": difference,
-            "error": error,
-            "verdict": verdict if clear else f"{verdict}, within the spread",
-        }
+        if a.std is None or b.std is None:
+            return {"difference": difference, "error": None, "verdict": f"{verdict}, one seed"}
+        error = math.sqrt(a.std**2 / a.seeds + b.std**2 / b.seeds)
+        if abs(difference) <= CLEAR * error:
+            verdict += ", within the spread"
+        return {"difference": difference, "error": error, "verdict": verdict}
 
 
 def _at(value: Any, path: list[str]) -> Any:

@@ -176,13 +176,19 @@ class Testbed:
         }
 
     def part(self, size: int) -> tuple[Tensor, Tensor]:
-        """A random part of the corpus that holds every target: (titles kept, the targets among them)."""
-        wanted, place = torch.unique(self.target, return_inverse=True)
-        others = torch.ones(len(self.data.corpus), dtype=torch.bool, device=self.device)
-        others[wanted] = False
-        rest = others.nonzero()[:, 0]
-        order = np.random.default_rng(0).permutation(len(rest))[: max(0, size - len(wanted))]
-        return torch.cat([wanted, rest[torch.from_numpy(order).to(self.device)]]), place
+        """A random part of the corpus that holds every target: (titles kept, the targets among them).
+
+        It keeps the order of the corpus: among equal scores the earlier title wins, and targets put first
+        would win every tie.
+        """
+        wanted = torch.zeros(len(self.data.corpus), dtype=torch.bool, device=self.device)
+        wanted[self.target] = True
+        rest = (~wanted).nonzero()[:, 0]
+        more = max(0, size - int(wanted.sum()))
+        order = np.random.default_rng(0).permutation(len(rest))[:more]
+        wanted[rest[torch.from_numpy(order).to(self.device)]] = True
+        kept = wanted.nonzero()[:, 0]  # ascending
+        return kept, torch.searchsorted(kept, self.target)
 
     def _on_labels(self, judged: Judged, queries: Tensor, keywords: Tensor) -> Json:
         scores = judged.pairs.scores(queries.cpu().numpy(), keywords.cpu().numpy())[:, 0]

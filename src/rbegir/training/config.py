@@ -5,7 +5,7 @@ side, 10 negatives by cross sampling, fixed γ, nothing left out). Settings that
 are None until it is known:
 
     batch_size   the largest power of two up to pairs / 80, from 1,024 to 16,384
-    epochs       5 up to half a million pairs, 15 up to five million, else 10
+    epochs       5 up to half a million pairs, else 10
 
 More pairs a batch mean more negatives for each and fewer, better steps; too few steps learn nothing.
 """
@@ -79,7 +79,7 @@ class TrainConfig:
     def for_pairs(self, pairs: int) -> TrainConfig:
         """With the settings that depend on the amount of data filled in."""
         batch = 2 ** int(math.log2(max(1024, min(16384, pairs / 80))))
-        epochs = 5 if pairs <= 500_000 else 15 if pairs <= 5_000_000 else 10
+        epochs = 5 if pairs <= 500_000 else 10
         return replace(self, batch_size=self.batch_size or batch, epochs=self.epochs or epochs)
 
     def to_dict(self) -> dict[str, Any]:

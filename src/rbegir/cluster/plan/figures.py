@@ -67,7 +67,7 @@ def _line(x: float, xs: tuple[float, ...], ys: tuple[float, ...]) -> float:
     return ys[-1] + slope * (x - xs[-1])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Figures:
     """Everything that was measured."""
 

@@ -23,6 +23,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -108,6 +109,12 @@ class _Try:
     rho: float
 
 
+@lru_cache(maxsize=256)
+def _delays(figures: Figures, usual_ms: float | None) -> tails.Floats:
+    """Drawn once for all kinds of machines and all wishes."""
+    return tails.one(figures.spread, usual_ms=usual_ms)
+
+
 def _grid() -> Iterator[int]:
     """Numbers of shards, ascending. More keywords or load never need fewer machines on it."""
     yield from range(1, ALL)
@@ -122,7 +129,6 @@ class Planner:
 
     def __init__(self, figures: Figures, machine: Machine) -> None:
         self._figures, self._machine = figures, machine
-        self._one: dict[float | None, tails.Floats] = {}
         self._slowest: dict[tuple[int, float | None], tails.Floats] = {}
 
     def machines(self, wish: Wish) -> int:
@@ -266,10 +272,8 @@ class Planner:
         """Delays of the slowest shard; the usual time is rounded up a little, so that few are drawn."""
         if usual_ms is not None:
             usual_ms = ROUND ** math.ceil(math.log(usual_ms, ROUND))
-        if usual_ms not in self._one:
-            self._one[usual_ms] = tails.one(self._figures.spread, usual_ms=usual_ms)
         if (shards, usual_ms) not in self._slowest:
-            self._slowest[shards, usual_ms] = tails.slowest(self._one[usual_ms], shards)
+            self._slowest[shards, usual_ms] = tails.slowest(_delays(self._figures, usual_ms), shards)
         return self._slowest[shards, usual_ms]
 
     def _clients(self, wish: Wish, best: _Try) -> dict[str, float]:

@@ -52,7 +52,9 @@ def with_sample(lanes: torch.Tensor, count: int) -> Shard:
             0, count, (drawn,), generator=generator, device=lanes.device, dtype=torch.int32
         )
     sample = torch.zeros(lanes.shape[0], words.stride_of(drawn), dtype=torch.int32, device=lanes.device)
-    sample[:, :drawn] = torch.index_select(lanes, 1, places)
+    where = places.long()
+    for stream in range(lanes.shape[0]):  # one at a time: indexing all at once would copy the indices
+        sample[stream, :drawn] = lanes[stream][where]
     return Shard(lanes, count, sample, places, drawn)
 
 

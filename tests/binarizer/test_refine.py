@@ -1,0 +1,81 @@
+"""The native search for codes against plain Python: never worse than its start, right about optima."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from rbegir._native import _core
+from rbegir.binarizer.learn import search
+
+
+def errors(a: np.ndarray, x: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """‖x − A·b/‖b‖‖² of vectors [count, dims] and codes [count, n]."""
+    unit = codes / np.linalg.norm(codes, axis=1, keepdims=True)
+    return ((x - unit @ a.T) ** 2).sum(axis=1)
+
+
+def problem(dims: int, n: int, planes: int, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(dims * n + planes)
+    a = rng.standard_normal((dims, n)).astype(np.float32)
+    x = rng.standard_normal((count, dims)).astype(np.float32) * np.float32(0.7)
+    limit = 2**planes - 1
+    start = (rng.integers(0, limit + 1, (count, n)) * 2 - limit).astype(np.float32)
+    return a, x, start
+
+
+@pytest.mark.parametrize(
+    ("dims", "n", "planes"), [(3, 7, 1), (20, 33, 1), (20, 64, 2), (40, 64, 3), (30, 65, 4)]
+)
+def test_codes_are_valid_and_end_in_a_local_optimum(dims: int, n: int, planes: int) -> None:
+    a, x, start = problem(dims, n, planes, 37)
+    before = errors(a, x, start)
+    gram = np.ascontiguousarray(a.T @ a)
+    codes = search(x @ a, gram, planes, 0, start.copy())
+    limit = 2**planes - 1
+    assert np.isin(codes, np.arange(-limit, limit + 1, 2)).all()
+    after = errors(a, x, codes)
+    assert (after <= before + 1e-4).all()
+    worse = 0
+    for j, step in itertools.product(range(n), (-2, 2)):
+        moved = codes.copy()
+        moved[:, j] += step
+        valid = np.abs(moved[:, j]) <= limit
+        worse += int((errors(a, x, moved)[valid] < after[valid] * 0.97 - 1e-3).sum())
+    assert worse <= (0 if planes == 1 else 5)  # of thousands: several planes judge moves approximately
+
+
+@pytest.mark.parametrize("planes", [1, 2])
+def test_small_problems_are_solved(planes: int) -> None:
+    n = 10 if planes == 1 else 5
+    a, x, start = problem(4, n, planes, 30)
+    limit = 2**planes - 1
+    every = np.array(list(itertools.product(range(-limit, limit + 1, 2), repeat=n)), np.float32)
+    best = np.array([errors(a, row[None], every).min() for row in x])
+    found = errors(a, x, search(x @ a, np.ascontiguousarray(a.T @ a), planes, 400, start))
+    assert (found >= best - 1e-4).all()
+    assert np.isclose(found, best, rtol=1e-3, atol=1e-4).mean() > (0.9 if planes == 1 else 0.6)
+
+
+def test_more_moves_are_never_worse_and_threads_change_nothing() -> None:
+    a, x, start = problem(24, 64, 2, 100)
+    gram = np.ascontiguousarray(a.T @ a)
+    results = [errors(a, x, search(x @ a, gram, 2, moves, start.copy())) for moves in (0, 20, 200)]
+    assert (results[1] <= results[0] + 1e-4).all()
+    assert (results[2] <= results[1] + 1e-4).all()
+    assert results[2].mean() < results[0].mean()
+    alone, many = start.copy(), start.copy()
+    for codes, threads in ((alone, 1), (many, 5)):
+        _core.refine(x @ a, gram, codes, codes @ gram, 2, 50, 3, threads, 1)
+    assert np.array_equal(alone, many)
+
+
+def test_wrong_shapes_are_refused() -> None:
+    a, x, start = problem(4, 64, 1, 3)
+    gram = np.ascontiguousarray(a.T @ a)
+    with pytest.raises(ValueError, match="must be"):
+        _core.refine((x @ a)[:2], gram, start, start @ gram, 1, 0, 3, 1, 1)
+    with pytest.raises(ValueError, match="planes must be 1 to 4"):
+        _core.refine(x @ a, gram, start, start @ gram, 5, 0, 3, 1, 1)
