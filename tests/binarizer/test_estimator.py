@@ -68,8 +68,8 @@ def test_learning_beats_the_start_and_the_start_beats_scalar_quantisation(vector
     learned = rbegir.Binarizer(DIMS).fit(vectors)
     assert start > scalar_recall(queries, vectors, 2) + 0.01
     assert recall(learned, queries, vectors, 2) > start + 0.01
-    thorough = rbegir.Binarizer(DIMS, moves=512).fit(vectors)
-    assert recall(thorough, queries, vectors, 2) > recall(learned, queries, vectors, 2)
+    hasty = rbegir.Binarizer(DIMS, moves=0).fit(vectors)
+    assert recall(learned, queries, vectors, 2) > recall(hasty, queries, vectors, 2) + 0.01
 
 
 def test_every_plane_adds(vectors: np.ndarray) -> None:

@@ -37,7 +37,7 @@ class Binarizer(Params):
     n                  dimension of the codes, a multiple of 64; None is `dims` rounded up (at most 1024)
     query_planes       bits a dimension of a query: 8 is as good as a float query and costs no more to search
     keyword_planes     bits a dimension of a stored keyword: n · keyword_planes / 8 bytes each
-    rounds             turns of learning; 0 is the start without training, a random rotation
+    rounds             turns of learning; 0 is the start: a random rotation, rounded, one least squares
     moves              of the search for the best code of a keyword, beyond the nearest local optimum: more is
                        better and slower; None is as many as take about the same time for any n
     seed               of the random rotation and of the sample that fitting looks at

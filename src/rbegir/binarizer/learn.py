@@ -34,7 +34,7 @@ from rbegir.search.cpu import usable_cpus
 METRIC_POWER = 0.2
 SMALLEST = 1e-3  # eigenvalues below this part of their mean are taken for it
 RIDGE = 1e-3
-ROUNDS = 8
+ROUNDS = 7
 
 
 class Learned(NamedTuple):
@@ -101,19 +101,15 @@ def learn(
     centred: Floats, covariance: Floats, queries: Floats | None, n: int, planes: int, rounds: int, seed: int
 ) -> Learned:
     """A decoder for centred vectors [rows, dims]; `queries` is the covariance of queries, if it is known."""
-    power = METRIC_POWER if rounds else 0.0  # a rotation that is not learned serves plain lengths best
-    forward, back = metric(covariance if queries is None else queries, power)
+    forward, back = metric(covariance if queries is None else queries, METRIC_POWER)
     vectors: Floats = centred @ forward
     a = frame.start(np.asarray(forward @ covariance @ forward, np.float32), n, seed)
     projected: Floats = vectors @ a
     codes: Floats = nearest(projected, planes).astype(np.float32)
-    unit = codes / np.linalg.norm(codes, axis=1, keepdims=True)
-    decoded = unit @ a.T
-    a *= np.float32(np.vdot(vectors, decoded) / max(float(np.vdot(decoded, decoded)), 1e-30))
-    for turn in range(rounds):
-        if turn:
-            projected = vectors @ a
-            codes = search(projected, np.ascontiguousarray(a.T @ a), planes, n // 8, codes)
+    a = decoder(vectors, codes)
+    for _ in range(rounds):
+        projected = vectors @ a
+        codes = search(projected, np.ascontiguousarray(a.T @ a), planes, n // 8, codes)
         a = decoder(vectors, codes)
-    guess = regression(vectors, codes) if rounds else a
+    guess = regression(vectors, codes)
     return Learned(forward, forward @ a, forward @ guess, np.ascontiguousarray(a.T @ a), back @ a)
