@@ -222,41 +222,45 @@ def read_only_disk(folder: Path) -> dict[str, Any] | None:
 
 def no_handles(folder: Path) -> dict[str, Any]:
     """Every handle of a process is taken: opening and changing fail with the reason, and work again after."""
+    return _in_fresh_process(_with_few_handles, folder / "handles.rbe")
 
-    def work() -> dict[str, Any]:
-        path = folder / "handles.rbe"
-        with Index.create(path, ENCODER, id_type="int64", threads=1) as index:
-            index.upsert(["a"], [1])
-            resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-            taken: list[int] = []
-            with contextlib.suppress(OSError):
-                while True:
-                    taken.append(os.open("/dev/null", os.O_RDONLY))
-            refused = 0
-            for use in (
-                lambda: Index.open(path, model=ENCODER),
-                lambda: index.upsert(["b"], [2]),
-                index.refresh,
-            ):
-                try:
-                    use()
-                except FileError as error:
-                    _expect("too many open files" in error.message, str(error))
-                    refused += 1
-            _expect(len(index.search_codes(QUERY, 10).ids[0]) == 1, "searching needs no handle")
-            for descriptor in taken:
-                os.close(descriptor)
-            index.upsert(["b"], [2])
-            _expect(len(index) == 2, "it works again")
-        return {"refused": refused}
 
-    return in_child(work)
+def _with_few_handles(path: Path) -> dict[str, Any]:
+    with Index.create(path, ENCODER, id_type="int64", threads=1) as index:
+        index.upsert(["a"], [1])
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        taken: list[int] = []
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open("/dev/null", os.O_RDONLY))
+        refused = 0
+        for use in (
+            lambda: Index.open(path, model=ENCODER),
+            lambda: index.upsert(["b"], [2]),
+            index.refresh,
+        ):
+            try:
+                use()
+            except FileError as error:
+                _expect("too many open files" in error.message, str(error))
+                refused += 1
+        _expect(len(index.search_codes(QUERY, 10).ids[0]) == 1, "searching needs no handle")
+        for descriptor in taken:
+            os.close(descriptor)
+        index.upsert(["b"], [2])
+        _expect(len(index) == 2, "it works again")
+    return {"refused": refused}
 
 
 def no_memory(folder: Path) -> dict[str, Any]:
     """A batch and a search that do not fit into memory are refused; smaller ones go through."""
+    return _in_fresh_process(_with_little_memory, folder / "memory.rbe")
+
+
+def _in_fresh_process(work: Callable[[Path], dict[str, Any]], path: Path) -> dict[str, Any]:
+    """Not a fork: the limits must meet what this process needs, not what its parent has open."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(_with_little_memory, folder / "memory.rbe").result()
+        return pool.submit(work, path).result()
 
 
 def _with_little_memory(path: Path) -> dict[str, Any]:
