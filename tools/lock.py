@@ -1,6 +1,6 @@
 """Writes requirements.lock: the tested environment with the sha256 of every file that pip may install.
 
-    python tools/lock.py          needs the package index; run it after constraints.txt has changed
+    PIP_INDEX_URL=… python tools/lock.py     asks that package index; run it after constraints.txt has changed
     pip install --require-hashes -r requirements.lock
 
 The versions are those of constraints.txt; the hashes are those that the package index publishes for the
@@ -8,12 +8,13 @@ wheels that fit the tested platform (CPython 3.11, Linux x86-64), or for the sou
 wheel. Wheels that are named on the command line are allowed besides: the package index has torch for CUDA
 only, and a machine without a GPU takes the build for CPUs from a file.
 
-    python tools/lock.py torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl
+    PIP_INDEX_URL=… python tools/lock.py torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import sys
 import urllib.request
@@ -28,7 +29,6 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 ROOT = Path(__file__).resolve().parents[1]
 PINS = ROOT / "constraints.txt"
 LOCK = ROOT / "requirements.lock"
-INDEX = "https://pypi.org/simple"
 LINK = re.compile(r'href="([^"#]+)#sha256=([0-9a-f]{64})"')
 HEAD = """# The tested environment (CPython 3.11, Linux x86-64) with hashes, written by tools/lock.py.
 #   pip install --require-hashes -r requirements.lock
@@ -49,10 +49,10 @@ def links(index: str, name: str) -> list[tuple[str, str]]:
     return [(unquote(url.rsplit("/", 1)[1]), digest) for url, digest in LINK.findall(page)]
 
 
-def hashes(name: str, version: str, at_hand: list[Path]) -> list[str]:
+def hashes(name: str, version: str, index: str, at_hand: list[Path]) -> list[str]:
     """The digests of the files of a version that fit this platform."""
     tags = set(sys_tags())
-    files = links(INDEX, name)
+    files = links(index, name)
     mine = [path for path in at_hand if path.name.split("-")[0].lower() == name.lower()]
     files += [(path.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in mine]
     wheels, sources = [], []
@@ -70,11 +70,19 @@ def hashes(name: str, version: str, at_hand: list[Path]) -> list[str]:
 
 
 def main() -> int:
+    index = os.environ.get("PIP_INDEX_URL")
+    if not index:
+        print("error: PIP_INDEX_URL is not set\nhint: set it to the package index to ask", file=sys.stderr)
+        return 1
     wanted = pins()
     at_hand = [Path(argument) for argument in sys.argv[1:]]
     with ThreadPoolExecutor(8) as pool:
         found = dict(
-            zip(wanted, pool.map(partial(hashes, at_hand=at_hand), wanted, wanted.values()), strict=True)
+            zip(
+                wanted,
+                pool.map(partial(hashes, index=index.rstrip("/"), at_hand=at_hand), wanted, wanted.values()),
+                strict=True,
+            )
         )
     missing = [name for name, digests in found.items() if not digests]
     lines = [
