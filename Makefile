@@ -35,9 +35,11 @@ DATA ?=
 tables: setup  ## the paper's tables beside ours: the small version, or all of DATA=folder
 	$(BIN)/rbegir reproduce $(if $(DATA),--data $(DATA),--small)
 
-# Ray leaves threads and handlers of its own in a process that has used it, so its tests get one of their own.
+# Ray leaves threads and handlers in a process that has used it, and the torture tests cut mapped files and lower limits:
+# each has a process of its own.
 test: setup chromium  ## the whole test suite
-	$(BIN)/python -m pytest --ignore tests/cluster
+	$(BIN)/python -m pytest --ignore tests/cluster --ignore tests/torture
+	$(BIN)/python -m pytest tests/torture
 	$(BIN)/python -m pytest tests/cluster
 
 test-gpu: setup  ## every test that needs a real GPU

@@ -1,8 +1,8 @@
 // Reading mapped files that other people can cut short: SIGBUS becomes a flag instead of the end of the process.
 //
 // A page of a mapping that no longer exists in the file, or that the disk cannot read, raises SIGBUS in whichever
-// thread touches it, in the middle of whatever it was doing. The handler puts zeros under the rest of that mapping
-// and sets the flag of its slot; the reader goes on, and the caller asks for the flag before it believes what was
+// thread touches it, in the middle of whatever it was doing. The handler puts zeros under that page and sets the flag
+// of its slot; the reader goes on, and the caller asks for the flag before it believes what was
 // read. Faults outside the guarded ranges go to the handler that was there before.
 //
 // The handler may only use what is safe in a signal: a fixed table of atomics and the mmap system call.
@@ -44,7 +44,8 @@ void on_bus_error(int signal, siginfo_t *info, void *context) {
         const uintptr_t last = slots[i].last.load(std::memory_order_acquire);
         if (first == 0 || page < first || page >= last) continue;
         slots[i].broken.store(true, std::memory_order_release);
-        void *zeros = mmap(reinterpret_cast<void *>(page), last - page, PROT_READ,
+        // Only the page that faulted: whatever a slot may say, nothing that is in use can be under it.
+        void *zeros = mmap(reinterpret_cast<void *>(page), page_bytes, PROT_READ,
                            MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (zeros != MAP_FAILED) return;
         break;
