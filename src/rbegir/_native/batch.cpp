@@ -67,7 +67,7 @@ struct Bags {
 };
 
 Bags cut(const Ints &text_offsets, const Ints &word_ids, const Ints &gram_offsets, const Ints &gram_ids,
-         const Ints &items, double dropout, uint64_t key, const Longs &places) {
+         const Ints &items, double dropout, double gram_dropout, uint64_t key, const Longs &places) {
     Bags out;
     const int32_t *texts = text_offsets.data(), *words = word_ids.data(), *grams = gram_offsets.data();
     out.text_offsets.reserve(items.size() + 1);
@@ -90,7 +90,16 @@ Bags cut(const Ints &text_offsets, const Ints &word_ids, const Ints &gram_offset
     out.gram_offsets.reserve(distinct + 1);
     out.gram_offsets.push_back(0);
     present.each([&](int32_t word) {
-        out.gram_ids.insert(out.gram_ids.end(), gram_ids.data() + grams[word], gram_ids.data() + grams[word + 1]);
+        const int32_t *start = gram_ids.data() + grams[word], *end = gram_ids.data() + grams[word + 1];
+        if (gram_dropout > 0) {
+            const size_t before = out.gram_ids.size();
+            const uint64_t counter = ~(static_cast<uint64_t>(word) * 65536);  // no text has so many words
+            for (const int32_t *at = start; at < end; ++at)
+                if (uniform(key, counter - (at - start)) >= gram_dropout) out.gram_ids.push_back(*at);
+            if (out.gram_ids.size() == before && end > start) out.gram_ids.push_back(*start);
+        } else {
+            out.gram_ids.insert(out.gram_ids.end(), start, end);
+        }
         out.gram_offsets.push_back(static_cast<int32_t>(out.gram_ids.size()));
     });
     return out;
@@ -140,20 +149,20 @@ void bind_batch(nb::module_ &m) {
     m.def(
         "cut_batch",
         [](Ints text_offsets, Ints word_ids, Ints gram_offsets, Ints gram_ids, Ints items, double dropout,
-           uint64_t key, Longs places) {
+           double gram_dropout, uint64_t key, Longs places) {
             Bags bags;
             {
                 nb::gil_scoped_release free;
                 // the large arrays are those of a tokenised chunk, checked by their maker; items is the caller's
                 check_range(items, text_offsets.size() - 1, "items");
                 if (places.size() != items.size()) throw std::invalid_argument("places must be one an item");
-                bags = cut(text_offsets, word_ids, gram_offsets, gram_ids, items, dropout, key, places);
+                bags = cut(text_offsets, word_ids, gram_offsets, gram_ids, items, dropout, gram_dropout, key, places);
             }
             return nb::make_tuple(to_numpy(std::move(bags.text_offsets)), to_numpy(std::move(bags.word_ids)),
                                   to_numpy(std::move(bags.gram_offsets)), to_numpy(std::move(bags.gram_ids)));
         },
         nb::arg("text_offsets"), nb::arg("word_ids"), nb::arg("gram_offsets"), nb::arg("gram_ids"), nb::arg("items"),
-        nb::arg("dropout"), nb::arg("key"), nb::arg("places"));
+        nb::arg("dropout"), nb::arg("gram_dropout"), nb::arg("key"), nb::arg("places"));
     m.def(
         "transpose_grams",
         [](Ints gram_offsets, Ints gram_ids) {

@@ -117,17 +117,19 @@ def cut(
     items: Ints,
     *,
     dropout: float = 0.0,
+    gram_dropout: float = 0.0,
     key: int = 0,
     places: npt.NDArray[np.int64] | None = None,
 ) -> GramBatch:
     """The gram batch of some texts of a larger one, each word left out with probability `dropout`.
 
     A text keeps at least one word. The draw (SplitMix64) depends on `key`, the text's number in `places` and
-    the word's place. The distinct words are numbered in the order they have in the larger batch.
+    the word's place. Grams of the distinct words are left out with probability `gram_dropout`, the same ones
+    wherever a word stands in this batch; a word keeps at least one. The distinct words are numbered in the order they have in the larger batch.
     """
     if places is None:
         places = np.zeros(len(items), dtype=np.int64)
-    return GramBatch(*_core.cut_batch(*texts, np.ascontiguousarray(items), dropout, key, places))
+    return GramBatch(*_core.cut_batch(*texts, np.ascontiguousarray(items), dropout, gram_dropout, key, places))
 
 
 def build(
