@@ -93,6 +93,27 @@ def test_dropout_draws_the_numbers_it_promises(chunk: Chunk) -> None:
     assert np.histogram(draws, bins=10, range=(0, 1))[0] == pytest.approx([2000] * 10, rel=0.1)
 
 
+def test_gram_dropout_draws_the_numbers_it_promises(chunk: Chunk) -> None:
+    """A word is its grams but for those whose draw is low, the first one if all are."""
+    texts, key = chunk.query_texts, 2**63 - 7
+    items = np.arange(len(texts.text_offsets) - 1, dtype=np.int32)[::-1].copy()
+
+    def grams(of: GramBatch) -> list[list[int]]:
+        return [of.gram_ids[a:b].tolist() for a, b in pairwise(of.gram_offsets)]
+
+    whole = cut(texts, items)  # every word is there, in the order of the larger batch
+    for share in (0.3, 0.999999):
+        found = cut(texts, items, gram_dropout=share, key=key)
+        assert (found.text_offsets == whole.text_offsets).all()
+        assert (found.word_ids == whole.word_ids).all()
+        wanted = [
+            [g for i, g in enumerate(word) if plain_uniform(key, -1 - number * 65536 - i) >= share]
+            or word[:1]
+            for number, word in enumerate(grams(whole))
+        ]
+        assert grams(found) == wanted
+
+
 def test_cut_refuses_what_is_not_there(chunk: Chunk) -> None:
     count = len(chunk.query_texts.text_offsets) - 1
     for item in (-1, count):
