@@ -35,6 +35,7 @@ from rbegir.index.creation import first_manifest, make
 from rbegir.index.disk import explained
 from rbegir.index.encoder import Encoder, check_adds, check_encoder, check_match, load_stored
 from rbegir.index.manifest import MODEL, Manifest
+from rbegir.index.mapping import arm
 from rbegir.index.query import Query, Searcher, SearchOptions
 from rbegir.index.rows import (
     Rows,
@@ -352,6 +353,7 @@ class Index:
     def _state(self) -> Snapshot:
         if self._closed:
             raise InputError(f"the index {self._path} has been closed", hint="open it again with Index.open")
+        arm()
         return self._snapshot
 
     @contextlib.contextmanager
