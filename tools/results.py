@@ -118,7 +118,7 @@ def readme() -> str:
     text = table(["", "rbegir", "beside it"], rows)
     return (
         text
-        + "\nPeers ran in the same run on the same machine, tuned, at 16 bytes a vector. How each figure was "
+        + "\nPeers ran in the same run on the same machine, tuned, those with codes at 16 bytes a vector. How each figure was "
         "measured: [benchmarks](docs/benchmarks.md).\n"
     )
 
