@@ -40,7 +40,16 @@ def test_search_finds_what_the_library_finds(local: Start) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"where": "price < 10 and lang = 'en'"}, {"mode": "paper"}, {"planes": 1}, {"where": "price > 1e9"}],
+    [
+        {},
+        {"where": "price < 10 and lang = 'en'"},
+        {"where": "price > 1e9"},
+        {"allow": [3, 7, 11, 4000], "where": "price > 3"},
+        {"allow": []},
+        {"deny": list(range(0, 200, 2))},
+        {"mode": "paper"},
+        {"planes": 1},
+    ],
 )
 def test_options_reach_the_search(local: Start, options: dict[str, Any]) -> None:
     service = local()
@@ -75,7 +84,8 @@ def test_codes_made_elsewhere(local: Start) -> None:
 def test_explain_shows_bits_and_ranks(local: Start) -> None:
     service = local()
     answer = service.post(
-        "/v1/search", {"queries": ["red hat"], "k": 6, "explain": True, "where": "price < 40"}
+        "/v1/search",
+        {"queries": ["red hat"], "k": 6, "explain": True, "where": "price < 40", "deny": [1, 5, 9]},
     )
     schema.SearchAnswer.model_validate_json(answer.content, strict=True)
     (result,) = answer.json()["results"]
@@ -86,7 +96,7 @@ def test_explain_shows_bits_and_ranks(local: Start) -> None:
 
     assert result["query_planes"] == bits(model.encode_queries(["red hat"]))
     # the rank by one plane, from the definition: cosine of the query with the signs of the base vectors
-    passing = [i for i in range(len(TEXTS)) if i % 50 < 40]
+    passing = [i for i in range(len(TEXTS)) if i % 50 < 40 and i not in (1, 5, 9)]
     query = model.encode_queries(["red hat"]).values()[0].astype(np.int64)
     base = model.encode_keywords(TEXTS).first_planes(1).values().astype(np.int64)
     order = sorted(passing, key=lambda i: (-int(base[i] @ query), i))

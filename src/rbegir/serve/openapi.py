@@ -155,6 +155,8 @@ def _narrow(schemas: dict[str, Any], service: Service) -> None:
     integers.update(minItems=info["n"], maxItems=info["n"])
     where = search["where"]["anyOf"][0]
     where.update(maxLength=settings.max_where_chars, format="rbegir-filter")
+    for name in ("allow", "deny"):
+        search[name]["anyOf"][0]["maxItems"] = settings.max_keywords
     search["planes"]["anyOf"][0]["maximum"] = info["keyword_planes"]
     schemas["SearchRequest"]["oneOf"] = [{"required": ["queries"]}, {"required": ["codes"]}]
     schemas["SearchRequest"]["not"] = {
@@ -167,5 +169,7 @@ def _narrow(schemas: dict[str, Any], service: Service) -> None:
         kind = string if info["id_type"] == "string" else number
         schemas["Keyword"]["properties"]["id"] = kind
         schemas["DeleteRequest"]["properties"]["ids"]["items"] = kind
+        for name in ("allow", "deny"):
+            search[name]["anyOf"][0]["items"] = kind
     schemas["UpsertRequest"]["properties"]["keywords"]["maxItems"] = settings.max_keywords
     schemas["DeleteRequest"]["properties"]["ids"]["maxItems"] = settings.max_keywords
