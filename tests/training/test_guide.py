@@ -12,12 +12,13 @@ import torch
 from rbegir.model import checkpoint
 from rbegir.model.draws import Draw
 from rbegir.model.twotower import FeatureDropout, TwoTower
-from rbegir.training.batches import Share, StepBatch, build
+from rbegir.training.batches import StepBatch, build
 from rbegir.training.config import TrainConfig
 from rbegir.training.data import Data
 from rbegir.training.engine import Engine
 from rbegir.training.loss import group_loss
 from rbegir.training.pairs import read_pairs
+from rbegir.training.sharing import Share
 from rbegir.training.trainer import fit, run
 from rbegir.training.validate import Validation
 
