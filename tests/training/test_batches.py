@@ -11,7 +11,7 @@ import torch
 
 from rbegir.model.clsm import TowerBatch
 from rbegir.text.tokenizer import GramBatch, tokenize
-from rbegir.training.batches import Chunk, HostBatch, Share, StepBatch, build, cut
+from rbegir.training.batches import Chunk, HostBatch, build, cut
 from rbegir.training.data import tokenize_pairs
 from rbegir.training.pipeline import BatchPlan, epoch_batches, steps_in
 
@@ -116,32 +116,6 @@ def test_build(chunk: Chunk) -> None:
     assert batch.weight.sum().item() == pytest.approx(1)
     weight = chunk.weight[pairs] / chunk.weight[pairs].sum()
     assert np.array_equal(batch.weight.numpy(), weight)
-
-
-@pytest.mark.parametrize("world", [2, 3])
-def test_shares_are_the_parts_of_the_whole(chunk: Chunk, world: int) -> None:
-    pairs = np.arange(41)
-
-    def batch(share: Share) -> StepBatch:
-        return build(chunk, pairs, key=(1, 2, 3), dropout=0.3, negatives=2, share=share).to(
-            torch.device("cpu")
-        )
-
-    whole = batch(Share())
-    parts = [batch(Share(rank, world)) for rank in range(world)]
-    assert [text for part in parts for text in spelled(part.query)] == spelled(whole.query)
-    assert [text for part in parts for text in spelled(part.keyword)] == spelled(whole.keyword)
-    assert all(part.owned == parts[0].owned for part in parts)
-    assert sum(parts[0].owned) == whole.owned[0]
-    for name in ("target", "negatives", "weight"):
-        assert torch.equal(torch.cat([getattr(part, name) for part in parts]), getattr(whole, name))
-    starts = Share(0, world).bounds(41)
-    known = [
-        (int(r) + int(starts[i]), int(c))
-        for i, part in enumerate(parts)
-        for r, c in zip(part.known_rows, part.known_columns, strict=True)
-    ]
-    assert known == [(int(r), int(c)) for r, c in zip(whole.known_rows, whole.known_columns, strict=True)]
 
 
 def arrays(batch: HostBatch) -> list[list[int]]:

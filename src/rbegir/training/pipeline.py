@@ -13,11 +13,11 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from rbegir.training.batches import Chunk, HostBatch, Share, build
+from rbegir.training.batches import Chunk, HostBatch, build
 from rbegir.training.data import ahead
 
 # A thread may have to wait this long for the interpreter's lock. The usual 5 ms would let a GPU that takes
@@ -33,7 +33,6 @@ class BatchPlan:
     seed: int
     dropout: float = 0.0
     negatives: int = 0
-    share: Share = field(default_factory=Share)
     pin: bool = False
 
 
@@ -66,7 +65,6 @@ def epoch_batches(
                             key=(plan.seed, epoch, step),
                             dropout=plan.dropout,
                             negatives=plan.negatives,
-                            share=plan.share,
                             pin=plan.pin,
                         )
                     )
