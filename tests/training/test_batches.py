@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from itertools import pairwise
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 
 from rbegir.model.clsm import TowerBatch
 from rbegir.text.tokenizer import GramBatch, tokenize
-from rbegir.training.batches import Chunk, HostBatch, Share, StepBatch, build, cut
+from rbegir.training.batches import Chunk, HostBatch, build, cut
 from rbegir.training.data import tokenize_pairs
 from rbegir.training.pipeline import BatchPlan, epoch_batches, steps_in
 
@@ -101,15 +102,18 @@ def test_gram_dropout_draws_the_numbers_it_promises(chunk: Chunk) -> None:
     def grams(of: GramBatch) -> list[list[int]]:
         return [of.gram_ids[a:b].tolist() for a, b in pairwise(of.gram_offsets)]
 
+    def spelling(word: list[int]) -> int:
+        """The word as a number, the same in any chunk."""
+        return functools.reduce(lambda so_far, gram: so_far * 0x100000001B3 + gram, word, 0)
+
     whole = cut(texts, items)  # every word is there, in the order of the larger batch
     for share in (0.3, 0.999999):
         found = cut(texts, items, gram_dropout=share, key=key)
         assert (found.text_offsets == whole.text_offsets).all()
         assert (found.word_ids == whole.word_ids).all()
         wanted = [
-            [g for i, g in enumerate(word) if plain_uniform(key, -1 - number * 65536 - i) >= share]
-            or word[:1]
-            for number, word in enumerate(grams(whole))
+            [g for i, g in enumerate(word) if plain_uniform(key, spelling(word) + i) >= share] or word[:1]
+            for word in grams(whole)
         ]
         assert grams(found) == wanted
 
@@ -137,32 +141,6 @@ def test_build(chunk: Chunk) -> None:
     assert batch.weight.sum().item() == pytest.approx(1)
     weight = chunk.weight[pairs] / chunk.weight[pairs].sum()
     assert np.array_equal(batch.weight.numpy(), weight)
-
-
-@pytest.mark.parametrize("world", [2, 3])
-def test_shares_are_the_parts_of_the_whole(chunk: Chunk, world: int) -> None:
-    pairs = np.arange(41)
-
-    def batch(share: Share) -> StepBatch:
-        return build(chunk, pairs, key=(1, 2, 3), dropout=0.3, negatives=2, share=share).to(
-            torch.device("cpu")
-        )
-
-    whole = batch(Share())
-    parts = [batch(Share(rank, world)) for rank in range(world)]
-    assert [text for part in parts for text in spelled(part.query)] == spelled(whole.query)
-    assert [text for part in parts for text in spelled(part.keyword)] == spelled(whole.keyword)
-    assert all(part.owned == parts[0].owned for part in parts)
-    assert sum(parts[0].owned) == whole.owned[0]
-    for name in ("target", "negatives", "weight"):
-        assert torch.equal(torch.cat([getattr(part, name) for part in parts]), getattr(whole, name))
-    starts = Share(0, world).bounds(41)
-    known = [
-        (int(r) + int(starts[i]), int(c))
-        for i, part in enumerate(parts)
-        for r, c in zip(part.known_rows, part.known_columns, strict=True)
-    ]
-    assert known == [(int(r), int(c)) for r, c in zip(whole.known_rows, whole.known_columns, strict=True)]
 
 
 def arrays(batch: HostBatch) -> list[list[int]]:

@@ -11,13 +11,15 @@ import torch
 
 from rbegir.errors import InputError
 from rbegir.model import checkpoint
+from rbegir.model.draws import Draw
 from rbegir.model.twotower import FeatureDropout, TwoTower
-from rbegir.training.batches import Share, StepBatch, build
+from rbegir.training.batches import StepBatch, build
 from rbegir.training.config import TrainConfig
 from rbegir.training.data import Data
 from rbegir.training.engine import Engine
 from rbegir.training.loss import group_loss
 from rbegir.training.pairs import read_pairs
+from rbegir.training.sharing import Share
 from rbegir.training.trainer import fit, run
 from rbegir.training.validate import Validation
 
@@ -84,7 +86,7 @@ def test_features_are_left_out_in_training_alone() -> None:
     layer.share = 0.25
     draws = []
     for seed in (1, 1, 2):
-        layer.generator = torch.Generator().manual_seed(seed)
+        layer.draw = Draw(torch.Generator().manual_seed(seed))
         draws.append(layer(f))
     assert torch.equal(draws[0], draws[1])
     assert not torch.equal(draws[0], draws[2])

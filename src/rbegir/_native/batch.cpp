@@ -93,9 +93,10 @@ Bags cut(const Ints &text_offsets, const Ints &word_ids, const Ints &gram_offset
         const int32_t *start = gram_ids.data() + grams[word], *end = gram_ids.data() + grams[word + 1];
         if (gram_dropout > 0) {
             const size_t before = out.gram_ids.size();
-            const uint64_t counter = ~(static_cast<uint64_t>(word) * 65536);  // no text has so many words
+            uint64_t spelling = 0;  // not the word's number, which is another one in another process's chunk
+            for (const int32_t *at = start; at < end; ++at) spelling = spelling * 0x100000001B3u + *at;
             for (const int32_t *at = start; at < end; ++at)
-                if (uniform(key, counter - (at - start)) >= gram_dropout) out.gram_ids.push_back(*at);
+                if (uniform(key, spelling + (at - start)) >= gram_dropout) out.gram_ids.push_back(*at);
             if (out.gram_ids.size() == before && end > start) out.gram_ids.push_back(*start);
         } else {
             out.gram_ids.insert(out.gram_ids.end(), start, end);

@@ -33,16 +33,17 @@ from rbegir.model.presets import ModelConfig
 from rbegir.model.presets import preset as named_preset
 from rbegir.model.twotower import TwoTower
 from rbegir.training import state
-from rbegir.training.batches import HostBatch, Share, StepBatch
+from rbegir.training.batches import HostBatch, StepBatch
 from rbegir.training.config import Precision, TrainConfig, change
-from rbegir.training.data import Data, buffers
+from rbegir.training.data import Data
 from rbegir.training.device import batch_threads, cpu_count, matmul_precision, resolve_device
-from rbegir.training.distributed import join_processes, wait_for_all
+from rbegir.training.distributed import Exchange, join_processes, of_the_first, wait_for_all
 from rbegir.training.engine import Engine
 from rbegir.training.pairs import PairStream, read_pairs
 from rbegir.training.pipeline import BatchPlan, epoch_batches, steps_in
 from rbegir.training.progress import Bar, Log
-from rbegir.training.validate import MAX_PAIRS, Validation
+from rbegir.training.sharing import Share
+from rbegir.training.validate import MAX_PAIRS, Scores, Validation
 
 if TYPE_CHECKING:
     from rbegir.model.model import Model
@@ -159,16 +160,17 @@ def run(
             threads=cpu_count(),
             hold_out=valid is None,
             notify=bar.show,
+            exchange=Exchange(share),
         )
-        if stream.skipped:
-            bar.say(str(stream.skipped))
+        if data.skipped:
+            bar.say(str(data.skipped))
         _check_trainable(data)
         validation = None
         if valid is None:
             assert data.held_out is not None
             validation = _validation(data.held_out, shape, "the pairs held out for validation")
         elif valid is not False:
-            validation = _validation(next(buffers(reader(valid), MAX_PAIRS)), shape, f"the pairs of {valid}")
+            validation = _validation(reader(valid).head(MAX_PAIRS), shape, f"the pairs of {valid}")
         with _begun(
             shape,
             settings.for_pairs(data.pairs),
@@ -191,7 +193,7 @@ def run(
         valid_pairs=len(validation) if validation else 0,
         pairs_per_s=run.pairs_per_s,
         gamma=run.gamma,
-        skipped=stream.skipped.to_dict(),
+        skipped=data.skipped.to_dict(),
     )
 
 
@@ -328,7 +330,6 @@ class _Run:
             dropout=self.settings.word_dropout,
             gram_dropout=self.settings.gram_dropout,
             negatives=0 if self.settings.negatives == "in_batch" else self.settings.negatives,
-            share=engine.share,
             pin=engine.device.type == "cuda",
         )
         self.steps = sum(steps_in(size, self.plan.batch_size) for size in data.sizes)  # in an epoch
@@ -430,6 +431,7 @@ class _Run:
         if self.validation:
             self.bar.begin("validation", 1)
             scores = self.validation(engine.model, engine.device)
+            scores = Scores(*of_the_first(scores, engine.device, engine.share))
             entry |= {"log_loss": scores.log_loss, "roc_auc": scores.roc_auc}
             self.log.add(engine.steps, valid_log_loss=scores.log_loss, valid_roc_auc=scores.roc_auc)
         self.bar.say(
@@ -507,10 +509,8 @@ def lr_scale(step: int, total: int) -> float:
 def _check_trainable(data: Data) -> None:
     """Refuse data in which there is nothing to compare."""
     if data.pairs < 2:
-        held = data.held_out.num_rows if data.held_out is not None else 0
-        came = f"{data.pairs} pair{'' if data.pairs == 1 else 's'}" + (
-            f" and {held} held out" if held else ""
-        )
+        held = f" and {data.held_pairs} held out" if data.held_pairs else ""
+        came = f"{data.pairs} pair{'' if data.pairs == 1 else 's'}{held}"
         raise InputError(f"training needs at least 2 pairs, got {came}", hint="give more pairs")
     if not data.varied:
         raise InputError("training needs at least 2 different keywords, got 1", hint="give more pairs")
