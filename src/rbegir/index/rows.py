@@ -63,6 +63,7 @@ class Rows:
         return self.packed[positions]
 
     def slice(self, start: int, stop: int) -> Rows:
+        """The rows start … stop."""
         return Rows(
             self.packed[start:stop],
             self.first_row + start,
@@ -124,15 +125,15 @@ def check_ids(ids: Any, argument: str = "ids") -> pa.Array:
     return array
 
 
-def refuse_repeats(ids: pa.Array, argument: str = "ids") -> None:
+def refuse_repeats(ids: pa.Array, hint: str = "give every id once in a call") -> None:
     """The same id twice in one call is refused: which of the two was meant?"""
     if len(pc.unique(ids)) == len(ids):
         return
     counts = pc.value_counts(ids)
     twice = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")
     raise InputError(
-        f"{argument} holds {twice[0].as_py()!r} more than once ({len(twice)} such ids)",
-        hint="give every id once in a call",
+        f"ids holds {twice[0].as_py()!r} more than once ({len(twice)} such ids)",
+        hint=hint,
     )
 
 

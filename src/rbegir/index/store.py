@@ -142,11 +142,14 @@ class Index:
         batches: Iterable[pa.RecordBatch],
         *,
         overwrite: bool = False,
+        upsert: bool = False,
         device: str | Sequence[str] = "cpu",
         threads: int | None = None,
         segment_rows: int = 1 << 20,
     ) -> Index:
         """A new index from a stream of batches with `text`, optional `id`, and attribute columns.
+
+        An id that comes twice is refused, or with `upsert` its last row counts.
 
         Memory is bounded by `segment_rows`. The index appears under its path when all of it is there; if the
         build fails or is stopped, nothing does.
@@ -159,7 +162,7 @@ class Index:
             make(writer.directory, manifest, model)
             inner = cls(writer.directory, device=device, threads=threads, model=model, read_only=False)
             inner._writer = writer
-            fill(inner, batches, segment_rows)
+            fill(inner, batches, segment_rows, upsert=upsert)
         index = cls(path, device=device, threads=threads, model=model, read_only=False)
         index._writer = writer
         return index
@@ -453,7 +456,10 @@ def _id_type(manifest: Manifest, given: pa.Array | None) -> str:
     came = "int64" if given is None else str(given.type)
     known = manifest.id_type
     if known == "string" and given is None:
-        raise InputError("ids must be given: the ids of this index are strings")
+        raise InputError(
+            "ids must be given: the ids of this index are strings",
+            hint="pass ids=, or name their column with --id-column",
+        )
     if known is not None and came != known:
         raise MismatchError(f"ids are {came}, the ids of this index are {known}")
     return came

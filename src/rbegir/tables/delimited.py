@@ -55,9 +55,8 @@ class DelimitedSource:
                 raise
 
     def blocks(self, names: Sequence[str], malformed: Malformed, *, others: bool = False) -> Iterator[Block]:
-        bad: list[
-            int
-        ] = []  # numbers of malformed rows from `start` on, ascending; Arrow's row 1 is the header
+        # numbers of malformed rows from `start` on, ascending; Arrow's row 1 is the header
+        bad: list[int] = []
         last = _MARKER + self._delimiter * len(self.columns)
         ended = False
 
