@@ -73,6 +73,7 @@ class Bounded:
         self._size = 0
 
     def take(self, part: bytes) -> None:
+        """Add a part; an error where the answer has become too long or too slow."""
         self._parts.append(part)
         self._size += len(part)
         if self._size > MAX_ANSWER_BYTES:
