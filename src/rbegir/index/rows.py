@@ -25,6 +25,7 @@ from rbegir.index.segment import Positions
 
 MAX_TEXT_BYTES = 2**15 - 1  # so that a chunk of rows fits Arrow's 32-bit offsets
 RESERVED = ("id", "text", "row", "score")
+VECTORS_HINT = "add vectors with index.add_codes(binarizer.encode_keywords(vectors), texts=…)"
 
 
 @dataclass
@@ -87,6 +88,10 @@ def check_texts(texts: Any, argument: str = "texts") -> pa.Array:
         raise InputError(
             f"{argument} must be a list of texts, got {type(texts).__name__}",
             hint=f"for a single text write {argument}=[text]",
+        )
+    if isinstance(texts, np.ndarray) and texts.ndim == 2:
+        raise InputError(
+            f"{argument} must be a list of texts, got {texts.dtype} {list(texts.shape)}", hint=VECTORS_HINT
         )
     array = _strings(texts, argument)
     if array.null_count:

@@ -32,7 +32,15 @@ from rbegir.codes.planes import Codes
 from rbegir.errors import CorruptError, FileError, InputError, LockedError, MismatchError
 from rbegir.index.creation import first_manifest, make
 from rbegir.index.disk import explained
-from rbegir.index.encoder import Encoder, check_adds, check_encoder, check_match, load_stored
+from rbegir.index.encoder import (
+    Encoder,
+    check_adds,
+    check_encoder,
+    check_match,
+    check_vectors,
+    load_stored,
+    takes_vectors,
+)
 from rbegir.index.manifest import MODEL, Manifest
 from rbegir.index.query import Filters, Query, Searcher, SearchOptions
 from rbegir.index.rows import (
@@ -267,8 +275,7 @@ class Index:
         An index made with a Binarizer is asked with float vectors [queries, dims].
         """
         asked: Any = [queries] if isinstance(queries, str) else queries
-        if not getattr(self.model, "takes_vectors", False):
-            asked = check_queries(asked)
+        asked = check_vectors(asked) if takes_vectors(self.model) else check_queries(asked)
         query = Query.check(k, **options)
         with _room_for(len(asked)):
             return self._searcher.search(self._state(), self.model.encode_queries(asked), query)

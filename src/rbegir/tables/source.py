@@ -59,10 +59,10 @@ def open_source(path: str | Path) -> Source:
     zipped = suffixes[-1:] == [".gz"]
     suffix = suffixes[-2 if zipped else -1] if len(suffixes) > zipped else ""
     if suffix not in FORMATS or (zipped and suffix in (".parquet", ".pq")):
-        raise InputError(
-            f"the name of {path} does not tell its format",
-            hint="use .parquet, .csv, .tsv, .jsonl or .txt (the text formats also with .gz behind)",
-        )
+        hint = "use .parquet, .csv, .tsv, .jsonl or .txt (the text formats also with .gz behind)"
+        if suffix == ".npy":
+            hint = "an index of vectors is made in Python: rbegir.peers.arrays.import_npy(path, out)"
+        raise InputError(f"the name of {path} does not tell its format", hint=hint)
     _check_readable(path)
     with reading(path):
         if suffix in (".parquet", ".pq"):
