@@ -175,9 +175,7 @@ def test_opening_what_is_not_there(tmp_path: Path) -> None:
     _refused(
         FileError, "is not an rbegir index: there is no such directory", lambda: Index.open(tmp_path / "no")
     )
-    _refused(
-        FileError, "is not an rbegir index: there is no such directory", lambda: Index.open(tmp_path / "file")
-    )
+    _refused(FileError, "is not an rbegir index: it is a file", lambda: Index.open(tmp_path / "file"))
     _refused(FileError, "is not an rbegir index: it has no MANIFEST", lambda: Index.open(tmp_path / "empty"))
 
 

@@ -93,6 +93,11 @@ def load_stored(directory: Path, manifest: Manifest) -> Encoder:
             f"no model is stored in {directory.parent}, so texts cannot be encoded",
             hint="open it with Index.open(path, model=…), or use add_codes and search_codes",
         )
+    if not directory.is_dir():
+        raise FileError(
+            f"the model of {directory.parent} is gone: there is no {directory}",
+            hint="copy the model that the index was built with there",
+        )
     model = load_encoder(directory)
     check_match(model, manifest)
     return model
