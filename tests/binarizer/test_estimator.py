@@ -158,7 +158,7 @@ def test_what_is_no_binarizer_is_refused(fitted: rbegir.Binarizer, tmp_path: Pat
         rbegir.Binarizer.load(tmp_path / "nowhere")
     fitted.save(tmp_path)
     text = (tmp_path / "config.json").read_text()
-    (tmp_path / "config.json").write_text(text.replace(store.FORMAT, "rbegir-model"))
+    (tmp_path / "config.json").write_text(text.replace(store.KIND.format, "rbegir-model"))
     with pytest.raises(FileError, match="not the config of a binarizer"):
         rbegir.Binarizer.load(tmp_path)
     (tmp_path / "config.json").write_text(text.replace('"version": 1', '"version": 9'))

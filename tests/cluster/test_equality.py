@@ -92,9 +92,9 @@ def test_codes_and_coarse_rows(cluster: rbegir.Cluster, index: rbegir.Index, enc
         cluster.codes([live[0], 5])
     codes = encoder.encode_queries(["w1 w2", "w3"])
     for planes in (1, 2):
-        for where in (None, "price < 30"):
-            ours = cluster.coarse_rows(codes, 40, planes=planes, where=where)
-            assert np.array_equal(ours, index.coarse_rows(codes, 40, planes=planes, where=where))
+        for filters in ({}, {"where": "price < 30"}, {"deny": live[::2]}):
+            ours = cluster.coarse_rows(codes, 40, planes=planes, **filters)  # type: ignore[arg-type]
+            assert np.array_equal(ours, index.coarse_rows(codes, 40, planes=planes, **filters))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="planes must be from 1 to 2"):
         cluster.coarse_rows(codes, 3, planes=3)
 
