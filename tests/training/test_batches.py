@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from itertools import pairwise
 
 import numpy as np
@@ -68,12 +69,16 @@ def test_everything_dropped_leaves_the_first_word(chunk: Chunk) -> None:
     assert kept == [words[:1] for words in spelled(cut(chunk.query_texts, items))]
 
 
-def plain_uniform(key: int, counter: int) -> float:
+def plain_mix(key: int, counter: int) -> int:
     """SplitMix64 in Python's integers."""
     z = (counter * 0x9E3779B97F4A7C15 + key) % 2**64
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
-    return (z ^ (z >> 31)) / 2**64
+    return z ^ (z >> 31)
+
+
+def plain_uniform(key: int, counter: int) -> float:
+    return plain_mix(key, counter) / 2**64
 
 
 def test_dropout_draws_the_numbers_it_promises(chunk: Chunk) -> None:
@@ -91,6 +96,27 @@ def test_dropout_draws_the_numbers_it_promises(chunk: Chunk) -> None:
     assert [[distinct[word] for word in words] for words in got] == wanted
     draws = [plain_uniform(key, i) for i in range(20_000)]
     assert np.histogram(draws, bins=10, range=(0, 1))[0] == pytest.approx([2000] * 10, rel=0.1)
+
+
+def test_gram_dropout_draws_the_numbers_it_promises(chunk: Chunk) -> None:
+    """A word is its grams but for those whose draw is low, the first one if all are."""
+    texts, key = chunk.query_texts, 2**63 - 7
+    items = np.arange(len(texts.text_offsets) - 1, dtype=np.int32)[::-1].copy()
+
+    def grams(of: GramBatch) -> list[list[int]]:
+        return [of.gram_ids[a:b].tolist() for a, b in pairwise(of.gram_offsets)]
+
+    whole = cut(texts, items)  # every word is there, in the order of the larger batch
+    for share in (0.3, 0.999999):
+        found = cut(texts, items, gram_dropout=share, key=key)
+        assert (found.text_offsets == whole.text_offsets).all()
+        assert (found.word_ids == whole.word_ids).all()
+        wanted = [
+            [g for i, g in enumerate(word) if plain_uniform(reduce(plain_mix, word, key), i) >= share]
+            or word[:1]
+            for word in grams(whole)
+        ]
+        assert grams(found) == wanted
 
 
 def test_cut_refuses_what_is_not_there(chunk: Chunk) -> None:

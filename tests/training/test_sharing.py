@@ -106,7 +106,7 @@ def keywords_of(parts: list[StepBatch]) -> list[Any]:
 
 
 def epochs(data: Data, *, negatives: int = 2) -> list[StepBatch]:
-    plan = BatchPlan(batch_size=40, seed=3, dropout=0.3, negatives=negatives)
+    plan = BatchPlan(batch_size=40, seed=3, dropout=0.3, gram_dropout=0.2, negatives=negatives)
     return [
         batch.to(CPU) for epoch in range(2) for batch in epoch_batches(data.chunks(), plan, epoch, threads=2)
     ]

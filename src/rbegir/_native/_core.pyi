@@ -69,6 +69,7 @@ def cut_batch(
     gram_ids: npt.NDArray[np.int32],
     items: npt.NDArray[np.int32],
     dropout: float,
+    gram_dropout: float,
     key: int,
     places: npt.NDArray[np.int64],
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]: ...

@@ -69,6 +69,7 @@ def measure(
         batch_size=settings.batch_size,
         seed=0,
         dropout=settings.word_dropout,
+        gram_dropout=settings.gram_dropout,
         negatives=0 if settings.negatives == "in_batch" else settings.negatives,
         pin=chosen.type == "cuda",
     )

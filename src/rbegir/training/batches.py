@@ -4,7 +4,7 @@ A `Chunk` is as many pairs as the shuffle buffer holds, tokenised once: every di
 text, every distinct word, and each pair as two text numbers. A batch is then cut out of it by
 the native module, without holding the interpreter's lock:
 
-    pairs → texts → words (dropout here) → distinct words of the batch → their grams → the transposed bag
+    pairs → texts → words (dropout) → distinct words of the batch → their grams (dropout) → the transposed bag
 
 All the arrays of a batch live in one int32 buffer, each aligned to 64 bytes, so that a step needs a single
 copy from (pinned) host memory to the device; there the arrays are views of the copy.
@@ -113,17 +113,21 @@ def cut(
     items: Ints,
     *,
     dropout: float = 0.0,
+    gram_dropout: float = 0.0,
     key: int = 0,
     places: npt.NDArray[np.int64] | None = None,
 ) -> GramBatch:
     """The gram batch of some texts of a larger one, each word left out with probability `dropout`.
 
     A text keeps at least one word. The draw (SplitMix64) depends on `key`, the text's number in `places` and
-    the word's place. The distinct words are numbered in the order they have in the larger batch.
+    the word's place. The distinct words are numbered in the order they have in the larger batch; each of
+    their grams is left out with probability `gram_dropout`, wherever the word stands, but for the last one.
     """
     if places is None:
         places = np.zeros(len(items), dtype=np.int64)
-    return GramBatch(*_core.cut_batch(*texts, np.ascontiguousarray(items), dropout, key, places))
+    return GramBatch(
+        *_core.cut_batch(*texts, np.ascontiguousarray(items), dropout, gram_dropout, key, places)
+    )
 
 
 def build(
@@ -132,6 +136,7 @@ def build(
     *,
     key: tuple[int, int, int],
     dropout: float = 0.0,
+    gram_dropout: float = 0.0,
     negatives: int = 0,
     pin: bool = False,
 ) -> HostBatch:
@@ -158,7 +163,9 @@ def build(
         (chunk.query_texts, chunk.query[of_query], rows, QUERY),
         (chunk.keyword_texts, chunk.keyword[of_keyword], groups.first.astype(np.int64), KEYWORD),
     ):
-        grams = cut(texts, items, dropout=dropout, key=int(keys[side]), places=places)
+        grams = cut(
+            texts, items, dropout=dropout, gram_dropout=gram_dropout, key=int(keys[side]), places=places
+        )
         arrays += [*grams, *transpose(grams)]
     arrays += [
         groups.target,

@@ -31,7 +31,8 @@ class BatchPlan:
 
     batch_size: int
     seed: int
-    dropout: float = 0.0
+    dropout: float = 0.0  # of words
+    gram_dropout: float = 0.0
     negatives: int = 0
     pin: bool = False
 
@@ -64,6 +65,7 @@ def epoch_batches(
                             pairs,
                             key=(plan.seed, epoch, step),
                             dropout=plan.dropout,
+                            gram_dropout=plan.gram_dropout,
                             negatives=plan.negatives,
                             pin=plan.pin,
                         )
