@@ -316,7 +316,7 @@ class Cluster:
             "replicas": self._pool.layout.replicas,
             "device": self._pool.layout.device,
             "address": self._session.address,
-            "keywords_of_shards": [view.keywords_of(shard) for shard in range(view.shards)],
+            "keywords_of_shards": list(view.keywords_of),
         }
 
     # ---- inside ----

@@ -42,6 +42,7 @@ from rbegir.index.encoder import (
     takes_vectors,
 )
 from rbegir.index.manifest import MODEL, Manifest
+from rbegir.index.mapping import arm
 from rbegir.index.query import Filters, Query, Searcher, SearchOptions
 from rbegir.index.rows import (
     Rows,
@@ -359,6 +360,7 @@ class Index:
     def _state(self) -> Snapshot:
         if self._closed:
             raise InputError(f"the index {self._path} has been closed", hint="open it again with Index.open")
+        arm()
         return self._snapshot
 
     @contextlib.contextmanager
