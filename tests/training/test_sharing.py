@@ -27,7 +27,7 @@ from rbegir.text.tokenizer import GramBatch
 from rbegir.training import data as data_module
 from rbegir.training.batches import StepBatch
 from rbegir.training.data import Data
-from rbegir.training.distributed import Exchange
+from rbegir.training.distributed import Bytes, Exchange
 from rbegir.training.pairs import read_pairs
 from rbegir.training.pipeline import BatchPlan, epoch_batches
 from rbegir.training.sharing import Rows, Share
@@ -41,15 +41,15 @@ class Meeting:
 
     def __init__(self, world: int) -> None:
         self.world = world
-        self.slots: list[bytes] = [b""] * world
+        self.slots = [np.zeros(0, np.uint8)] * world
         self.barrier = threading.Barrier(world, timeout=60)
 
     def exchange(self, rank: int) -> Exchange:
         meeting = self
 
         class ByThreads(Exchange):
-            def _all(self, payload: bytes) -> list[bytes]:
-                meeting.slots[rank] = payload
+            def _all(self, mine: Bytes, mark: int) -> list[Bytes]:
+                meeting.slots[rank] = np.append(mine, np.uint8(mark))
                 meeting.barrier.wait()
                 found = list(meeting.slots)
                 meeting.barrier.wait()

@@ -23,10 +23,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from rbegir.cluster.fanout import Fanout
-from rbegir.cluster.messages import Columns, Found, Geometry, Scan, ThreadCounts, pack
+from rbegir.cluster.messages import Coded, Columns, Found, Geometry, Records, Scan, ThreadCounts, pack
 from rbegir.cluster.view import Places, View
+from rbegir.codes.planes import Codes
 from rbegir.codes.score import cosine, norm_squared
 from rbegir.errors import ClusterError, InputError
 from rbegir.index.query import Query, attribute_rows
@@ -141,6 +143,33 @@ class Gatherer:
             recall=result.recall,
             searched=result.searched,
         )
+
+    def records(self, ids: pa.Array) -> list[dict[str, Any] | None]:
+        """Id, text and attributes of keywords; None where no shard has the id."""
+        view = self._view
+        answers: dict[int, Records] = self.ask(
+            lambda actor, refs, shard: actor.get.remote(view.id, refs, ids), view.used
+        )
+        found: list[dict[str, Any] | None] = [None] * len(ids)
+        for answer in answers.values():
+            found = [new or old for old, new in zip(found, answer.records, strict=True)]
+        return found
+
+    def codes(self, ids: pa.Array) -> Codes:
+        """The codes of keywords, all of which must be there."""
+        view = self._view
+        answers: dict[int, Coded] = self.ask(
+            lambda actor, refs, shard: actor.codes.remote(view.id, refs, ids), view.used
+        )
+        n, planes = view.manifest.shape
+        found = np.zeros(len(ids), np.bool_)
+        made = np.zeros((planes, len(ids), n // 64), np.uint64)
+        for answer in answers.values():
+            found[answer.found] = True
+            made[:, answer.found] = answer.planes
+        if not found.all():
+            raise InputError(f"id {ids[int(np.argmin(found))].as_py()!r} is not in the index")
+        return Codes(made, n)
 
     def _names(self, query: Query) -> tuple[str, ...]:
         """The columns that a question wants of its hits."""

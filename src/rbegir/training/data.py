@@ -32,7 +32,7 @@ from rbegir._native._core import hash_strings
 from rbegir.tables.rows import Skipped
 from rbegir.text.tokenizer import GramBatch, tokenize
 from rbegir.training.batches import Chunk
-from rbegir.training.distributed import Exchange
+from rbegir.training.distributed import Bytes, Exchange
 from rbegir.training.groups import Ints
 from rbegir.training.pairs import PairStream
 from rbegir.training.sharing import KEY, Places, Rows, join
@@ -176,7 +176,7 @@ class Data:
             first = (numbers, table) if len(own.sizes) == 1 else None
         if isinstance(self._stream, PairStream):
             own.skip(self._stream.skipped)
-        self._add_up([_Counts(**json.loads(answer)) for answer in self._exchange(own.to_bytes())])
+        self._add_up([_Counts(**json.loads(answer.tobytes())) for answer in self._exchange(own.to_bytes())])
         if hold_out:
             self.held_out = self._first_held(pa.concat_tables(held))
         if len(self.sizes) == 1 and first is not None:
@@ -196,8 +196,8 @@ class Data:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, own.schema) as writer:
             writer.write_table(own)
-        answers = self._exchange(sink.getvalue().to_pybytes())
-        found = pa.concat_tables([pa.ipc.open_stream(answer).read_all() for answer in answers])
+        answers = self._exchange(np.frombuffer(sink.getvalue(), np.uint8))
+        found = pa.concat_tables([pa.ipc.open_stream(pa.py_buffer(answer)).read_all() for answer in answers])
         return found.sort_by("row").slice(0, MAX_PAIRS).select(PairStream.schema.names)
 
     def _chunk(self, numbers: Places, table: pa.Table) -> Chunk:
@@ -214,7 +214,7 @@ class Data:
 
     def _exchanged(self, own: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
         """An array of each process, by rank."""
-        return [np.frombuffer(answer, own.dtype) for answer in self._exchange(own.tobytes())]
+        return [answer.view(own.dtype) for answer in self._exchange(own.view(np.uint8))]
 
 
 @dataclass
@@ -237,8 +237,8 @@ class _Counts:
     def skip(self, skipped: Skipped) -> None:
         self.read, self.reasons = skipped.read, skipped.to_dict()
 
-    def to_bytes(self) -> bytes:
-        return json.dumps(vars(self)).encode()
+    def to_bytes(self) -> Bytes:
+        return np.frombuffer(json.dumps(vars(self)).encode(), np.uint8)
 
 
 def ahead(items: Iterable[T]) -> Iterator[T]:
