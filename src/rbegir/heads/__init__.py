@@ -6,5 +6,5 @@
     upgrade, against, generations a new model for stored codes: trained, its loss, searched beside the old
     docstrings                    documents to try it on
 
-All of them are encoders that an index can be made with.
+Each ends in an encoder that an index can be made with.
 """
