@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from rbegir.binarizer import Binarizer
 from rbegir.errors import DeviceError, FileError, InputError, MismatchError, RbegirError
 from rbegir.index import disk, lock
 from rbegir.index.store import Index
@@ -110,6 +111,19 @@ def test_bad_codes_and_queries(index: Index) -> None:
     _refused(InputError, both, lambda: index.search("a", planes=1, mode="paper"))
 
 
+def test_vectors_and_texts_in_each_others_place(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(0).standard_normal((200, 16), dtype=np.float32)
+    binarizer = Binarizer(16, n=64, rounds=0).fit(vectors)
+    index = Index.create(tmp_path / "vectors.rbe", binarizer)
+    index.add_codes(binarizer.encode_keywords(vectors))
+    for use in ("a text", ["a text"], ("a", "b")):
+        _refused(InputError, "is searched with vectors, got a text", lambda use=use: index.search(use))
+    with pytest.raises(InputError, match=r"texts must be a list of texts, got float32 \[200, 16\]") as caught:
+        index.add(vectors)  # type: ignore[arg-type]
+    assert "add_codes" in caught.value.hint
+    _refused(InputError, "a Binarizer makes codes of vectors, not of texts", lambda: index.add(["a text"]))
+
+
 def test_creating_what_cannot_be(tmp_path: Path) -> None:
     path = tmp_path / "x.rbe"
     for kind, message, arguments in [
@@ -161,9 +175,7 @@ def test_opening_what_is_not_there(tmp_path: Path) -> None:
     _refused(
         FileError, "is not an rbegir index: there is no such directory", lambda: Index.open(tmp_path / "no")
     )
-    _refused(
-        FileError, "is not an rbegir index: there is no such directory", lambda: Index.open(tmp_path / "file")
-    )
+    _refused(FileError, "is not an rbegir index: it is a file", lambda: Index.open(tmp_path / "file"))
     _refused(FileError, "is not an rbegir index: it has no MANIFEST", lambda: Index.open(tmp_path / "empty"))
 
 

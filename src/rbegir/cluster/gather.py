@@ -26,8 +26,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rbegir.cluster.fanout import Fanout
-from rbegir.cluster.messages import Coded, Columns, Found, Geometry, Records, Scan, ThreadCounts, pack
+from rbegir.cluster.messages import Coded, Columns, Found, Geometry, Records, Scan, ThreadCounts
 from rbegir.cluster.view import Places, View
+from rbegir.cluster.wire import pack
 from rbegir.codes.planes import Codes
 from rbegir.codes.score import cosine, norm_squared
 from rbegir.errors import ClusterError, InputError
