@@ -40,7 +40,7 @@ from rbegir.search.paper import select_paper, whole_thread_sizes
 from rbegir.search.progressive import check_planes, default_candidates, estimate_recall, recall_of
 
 SCANNING = 0.75  # of the time, where a part of the answer will do: its texts take some too
-ALONG = 2048  # hits a shard, up to which their texts come along
+ALONG = 2048  # candidates of all shards, up to which their texts come along
 Values = npt.NDArray[np.int16]
 
 
@@ -73,7 +73,7 @@ class Gatherer:
         elif query.planes is not None and device == "cpu":
             result = self._progressive(values, query)
         else:
-            along = len(values) * query.k <= ALONG
+            along = len(values) * query.k * len(self._view.used) <= ALONG
             result = Result(self._exact(values, query.k, query, self._names(query) if along else None))
             if query.planes is not None:  # a GPU reads all planes at once: nothing to gain, nothing missed
                 self._check_progressive(query)

@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rbegir._native._core import hash_strings
+from rbegir.errors import MismatchError
 from rbegir.tables.rows import Skipped
 from rbegir.text.tokenizer import GramBatch, tokenize
 from rbegir.training.batches import Chunk
@@ -74,6 +75,8 @@ class Data:
         self._held: pa.Array | None = None  # held-out keywords among the own rows
         self._only: Chunk | None = None
         self._notify = notify
+        if isinstance(stream, PairStream):
+            self._check_same(stream)
         with self._exchange.failing_together():
             total = stream.rows if isinstance(stream, PairStream) else None
             self._rows = Rows(self._exchange.share, self._chunk_rows(buffer_pairs), total)
@@ -113,6 +116,16 @@ class Data:
                     numbers, table = numbers[kept.to_numpy()], table.filter(kept)
                 chunk = self._chunk(numbers, table)
             yield chunk
+
+    def _check_same(self, stream: PairStream) -> None:
+        """Refuse processes on machines that see different files under one name."""
+        sizes = [int(found[0]) for found in self._exchanged(np.array([stream.path.stat().st_size]))]
+        if len(set(sizes)) > 1:
+            listed = ", ".join(f"{size:,}" for size in sizes)
+            raise MismatchError(
+                f"{stream.path} is not the same file for all processes: it has {listed} bytes",
+                hint="put it where every machine sees it",
+            )
 
     def _chunk_rows(self, buffer_pairs: int) -> int:
         """Rows of the file that fit into the buffer, going by the first ones."""
