@@ -1,6 +1,6 @@
 """A fitted Binarizer on disk: `config.json` and `model.safetensors`, by the rules of a model's checkpoint.
 
-    format, version       "rbegir-binarizer", 1
+    format, version       "rbegir-binarizer", 2; version 1, without the tensor `along`, is read too
     binarizer             the constructor's arguments and what fitting decided (dims, n)
     weights               bytes and crc32c of model.safetensors, tensors: the crc32c of each
     fingerprint           32 hex digits of SHA-256 over `binarizer` and the tensors' checksums
@@ -26,7 +26,7 @@ from rbegir.errors import CorruptError, FileError, VersionError
 from rbegir.model.checkpoint import CONFIG, NEW, WEIGHTS, _fingerprint, _replace, _with_sum
 from rbegir.model.tensorfile import TensorFile, header
 
-FORMAT, VERSION = "rbegir-binarizer", 1
+FORMAT, VERSION = "rbegir-binarizer", 2
 REPAIR = "copy the binarizer again, or fit it anew"
 MAX_CONFIG = 1 << 20
 
@@ -104,7 +104,7 @@ def _body(path: Path) -> dict[str, Any]:
                 f"{path} is not the config of a binarizer",
                 hint="pass the directory that Binarizer.save wrote",
             )
-        if body.get("version") != VERSION:
+        if body.get("version") not in (1, VERSION):
             raise VersionError(
                 f"{path} is of format version {body.get('version')!r}, this rbegir reads version {VERSION}",
                 hint="upgrade rbegir, or fit the binarizer anew",
