@@ -236,13 +236,15 @@ def run(limits: Limits) -> dict[str, Any]:
     report: dict[str, Any] = {}
     wrong: list[str] = []
     end = time.monotonic() + limits.seconds
-    for name, patient, places, rows in (
+    patients: list[tuple[str, type[Patient], list[Place], int]] = [
         ("small index", Patient, small, SMALL),
-        ("larger index", Patient, large, LARGE),
         ("model", ModelPatient, of_model, 0),
-    ):
+        ("larger index", Patient, large, LARGE),
+    ]
+    for number, (name, patient, places, rows) in enumerate(patients):
         seen: Counter[str] = Counter()
-        work = partial(examine, patient=patient, rows=rows, seconds=end - time.monotonic())
+        share = (end - time.monotonic()) / (len(patients) - number)  # what one leaves falls to the next
+        work = partial(examine, patient=patient, rows=rows, seconds=share)
         chance.shuffle(places)
         with ProcessPoolExecutor(limits.processes, multiprocessing.get_context("spawn")) as pool:
             for part in pool.map(work, [places[i :: limits.processes] for i in range(limits.processes)]):

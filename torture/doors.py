@@ -25,6 +25,7 @@ from rbegir.index.format import BLOCK, FOOTER, HEADER, MAGIC, VERSION, File, Kin
 from rbegir.index.segment import Segment, Shape
 from rbegir.index.store import Index
 from rbegir.model import checkpoint
+from rbegir.model.directory import seal as seal_config
 from rbegir.model.model import Model
 from rbegir.model.presets import ModelConfig
 from rbegir.model.shapes import random_tensors
@@ -157,7 +158,7 @@ class Doors:
         except (ValueError, RecursionError):
             body = None
         if isinstance(body, dict):
-            data = checkpoint._with_sum({key: value for key, value in body.items() if key != "crc32c"})
+            data = seal_config({key: value for key, value in body.items() if key != "crc32c"})
         (self.folder / "model" / checkpoint.CONFIG).write_bytes(data)
         Model.load(self.folder / "model")
 

@@ -6,6 +6,7 @@ RbegirError                     one sentence: what was expected, what came; `.hi
 │   └── FilterError             a `where` expression that cannot be understood
 ├── FileError                   a file is missing, unreadable, of another kind, or cannot be written
 │   ├── CorruptError            bytes on disk are not the ones that were written
+│   ├── FullError               there is no room on the disk
 │   └── VersionError            written by a version of rbegir that this one cannot read
 ├── MismatchError               parts that do not belong together: model and index, codes and index
 ├── LockedError                 another writer holds the index
@@ -53,6 +54,10 @@ class FileError(RbegirError):
 
 class CorruptError(FileError):
     """Bytes on disk are not the ones that were written."""
+
+
+class FullError(FileError):
+    """There is no room on the disk; what was acknowledged before is still there."""
 
 
 class VersionError(FileError):

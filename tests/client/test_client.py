@@ -59,6 +59,9 @@ OPTIONS: list[dict[str, Any]] = [
     {"k": 1000},
     {"where": "price < 100 and lang = 'en'"},
     {"where": "price < 0"},
+    {"allow": [101, 104, 9999], "where": "price < 30"},
+    {"allow": []},
+    {"deny": np.arange(100, 120)},
     {"mode": "paper"},
     {"planes": 1, "k": 5},
     {"planes": 1, "where": "rare is not null"},
@@ -153,6 +156,8 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], type[RbegirError], str]]
     ("search", ("…",), {}, TextError, "has no letter and no digit"),
     ("search", ("\ud800",), {}, InputError, "a text holds a lone surrogate, which UTF-8 cannot express"),
     ("search", ("a",), {"where": "prize < 3"}, FilterError, "there is no column 'prize'"),
+    ("search", ("a",), {"allow": 7}, InputError, "allow must be a list of int or str, got int"),
+    ("search", ("a",), {"deny": [1] * 10_001}, InputError, "deny: at most 10000 items, got 10001"),
     ("search", ("a",), {"where": 3}, InputError, "where must be a text, got int"),
     (
         "search_codes",

@@ -19,7 +19,15 @@ import pytest
 import rbegir
 from rbegir.client import retry, transport
 from rbegir.client.retry import Attempts, retry_after
-from rbegir.errors import AccessError, BusyError, InputError, MissingExtraError, RbegirError, ServiceError
+from rbegir.errors import (
+    AccessError,
+    BusyError,
+    FullError,
+    InputError,
+    MissingExtraError,
+    RbegirError,
+    ServiceError,
+)
 from tests.client.scripted import Turn, answer, arrow, hits_table, scripted
 
 GOOD = arrow(hits_table())
@@ -180,6 +188,7 @@ NONSENSE: list[tuple[str, Turn, type[RbegirError], str]] = [
         "the service answered 404 and no reason",
     ),
     ("422", answer("422 x", b'{"type": "urn:rbegir:problem:invalid", "detail": "D"}'), InputError, "D"),
+    ("507", answer("507 x", b'{"type": "urn:rbegir:problem:full", "detail": "D"}'), FullError, "D"),
     ("not http", b"SSH-2.0-OpenSSH_9.2\r\n", ServiceError, "the connection broke"),
 ]
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rbegir.model.binarize import binarize, rho, slope_at
+from rbegir.model.draws import Draw
 from rbegir.model.presets import ESTIMATORS, Estimator
 
 POINTS = torch.tensor([-3.0, -1.0, -0.5, -1e-30, -0.0, 0.0, 1e-30, 0.5, 1.0, 1.0001, 3.0])
@@ -71,11 +72,11 @@ def test_stochastic_gradient_is_unbiased() -> None:
 
     average = torch.zeros(units, dtype=torch.float64)
     seen = set()
-    generator = torch.Generator().manual_seed(0)
+    draw = Draw(torch.Generator().manual_seed(0))
     for _ in range(5000):  # until every outcome was seen once; each is weighted by its exact probability
         if len(seen) == len(outcomes):
             break
-        bits, log_prob = binarize(x[None], "stochastic", training=True, generator=generator)
+        bits, log_prob = binarize(x[None], "stochastic", training=True, draw=draw)
         assert log_prob is not None
         assert not bits.requires_grad
         number = int((outcomes == bits[0]).all(dim=1).nonzero())
@@ -90,7 +91,7 @@ def test_stochastic_gradient_is_unbiased() -> None:
 
 def test_stochastic_units_fire_with_probability_sigma() -> None:
     x = torch.full((20_000,), 0.7)
-    bits, _ = binarize(x[None], "stochastic", training=True, generator=torch.Generator().manual_seed(1))
+    bits, _ = binarize(x[None], "stochastic", training=True, draw=Draw(torch.Generator().manual_seed(1)))
     assert set(bits.unique().tolist()) == {-1.0, 1.0}
     assert float((bits > 0).float().mean()) == pytest.approx(
         float(torch.sigmoid(torch.tensor(0.7))), abs=0.01

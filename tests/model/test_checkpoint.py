@@ -17,8 +17,9 @@ from safetensors.numpy import load_file
 
 from rbegir._native import _core
 from rbegir.errors import CorruptError, FileError, InputError, VersionError
-from rbegir.model import checkpoint
-from rbegir.model.checkpoint import CONFIG, NEW, WEIGHTS, Checkpoint, read, write
+from rbegir.model import directory
+from rbegir.model.checkpoint import CONFIG, WEIGHTS, Checkpoint, read, write
+from rbegir.model.directory import NEW, seal
 from rbegir.model.presets import PRESETS, ModelConfig
 from rbegir.model.shapes import random_tensors, tensor_shapes
 from rbegir.model.tensorfile import REPAIR, header
@@ -39,17 +40,17 @@ def forge(path: Path, change: dict[str, Any], *, remove: str | None = None) -> N
     del body["crc32c"]
     body |= change
     if isinstance(body.get("model"), dict) and "fingerprint" not in change:
-        body["fingerprint"] = checkpoint._fingerprint(body["model"], body["weights"]["tensors"])
+        body["fingerprint"] = directory.fingerprint(body["model"], body["weights"]["tensors"])
     if remove:
         del body[remove]
-    (path / CONFIG).write_bytes(checkpoint._with_sum(body))
+    (path / CONFIG).write_bytes(seal(body))
 
 
 def rewrite_weights(path: Path, tensors: Mapping[str, npt.NDArray[np.float32]]) -> None:
     """Other tensors under a header and a config whose checksums all fit."""
     sums = {name: _core.crc32c(array) for name, array in tensors.items()}
     model = json.loads((path / CONFIG).read_text())["model"]
-    fingerprint = checkpoint._fingerprint(model, sums)
+    fingerprint = directory.fingerprint(model, sums)
     head = header({name: array.shape for name, array in tensors.items()}, {"fingerprint": fingerprint})
     content = head + b"".join(array.tobytes() for array in tensors.values())
     (path / WEIGHTS).write_bytes(content)
@@ -212,13 +213,13 @@ MODEL = TINY.to_dict()
 def test_a_forged_config_is_refused(saved: Path, change: dict[str, Any], message: str) -> None:
     body = json.loads((saved / CONFIG).read_text())
     if isinstance(change.get("model"), dict):  # make the weights claim the forged fingerprint as well
-        fingerprint = checkpoint._fingerprint(change["model"], body["weights"]["tensors"])
+        fingerprint = directory.fingerprint(change["model"], body["weights"]["tensors"])
         content = (saved / WEIGHTS).read_bytes()
         (saved / WEIGHTS).write_bytes(content.replace(body["fingerprint"].encode(), fingerprint.encode()))
         forge(saved, change)
     else:
         body.pop("crc32c")
-        (saved / CONFIG).write_bytes(checkpoint._with_sum({**body, **change}))
+        (saved / CONFIG).write_bytes(seal({**body, **change}))
     with pytest.raises(CorruptError, match=message):
         read(saved)
 

@@ -10,6 +10,7 @@ import torch
 
 from rbegir.errors import MismatchError
 from rbegir.model.clsm import tower_batch
+from rbegir.model.draws import Draw
 from rbegir.model.presets import PRESETS, ModelConfig
 from rbegir.model.shapes import tensor_shapes
 from rbegir.model.twotower import Side, TwoTower, cosine
@@ -119,7 +120,7 @@ def test_cosine_of_zero_is_zero() -> None:
 def test_stochastic_log_probability_adds_up_over_planes() -> None:
     config = replace(SMALL, estimator="stochastic")
     model = model_of(config).train()
-    model.query.rbe.generator = torch.Generator().manual_seed(3)
+    model.query.rbe.draw = Draw(torch.Generator().manual_seed(3))
     batch = tower_batch(tokenize(TEXTS, hash_buckets=64))
     embedding = model.embed("query", batch)
     f = model.query.features(batch)

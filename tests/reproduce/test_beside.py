@@ -62,6 +62,18 @@ def test_two_bits_after_a_rotation_are_lloyd_s_levels() -> None:
     assert set(np.unique(sign.query(q).numpy())) == {-1.0, 1.0}
 
 
+def test_the_beam_search_here_is_faiss_s() -> None:
+    rng = np.random.default_rng(3)
+    x = (rng.standard_normal((700, 12)) @ rng.standard_normal((12, 12))).astype(np.float32)
+    codec = quantisers._Residual(x, "RQ5x4", torch.device("cpu"))
+    codec.ROWS = 300  # type: ignore[misc]
+    assert codec.bytes == 3
+    np.testing.assert_allclose(codec.decode(x), quantisers._Faiss.decode(codec, x), atol=1e-4)
+    codec._beam = 1
+    greedy = codec.decode(x)
+    assert ((greedy - x) ** 2).mean() > ((quantisers._Faiss.decode(codec, x) - x) ** 2).mean()
+
+
 def test_ranks_of_a_sampled_search(folder: Path) -> None:
     bed = testbed.Testbed(load(folder), torch.device("cpu"), hash_buckets=32)
     chosen = np.arange(0, len(bed.queries), 2)

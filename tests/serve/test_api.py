@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import json
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -15,9 +17,11 @@ from starlette.testclient import TestClient
 import rbegir
 from rbegir.codes.planes import Codes
 from rbegir.errors import InputError
+from rbegir.index import disk
 from rbegir.serve import schema
 from rbegir.serve.app import create_app
 from tests.serve.conftest import TEXTS, Local
+from tests.serve.test_requests import problem
 
 Start = Callable[..., Local]
 ARROW = "application/vnd.apache.arrow.stream"
@@ -40,7 +44,16 @@ def test_search_finds_what_the_library_finds(local: Start) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"where": "price < 10 and lang = 'en'"}, {"mode": "paper"}, {"planes": 1}, {"where": "price > 1e9"}],
+    [
+        {},
+        {"where": "price < 10 and lang = 'en'"},
+        {"where": "price > 1e9"},
+        {"allow": [3, 7, 11, 4000], "where": "price > 3"},
+        {"allow": []},
+        {"deny": list(range(0, 200, 2))},
+        {"mode": "paper"},
+        {"planes": 1},
+    ],
 )
 def test_options_reach_the_search(local: Start, options: dict[str, Any]) -> None:
     service = local()
@@ -75,7 +88,8 @@ def test_codes_made_elsewhere(local: Start) -> None:
 def test_explain_shows_bits_and_ranks(local: Start) -> None:
     service = local()
     answer = service.post(
-        "/v1/search", {"queries": ["red hat"], "k": 6, "explain": True, "where": "price < 40"}
+        "/v1/search",
+        {"queries": ["red hat"], "k": 6, "explain": True, "where": "price < 40", "deny": [1, 5, 9]},
     )
     schema.SearchAnswer.model_validate_json(answer.content, strict=True)
     (result,) = answer.json()["results"]
@@ -86,7 +100,7 @@ def test_explain_shows_bits_and_ranks(local: Start) -> None:
 
     assert result["query_planes"] == bits(model.encode_queries(["red hat"]))
     # the rank by one plane, from the definition: cosine of the query with the signs of the base vectors
-    passing = [i for i in range(len(TEXTS)) if i % 50 < 40]
+    passing = [i for i in range(len(TEXTS)) if i % 50 < 40 and i not in (1, 5, 9)]
     query = model.encode_queries(["red hat"]).values()[0].astype(np.int64)
     base = model.encode_keywords(TEXTS).first_planes(1).values().astype(np.int64)
     order = sorted(passing, key=lambda i: (-int(base[i] @ query), i))
@@ -183,6 +197,26 @@ def test_an_index_of_codes_alone(tmp_path: Any) -> None:
         (result,) = client.post("/v1/search", json={"codes": values.tolist(), "k": 5}).json()["results"]
         assert [hit["id"] for hit in result["hits"]] == index.search_codes(values, 5).ids[0].tolist()
         assert result["hits"][0]["text"] is None
+
+
+def test_a_full_disk_refuses_changes_and_nothing_else(local: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = local()
+    keywords = {"keywords": [{"id": 900, "text": "one too many"}]}
+    before = service.search(queries=["hat"], k=5)
+
+    def full(descriptor: int, data: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "write", full)
+        said = problem(service.post("/v1/keywords", keywords), 507, "full")
+        assert said["detail"] == "there is no room left on the disk of the service; nothing was changed"
+        assert said["hint"].startswith("free some space and try again")
+        problem(service.client.request("DELETE", "/v1/keywords", json={"ids": [3]}), 507, "full")
+        assert service.search(queries=["hat"], k=5) == before
+        assert service.client.get("/readyz").status_code == 200
+    assert service.client.get("/v1/keywords/900").status_code == 404
+    assert service.post("/v1/keywords", keywords).json() == {"upserted": 1}
 
 
 def test_index_says_what_is_served_and_not_where(local: Start, index_path: Any) -> None:

@@ -102,12 +102,14 @@ def test_a_batch_equals_singles_bit_for_bit(
 ) -> None:
     rng = np.random.default_rng(seed)
     filters = [None, "price < 20", "lang = 'en'"]
+    denied = [None, (), (3, 4, 5)]
     searches = [
         Search(
             [TEXTS[i] for i in rng.integers(0, len(TEXTS), count)],
             None,
             k,
             where=filters[rng.integers(3)],
+            deny=denied[rng.integers(3)],
             mode=["exact", "paper"][rng.integers(2)],
         )
         for count, k in sizes
@@ -127,7 +129,7 @@ def test_a_batch_equals_singles_bit_for_bit(
     assert answers[1] == answers[8]
     for search, answer in zip(searches, answers[8], strict=True):
         assert search.texts is not None
-        hits = index.search(search.texts, search.k, where=search.where, mode=search.mode)
+        hits = index.search(search.texts, search.k, **search.options())
         plain = [Piece(hits, np.zeros((0, 64), np.int16), 0, len(hits), search.k)]
         assert answer == body(search, plain)
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from rbegir.errors import FileError
-from rbegir.serve.problems import TITLES, URN, from_error
+from rbegir.problems import KINDS, URN
+from rbegir.serve.problems import from_error
 from tests.serve.conftest import TEXTS, Local
 
 Start = Callable[..., Local]
@@ -23,7 +24,7 @@ def problem(answer: Any, status: int, kind: str) -> dict[str, Any]:
     assert answer.headers["content-type"] == "application/problem+json"
     body: dict[str, Any] = answer.json()
     assert body["type"] == URN + kind
-    assert (body["status"], body["title"]) == TITLES[kind]
+    assert (body["status"], body["title"]) == KINDS[kind][:2]
     assert body["detail"]
     assert "Traceback" not in answer.text
     return body

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rbegir.errors import FileError
+from rbegir.errors import FullError
 from rbegir.index import format as file_format
 from rbegir.index.store import Index
 from rbegir.search.cpu import CpuBackend
@@ -95,7 +95,7 @@ def test_a_full_disk_says_the_way_out(tmp_path: Path, monkeypatch: pytest.Monkey
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(disk, "write", full)
-    with pytest.raises(FileError, match="no space left on device") as caught:
+    with pytest.raises(FullError, match="no space left on device") as caught:
         index.upsert(["a"], [1])
     assert caught.value.hint == "free some space and try again; what was acknowledged before is still there"
 

@@ -96,24 +96,73 @@ def test_zeros_are_never_written_on(path: Path, tmp_path: Path) -> None:
         index.verify()
 
 
-def test_other_mappings_are_none_of_our_business(tmp_path: Path) -> None:
-    script = """
-import mmap, os, sys
-from rbegir.index.mapping import map_file
+SCRIPT = """
+import faulthandler, mmap, os, sys
 from pathlib import Path
-path = Path(sys.argv[1])
-path.write_bytes(bytes(10_000))
-guarded = map_file(path)
-plain = mmap.mmap(os.open(path, os.O_RDONLY), 10_000, access=mmap.ACCESS_READ)
-os.truncate(path, 0)
+from rbegir.errors import CorruptError
+from rbegir.index.mapping import arm, map_file
+from rbegir.index.store import Index
+from tests.index.fakes import HashEncoder
+folder = Path(sys.argv[1])
+(folder / "file").write_bytes(bytes(10_000))
+plain = mmap.mmap(os.open(folder / "file", os.O_RDONLY), 10_000, access=mmap.ACCESS_READ)
+"""
+
+
+def _script(lines: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", SCRIPT + lines, str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_other_mappings_are_none_of_our_business(tmp_path: Path) -> None:
+    lines = """
+guarded = map_file(folder / "file")
+os.truncate(folder / "file", 0)
 assert guarded[9000] == 0 and guarded.broken
 print("alive", flush=True)
 plain[0]
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "file")], capture_output=True, text=True, check=False
-    )
+    done = _script(lines, tmp_path)
     assert (done.stdout, done.returncode) == ("alive\n", -signal.SIGBUS), done.stderr
+
+
+def test_a_crash_reporter_may_be_switched_on_at_any_time(path: Path) -> None:
+    """It takes the signal for itself; faults of others still reach it, and still end the process."""
+    lines = """
+with Index.open(folder / "x.rbe", model=HashEncoder(), read_only=True) as index:
+    for turn in range(3):
+        faulthandler.enable()
+        index.search("t5", k=2000)
+    faulthandler.enable()
+    os.truncate(next((folder / "x.rbe").glob("*.rbs")), 4096)
+    try:
+        index.search("t5", k=2000)
+    except CorruptError:
+        print("told", flush=True)
+faulthandler.disable()
+faulthandler.enable()
+arm()
+os.truncate(folder / "file", 0)
+plain[0]
+"""
+    done = _script(lines, path.parent)
+    assert (done.stdout, done.returncode) == ("told\n", -signal.SIGBUS), done.stderr
+    assert "Fatal Python error: Bus error" in done.stderr
+
+
+def test_a_signal_that_was_sent_is_not_a_fault_of_a_page(tmp_path: Path) -> None:
+    lines = """
+guarded = map_file(folder / "file")
+os.kill(os.getpid(), 7)
+print("not reached")
+"""
+    done = _script(lines, tmp_path)
+    assert (done.stdout, done.returncode) == ("", -signal.SIGBUS), done.stderr
 
 
 def test_slots_come_back(tmp_path: Path) -> None:

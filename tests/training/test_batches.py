@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from itertools import pairwise
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 
 from rbegir.model.clsm import TowerBatch
 from rbegir.text.tokenizer import GramBatch, tokenize
-from rbegir.training.batches import Chunk, HostBatch, Share, StepBatch, build, cut
+from rbegir.training.batches import Chunk, HostBatch, build, cut
 from rbegir.training.data import tokenize_pairs
 from rbegir.training.pipeline import BatchPlan, epoch_batches, steps_in
 
@@ -68,12 +69,16 @@ def test_everything_dropped_leaves_the_first_word(chunk: Chunk) -> None:
     assert kept == [words[:1] for words in spelled(cut(chunk.query_texts, items))]
 
 
-def plain_uniform(key: int, counter: int) -> float:
+def plain_mix(key: int, counter: int) -> int:
     """SplitMix64 in Python's integers."""
     z = (counter * 0x9E3779B97F4A7C15 + key) % 2**64
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
-    return (z ^ (z >> 31)) / 2**64
+    return z ^ (z >> 31)
+
+
+def plain_uniform(key: int, counter: int) -> float:
+    return plain_mix(key, counter) / 2**64
 
 
 def test_dropout_draws_the_numbers_it_promises(chunk: Chunk) -> None:
@@ -91,6 +96,27 @@ def test_dropout_draws_the_numbers_it_promises(chunk: Chunk) -> None:
     assert [[distinct[word] for word in words] for words in got] == wanted
     draws = [plain_uniform(key, i) for i in range(20_000)]
     assert np.histogram(draws, bins=10, range=(0, 1))[0] == pytest.approx([2000] * 10, rel=0.1)
+
+
+def test_gram_dropout_draws_the_numbers_it_promises(chunk: Chunk) -> None:
+    """A word is its grams but for those whose draw is low, the first one if all are."""
+    texts, key = chunk.query_texts, 2**63 - 7
+    items = np.arange(len(texts.text_offsets) - 1, dtype=np.int32)[::-1].copy()
+
+    def grams(of: GramBatch) -> list[list[int]]:
+        return [of.gram_ids[a:b].tolist() for a, b in pairwise(of.gram_offsets)]
+
+    whole = cut(texts, items)  # every word is there, in the order of the larger batch
+    for share in (0.3, 0.999999):
+        found = cut(texts, items, gram_dropout=share, key=key)
+        assert (found.text_offsets == whole.text_offsets).all()
+        assert (found.word_ids == whole.word_ids).all()
+        wanted = [
+            [g for i, g in enumerate(word) if plain_uniform(reduce(plain_mix, word, key), i) >= share]
+            or word[:1]
+            for word in grams(whole)
+        ]
+        assert grams(found) == wanted
 
 
 def test_cut_refuses_what_is_not_there(chunk: Chunk) -> None:
@@ -116,32 +142,6 @@ def test_build(chunk: Chunk) -> None:
     assert batch.weight.sum().item() == pytest.approx(1)
     weight = chunk.weight[pairs] / chunk.weight[pairs].sum()
     assert np.array_equal(batch.weight.numpy(), weight)
-
-
-@pytest.mark.parametrize("world", [2, 3])
-def test_shares_are_the_parts_of_the_whole(chunk: Chunk, world: int) -> None:
-    pairs = np.arange(41)
-
-    def batch(share: Share) -> StepBatch:
-        return build(chunk, pairs, key=(1, 2, 3), dropout=0.3, negatives=2, share=share).to(
-            torch.device("cpu")
-        )
-
-    whole = batch(Share())
-    parts = [batch(Share(rank, world)) for rank in range(world)]
-    assert [text for part in parts for text in spelled(part.query)] == spelled(whole.query)
-    assert [text for part in parts for text in spelled(part.keyword)] == spelled(whole.keyword)
-    assert all(part.owned == parts[0].owned for part in parts)
-    assert sum(parts[0].owned) == whole.owned[0]
-    for name in ("target", "negatives", "weight"):
-        assert torch.equal(torch.cat([getattr(part, name) for part in parts]), getattr(whole, name))
-    starts = Share(0, world).bounds(41)
-    known = [
-        (int(r) + int(starts[i]), int(c))
-        for i, part in enumerate(parts)
-        for r, c in zip(part.known_rows, part.known_columns, strict=True)
-    ]
-    assert known == [(int(r), int(c)) for r, c in zip(whole.known_rows, whole.known_columns, strict=True)]
 
 
 def arrays(batch: HostBatch) -> list[list[int]]:

@@ -34,6 +34,7 @@ def test_settings_by_size(pairs: int, batch_size: int, epochs: int) -> None:
         ({"lr": float("nan")}, "lr must be a positive number, got nan"),
         ({"table_lr": "x"}, "table_lr must be a positive number, got 'x'"),
         ({"word_dropout": 1.0}, "word_dropout must be a share from 0 to below 1, got 1.0"),
+        ({"gram_dropout": 2}, "gram_dropout must be a share from 0 to below 1, got 2"),
         ({"feature_dropout": -0.1}, "feature_dropout must be a share from 0 to below 1, got -0.1"),
         ({"guide": -1}, "guide must be a number of 0 or more, got -1"),
         ({"tolerance": "x"}, "tolerance must be a number of 0 or more, got 'x'"),
@@ -54,7 +55,8 @@ def test_refusals(changes: dict[str, Any], message: str) -> None:
 
 def test_recipes() -> None:
     paper = recipe("paper")
-    assert (paper.negatives, paper.guide, paper.word_dropout, paper.feature_dropout) == (10, 0, 0, 0)
+    assert (paper.negatives, paper.guide) == (10, 0)
+    assert (paper.word_dropout, paper.gram_dropout, paper.feature_dropout) == (0, 0, 0)
     assert not paper.share_towers
     assert recipe("default").share_towers
     assert recipe("paper", negatives=None, lr=0.5) == TrainConfig(**{**RECIPES["paper"].to_dict(), "lr": 0.5})

@@ -1,6 +1,6 @@
-"""Two processes with gloo learn what one process learns from the same batches.
+"""Two processes learn what one process learns from the same batches, each from its part of the file.
 
-Features are not left out here: each process draws its own, which is the same in law but not in number.
+All with the default recipe: words and features are left out, the guide is on.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rbegir.training.trainer import run
 pairs, out, *configs = sys.argv[1:]
 for i, config in enumerate(configs):
     run(pairs, out=f"{out}/{i}", config=ModelConfig.from_dict(json.loads(config)), device="cpu",
-        batch_size=501, epochs=2, settings=TrainConfig(table_lr=1e-3, feature_dropout=0.0))
+        batch_size=501, epochs=2, settings=TrainConfig(table_lr=1e-3, buffer_pairs=2000))
 # three pairs of which the first process holds every keyword, and batches too small for two processes
 with open(f"{out}/tiny-{os.environ['RANK']}.tsv", "w") as file:
     file.write("query\tkeyword\na b\tx y\nc\tz\nd\tz\n")
@@ -42,6 +42,7 @@ CONFIGS = {
     "float": replace(SMALL, query_planes=0, keyword_planes=0),
     "rbe": SMALL,
     "shared": replace(SMALL, query_planes=0, keyword_planes=0, share_towers=True),
+    "stochastic": replace(SMALL, estimator="stochastic"),
 }
 
 
@@ -78,13 +79,14 @@ def test_two_processes_equal_one(name: str, together: Path, pairs_file: Path, tm
         device="cpu",
         batch_size=501,
         epochs=2,
-        settings=TrainConfig(table_lr=1e-3, feature_dropout=0.0),
+        settings=TrainConfig(table_lr=1e-3, buffer_pairs=2000),
     )
     _, tensors, extra = checkpoint.read(together / str(list(CONFIGS).index(name)))
     _, wanted, _ = checkpoint.read(tmp_path / "alone")
     losses = [entry["loss"] for entry in extra["training"]["history"]]
-    tolerance = 1e-5 if name != "rbe" else 1e-3  # a bit that flips by rounding changes what follows
+    exact = name in ("float", "shared")  # a bit that flips by rounding changes what follows
+    tolerance = 1e-5 if exact else 1e-3
     assert losses == pytest.approx([entry["loss"] for entry in alone.history], rel=tolerance)
     for key, value in wanted.items():
         error = np.abs(tensors[key] - value).max() / np.abs(value).max()
-        assert error < (1e-3 if name != "rbe" else 0.5), key
+        assert error < (1e-3 if exact else 0.5), key

@@ -9,14 +9,17 @@ import numpy as np
 import pytest
 import torch
 
+from rbegir.errors import InputError
 from rbegir.model import checkpoint
+from rbegir.model.draws import Draw
 from rbegir.model.twotower import FeatureDropout, TwoTower
-from rbegir.training.batches import Share, StepBatch, build
+from rbegir.training.batches import StepBatch, build
 from rbegir.training.config import TrainConfig
 from rbegir.training.data import Data
 from rbegir.training.engine import Engine
 from rbegir.training.loss import group_loss
 from rbegir.training.pairs import read_pairs
+from rbegir.training.sharing import Share
 from rbegir.training.trainer import fit, run
 from rbegir.training.validate import Validation
 
@@ -84,7 +87,7 @@ def test_features_are_left_out_in_training_alone() -> None:
     layer.share = 0.25
     draws = []
     for seed in (1, 1, 2):
-        layer.generator = torch.Generator().manual_seed(seed)
+        layer.draw = Draw(torch.Generator().manual_seed(seed))
         draws.append(layer(f))
     assert torch.equal(draws[0], draws[1])
     assert not torch.equal(draws[0], draws[2])
@@ -102,12 +105,19 @@ def test_fitting_tokenised_pairs_is_training_a_file(pairs_file: Path) -> None:
     settings = replace(PLAIN, feature_dropout=0.1, word_dropout=0.2, seed=4)
     validation = Validation(table, hash_buckets=SMALL.hash_buckets, threads=1)
     data = Data.of_table(table, hash_buckets=SMALL.hash_buckets, threads=1)
-    fitted = fit(data, SMALL, settings, validation=validation, device="cpu")
+    other = replace(SMALL, query_planes=1), replace(settings, guide=0.0)
+    models = [(SMALL, settings), other]
+    fitted, beside = fit(data, models, validation=validation, device="cpu")
+    assert beside.history == fit(data, [other], validation=validation, device="cpu")[0].history
+    assert beside.history != fitted.history
     trained = run(pairs_file, config=SMALL, settings=settings, valid=pairs_file, device="cpu")
     assert fitted.history == trained.history
     assert fitted.best_epoch == trained.best_epoch
     assert fitted.gamma == trained.gamma
     assert fitted.pairs_per_s > 0
+    for wrong in (replace(settings, seed=5), replace(settings, epochs=3)):
+        with pytest.raises(InputError, match="need the same batches and epochs"):
+            fit(data, [(SMALL, settings), (SMALL, wrong)], validation=validation, device="cpu")
 
 
 def test_a_preset_shares_its_towers_unless_told_otherwise(

@@ -26,13 +26,16 @@ nb::object to_numpy(Vector &&values) {
     return nb::cast(nb::ndarray<nb::numpy, int32_t, nb::ndim<1>>(owned->data(), {owned->size()}, owner));
 }
 
-// SplitMix64 of key and counter, as a number in [0, 1)
-double uniform(uint64_t key, uint64_t counter) {
+// SplitMix64 of key and counter
+uint64_t mix(uint64_t key, uint64_t counter) {
     uint64_t z = counter * 0x9E3779B97F4A7C15u + key;
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return static_cast<double>(z ^ (z >> 31)) * 0x1p-64;
+    return z ^ (z >> 31);
 }
+
+// the same as a number in [0, 1)
+double uniform(uint64_t key, uint64_t counter) { return static_cast<double>(mix(key, counter)) * 0x1p-64; }
 
 class WordSet {  // of numbers below `size`; `seal` before asking for places
 public:
@@ -67,7 +70,7 @@ struct Bags {
 };
 
 Bags cut(const Ints &text_offsets, const Ints &word_ids, const Ints &gram_offsets, const Ints &gram_ids,
-         const Ints &items, double dropout, uint64_t key, const Longs &places) {
+         const Ints &items, double dropout, double gram_dropout, uint64_t key, const Longs &places) {
     Bags out;
     const int32_t *texts = text_offsets.data(), *words = word_ids.data(), *grams = gram_offsets.data();
     out.text_offsets.reserve(items.size() + 1);
@@ -90,7 +93,17 @@ Bags cut(const Ints &text_offsets, const Ints &word_ids, const Ints &gram_offset
     out.gram_offsets.reserve(distinct + 1);
     out.gram_offsets.push_back(0);
     present.each([&](int32_t word) {
-        out.gram_ids.insert(out.gram_ids.end(), gram_ids.data() + grams[word], gram_ids.data() + grams[word + 1]);
+        const int32_t *start = gram_ids.data() + grams[word], *end = gram_ids.data() + grams[word + 1];
+        if (gram_dropout > 0) {
+            const size_t before = out.gram_ids.size();
+            uint64_t own = key;  // a word is known by its grams: its number differs from process to process
+            for (const int32_t *at = start; at < end; ++at) own = mix(own, *at);
+            for (const int32_t *at = start; at < end; ++at)
+                if (uniform(own, at - start) >= gram_dropout) out.gram_ids.push_back(*at);
+            if (out.gram_ids.size() == before && end > start) out.gram_ids.push_back(*start);
+        } else {
+            out.gram_ids.insert(out.gram_ids.end(), start, end);
+        }
         out.gram_offsets.push_back(static_cast<int32_t>(out.gram_ids.size()));
     });
     return out;
@@ -140,20 +153,20 @@ void bind_batch(nb::module_ &m) {
     m.def(
         "cut_batch",
         [](Ints text_offsets, Ints word_ids, Ints gram_offsets, Ints gram_ids, Ints items, double dropout,
-           uint64_t key, Longs places) {
+           double gram_dropout, uint64_t key, Longs places) {
             Bags bags;
             {
                 nb::gil_scoped_release free;
                 // the large arrays are those of a tokenised chunk, checked by their maker; items is the caller's
                 check_range(items, text_offsets.size() - 1, "items");
                 if (places.size() != items.size()) throw std::invalid_argument("places must be one an item");
-                bags = cut(text_offsets, word_ids, gram_offsets, gram_ids, items, dropout, key, places);
+                bags = cut(text_offsets, word_ids, gram_offsets, gram_ids, items, dropout, gram_dropout, key, places);
             }
             return nb::make_tuple(to_numpy(std::move(bags.text_offsets)), to_numpy(std::move(bags.word_ids)),
                                   to_numpy(std::move(bags.gram_offsets)), to_numpy(std::move(bags.gram_ids)));
         },
         nb::arg("text_offsets"), nb::arg("word_ids"), nb::arg("gram_offsets"), nb::arg("gram_ids"), nb::arg("items"),
-        nb::arg("dropout"), nb::arg("key"), nb::arg("places"));
+        nb::arg("dropout"), nb::arg("gram_dropout"), nb::arg("key"), nb::arg("places"));
     m.def(
         "transpose_grams",
         [](Ints gram_offsets, Ints gram_ids) {

@@ -5,7 +5,11 @@
 // of its slot; the reader goes on, and the caller asks for the flag before it believes what was
 // read. Faults outside the guarded ranges go to the handler that was there before.
 //
-// The handler may only use what is safe in a signal: a fixed table of atomics and the mmap system call.
+// A process has one handler, and crash reporters (faulthandler, Ray's) take the place without asking. `arm`,
+// called before anything is read, puts ours in front again. Such a reporter knows ours as the one before it: what it
+// passes on, or raises again when it is done, must not be given back to it. Then the system does what it does by itself.
+//
+// The handler may only use what is safe in a signal: a fixed table of atomics and plain system calls.
 #include <nanobind/nanobind.h>
 
 #include <atomic>
@@ -15,6 +19,7 @@
 #include <mutex>
 #include <stdexcept>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 namespace nb = nanobind;
@@ -33,39 +38,68 @@ struct Slot {
 Slot slots[SLOTS];
 std::atomic<size_t> used{0};  // slots [0, used) may be taken
 uintptr_t page_bytes = 0;
-struct sigaction previous;
+struct sigaction previous[2];            // the handler before ours; written aside, then pointed to
+std::atomic<int> newest{0};              // which of the two holds
+std::atomic<pid_t> asking{0};            // the thread whose fault is with the handler before ours
+std::atomic<pid_t> reported{0};          // the thread whose last fault was
 std::mutex registering;
+
+void pass_on(int signal, siginfo_t *info, void *context) {
+    const struct sigaction &before = previous[newest.load(std::memory_order_acquire)];
+    const auto thread = static_cast<pid_t>(syscall(SYS_gettid));
+    const bool somebody = before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN;
+    const bool raised = info->si_code == SI_TKILL && info->si_pid == getpid() && reported.load() == thread;
+    if (!somebody || raised || asking.load() == thread) {
+        struct sigaction ending = {};
+        ending.sa_handler = SIG_DFL;
+        sigaction(SIGBUS, &ending, nullptr);
+        raise(SIGBUS);  // waits until we return, then nobody is in the way
+        return;
+    }
+    asking.store(thread);
+    reported.store(thread);
+    if (before.sa_flags & SA_SIGINFO) {
+        before.sa_sigaction(signal, info, context);
+    } else {
+        before.sa_handler(signal);
+    }
+    asking.store(0);
+}
 
 void on_bus_error(int signal, siginfo_t *info, void *context) {
     const uintptr_t page = reinterpret_cast<uintptr_t>(info->si_addr) & ~(page_bytes - 1);
-    const size_t count = used.load(std::memory_order_acquire);
+    const size_t count = info->si_code > 0 ? used.load(std::memory_order_acquire) : 0;  // 0: sent by somebody
+    bool ours = false;
     for (size_t i = 0; i < count; i++) {
         const uintptr_t first = slots[i].first.load(std::memory_order_acquire);
         const uintptr_t last = slots[i].last.load(std::memory_order_acquire);
         if (first == 0 || page < first || page >= last) continue;
         slots[i].broken.store(true, std::memory_order_release);
-        // Only the page that faulted: whatever a slot may say, nothing that is in use can be under it.
-        void *zeros = mmap(reinterpret_cast<void *>(page), page_bytes, PROT_READ,
-                           MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (zeros != MAP_FAILED) return;
-        break;
+        ours = true;
     }
-    if (previous.sa_flags & SA_SIGINFO) {
-        previous.sa_sigaction(signal, info, context);
-    } else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
-        previous.sa_handler(signal);
-    } else {
-        sigaction(SIGBUS, &previous, nullptr);  // the same instruction faults again, with nobody in the way
-    }
+    // Only the page that faulted: whatever a slot may say, nothing that is in use can be under it.
+    if (ours && mmap(reinterpret_cast<void *>(page), page_bytes, PROT_READ,
+                     MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) != MAP_FAILED)
+        return;
+    pass_on(signal, info, context);
 }
 
-void install() {
-    page_bytes = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+// Makes our handler the one that is asked first. A tenth of a microsecond when it already is.
+void arm() {
+    struct sigaction now;
+    if (sigaction(SIGBUS, nullptr, &now) != 0) throw std::runtime_error("sigaction failed");
+    if ((now.sa_flags & SA_SIGINFO) && now.sa_sigaction == on_bus_error) return;
+    std::lock_guard<std::mutex> lock(registering);
     struct sigaction action = {};
     action.sa_sigaction = on_bus_error;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
     sigemptyset(&action.sa_mask);
-    if (sigaction(SIGBUS, &action, &previous) != 0) throw std::runtime_error("sigaction failed");
+    page_bytes = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+    const int other = 1 - newest.load();
+    if (sigaction(SIGBUS, nullptr, &previous[other]) != 0) throw std::runtime_error("sigaction failed");
+    if ((previous[other].sa_flags & SA_SIGINFO) && previous[other].sa_sigaction == on_bus_error) return;
+    newest.store(other, std::memory_order_release);
+    if (sigaction(SIGBUS, &action, nullptr) != 0) throw std::runtime_error("sigaction failed");
 }
 
 // Guards the pages of a mapped buffer; the number of its slot, −1 when all are taken.
@@ -75,8 +109,8 @@ ptrdiff_t guard(nb::handle buffer) {
     const auto first = reinterpret_cast<uintptr_t>(view.buf);
     const auto bytes = static_cast<uintptr_t>(view.len);
     PyBuffer_Release(&view);  // the caller unguards before it unmaps
+    arm();
     std::lock_guard<std::mutex> lock(registering);
-    if (page_bytes == 0) install();
     for (size_t i = 0; i < SLOTS; i++) {
         if (slots[i].first.load() != 0) continue;
         slots[i].broken.store(false);
@@ -99,6 +133,7 @@ bool broken(ptrdiff_t slot) {
 }  // namespace
 
 void bind_mapping(nb::module_ &m) {
+    m.def("arm", &arm, "Be asked first about faults; other handlers may have come in between since the last time.");
     m.def("guard", &guard, "buffer"_a,
           "Turn faults in the pages of a mapped buffer into a flag; its slot, -1 when there is no free one.");
     m.def("unguard", &unguard, "slot"_a, "Give a slot back, before the buffer is unmapped.");

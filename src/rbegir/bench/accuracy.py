@@ -17,7 +17,8 @@ included. A budget in bits a dimension counts dimensions rounded up to a multipl
 here, and every peer may use all of it.
 
 With `out`, the result is written after every row, and rows that the file already holds are not measured
-again: a run that is stopped goes on where it was, and sizes or seeds can be added.
+again: a run that is stopped goes on where it was, and sizes or seeds can be added, on another machine too
+(`hosts` lists them, the `host` of a row says which).
 """
 
 from __future__ import annotations
@@ -98,11 +99,14 @@ def measure(
     rows: list[dict[str, Any]] = []
     shapes: dict[int, tuple[int, int]] = {}  # bytes → (n, planes), chosen by the first seed
     described: dict[str, Any] | None = None
+    hosts: list[dict[str, Any]] = []
     earlier = _read(out)
     if earlier is not None:
-        rows, described = earlier["cells"], earlier["vectors"]
+        rows, described, hosts = earlier["cells"], earlier["vectors"], earlier["hosts"]
+        about = about or earlier["about"]
+    hosts.append(describe(PACKAGES))
     have = {(row["method"], row["budget_bytes"], row["seed"]) for row in rows}
-    result = _result(rows, described, about)
+    result = _result(rows, described, about, hosts)
     for seed in range(seeds):
         wanted = [(m, size) for size in budgets for m in methods if (m, size, seed) not in have]
         if not wanted or (budget_s is not None and time.perf_counter() - began > budget_s):
@@ -120,8 +124,8 @@ def measure(
             row = _row(method, drawn, size, seed, shapes)
             if row is None:
                 continue
-            rows.append(row)
-            result = _result(rows, described, about)
+            rows.append({**row, "host": len(hosts) - 1})
+            result = _result(rows, described, about, hosts)
             if out is not None:
                 out.write_text(json.dumps(result, indent=1) + "\n")
             report(row)
@@ -177,9 +181,15 @@ def _rows_of(rows: Any, chosen: npt.NDArray[np.int64]) -> Floats:
     return np.concatenate(list(unit_blocks(rows[np.sort(chosen)], "vectors")))
 
 
-def _result(rows: list[dict[str, Any]], described: dict[str, Any] | None, about: str) -> dict[str, Any]:
+def _result(
+    rows: list[dict[str, Any]],
+    described: dict[str, Any] | None,
+    about: str,
+    hosts: list[dict[str, Any]],
+) -> dict[str, Any]:
     return {
-        "host": describe(PACKAGES),
+        "host": hosts[-1],
+        "hosts": hosts,
         "about": about,
         "vectors": described,
         "cells": rows,
@@ -192,7 +202,7 @@ def _read(path: Path | None) -> dict[str, Any] | None:
         return None
     try:
         found = json.loads(path.read_text())
-        if {"cells", "vectors"} <= set(found):
+        if {"cells", "vectors", "hosts", "about"} <= set(found):
             return dict(found)
     except (OSError, ValueError, TypeError) as error:
         raise FileError(f"cannot read earlier figures from {path}: {error}") from error

@@ -1,7 +1,8 @@
 """What a cluster costs and what it survives, on one machine with several processes.
 
     overhead   one shard against an Index in this process, the same questions in turns: what a call costs
-    scaling    one shard with one thread against two, the same work: ideal is half the time
+    scaling    one shard with one thread against two, the same work: ideal is half the time; beside them one
+               thread and two threads of an Index, which is what the machine's two cores can do
     spread     how much later than usual a shard's answers come, for the planner's tails
     merge      putting answers together, a candidate
     faults     a shard process is killed (SIGKILL) every few seconds under load: every answer is compared with
@@ -77,24 +78,32 @@ def overhead(path: Path, rounds: int) -> dict[str, Any]:
 
 
 def scaling(path: Path, rounds: int, batch: int = 64) -> dict[str, Any]:
-    """Queries a second of one and of two shards with a thread each, in turns."""
+    """Milliseconds of one and of two shards with a thread each, and of one process's threads, in turns."""
     codes = queries(batch)
-    times: dict[int, list[float]] = {1: [], 2: []}
+    times: dict[str, list[float]] = {}
     with (
         Cluster.open(path, devices=2, threads=1) as two,
         Cluster.open(path, devices=1, threads=1) as one,
+        Index.open(path, threads=1) as thread,
+        Index.open(path, threads=2) as threads,
     ):
+        ways = {"one_ms": one, "two_ms": two, "thread_ms": thread, "threads_ms": threads}
         for _ in range(rounds):
-            for shards, cluster in ((1, one), (2, two)):
-                times[shards].append(_ms(lambda c=cluster: c.search_codes(codes, 10, texts=False)))  # type: ignore[misc]
-    speedup = [a / b for a, b in zip(times[1], times[2], strict=True)]
+            for name, way in ways.items():
+                took = _ms(lambda w=way: w.search_codes(codes, 10, texts=False))  # type: ignore[misc]
+                times.setdefault(name, []).append(took)
+
+    def ratio(slow: str, fast: str) -> list[float]:
+        return [a / b for a, b in zip(times[slow], times[fast], strict=True)]
+
+    speedup = ratio("one_ms", "two_ms")
     return {
         "batch": batch,
         "threads_per_shard": 1,
-        "one_ms": _median(times[1]),
-        "two_ms": _median(times[2]),
+        **{name: _median(values) for name, values in times.items()},
         "speedup": _median(speedup),
         "efficiency": _median([value / 2 for value in speedup]),
+        "threads_speedup": _median(ratio("thread_ms", "threads_ms")),
     }
 
 

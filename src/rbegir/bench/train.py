@@ -30,13 +30,14 @@ import torch
 from rbegir.model.clsm import TowerBatch
 from rbegir.model.presets import preset as named_preset
 from rbegir.model.twotower import TwoTower
-from rbegir.training.batches import Share, StepBatch, build
+from rbegir.training.batches import StepBatch, build
 from rbegir.training.config import recipe
 from rbegir.training.data import Data, tokenize_pairs
 from rbegir.training.device import batch_threads, cpu_count, matmul_precision, resolve_device
 from rbegir.training.engine import Engine
 from rbegir.training.pairs import PairStream, read_pairs
 from rbegir.training.pipeline import BatchPlan, epoch_batches
+from rbegir.training.sharing import Share
 
 STEPS = 20  # timed part by part
 GPU_ROWS = 4_000_000
@@ -68,6 +69,7 @@ def measure(
         batch_size=settings.batch_size,
         seed=0,
         dropout=settings.word_dropout,
+        gram_dropout=settings.gram_dropout,
         negatives=0 if settings.negatives == "in_batch" else settings.negatives,
         pin=chosen.type == "cuda",
     )

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rbegir.binarizer import store
-from rbegir.binarizer.learn import ROUNDS, Learned, learn, search, terms
+from rbegir.binarizer.learn import CENTRED, ROUNDS, Learned, learn, search, second_moment, terms
 from rbegir.binarizer.params import Params
 from rbegir.binarizer.rounding import nearest, packed, rounded
 from rbegir.binarizer.vectors import Floats, as_rows, sample, unit_blocks
@@ -26,7 +26,7 @@ from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_N, MAX_PLANES, WORD, Cod
 from rbegir.errors import CorruptError, InputError
 
 MIN_ROWS = 2
-WORK = 3 << 14  # moves · n of the search for a code
+WORK = 1 << 16  # moves · n of the search for a code
 SAMPLE_VALUES = 1 << 26  # of the rows that fitting looks at: 256 MB of float32
 
 
@@ -99,12 +99,12 @@ class Binarizer(Params):
         dims = int(rows.shape[1])
         seen = sample(rows, max(SAMPLE_VALUES // dims, MIN_ROWS), self.seed)  # [rows, dims]
         n = self.__dict__["n"] or default_n(dims)
-        mean = seen.mean(axis=0, dtype=np.float64).astype(np.float32)
+        centre = (CENTRED * seen.mean(axis=0, dtype=np.float64)).astype(np.float32)
         asked = None
         if y is not None and np.ndim(y) == 2:
             asked = second_moment(sample(as_rows(y, "y", dims), SAMPLE_VALUES // dims, self.seed, "y"))
-        learned = learn(seen, mean, asked, n, self.keyword_planes, self.rounds, self.seed)
-        self._set(dims, n, {"mean": mean, **learned._asdict()})
+        learned = learn(seen, centre, asked, n, self.keyword_planes, self.rounds, self.seed)
+        self._set(dims, n, {"mean": centre, **learned._asdict()})
         return self
 
     # ---- encode ----
@@ -148,7 +148,7 @@ class Binarizer(Params):
         return back
 
     def error(self, X: Any) -> float:
-        """The part of the variance of vectors [count, dims] that codes lose, in the metric of learning."""
+        """What codes lose of vectors [count, dims] around the centre, as a part, in the metric learned."""
         self._check_fitted()
         lost = kept = 0.0
         for block in unit_blocks(as_rows(X, "X", self.n_features_in_)):
@@ -275,13 +275,6 @@ def not_fitted(message: str, hint: str) -> Exception:
     kind = type("NotFittedError", (InputError, NotFittedError), {})
     error: Exception = kind(message, hint=hint)
     return error
-
-
-def second_moment(vectors: Floats) -> Floats:
-    """The covariance of vectors [rows, dims] around their own mean."""
-    centred = vectors - vectors.mean(axis=0)
-    moment: Floats = centred.T @ centred / np.float32(len(vectors))
-    return moment
 
 
 def default_n(dims: int) -> int:

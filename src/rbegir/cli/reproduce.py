@@ -35,6 +35,9 @@ def reproduce(
         bool, typer.Option("--small", help="Few pairs and short trainings: minutes on a CPU.")
     ] = False,
     workers: Annotated[int, typer.Option(help="Runs at the same time on one device.", min=1)] = 1,
+    together: Annotated[
+        int, typer.Option(help="Models that each of them trains side by side, on the same batches.", min=1)
+    ] = 1,
     seconds: Annotated[
         float | None, typer.Option(help="Start no run that would end later than this.", show_default=False)
     ] = None,
@@ -69,7 +72,9 @@ def reproduce(
     if report:
         results = [read_results(path) for path in report]
     else:
-        request = Request(wanted, tuple(rows or ()), data, out, seeds, device, small, workers, seconds)
+        request = Request(
+            wanted, tuple(rows or ()), data, out, seeds, device, small, workers, together, seconds
+        )
         results = [make(request, lambda line: say(line, highlight=False, markup=False))]
     if as_json:
         print(json.dumps([table for result in results for table in tables_of(result, wanted)]))

@@ -58,6 +58,10 @@ def train(
     word_dropout: Annotated[
         float | None, typer.Option(help="Share of words left out in training.", show_default="of the recipe")
     ] = None,
+    gram_dropout: Annotated[
+        float | None,
+        typer.Option(help="Share of a word's grams left out in training.", show_default="of the recipe"),
+    ] = None,
     feature_dropout: Annotated[
         float | None,
         typer.Option(help="Share of features left out in training.", show_default="of the recipe"),
@@ -109,6 +113,7 @@ def train(
         negatives=_number_or("in_batch", negatives, int),
         gamma=_number_or("learned", gamma, float),
         word_dropout=word_dropout,
+        gram_dropout=gram_dropout,
         feature_dropout=feature_dropout,
         share_towers=share_towers,
         patience=patience,

@@ -15,41 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rbegir.errors import (
-    AccessError,
-    BusyError,
-    DeviceError,
-    FileError,
-    FilterError,
-    InputError,
-    LockedError,
-    MismatchError,
-    RbegirError,
-    ServiceError,
-    TextError,
-)
+from rbegir.errors import AccessError, BusyError, RbegirError, ServiceError
+from rbegir.problems import KINDS, URN
 from rbegir.search.hits import Hits
 from rbegir.search.missrate import MissCertificate
 
-URN = "urn:rbegir:problem:"
-ERRORS: dict[str, type[RbegirError]] = {
-    "invalid": InputError,
-    "malformed": InputError,
-    "too-large": InputError,
-    "invalid-text": TextError,
-    "invalid-filter": FilterError,
-    "mismatch": MismatchError,
-    "locked": LockedError,
-    "storage": FileError,
-    "device": DeviceError,
-    "unauthorized": AccessError,
-    "forbidden": AccessError,
-    "read-only": AccessError,
-    "overloaded": BusyError,
-    "draining": BusyError,
-    "not-ready": BusyError,
-}
-BY_STATUS: dict[int, type[RbegirError]] = {401: AccessError, 403: AccessError, 503: BusyError}
+BY_STATUS: dict[int, type[RbegirError]] = {401: AccessError, 403: AccessError, 503: BusyError}  # of others
 OWN = ("query", "rank", "id", "score", "text", "key", "row")  # columns of a stream that are no attributes
 LONGEST = 500  # of a message that came from elsewhere
 
@@ -71,8 +42,8 @@ def kind_of(body: bytes) -> str:
 
 def fail(status: int, body: bytes) -> NoReturn:
     """Raise the error that an answer reports: the class that the index itself would have raised."""
-    said = problem(body)
-    cls = ERRORS.get(kind_of(body)) or BY_STATUS.get(status, ServiceError)
+    said, kind = problem(body), KINDS.get(kind_of(body))
+    cls = BY_STATUS.get(status, ServiceError) if kind is None else kind.error
     words = {name: said.get(name) for name in ("detail", "title", "hint")}
     detail, title, hint = (w[:LONGEST] if isinstance(w, str) else "" for w in words.values())
     if detail or title:

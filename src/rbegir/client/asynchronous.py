@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy.typing as npt
 
 from rbegir.client import calls
-from rbegir.client.calls import Call, Ids, Record, T
+from rbegir.client.calls import Call, Ids, Record, SearchOptions, T
 from rbegir.client.retry import Attempts
 from rbegir.client.transport import Bounded, check_settings, load_httpx, settings, wait_after
 from rbegir.codes.planes import Codes
@@ -52,9 +51,7 @@ class AsyncClient:
     async def __aenter__(self) -> AsyncClient:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         await self.close()
 
     def __repr__(self) -> str:
@@ -67,28 +64,19 @@ class AsyncClient:
     # ---- ask ----
 
     async def search(
-        self,
-        queries: str | Sequence[str],
-        k: int = 10,
-        *,
-        where: str | None = None,
-        mode: str = "exact",
-        planes: int | None = None,
+        self, queries: str | Sequence[str], k: int = 10, **options: Unpack[SearchOptions]
     ) -> Hits:
-        """The best k keywords for a text or for each of a list of texts, as `Index.search` gives them."""
-        return await self._run(calls.search(queries, k, where, mode, planes))
+        """The best k keywords for a text or for each of a list of texts, as `Index.search` gives them.
+
+        Options: where, allow, deny, mode, planes, as `Index.search_codes` explains them.
+        """
+        return await self._run(calls.search(queries, k, options))
 
     async def search_codes(
-        self,
-        codes: Codes | npt.NDArray[Any],
-        k: int = 10,
-        *,
-        where: str | None = None,
-        mode: str = "exact",
-        planes: int | None = None,
+        self, codes: Codes | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
     ) -> Hits:
         """The best k keywords for each code, or for each integer vector (int8 or int16 [queries, n])."""
-        return await self._run(calls.search_codes(codes, k, where, mode, planes))
+        return await self._run(calls.search_codes(codes, k, options))
 
     async def get(self, ids: Any) -> list[Record | None]:
         """The keywords with these ids, one request each; None where there is none. Dates come as texts."""

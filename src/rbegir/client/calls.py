@@ -13,7 +13,7 @@ import secrets
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypedDict, TypeVar
 from urllib.parse import quote
 
 import numpy as np
@@ -85,16 +85,22 @@ class Call(Generic[T]):
 # ---- ask ----
 
 
-def search(
-    queries: str | Sequence[str], k: int, where: str | None, mode: str, planes: int | None
-) -> Call[Hits]:
+class SearchOptions(TypedDict, total=False):
+    """What the searches of a client take besides the queries and k: a part of what those of an index take."""
+
+    where: str | None  # a filter: text such as "price < 10 and not sold"
+    allow: Any  # only these ids
+    deny: Any  # not these ids
+    mode: str  # "exact" (the default), or "paper": the published algorithm with its miss certificate
+    planes: int | None  # search with this many planes first, refine the best with the others
+
+
+def search(queries: str | Sequence[str], k: int, options: SearchOptions) -> Call[Hits]:
     texts = [queries] if isinstance(queries, str) else check_queries(queries)
-    return _search({"queries": texts}, len(texts), k, where, mode, planes)
+    return _search({"queries": texts}, len(texts), k, **options)
 
 
-def search_codes(
-    codes: Codes | npt.NDArray[Any], k: int, where: str | None, mode: str, planes: int | None
-) -> Call[Hits]:
+def search_codes(codes: Codes | npt.NDArray[Any], k: int, options: SearchOptions) -> Call[Hits]:
     if isinstance(codes, Codes):
         packed = np.packbits(codes.signs(), axis=2)  # [planes, count, n / 8] uint8, dimension 0 highest
         sent: list[Any] = [[plane.tobytes().hex() for plane in packed[:, i]] for i in range(len(codes))]
@@ -104,11 +110,19 @@ def search_codes(
         raise InputError(
             f"codes must be rbegir.Codes or an int8 or int16 array [queries, n], got {type(codes).__name__}"
         )
-    return _search({"codes": sent}, len(sent), k, where, mode, planes)
+    return _search({"codes": sent}, len(sent), k, **options)
 
 
 def _search(
-    asked: Record, count: int, k: int, where: str | None, mode: str, planes: int | None
+    asked: Record,
+    count: int,
+    k: int,
+    *,
+    where: str | None = None,
+    allow: Any = None,
+    deny: Any = None,
+    mode: str = "exact",
+    planes: int | None = None,
 ) -> Call[Hits]:
     if not count:
         raise InputError("queries must hold at least one query")
@@ -118,6 +132,9 @@ def _search(
             hint="expressions of pyarrow cannot be sent to a service; write the filter as text",
         )
     body = {**asked, "k": _whole("k", k), "where": where, "mode": mode}
+    for name, ids in (("allow", allow), ("deny", deny)):
+        if ids is not None:
+            body[name] = check_ids(ids, name).to_pylist()
     if planes is not None:
         body["planes"] = _whole("planes", planes)
     return Call("POST", "/v1/search", lambda raw: read_hits(raw, count), body, accept=ARROW)

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy.typing as npt
 
 from rbegir.client import calls
-from rbegir.client.calls import Call, Ids, Record, T
+from rbegir.client.calls import Call, Ids, Record, SearchOptions, T
 from rbegir.client.retry import Attempts
 from rbegir.client.transport import Bounded, check_settings, load_httpx, settings, wait_after
 from rbegir.codes.planes import Codes
@@ -54,9 +53,7 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def __len__(self) -> int:
@@ -71,29 +68,18 @@ class Client:
 
     # ---- ask ----
 
-    def search(
-        self,
-        queries: str | Sequence[str],
-        k: int = 10,
-        *,
-        where: str | None = None,
-        mode: str = "exact",
-        planes: int | None = None,
-    ) -> Hits:
-        """The best k keywords for a text or for each of a list of texts, as `Index.search` gives them."""
-        return self._run(calls.search(queries, k, where, mode, planes))
+    def search(self, queries: str | Sequence[str], k: int = 10, **options: Unpack[SearchOptions]) -> Hits:
+        """The best k keywords for a text or for each of a list of texts, as `Index.search` gives them.
+
+        Options: where, allow, deny, mode, planes, as `Index.search_codes` explains them.
+        """
+        return self._run(calls.search(queries, k, options))
 
     def search_codes(
-        self,
-        codes: Codes | npt.NDArray[Any],
-        k: int = 10,
-        *,
-        where: str | None = None,
-        mode: str = "exact",
-        planes: int | None = None,
+        self, codes: Codes | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
     ) -> Hits:
         """The best k keywords for each code, or for each integer vector (int8 or int16 [queries, n])."""
-        return self._run(calls.search_codes(codes, k, where, mode, planes))
+        return self._run(calls.search_codes(codes, k, options))
 
     def get(self, ids: Any) -> list[Record | None]:
         """The keywords with these ids, one request each; None where there is none. Dates come as texts."""

@@ -24,7 +24,6 @@ from typing import Any, TypeVar, Unpack
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rbegir.cluster.batcher import QUEUE
 from rbegir.cluster.engine import Session, import_ray
@@ -39,7 +38,7 @@ from rbegir.codes.planes import Codes
 from rbegir.codes.score import norm_squared
 from rbegir.errors import FileError, InputError
 from rbegir.index.encoder import Encoder, check_encoder, check_match, load_stored
-from rbegir.index.query import Query, SearchOptions, query_values
+from rbegir.index.query import Filters, Query, SearchOptions, query_values
 from rbegir.index.rows import check_ids, check_queries, check_texts
 from rbegir.index.store import ENCODE_ROWS, Ids
 from rbegir.search.hits import Hits
@@ -293,10 +292,10 @@ class Cluster:
         k: int,
         *,
         planes: int,
-        where: str | pc.Expression | None = None,
+        **filters: Unpack[Filters],
     ) -> npt.NDArray[np.int64]:
         """The rows [queries, k] of the best keywords by their first planes alone: what the others add."""
-        query = Query.check(k, where=where)
+        query = Query.check(k, **filters)
         state = self._current()
         values = query_values(queries, state.view.manifest)
         nothing = state.checker.coarse_rows(state.empty, queries, query, planes)
@@ -317,7 +316,7 @@ class Cluster:
             "replicas": self._pool.layout.replicas,
             "device": self._pool.layout.device,
             "address": self._session.address,
-            "keywords_of_shards": [view.keywords_of(shard) for shard in range(view.shards)],
+            "keywords_of_shards": list(view.keywords_of),
         }
 
     # ---- inside ----

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rbegir.cluster.engine import import_ray
-from rbegir.cluster.messages import Answer, Failure
+from rbegir.cluster.messages import Answer, Failure, unpack
 from rbegir.cluster.pool import Pool, root_cause
 from rbegir.errors import BusyError, ClusterError, DeadlineError, InputError, MismatchError, RbegirError
 
@@ -52,7 +52,7 @@ class Fanout:
 
     def __init__(self, pool: Pool, only: int | None = None) -> None:
         """`only`: ask this replica and no other."""
-        self._pool = pool
+        self._pool, self._ray = pool, import_ray()
         self._choice = list(range(pool.layout.replicas)) if only is None else [only]
         self._turns = itertools.count()
         self._usual: deque[float] = deque([LEAST_HEDGE], maxlen=128)  # seconds of recent answers
@@ -118,15 +118,15 @@ class Fanout:
         if not references:
             time.sleep(pause)
             return []
-        ready: list[Any] = import_ray().wait(references, num_returns=1, timeout=pause, fetch_local=True)[0]
+        ready: list[Any] = self._ray.wait(references, num_returns=1, timeout=pause, fetch_local=True)[0]
         return ready
 
     def _receive(self, view: str, shard: int, state: _State, reference: Any) -> Answer | None:
         """The answer, or None if the shard has to be asked again."""
-        ray = import_ray()
+        ray = self._ray
         replica, asked = state.open.pop(reference)
         try:
-            answer: Answer = ray.get(reference)
+            answer: Answer = unpack(ray.get(reference))
         except ray.exceptions.RayTaskError as error:
             raise ClusterError(f"shard {shard} failed: {root_cause(error)}") from error
         except ray.exceptions.RayError as error:

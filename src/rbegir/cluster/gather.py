@@ -1,6 +1,8 @@
 """The answers of the shards put together: what one machine would find, in every mode.
 
-exact    each shard's best k, merged by (key descending, place ascending).
+exact    each shard's best k, merged by (key descending, place ascending). What is stored of the hits is asked
+         of their shards in a second step, unless the lists are short (ALONG): then it comes along with each
+         shard's best k. A call costs a millisecond, a text that is not needed a microsecond.
 
 paper    the published selection needs nothing but an exact search of any length and the number of candidates
          of each thread (`search.paper`). A thread owns positions, and positions count through the segments
@@ -23,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rbegir.cluster.fanout import Fanout
-from rbegir.cluster.messages import Columns, Found, Geometry, Scan, ThreadCounts
+from rbegir.cluster.messages import Columns, Found, Geometry, Scan, ThreadCounts, pack
 from rbegir.cluster.view import Places, View
 from rbegir.codes.score import cosine, norm_squared
 from rbegir.errors import ClusterError, InputError
@@ -35,6 +37,7 @@ from rbegir.search.paper import select_paper, whole_thread_sizes
 from rbegir.search.progressive import check_planes, default_candidates, estimate_recall, recall_of
 
 SCANNING = 0.75  # of the time, where a part of the answer will do: its texts take some too
+ALONG = 2048  # hits a shard, up to which their texts come along
 Values = npt.NDArray[np.int16]
 
 
@@ -58,6 +61,7 @@ class Gatherer:
         now = time.monotonic()
         self._until_scanned = now + SCANNING * (until - now) if partial else until
         self._answered = set(view.used)  # by every step so far
+        self._along: dict[int, Found] = {}  # what shards found, with what is stored of it
 
     def search(self, values: Values, query: Query, *, device: str) -> Result:
         """The result of a query whose arguments one machine would accept."""
@@ -66,11 +70,12 @@ class Gatherer:
         elif query.planes is not None and device == "cpu":
             result = self._progressive(values, query)
         else:
-            result = Result(self._exact(values, query.k, query))
+            along = len(values) * query.k <= ALONG
+            result = Result(self._exact(values, query.k, query, self._names(query) if along else None))
             if query.planes is not None:  # a GPU reads all planes at once: nothing to gain, nothing missed
                 self._check_progressive(query)
                 result = result._replace(recall=1.0)
-        keywords = sum(self._view.keywords_of(shard) for shard in self._answered)
+        keywords = sum(self._view.keywords_of[shard] for shard in self._answered)
         return result._replace(searched=keywords / self._view.keywords)
 
     def ask(
@@ -102,15 +107,18 @@ class Gatherer:
 
     def hits(self, result: Result, norms: npt.NDArray[Any], query: Query) -> Hits:
         """Rows, ids, texts and attributes of the hits, each from the shard that owns it."""
-        view, manifest = self._view, self._view.manifest
+        view, manifest, names = self._view, self._view.manifest, self._names(query)
         places = result.found.positions  # [Q, k]
         flat, of_place = np.unique(places.ravel(), return_inverse=True)  # a popular keyword is fetched once
         wanted = places_by_shard(view, flat)
-        names = [*(("text",) if query.texts else ()), *(manifest.columns if query.attributes else ())]
-        answers: dict[int, Columns] = self.ask(
-            lambda actor, refs, shard: actor.fetch.remote(view.id, refs, flat[wanted[shard]], names),
-            tuple(wanted),
-        )
+        answers: dict[int, Columns] = {
+            shard: pick(found, flat[wanted[shard]]) for shard, found in self._along.items() if shard in wanted
+        }
+        if not answers:
+            answers = self.ask(
+                lambda actor, refs, shard: actor.fetch.remote(view.id, refs, flat[wanted[shard]], names),
+                tuple(wanted),
+            )
         if len(answers) < len(wanted):
             raise ClusterError("a shard that had hits was lost before they were fetched", hint="ask again")
         rows = np.zeros(len(flat), np.int64)
@@ -134,21 +142,38 @@ class Gatherer:
             searched=result.searched,
         )
 
-    def _scan(self, values: Values, k: int, query: Query, planes: int | None = None) -> list[Found]:
+    def _names(self, query: Query) -> tuple[str, ...]:
+        """The columns that a question wants of its hits."""
+        columns = self._view.manifest.columns if query.attributes else ()
+        return (*(("text",) if query.texts else ()), *columns)
+
+    def _scan(
+        self,
+        values: Values,
+        k: int,
+        query: Query,
+        planes: int | None = None,
+        names: tuple[str, ...] | None = None,
+    ) -> list[Found]:
         # what only the client needs stays here; what is asked of all shards is the same for all
         scope = Query(k, query.where, query.allow, query.deny)
-        scan = Scan(values, k, scope, planes, max(0.0, self._until - time.monotonic()))
+        scan = pack(Scan(values, k, scope, planes, max(0.0, self._until - time.monotonic()), names))
         view = self._view.id
-        found = self.ask(
-            lambda actor, refs, shard: actor.scan.remote(view, refs, scan), self._view.used, last=False
+        found: dict[int, Found] = self.ask(
+            lambda actor, refs, shard: actor.scan.remote(view, refs, scan),
+            self._view.used,
+            last=names is not None,
         )
+        self._along = found if names is not None else {}
         return [found[shard] for shard in sorted(found)]
 
-    def _exact(self, values: Values, k: int, query: Query) -> Candidates:
+    def _exact(
+        self, values: Values, k: int, query: Query, names: tuple[str, ...] | None = None
+    ) -> Candidates:
         norms = norm_squared(values)
         parts = [
             Hits(ids=f.places, scores=cosine(f.keys, norms), keys=f.keys, rows=f.places)
-            for f in self._scan(values, k, query)
+            for f in self._scan(values, k, query, names=names)
         ]
         merged = merge(parts, k)
         return Candidates(merged.keys, merged.rows)
@@ -231,6 +256,16 @@ class Gatherer:
             return Result(found, recall=1.0)
         counted = sum(part.counted for part in parts)
         return Result(found, recall=estimate_recall(found.positions, ranked, counted))
+
+
+def pick(found: Found, places: Places) -> Columns:
+    """What came along with some of the places that a shard found."""
+    assert found.columns is not None
+    flat, columns = found.places.ravel(), found.columns
+    order = np.argsort(flat, kind="stable")
+    at = order[np.searchsorted(flat[order], places)]
+    named = {name: column[at] for name, column in columns.columns.items()}
+    return Columns(columns.view, columns.rows[at], columns.ids[at], named)
 
 
 def places_by_shard(view: View, places: Places) -> dict[int, npt.NDArray[np.int64]]:

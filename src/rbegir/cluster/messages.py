@@ -1,7 +1,8 @@
-"""What travels between a client and the shards. Every answer names the view that it is about."""
+"""What travels between a client and the shards, packed. Every answer names the view that it is about."""
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,6 +16,20 @@ from rbegir.index.query import Query
 Keys = npt.NDArray[np.int64]
 
 
+def pack(message: Any) -> bytes:
+    """A question or an answer as bytes, which Ray passes on as they are.
+
+    Left to itself it takes objects apart with a pickler of its own and looks at every array in them, for each
+    shard again: 0.3 ms a call of a few small arrays, more than the scan of a small shard.
+    """
+    return pickle.dumps(message, protocol=5)
+
+
+def unpack(packed: bytes) -> Any:
+    """The message again; it comes from a process of the same cluster."""
+    return pickle.loads(packed)
+
+
 @dataclass(frozen=True)
 class Scan:
     """A question: the best k of each query among what passes `query`'s filter."""
@@ -24,6 +39,9 @@ class Scan:
     query: Query  # of which where, allow and deny matter
     planes: int | None = None  # rank by these many planes, and give the key of all planes beside
     seconds: float = 60.0  # how long the client waits for the answer
+    names: tuple[str, ...] | None = (
+        None  # columns to send along with what is found; None: not even rows and ids
+    )
 
     @property
     def group(self) -> Any:
@@ -42,6 +60,15 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class Columns(Answer):
+    """What is stored of some keywords, in the order in which they were asked for."""
+
+    rows: npt.NDArray[np.int64]
+    ids: npt.NDArray[Any]
+    columns: dict[str, npt.NDArray[np.object_]]
+
+
+@dataclass(frozen=True)
 class Found(Answer):
     """The best of one shard, in total order."""
 
@@ -49,6 +76,7 @@ class Found(Answer):
     places: Places  # [Q, m]
     full: Keys | None = None  # [Q, m] keys of all planes, where `keys` are of the first ones
     counted: int = 0  # keywords of the segments that have candidates, whether they pass or not
+    columns: Columns | None = None  # of the places one after the other, if the question asked for them
 
 
 @dataclass(frozen=True)
@@ -64,15 +92,6 @@ class ThreadCounts(Answer):
 
     inside: dict[int, int]  # {candidates: threads}
     edges: dict[int, npt.NDArray[np.int64]]  # {block: candidates of each of its threads}
-
-
-@dataclass(frozen=True)
-class Columns(Answer):
-    """What is stored of some keywords, in the order in which they were asked for."""
-
-    rows: npt.NDArray[np.int64]
-    ids: npt.NDArray[Any]
-    columns: dict[str, npt.NDArray[np.object_]]
 
 
 @dataclass(frozen=True)

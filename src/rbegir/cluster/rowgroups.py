@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from rbegir.errors import FileError, InputError
 from rbegir.tables.parquet import BATCH_ROWS, ParquetSource
-from rbegir.tables.source import Block, Malformed
+from rbegir.tables.source import Block, Malformed, Wanted
 from rbegir.tables.texts import TextStream
 
 
@@ -66,9 +66,16 @@ class GroupSource:
     def __init__(self, group: Group) -> None:
         self._group = group
         whole = ParquetSource(Path(group.path))
-        self.path, self.columns, self.place = whole.path, whole.columns, whole.place
+        self.path, self.columns, self.place, self.rows = whole.path, whole.columns, whole.place, group.rows
 
-    def blocks(self, names: Sequence[str], malformed: Malformed, *, others: bool = False) -> Iterator[Block]:
+    def blocks(
+        self,
+        names: Sequence[str],
+        malformed: Malformed,
+        *,
+        others: bool = False,
+        wanted: Wanted | None = None,
+    ) -> Iterator[Block]:
         group, start = self._group, 0
         with pq.ParquetFile(self.path) as file:
             columns = None if others else list(names)

@@ -16,9 +16,9 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -39,6 +39,8 @@ from rbegir.cluster.messages import (
     Records,
     Scan,
     ThreadCounts,
+    pack,
+    unpack,
 )
 from rbegir.cluster.view import Places, Share
 from rbegir.codes.layout import LAYOUT_VERSION
@@ -75,6 +77,12 @@ class Loaded:
         part = np.searchsorted(self.starts, places, "right") - 1
         return Place(part, places - self.starts[part])
 
+    def columns(self, places: Places, names: Sequence[str]) -> Columns:
+        """What is stored of keywords of this share."""
+        place, snapshot = self.place(places), self.snapshot
+        columns = {name: snapshot.column(name, place) for name in names}
+        return Columns(self.share.view, snapshot.rows(place), snapshot.ids(place), columns)
+
     def candidates(self, query: Query) -> tuple[list[int], list[Partition]]:
         where = None if query.where is None else Filter(query.where, self.snapshot.types())
         return self.snapshot.candidates(where, query.allow, query.deny)
@@ -105,7 +113,7 @@ class Shard:
 
         return await self._thread(look)
 
-    async def prepare(self, view: str, refs: list[Any]) -> Answer:
+    async def prepare(self, view: str, refs: list[Any]) -> bytes:
         """Open a view and check its codes, so that its first question is as fast as the next."""
 
         def work(loaded: Loaded) -> Ready:
@@ -116,15 +124,20 @@ class Shard:
 
         return await self._reading(view, refs, work)
 
-    async def scan(self, view: str, refs: list[Any], scan: Scan) -> Answer:
-        """The best k of each query in this share."""
+    async def scan(self, view: str, refs: list[Any], packed: bytes) -> bytes:
+        """The best k of each query in this share; `packed` is a Scan."""
+        scan: Scan = unpack(packed)
         try:
             loaded = await self._loaded(view, refs)
-            return await asyncio.wrap_future(self._batcher.put(view, loaded, scan))
+            found = await asyncio.wrap_future(self._batcher.put(view, loaded, scan))
+            if scan.names is not None:
+                names, places = scan.names, found.places.ravel()
+                found = replace(found, columns=await self._thread(lambda: loaded.columns(places, names)))
+            return pack(found)
         except (OSError, RbegirError) as error:
-            return self._failure(view, error)
+            return pack(self._failure(view, error))
 
-    async def geometry(self, view: str, refs: list[Any], query: Query) -> Answer:
+    async def geometry(self, view: str, refs: list[Any], query: Query) -> bytes:
         """Which segments have candidates."""
 
         def work(loaded: Loaded) -> Geometry:
@@ -136,7 +149,7 @@ class Shard:
 
     async def thread_counts(
         self, view: str, refs: list[Any], query: Query, offsets: dict[int, int], per_thread: int
-    ) -> Answer:
+    ) -> bytes:
         """Candidates a thread, where segment `number` begins at position `offsets[number]` of the search."""
 
         def work(loaded: Loaded) -> ThreadCounts:
@@ -160,17 +173,12 @@ class Shard:
 
         return await self._reading(view, refs, work)
 
-    async def fetch(self, view: str, refs: list[Any], places: Places, names: list[str]) -> Answer:
+    async def fetch(self, view: str, refs: list[Any], places: Places, names: list[str]) -> bytes:
         """Rows, ids and the named columns of keywords."""
 
-        def work(loaded: Loaded) -> Columns:
-            place, snapshot = loaded.place(places), loaded.snapshot
-            columns = {name: snapshot.column(name, place) for name in names}
-            return Columns(view, snapshot.rows(place), snapshot.ids(place), columns)
+        return await self._reading(view, refs, lambda loaded: loaded.columns(places, names))
 
-        return await self._reading(view, refs, work)
-
-    async def get(self, view: str, refs: list[Any], ids: pa.Array) -> Answer:
+    async def get(self, view: str, refs: list[Any], ids: pa.Array) -> bytes:
         """Keywords by id."""
 
         def work(loaded: Loaded) -> Records:
@@ -188,7 +196,7 @@ class Shard:
 
         return await self._reading(view, refs, work)
 
-    async def codes(self, view: str, refs: list[Any], ids: pa.Array) -> Answer:
+    async def codes(self, view: str, refs: list[Any], ids: pa.Array) -> bytes:
         """Codes of keywords by id."""
 
         def work(loaded: Loaded) -> Coded:
@@ -208,12 +216,13 @@ class Shard:
     async def _thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._readers, work)
 
-    async def _reading(self, view: str, refs: list[Any], work: Callable[[Loaded], Answer]) -> Answer:
+    async def _reading(self, view: str, refs: list[Any], work: Callable[[Loaded], Answer]) -> bytes:
+        """The packed answer of some work that takes a thread."""
         try:
             loaded = await self._loaded(view, refs)
-            return await self._thread(lambda: work(loaded))
+            return await self._thread(lambda: pack(work(loaded)))
         except (OSError, RbegirError) as error:
-            return self._failure(view, error)
+            return pack(self._failure(view, error))
 
     def _failure(self, view: str, error: Exception) -> Failure:
         if isinstance(error, BusyError):

@@ -78,13 +78,17 @@ class View:
         """The shards that have segments."""
         return tuple(sorted(set(self.owners)))
 
-    @property
-    def keywords(self) -> int:
-        return sum(entry.live for entry in self.manifest.segments)
+    @cached_property
+    def keywords_of(self) -> tuple[int, ...]:
+        """How many keywords each shard has."""
+        counts = [0] * self.shards
+        for entry, owner in zip(self.manifest.segments, self.owners, strict=True):
+            counts[owner] += entry.live
+        return tuple(counts)
 
-    def keywords_of(self, shard: int) -> int:
-        pairs = zip(self.manifest.segments, self.owners, strict=True)
-        return sum(entry.live for entry, owner in pairs if owner == shard)
+    @cached_property
+    def keywords(self) -> int:
+        return sum(self.keywords_of)
 
     def share(self, shard: int) -> Share:
         numbers = tuple(number for number, owner in enumerate(self.owners) if owner == shard)

@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -32,17 +32,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rbegir.codes.layout import pack
-from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_PLANES, Codes, check_dimension
 from rbegir.codes.score import cosine, norm_squared
-from rbegir.errors import InputError, MismatchError, TextError
-from rbegir.heads.layers import (
-    codes_of,
-    fingerprint_of,
-    prefixes,
-    rbe_layers,
-    start_as_quantiser,
-    without_sparse_checks,
-)
+from rbegir.errors import InputError, TextError
+from rbegir.heads.bag import BagConfig, BagEncoder, BagNetwork, Progress, descend
+from rbegir.heads.layers import prefixes, rbe_layers, start_as_quantiser, without_sparse_checks
 from rbegir.search.backend import Partition
 from rbegir.search.cpu import CpuBackend
 
@@ -53,13 +46,9 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class CBOWConfig:
-    """The shape of a word model and how it is trained."""
+class CBOWConfig(BagConfig):
+    """The shape of a word model and how it is trained. The float model's `width` is n."""
 
-    n: int = 64
-    planes: int = 3  # of a query; 0: the float model
-    keyword_planes: int = 2  # of a stored word: the first of them
-    width: int = 64  # of the sum layer; the float model's is n
     window: int = 5  # words on each side
     min_count: int = 5  # rarer words are left out
     subsample: float = 1e-3  # share of the text above which a frequent word is thinned out
@@ -68,20 +57,8 @@ class CBOWConfig:
     epochs: int = 3
     lr: float = 1e-4  # of the RBE layers: from 1e-3 on they move faster than the words can follow
     table_lr: float = 0.1  # of the word vectors
-    seed: int = 0
 
-    def __post_init__(self) -> None:
-        check_dimension(self.n)
-        if not 0 <= self.planes <= MAX_PLANES:
-            raise InputError(f"planes must be from 0 (float) to {MAX_PLANES}, got {self.planes!r}")
-        most = min(MAX_KEYWORD_PLANES, self.planes or MAX_KEYWORD_PLANES)
-        if not 1 <= self.keyword_planes <= most:
-            raise InputError(f"keyword_planes must be from 1 to {most}, got {self.keyword_planes!r}")
-        for name in ("width", "window", "min_count", "negatives", "batch_size"):
-            if type(getattr(self, name)) is not int or getattr(self, name) < 1:
-                raise InputError(f"{name} must be a positive whole number, got {getattr(self, name)!r}")
-        if type(self.epochs) is not int or self.epochs < 0:
-            raise InputError(f"epochs must be a whole number of at least 0, got {self.epochs!r}")
+    positive = ("width", "window", "min_count", "negatives", "batch_size")
 
 
 def words_of(text: str) -> list[str]:
@@ -121,7 +98,7 @@ def contexts(tokens: Ints, texts: Ints, places: Ints, window: int) -> tuple[Ints
     return tokens[at[inside]], inside.sum(axis=1)
 
 
-class _Network(nn.Module):
+class _Network(BagNetwork):
     def __init__(self, words: int, config: CBOWConfig) -> None:
         super().__init__()
         width = config.width if config.planes else config.n
@@ -145,17 +122,13 @@ class _Network(nn.Module):
         return [scale * vector for vector in prefixes(self.rbe(self.direction(words, starts)))]
 
 
-class CBOW:
+class CBOW(BagEncoder[CBOWConfig, _Network]):
     """A trained word model: words and short texts in, codes out. Made by `fit`.
 
     It is an encoder like any other: `rbegir.Index.create(path, words)` stores what it encodes.
     """
 
-    def __init__(self, config: CBOWConfig, vocabulary: Sequence[str], network: _Network) -> None:
-        self.config, self.vocabulary = config, list(vocabulary)
-        self.network = network.eval()
-        self._number = {word: i for i, word in enumerate(self.vocabulary)}
-        self.fingerprint = fingerprint_of({**asdict(config), "words": len(self.vocabulary)}, network)
+    noun = "word"
 
     @classmethod
     def fit(
@@ -163,7 +136,7 @@ class CBOW:
         texts: Iterable[str],
         config: CBOWConfig | None = None,
         *,
-        progress: Callable[[float, float], None] | None = None,
+        progress: Progress | None = None,
     ) -> CBOW:
         """Learn from texts. `progress` is called with (share done, mean loss so far)."""
         config = config or CBOWConfig()
@@ -177,36 +150,13 @@ class CBOW:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             network = _Network(len(corpus.vocabulary), config)
-            _train(network, corpus, config, progress or (lambda done, loss: None))
+            _train(network, corpus, config, progress)
         return cls(config, corpus.vocabulary, network)
-
-    @property
-    def n(self) -> int:
-        return self.config.n
-
-    @property
-    def query_planes(self) -> int:
-        return self.config.planes
-
-    @property
-    def keyword_planes(self) -> int:
-        return self.config.keyword_planes if self.config.planes else 0
-
-    def encode_queries(self, texts: Sequence[str]) -> Codes:
-        """Codes of texts with all planes; words outside the vocabulary are passed over."""
-        if self.network.rbe is None:
-            raise MismatchError("a float word model has no codes", hint="train with planes=3, or use embed")
-        with torch.no_grad():
-            return Codes.concat([codes_of(self.network.rbe(f)) for f in self._sum_layer(texts)])
-
-    def encode_keywords(self, texts: Sequence[str]) -> Codes:
-        """Codes of texts with the planes that are stored."""
-        return self.encode_queries(texts).first_planes(self.config.keyword_planes)
 
     def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """The sum layer of texts: float32 [count, width]."""
         with torch.no_grad():
-            return np.concatenate([f.numpy() for f in self._sum_layer(texts)])
+            return np.concatenate([f.numpy() for f in self._features(texts)])
 
     def similar(self, word: str, k: int = 10) -> list[tuple[str, float]]:
         """The k words whose stored codes (or, in a float model, vectors) are nearest, with their cosines."""
@@ -240,7 +190,7 @@ class CBOW:
         others[others.all(axis=1), -1] = False
         return order[others].reshape(len(own), k), scores[others].reshape(len(own), k)
 
-    def _sum_layer(self, texts: Sequence[str]) -> Iterator[Tensor]:
+    def _features(self, texts: Sequence[str]) -> Iterator[Tensor]:
         for low in range(0, len(texts), ENCODE):
             known = []
             for i, text in enumerate(texts[low : low + ENCODE], start=low):
@@ -254,49 +204,39 @@ class CBOW:
             yield self.network.direction(flat, torch.from_numpy(starts))
 
 
-def _train(
-    network: _Network, corpus: _Corpus, config: CBOWConfig, progress: Callable[[float, float], None]
-) -> None:
+def _train(network: _Network, corpus: _Corpus, config: CBOWConfig, progress: Progress | None) -> None:
     rng = np.random.default_rng(config.seed)
     noise = corpus.counts**0.75
     noise /= noise.sum()
     log_noise = torch.from_numpy(np.log(noise)).float()
     cumulative = np.cumsum(noise)
-    tables = torch.optim.Adagrad([network.inputs.weight, network.outputs.weight], lr=config.table_lr)
-    without_sparse_checks()
-    dense = [] if network.rbe is None else list(network.rbe.parameters())
-    adam = torch.optim.Adam(dense, lr=config.lr) if dense else None
-    network.train()
-    for epoch in range(config.epochs):
+
+    def batches() -> list[tuple[Ints, Ints, Ints]]:
+        """The tokens of an epoch, their texts, and the places that a batch asks for."""
         tokens, texts = corpus.thinned(config.subsample, rng)
         together = texts[1:] == texts[:-1]  # a word and the next are of one text
         usable = rng.permutation(np.flatnonzero(np.append(together, False) | np.append(False, together)))
         if not len(usable):
             raise InputError("no text has two words of the vocabulary", hint="give longer texts")
-        batches = max(1, len(usable) // config.batch_size)
-        total = 0.0
-        for step, places in enumerate(np.array_split(usable, batches)):
-            share = (epoch + step / batches) / config.epochs
-            for optimiser in (tables, adam):
-                if optimiser is not None:
-                    rate = config.table_lr if optimiser is tables else config.lr
-                    optimiser.param_groups[0]["lr"] = rate * (1 - share)
-            words, lengths = contexts(tokens, texts, places, config.window)
-            starts = np.cumsum(lengths) - lengths
-            target = torch.from_numpy(tokens[places])
-            draws = np.searchsorted(cumulative, rng.random(config.negatives) * cumulative[-1], "right")
-            drawn = torch.from_numpy(draws)
-            vectors = network(torch.from_numpy(words), torch.from_numpy(starts))
-            loss = _loss(network, vectors, target, drawn, log_noise)
-            for optimiser in (tables, adam):
-                if optimiser is not None:
-                    optimiser.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            tables.step()
-            if adam is not None:
-                adam.step()
-            total += float(loss.detach())
-            progress(share + 1 / batches / config.epochs, total / (step + 1))
+        parts = np.array_split(usable, max(1, len(usable) // config.batch_size))
+        return [(tokens, texts, places) for places in parts]
+
+    def loss(batch: tuple[Ints, Ints, Ints]) -> Tensor:
+        tokens, texts, places = batch
+        words, lengths = contexts(tokens, texts, places, config.window)
+        starts = np.cumsum(lengths) - lengths
+        draws = np.searchsorted(cumulative, rng.random(config.negatives) * cumulative[-1], "right")
+        vectors = network(torch.from_numpy(words), torch.from_numpy(starts))
+        return _loss(network, vectors, torch.from_numpy(tokens[places]), torch.from_numpy(draws), log_noise)
+
+    without_sparse_checks()
+    optimisers: list[torch.optim.Optimizer] = [
+        torch.optim.Adagrad([network.inputs.weight, network.outputs.weight], lr=config.table_lr)
+    ]
+    if network.rbe is not None:
+        optimisers.append(torch.optim.Adam(network.rbe.parameters(), lr=config.lr))
+    network.train()
+    descend(config.epochs, batches, loss, optimisers, progress)
 
 
 def _loss(

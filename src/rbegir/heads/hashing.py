@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -27,41 +27,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_PLANES, Codes, check_dimension
-from rbegir.errors import InputError, MismatchError, TextError
-from rbegir.heads.layers import codes_of, fingerprint_of, prefixes, rbe_layers, start_as_quantiser
+from rbegir.errors import InputError, TextError
+from rbegir.heads.bag import BagConfig, BagEncoder, BagNetwork, Progress, descend
+from rbegir.heads.layers import prefixes, rbe_layers, start_as_quantiser
 
 TERM = re.compile(r"[^\W\d_]{3,}")  # three letters or more
 ENCODE = 4096  # documents encoded at a time
 
 
 @dataclass(frozen=True)
-class HashingConfig:
+class HashingConfig(BagConfig):
     """The shape of a document model and how it is trained."""
 
-    n: int = 64
-    planes: int = 3  # of a query; 0: the float model
-    keyword_planes: int = 2  # of a stored document: the first of them
     vocabulary: int = 2000
-    width: int = 128  # of f
+    width: int = 128
     most_common: float = 0.5  # a word in a larger share of the documents tells nothing
-    batch_size: int = 256
     epochs: int = 30
     lr: float = 2e-3
-    seed: int = 0
 
-    def __post_init__(self) -> None:
-        check_dimension(self.n)
-        if not 0 <= self.planes <= MAX_PLANES:
-            raise InputError(f"planes must be from 0 (float) to {MAX_PLANES}, got {self.planes!r}")
-        most = min(MAX_KEYWORD_PLANES, self.planes or MAX_KEYWORD_PLANES)
-        if not 1 <= self.keyword_planes <= most:
-            raise InputError(f"keyword_planes must be from 1 to {most}, got {self.keyword_planes!r}")
-        for name in ("vocabulary", "width", "batch_size"):
-            if type(getattr(self, name)) is not int or getattr(self, name) < 1:
-                raise InputError(f"{name} must be a positive whole number, got {getattr(self, name)!r}")
-        if type(self.epochs) is not int or self.epochs < 0:
-            raise InputError(f"epochs must be a whole number of at least 0, got {self.epochs!r}")
+    positive = ("vocabulary", "width", "batch_size")
 
 
 def terms_of(document: str) -> list[str]:
@@ -69,7 +53,7 @@ def terms_of(document: str) -> list[str]:
     return TERM.findall(document.lower())
 
 
-class _Network(nn.Module):
+class _Network(BagNetwork):
     def __init__(self, words: int, config: HashingConfig) -> None:
         super().__init__()
         self.inner = nn.Linear(words, 2 * config.width)
@@ -95,14 +79,10 @@ class _Network(nn.Module):
         return torch.tanh(self.code(f))  # [documents, n]
 
 
-class SemanticHashing:
+class SemanticHashing(BagEncoder[HashingConfig, _Network]):
     """A trained document model: documents in, codes out. Made by `fit`; an encoder like any other."""
 
-    def __init__(self, config: HashingConfig, vocabulary: Sequence[str], network: _Network) -> None:
-        self.config, self.vocabulary = config, list(vocabulary)
-        self.network = network.eval()
-        self._number = {word: i for i, word in enumerate(self.vocabulary)}
-        self.fingerprint = fingerprint_of({**asdict(config), "words": len(self.vocabulary)}, network)
+    noun = "document"
 
     @classmethod
     def fit(
@@ -110,7 +90,7 @@ class SemanticHashing:
         documents: Sequence[str],
         config: HashingConfig | None = None,
         *,
-        progress: Callable[[float, float], None] | None = None,
+        progress: Progress | None = None,
     ) -> SemanticHashing:
         """Learn from documents. `progress` is called with (share done, mean loss so far)."""
         config = config or HashingConfig()
@@ -121,42 +101,19 @@ class SemanticHashing:
             torch.manual_seed(config.seed)
             model = cls(config, vocabulary, _Network(len(vocabulary), config))
             counts = [counts for counts in model._counts(documents, strict=False) if len(counts)]
-            _train(model.network, torch.cat(counts), config, progress or (lambda done, loss: None))
+            _train(model.network, torch.cat(counts), config, progress)
         return cls(config, vocabulary, model.network)
-
-    @property
-    def n(self) -> int:
-        return self.config.n
-
-    @property
-    def query_planes(self) -> int:
-        return self.config.planes
-
-    @property
-    def keyword_planes(self) -> int:
-        return self.config.keyword_planes if self.config.planes else 0
-
-    @torch.no_grad()
-    def encode_queries(self, documents: Sequence[str]) -> Codes:
-        """Codes of documents with all planes."""
-        if self.network.rbe is None:
-            raise MismatchError(
-                "a float document model has no codes", hint="train with planes=3, or use embed"
-            )
-        return Codes.concat([codes_of(self.network.rbe(self.network.f(c))) for c in self._counts(documents)])
-
-    def encode_keywords(self, documents: Sequence[str]) -> Codes:
-        """Codes of documents with the planes that are stored."""
-        return self.encode_queries(documents).first_planes(self.config.keyword_planes)
 
     @torch.no_grad()
     def embed(self, documents: Sequence[str]) -> npt.NDArray[np.float32]:
         """float32 vectors of documents: the tanh code [count, n] of a float model, else f [count, width]."""
-        net = self.network
-        parts = [net.f(counts) for counts in self._counts(documents)]
-        if net.code is not None:
-            parts = [net.float_code(f) for f in parts]
+        parts = list(self._features(documents))
+        if self.network.code is not None:
+            parts = [self.network.float_code(f) for f in parts]
         return torch.cat(parts).numpy()
+
+    def _features(self, documents: Sequence[str]) -> Iterator[Tensor]:
+        return (self.network.f(counts) for counts in self._counts(documents))
 
     def _counts(self, documents: Sequence[str], *, strict: bool = True) -> Iterator[Tensor]:
         """Counts [documents, words] a few thousand at a time; without `strict` documents without words go."""
@@ -189,29 +146,21 @@ def _telling_words(documents: Sequence[str], config: HashingConfig) -> list[str]
     return [word for _, word in ranked[: config.vocabulary]]
 
 
-def _train(
-    network: _Network, counts: Tensor, config: HashingConfig, progress: Callable[[float, float], None]
-) -> None:
+def _train(network: _Network, counts: Tensor, config: HashingConfig, progress: Progress | None) -> None:
     shuffle = torch.Generator().manual_seed(config.seed)
     if network.rbe is not None:
         with torch.no_grad():
             sample = counts[torch.randperm(len(counts), generator=shuffle)[:ENCODE]]
             start_as_quantiser(network.rbe, network.f(sample), config.seed)
-    adam = torch.optim.Adam(network.parameters(), lr=config.lr)
-    network.train()
-    batches = max(1, len(counts) // config.batch_size)
-    for epoch in range(config.epochs):
-        total = 0.0
+
+    def batches() -> Sequence[Tensor]:
         order = torch.randperm(len(counts), generator=shuffle)
-        for step, chosen in enumerate(order.chunk(batches)):
-            share = (epoch + step / batches) / config.epochs
-            adam.param_groups[0]["lr"] = config.lr * (1 - share)
-            batch = counts[chosen]
-            weights = batch / batch.sum(dim=1, keepdim=True)
-            loss = torch.stack([-(weights * logs).sum(dim=1).mean() for logs in network(batch)]).mean()
-            adam.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            adam.step()
-            total += float(loss.detach())
-            progress(share + 1 / batches / config.epochs, total / (step + 1))
-    network.eval()
+        return order.chunk(max(1, len(counts) // config.batch_size))
+
+    def loss(chosen: Tensor) -> Tensor:
+        batch = counts[chosen]
+        weights = batch / batch.sum(dim=1, keepdim=True)
+        return torch.stack([-(weights * logs).sum(dim=1).mean() for logs in network(batch)]).mean()
+
+    network.train()
+    descend(config.epochs, batches, loss, [torch.optim.Adam(network.parameters(), lr=config.lr)], progress)

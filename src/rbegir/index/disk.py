@@ -21,7 +21,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from rbegir.errors import FileError
+from rbegir.errors import FileError, FullError
 
 Buffer = bytes | bytearray | memoryview
 
@@ -91,9 +91,12 @@ def explained(doing: str, path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise FullError(
+                f"cannot {doing} {path}: {reason}",
+                hint="free some space and try again; what was acknowledged before is still there",
+            ) from error
         hints = {
-            errno.ENOSPC: "free some space and try again; what was acknowledged before is still there",
-            errno.EDQUOT: "free some space and try again; what was acknowledged before is still there",
             errno.EFBIG: "raise the limit on the size of files; what was acknowledged before is still there",
             errno.EACCES: "check the owner and permissions of the directory",
             errno.EPERM: "check the owner and permissions of the directory",

@@ -8,6 +8,9 @@ before it hands anything on:
 
     search, get           before the answer is returned
     merge and compaction  before the new state replaces the old one
+
+Crash reporters take the signal for themselves when they are switched on, so `arm` asks for it again before
+anything is read.
 """
 
 from __future__ import annotations
@@ -17,8 +20,10 @@ import os
 import stat
 from pathlib import Path
 
-from rbegir._native._core import broken, guard, unguard
+from rbegir._native._core import arm, broken, guard, unguard
 from rbegir.errors import CorruptError, FileError
+
+__all__ = ["Mapping", "arm", "map_file"]
 
 
 class Mapping(mmap.mmap):

@@ -32,12 +32,17 @@ from rbegir.search.progressive import check_planes, coarse
 MODES = ("exact", "paper")
 
 
-class SearchOptions(TypedDict, total=False):
-    """What `Index.search` and `Index.search_codes` take besides the queries and k."""
+class Filters(TypedDict, total=False):
+    """Which keywords may be found."""
 
-    where: str | pc.Expression | None  # a filter: text such as "price < 10 and not sold", or an expression
+    where: str | pc.Expression | None  # text such as "price < 10 and not sold", or an expression
     allow: Any  # only these ids
     deny: Any  # not these ids
+
+
+class SearchOptions(Filters, total=False):
+    """What `Index.search` and `Index.search_codes` take besides the queries and k."""
+
     mode: str  # "exact" (the default), or "paper": the published algorithm with its miss certificate
     per_thread: int  # of "paper": keywords that a thread sees …
     queue: int  # … and how many of them it may keep
@@ -177,7 +182,7 @@ class Searcher:
         n, all_planes = snapshot.manifest.shape
         values = query_values(queries, snapshot.manifest)  # [Q, n] int16
         where = None if query.where is None else Filter(query.where, snapshot.types())
-        numbers, partitions = snapshot.candidates(where, None, None)
+        numbers, partitions = snapshot.candidates(where, query.allow, query.deny)
         if not len(values) or not partitions:
             return np.zeros((len(values), 0), np.int64)
         backend = CpuBackend(n, check_planes(planes, all_planes))

@@ -21,7 +21,6 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Unpack
 
 import numpy as np
@@ -35,7 +34,8 @@ from rbegir.index.creation import first_manifest, make
 from rbegir.index.disk import explained
 from rbegir.index.encoder import Encoder, check_adds, check_encoder, check_match, load_stored
 from rbegir.index.manifest import MODEL, Manifest
-from rbegir.index.query import Query, Searcher, SearchOptions
+from rbegir.index.mapping import arm
+from rbegir.index.query import Filters, Query, Searcher, SearchOptions
 from rbegir.index.rows import (
     Rows,
     check_attributes,
@@ -168,9 +168,7 @@ class Index:
     def __enter__(self) -> Index:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def __len__(self) -> int:
@@ -317,10 +315,10 @@ class Index:
         k: int,
         *,
         planes: int,
-        where: str | pc.Expression | None = None,
+        **filters: Unpack[Filters],
     ) -> npt.NDArray[np.int64]:
         """The rows [queries, k] of the best keywords by their first planes alone: what the others add."""
-        return self._searcher.coarse_rows(self._state(), queries, Query.check(k, where=where), planes)
+        return self._searcher.coarse_rows(self._state(), queries, Query.check(k, **filters), planes)
 
     def batches(self, rows: int = EXPORT_ROWS) -> Iterator[pa.RecordBatch]:
         """All keywords of the present state in order of rows: id, text, attributes; at least one batch."""
@@ -352,6 +350,7 @@ class Index:
     def _state(self) -> Snapshot:
         if self._closed:
             raise InputError(f"the index {self._path} has been closed", hint="open it again with Index.open")
+        arm()
         return self._snapshot
 
     @contextlib.contextmanager

@@ -33,6 +33,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from rbegir.model.draws import Draw
 from rbegir.model.presets import Estimator
 
 FINAL_SLOPE = 10.0
@@ -86,11 +87,11 @@ class _AnnealingTanh(torch.autograd.Function):
         return grad * ctx.slope * (1 - torch.tanh(ctx.slope * x) ** 2), None
 
 
-def _draw(x: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+def _draw(x: Tensor, draw: Draw | None) -> tuple[Tensor, Tensor]:
     """Stochastic units: ±1 with P(+1) = σ(x), no gradient, and log P of each row's outcome, with gradient."""
     with torch.no_grad():
         p = torch.sigmoid(x)
-        fires = torch.empty_like(p).uniform_(generator=generator) < p
+        fires = (torch.rand_like(p) if draw is None else draw(p, torch.Tensor.uniform_)) < p
         units = fires.to(x.dtype) * 2 - 1
     return units, torch.nn.functional.logsigmoid(units * x).sum(dim=-1)
 
@@ -101,13 +102,13 @@ def binarize(
     *,
     training: bool,
     slope: float = 1.0,
-    generator: torch.Generator | None = None,
+    draw: Draw | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """ρ(x) with the estimator's gradient, and log P of each row where the units are stochastic."""
     if not training:
         return rho(x), None
     if estimator == "stochastic":
-        return _draw(x, generator)
+        return _draw(x, draw)
     if estimator == "annealing_tanh":
         bits = _AnnealingTanh.apply(x, slope)  # type: ignore[no-untyped-call]
     elif estimator == "straight_through":

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from rbegir.model.binarize import binarize
+from rbegir.model.draws import Draw
 from rbegir.model.presets import ModelConfig
 
 
@@ -30,7 +31,7 @@ class Embedding(NamedTuple):
 
 
 class RBE(nn.Module):
-    """The layers above. `slope` and `generator` belong to the estimators and are set by the trainer."""
+    """The layers above. `slope` and `draw` belong to the estimators and are set by the trainer."""
 
     def __init__(self, config: ModelConfig, planes: int) -> None:
         super().__init__()
@@ -38,7 +39,7 @@ class RBE(nn.Module):
         self.estimator = config.estimator
         self.residual_weights = config.residual_weights
         self.slope = 1.0
-        self.generator: torch.Generator | None = None
+        self.draw: Draw | None = None
         rounds = planes - 1 if config.time_varying else min(planes - 1, 1)
         self.W = nn.Linear(config.width, config.n, bias=config.bias)
         self.B = nn.ModuleList(nn.Linear(config.n, config.width, bias=config.bias) for _ in range(rounds))
@@ -58,4 +59,4 @@ class RBE(nn.Module):
         return Embedding(vector, tuple(planes), log_prob, f)
 
     def _rho(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        return binarize(x, self.estimator, training=self.training, slope=self.slope, generator=self.generator)
+        return binarize(x, self.estimator, training=self.training, slope=self.slope, draw=self.draw)

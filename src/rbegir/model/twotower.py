@@ -11,6 +11,7 @@ checkpoint.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from typing import Literal
 
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from rbegir.codes.planes import Codes
 from rbegir.errors import MismatchError
 from rbegir.model.clsm import Conv, TowerBatch
+from rbegir.model.draws import Draw
 from rbegir.model.presets import FLOAT, ModelConfig
 from rbegir.model.rbe import RBE, Embedding
 from rbegir.text.tokenizer import VOCABULARY
@@ -60,19 +62,20 @@ class _Part(nn.Module):
 class FeatureDropout(nn.Module):
     """Leaves out a share of the features f in training, the rest scaled up to the same mean.
 
-    f is all that a code is made from, so a code learns not to hang on single features. `generator` is set by
-    the trainer in each step, which makes the draw a function of the step; outside of training f passes.
+    f is all that a code is made from, so a code learns not to hang on single features. `draw` is set by the
+    trainer in each step, which makes it a function of the step; outside of training f passes.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.share = 0.0
-        self.generator: torch.Generator | None = None
+        self.draw: Draw | None = None
 
     def forward(self, f: Tensor) -> Tensor:
         if not self.training or not self.share:
             return f
-        kept = torch.empty_like(f).bernoulli_(1 - self.share, generator=self.generator)  # [texts, m]
+        assert self.draw is not None
+        kept = self.draw(f, partial(Tensor.bernoulli_, p=1 - self.share))  # [texts, m]
         return f * kept.div_(1 - self.share)
 
 

@@ -24,6 +24,7 @@ def main() -> int:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--together", type=int, default=1)
     parser.add_argument("--seconds", type=float)
     asked = parser.parse_args()
     values = {**vars(asked), "tables": tuple(asked.tables), "rows": tuple(asked.rows)}

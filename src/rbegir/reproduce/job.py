@@ -41,6 +41,7 @@ class Request:
     device: str = "auto"
     small: bool = False
     workers: int = 1
+    together: int = 1  # models that a process trains side by side
     seconds: float | None = None
     size: Scale | None = None  # another scale than full or small
 
@@ -67,10 +68,11 @@ def make(request: Request, say: Callable[[str], None]) -> Json:
     place = schedule.Place(scale, request.device, request.out, until)
     todo = schedule.jobs(wanted, request.seeds or scale.seeds, data, place, bm25=with_bm25)
     say(f"{len(todo)} runs to make, under {request.out}")
-    if request.workers > 1 and len(todo) > 1:
-        lines = schedule.run_in_processes(todo, request.data, place, request.workers)
+    grouped = schedule.groups(todo, request.together)
+    if request.workers > 1 and len(grouped) > 1:
+        lines = schedule.run_in_processes(grouped, request.data, place, request.workers)
     else:
-        lines = schedule.run_here(todo, data, place)
+        lines = schedule.run_here(grouped, data, place)
     for number, line in enumerate(lines, start=1):
         say(f"{number}/{len(todo)} {line}")
         gather(request, data)

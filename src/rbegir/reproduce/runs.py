@@ -14,6 +14,7 @@ import json
 import os
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from rbegir.reproduce.testbed import Json, Testbed
 from rbegir.training.config import change
 from rbegir.training.data import Data
 from rbegir.training.device import cpu_count, resolve_device
-from rbegir.training.trainer import fit
+from rbegir.training.trainer import Fitted, fit
 from rbegir.training.validate import Validation
 
 DIGITS = 6
@@ -47,60 +48,68 @@ class Laboratory:
         self.validation = Validation(self.data.select, hash_buckets=scale.hash_buckets, threads=cpu_count())
         self.bed = Testbed(self.data, self.device, hash_buckets=scale.hash_buckets)
 
-    def make(self, row: Row, seed: int, out: Path) -> Json:
-        """Train and measure; the result is also written."""
+    def make(self, rows: Sequence[Row], seed: int, out: Path) -> list[Json]:
+        """Train rows side by side, measure each; the results are also written."""
         began = time.monotonic()
         fitted = fit(
             self.train,
-            row.shape,
-            change(row.settings, seed=seed),
+            [(row.shape, change(row.settings, seed=seed)) for row in rows],
             validation=self.validation,
             device=str(self.device),
         )
-        trained = time.monotonic()
+        took = (time.monotonic() - began) / len(rows)
         with torch.inference_mode():
-            vectors = self.bed.vectors(fitted.network)
-            result: Json = {
-                "row": row.name,
-                "seed": seed,
-                "figures": self.bed.measure(fitted.network, vectors),
-                "history": fitted.history,
-                "best_epoch": fitted.best_epoch,
-                "gamma": fitted.gamma,
-                "pairs_per_s": round(fitted.pairs_per_s),
-                "train_s": round(trained - began, 1),
-                "studies": {},
-                "identity": identity(row, seed, self.data, self.scale),
-            }
-            for study in row.studies:
-                if study == "sizes":
-                    result["studies"][study] = studies.sizes(self.bed, vectors)
-                elif study == "top_five" and self.data.labels:
-                    result["studies"][study] = studies.top_five(self.bed, vectors, fitted.network)
-                elif study in ("selection", "latency") and seed == 0:
-                    result["studies"][study] = getattr(studies, study)(self.bed, vectors, fitted.network)
-            result["measure_s"] = round(time.monotonic() - trained, 1)
-            result["done"] = [study for study in row.studies if study != "quantisers"]
-            write(path_of(out, row.name, seed), result)
-            if "quantisers" in row.studies:
-                found: list[Json] = []
+            made = [self._measure(row, seed, one, took, out) for row, one in zip(rows, fitted, strict=True)]
+            for row, one, result in zip(rows, fitted, made, strict=True):
+                if "quantisers" in row.studies:  # minutes: after everything else is safe
+                    self._quantise(row, seed, one, result, out)
+        return made
 
-                def keep(figures: Json) -> None:
-                    found.append(figures)
-                    result["studies"]["quantisers"] = found
-                    write(path_of(out, row.name, seed), result)
-
-                quantisers.compare(
-                    self.bed,
-                    vectors,
-                    fitted.network,
-                    keep,
-                    train=self.scale.quantiser_train,
-                    slow=self.scale.slow_quantisers and seed == 0,
-                )
-                result["done"] = list(row.studies)
-                write(path_of(out, row.name, seed), result)
+    def _measure(self, row: Row, seed: int, fitted: Fitted, train_s: float, out: Path) -> Json:
+        began = time.monotonic()
+        vectors = self.bed.vectors(fitted.network)
+        result: Json = {
+            "row": row.name,
+            "seed": seed,
+            "figures": self.bed.measure(fitted.network, vectors),
+            "history": fitted.history,
+            "best_epoch": fitted.best_epoch,
+            "gamma": fitted.gamma,
+            "pairs_per_s": round(fitted.pairs_per_s),
+            "train_s": round(train_s, 1),
+            "studies": {},
+            "identity": identity(row, seed, self.data, self.scale),
+        }
+        for study in row.studies:
+            if study == "sizes":
+                result["studies"][study] = studies.sizes(self.bed, vectors)
+            elif study == "top_five" and self.data.labels:
+                result["studies"][study] = studies.top_five(self.bed, vectors, fitted.network)
+            elif study in ("selection", "latency") and seed == 0:
+                result["studies"][study] = getattr(studies, study)(self.bed, vectors, fitted.network)
+        result["measure_s"] = round(time.monotonic() - began, 1)
+        result["done"] = [study for study in row.studies if study != "quantisers"]
+        write(path_of(out, row.name, seed), result)
         return result
+
+    def _quantise(self, row: Row, seed: int, fitted: Fitted, result: Json, out: Path) -> None:
+        found: list[Json] = []
+
+        def keep(figures: Json) -> None:
+            found.append(figures)
+            result["studies"]["quantisers"] = found
+            write(path_of(out, row.name, seed), result)
+
+        quantisers.compare(
+            self.bed,
+            self.bed.vectors(fitted.network),
+            fitted.network,
+            keep,
+            train=self.scale.quantiser_train,
+            slow=self.scale.slow_quantisers,
+        )
+        result["done"] = list(row.studies)
+        write(path_of(out, row.name, seed), result)
 
 
 def measure_bm25(data: Dataset, scale: Scale, out: Path) -> Json:

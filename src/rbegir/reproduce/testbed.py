@@ -159,11 +159,9 @@ class Testbed:
         *,
         exact: bool,
         cosine: bool = True,
-        target: Tensor | None = None,
     ) -> Json:
-        """Recall of the test pairs' titles among all; `target` if they lie elsewhere than in the corpus."""
-        place = self.target if target is None else target
-        return self.recall(ranks(queries, corpus, self.query, place, exact=exact, cosine=cosine))
+        """Recall of the test pairs' titles among all."""
+        return self.recall(ranks(queries, corpus, self.query, self.target, exact=exact, cosine=cosine))
 
     def recall(self, rank: Tensor, *, only: npt.NDArray[np.int64] | None = None) -> Json:
         """Recall from the ranks of the targets, over all queries or some."""

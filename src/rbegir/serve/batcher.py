@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from rbegir.codes.planes import Codes
 from rbegir.errors import InputError, RbegirError
-from rbegir.index.query import SearchOptions
+from rbegir.index.query import Filters, SearchOptions
 from rbegir.search.hits import Hits
 from rbegir.search.stages import watching
 from rbegir.serve.engine import Engine
@@ -48,6 +48,8 @@ class Search:
     values: Values | None
     k: int
     where: str | None = None
+    allow: tuple[int | str, ...] | None = None
+    deny: tuple[int | str, ...] | None = None
     mode: str = "exact"
     planes: int | None = None
 
@@ -56,7 +58,17 @@ class Search:
         return len(self.texts if self.texts is not None else self.values)  # type: ignore[arg-type]
 
     def options(self) -> SearchOptions:
-        return {"where": self.where, "mode": self.mode, "planes": self.planes}
+        return {
+            "where": self.where,
+            "allow": self.allow,
+            "deny": self.deny,
+            "mode": self.mode,
+            "planes": self.planes,
+        }
+
+    def filters(self) -> Filters:
+        """Which keywords may be found."""
+        return {"where": self.where, "allow": self.allow, "deny": self.deny}
 
 
 @dataclass(frozen=True)
@@ -149,7 +161,7 @@ class Batcher:
         if search.planes is not None:
             return object()
         size = search.k if search.mode == "paper" else (search.k - 1).bit_length() + 1 >> 1
-        return search.mode, search.where, size
+        return search.mode, *search.filters().values(), size
 
     def forget(self, job: Job) -> None:
         """Take what is left of a request out of the queue."""

@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from rbegir.errors import InputError, MismatchError, RbegirError
+from rbegir.errors import FullError, InputError, MismatchError, RbegirError
 from rbegir.serve.engine import Engine
 from rbegir.serve.logs import Log
 from rbegir.serve.metrics import Metrics
@@ -211,7 +211,8 @@ class Committer:
             half = len(changes) // 2
             return self._merged(changes[:half]) + self._merged(changes[half:])
         except Exception as error:  # of the disk: nobody's change is acknowledged
-            self.failure = str(error)
+            # a full disk is no reason to send searches elsewhere, and the next change may fit
+            self.failure = None if isinstance(error, FullError) else str(error)
             self._log.error("write failed", error)
             return [error] * len(changes)
         self.failure = None

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from rbegir.codes.planes import Codes
 from rbegir.index.encoder import Encoder
-from rbegir.index.query import SearchOptions
+from rbegir.index.query import Filters, SearchOptions
 from rbegir.search.hits import Hits
 
 
@@ -55,5 +55,5 @@ class Explaining(Protocol):
 
     def codes(self, ids: Any) -> Codes: ...
     def coarse_rows(
-        self, values: npt.NDArray[np.int16], k: int, *, planes: int, where: str | None = None
+        self, values: npt.NDArray[np.int16], k: int, *, planes: int, **filters: Unpack[Filters]
     ) -> npt.NDArray[np.int64]: ...

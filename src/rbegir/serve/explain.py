@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from rbegir.codes.planes import Codes
 from rbegir.errors import InputError
+from rbegir.index.query import Filters
 from rbegir.serve.batcher import Piece
 from rbegir.serve.engine import Explaining
 from rbegir.serve.schema import MAX_QUERY_PLANES
@@ -62,14 +63,14 @@ def query_planes(values: npt.NDArray[np.int16]) -> list[list[str]]:
     return shown
 
 
-def explain(engine: Explaining, piece: Piece, keyword_planes: int, where: str | None) -> list[dict[str, Any]]:
+def explain(engine: Explaining, piece: Piece, keyword_planes: int, filters: Filters) -> list[dict[str, Any]]:
     """For each query of a piece: `query_planes`, and for each hit `planes` and `ranks`."""
     values = piece.values[piece.start : piece.start + piece.count]
     k = min(piece.k, piece.hits.k)
     rows = piece.hits.rows[piece.start : piece.start + piece.count, :k]
     ids = piece.hits.ids[piece.start : piece.start + piece.count, :k]
     coarse = [
-        engine.coarse_rows(values, DEPTH, planes=planes, where=where) for planes in range(1, keyword_planes)
+        engine.coarse_rows(values, DEPTH, planes=planes, **filters) for planes in range(1, keyword_planes)
     ]  # each [queries, ≤ DEPTH]
     explained: list[dict[str, Any]] = []
     for number, shown in enumerate(query_planes(values)):

@@ -35,13 +35,16 @@ def search_of(asked: schema.SearchRequest, settings: Settings, engine: Engine) -
     at_most("k", asked.k, settings.max_k, "")
     at_most("queries times k", count * asked.k, settings.max_hits, "hits")
     at_most("where", len(asked.where or ""), settings.max_where_chars, "characters")
+    for name, ids in (("allow", asked.allow), ("deny", asked.deny)):
+        at_most(name, len(ids or ()), settings.max_keywords)
     if asked.explain:
         at_most("queries times k with explain", count * asked.k, settings.max_explained, "hits")
     if asked.mode == "paper" and asked.planes is not None:
         raise Problem("invalid", "planes and mode 'paper' cannot be combined", hint="leave one of them out")
     values = explain.query_values(asked.codes, engine.info()["n"]) if asked.codes else None
     texts = None if asked.codes else asked.queries
-    return Search(texts, values, asked.k, asked.where, asked.mode, asked.planes)
+    allow, deny = (None if ids is None else tuple(ids) for ids in (asked.allow, asked.deny))
+    return Search(texts, values, asked.k, asked.where, allow, deny, asked.mode, asked.planes)
 
 
 def rows_of(

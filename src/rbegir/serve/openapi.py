@@ -14,10 +14,10 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from rbegir.problems import KINDS
 from rbegir.serve import schema
 from rbegir.serve.arrow import MEDIA_TYPE as ARROW
 from rbegir.serve.problems import MEDIA_TYPE as PROBLEM
-from rbegir.serve.problems import TITLES
 from rbegir.serve.service import Service
 
 REF = "#/components/schemas/{model}"
@@ -43,12 +43,12 @@ GUARDED = (401,)
 BODY = (408, 413, 415, 422)
 STATUSES: dict[str, tuple[int, ...]] = {
     "search": (*GUARDED, *BODY, 501, 503),
-    "upsert": (*GUARDED, 403, *BODY, 501, 503),
-    "delete": (*GUARDED, 403, *BODY, 503),
+    "upsert": (*GUARDED, 403, *BODY, 501, 503, 507),
+    "delete": (*GUARDED, 403, *BODY, 503, 507),
     "export": (*GUARDED, 501),
     "get": (*GUARDED, 404),
     "index": GUARDED,
-    "compact": (*GUARDED, 403, 503),
+    "compact": (*GUARDED, 403, 503, 507),
     "readyz": (503,),
     "metrics": GUARDED,
 }
@@ -75,7 +75,7 @@ def describe(name: str) -> dict[str, Any]:
     """What `add_api_route` is told about the route of a handler."""
     responses: dict[int | str, dict[str, Any]] = {200: _success(name)}
     for status in (*STATUSES.get(name, ()), *ALWAYS):
-        titles = [title for code, title in TITLES.values() if code == status]
+        titles = [kind.title for kind in KINDS.values() if kind.status == status]
         responses[status] = {
             "description": "; ".join(titles),
             "content": {PROBLEM: {"schema": {"$ref": REF.format(model="ProblemDocument")}}},
@@ -155,6 +155,8 @@ def _narrow(schemas: dict[str, Any], service: Service) -> None:
     integers.update(minItems=info["n"], maxItems=info["n"])
     where = search["where"]["anyOf"][0]
     where.update(maxLength=settings.max_where_chars, format="rbegir-filter")
+    for name in ("allow", "deny"):
+        search[name]["anyOf"][0]["maxItems"] = settings.max_keywords
     search["planes"]["anyOf"][0]["maximum"] = info["keyword_planes"]
     schemas["SearchRequest"]["oneOf"] = [{"required": ["queries"]}, {"required": ["codes"]}]
     schemas["SearchRequest"]["not"] = {
@@ -167,5 +169,7 @@ def _narrow(schemas: dict[str, Any], service: Service) -> None:
         kind = string if info["id_type"] == "string" else number
         schemas["Keyword"]["properties"]["id"] = kind
         schemas["DeleteRequest"]["properties"]["ids"]["items"] = kind
+        for name in ("allow", "deny"):
+            search[name]["anyOf"][0]["items"] = kind
     schemas["UpsertRequest"]["properties"]["keywords"]["maxItems"] = settings.max_keywords
     schemas["DeleteRequest"]["properties"]["ids"]["maxItems"] = settings.max_keywords

@@ -20,41 +20,16 @@ from rbegir.errors import (
     DeviceError,
     FileError,
     FilterError,
+    FullError,
     InputError,
     LockedError,
     MismatchError,
     RbegirError,
     TextError,
 )
+from rbegir.problems import KINDS, URN
 
 MEDIA_TYPE = "application/problem+json"
-URN = "urn:rbegir:problem:"
-
-TITLES = {
-    "malformed": (400, "The body is not valid JSON"),
-    "bad-host": (400, "The Host header is not one of this service"),
-    "bad-header": (400, "A header cannot be understood"),
-    "unauthorized": (401, "A token is needed"),
-    "forbidden": (403, "The token does not allow this"),
-    "read-only": (403, "This service is read-only"),
-    "not-found": (404, "There is no such thing"),
-    "method-not-allowed": (405, "The method is not allowed here"),
-    "body-timeout": (408, "The body took too long to arrive"),
-    "too-large": (413, "The body is too large"),
-    "unsupported-media-type": (415, "The body must be JSON"),
-    "invalid": (422, "The request is not valid"),
-    "invalid-text": (422, "A text has nothing to encode"),
-    "invalid-filter": (422, "The filter cannot be understood"),
-    "mismatch": (422, "The request does not fit the index"),
-    "internal": (500, "The service failed"),
-    "storage": (500, "The index cannot be read or written"),
-    "device": (500, "The device failed"),
-    "not-supported": (501, "This index cannot do that"),
-    "overloaded": (503, "The service is busy"),
-    "not-ready": (503, "The service is not ready"),
-    "locked": (503, "Another process is writing to the index"),
-    "deadline": (504, "The deadline has passed"),
-}
 
 
 class Problem(Exception):
@@ -71,14 +46,15 @@ class Problem(Exception):
     ) -> None:
         super().__init__(detail)
         self.kind = kind
-        self.status, self.title = TITLES[kind]
+        self.status, self.title, _ = KINDS[kind]
         self.detail = detail
         self.hint = hint
         self.headers = dict(headers or {})
         self.extra = extra
 
-    def response(self) -> Response:
-        body = {
+    def document(self) -> bytes:
+        """The body of the answer."""
+        said = {
             "type": URN + self.kind,
             "title": self.title,
             "status": self.status,
@@ -86,12 +62,10 @@ class Problem(Exception):
             "hint": self.hint,
             **self.extra,
         }
-        return Response(
-            json.dumps(body, ensure_ascii=False).encode("utf-8", "replace"),
-            self.status,
-            headers=self.headers,
-            media_type=MEDIA_TYPE,
-        )
+        return json.dumps(said, ensure_ascii=False).encode("utf-8", "replace")
+
+    def response(self) -> Response:
+        return Response(self.document(), self.status, headers=self.headers, media_type=MEDIA_TYPE)
 
 
 def overloaded(what: str, retry_after_s: float) -> Problem:
@@ -121,6 +95,7 @@ def from_error(error: BaseException) -> Problem:
         return overloaded("the shards of the cluster have no room for another query", 1.0)
     hidden: list[tuple[type[RbegirError], str, str]] = [
         (LockedError, "locked", "another process holds the index, so it cannot be changed from here"),
+        (FullError, "full", "there is no room left on the disk of the service; nothing was changed"),
         (FileError, "storage", "the index could not be read or written on disk"),
         (DeviceError, "device", "the device that searches has failed"),
         (DeadlineError, "deadline", "some shards of the cluster did not answer in time"),
@@ -128,5 +103,6 @@ def from_error(error: BaseException) -> Problem:
     ]
     for cls, kind, detail in hidden:
         if isinstance(error, cls):
-            return Problem(kind, detail, hint="the log of the service says more")
+            hint = error.hint if kind == "full" else "the log of the service says more"
+            return Problem(kind, detail, hint=hint)
     return Problem("internal", "something unexpected went wrong", hint="the log of the service says more")

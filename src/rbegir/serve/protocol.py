@@ -15,17 +15,18 @@ import asyncio
 from typing import Any
 
 from rbegir.serve.coalesce import Coalescing
+from rbegir.serve.problems import Problem
 
 HEADER_BYTES = 64 << 10
 BUSY = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\nRetry-After: 1\r\n"
     b"Connection: close\r\nContent-Length: %d\r\n\r\n%b"
 )
-BUSY_BODY = (
-    b'{"type":"urn:rbegir:problem:overloaded","title":"The service is busy","status":503,'
-    b'"detail":"too many connections are open; nothing was done",'
-    b'"hint":"try again after the time in Retry-After, or use fewer connections"}'
-)
+BUSY_BODY = Problem(
+    "overloaded",
+    "too many connections are open; nothing was done",
+    hint="try again after the time in Retry-After, or use fewer connections",
+).document()
 
 
 def fastest_protocol() -> type[Any]:

@@ -210,7 +210,7 @@ class Routes:
         for _ in range(EXPLAIN_TRIES):
             try:
                 parts = [
-                    await asyncio.to_thread(explain.explain, engine, piece, planes, search.where)
+                    await asyncio.to_thread(explain.explain, engine, piece, planes, search.filters())
                     for piece in pieces
                 ]
             except InputError:

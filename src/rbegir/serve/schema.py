@@ -80,6 +80,8 @@ class SearchRequest(_Request):
     )
     k: Whole = Field(10, ge=1, description="Hits a query.")
     where: str | None = Field(None, description="A filter, such as: price < 10 and lang = 'en' and not sold")
+    allow: list[Id] | None = Field(None, description="Only keywords with these ids.")
+    deny: list[Id] | None = Field(None, description="No keywords with these ids.")
     mode: Literal["exact", "paper"] = Field("exact", description="`paper` is the published algorithm.")
     planes: Annotated[int, Field(ge=1), BeforeValidator(_whole)] | None = Field(
         None, description="Search with this many planes first, refine the best with the others."

@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from rbegir.errors import InputError
-from rbegir.tables.source import BLOCK_BYTES, Block, ByteStream, Malformed, line_blocks
+from rbegir.tables.source import BLOCK_BYTES, Block, ByteStream, Malformed, Wanted, line_blocks
 
 WRONG_FIELDS = "wrong number of fields"
 _MARKER = "\U0010ffff"
@@ -43,6 +43,7 @@ class DelimitedSource:
 
     def __init__(self, path: Path, *, quoted: bool) -> None:
         self.path = path
+        self.rows = None
         self._quoted = quoted
         self._delimiter = "," if quoted else "\t"
         with ByteStream(path) as stream:
@@ -54,7 +55,14 @@ class DelimitedSource:
                     raise InputError(f"{path} is empty") from None
                 raise
 
-    def blocks(self, names: Sequence[str], malformed: Malformed, *, others: bool = False) -> Iterator[Block]:
+    def blocks(
+        self,
+        names: Sequence[str],
+        malformed: Malformed,
+        *,
+        others: bool = False,
+        wanted: Wanted | None = None,
+    ) -> Iterator[Block]:
         bad: list[
             int
         ] = []  # numbers of malformed rows from `start` on, ascending; Arrow's row 1 is the header

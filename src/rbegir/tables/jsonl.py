@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 
 from rbegir.errors import InputError
-from rbegir.tables.source import NOT_UTF8, Block, ByteStream, Malformed, line_blocks
+from rbegir.tables.source import NOT_UTF8, Block, ByteStream, Malformed, Wanted, line_blocks
 
 NOT_JSON = "not a JSON object"
 WRONG_TYPE = "wrong type of value"
@@ -36,6 +36,7 @@ class JsonLinesSource:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.rows = None
         with ByteStream(path) as stream:
             lines = next((found for block in line_blocks(stream, path) if (found := _lines(block))), None)
         if lines is None:
@@ -51,7 +52,14 @@ class JsonLinesSource:
                 raise InputError(f"{path} has a column whose name is {NOT_UTF8}: {name!r}")
         self._types = {name: _infer([row.get(name) for row in rows]) for name in self.columns}
 
-    def blocks(self, names: Sequence[str], malformed: Malformed, *, others: bool = False) -> Iterator[Block]:
+    def blocks(
+        self,
+        names: Sequence[str],
+        malformed: Malformed,
+        *,
+        others: bool = False,
+        wanted: Wanted | None = None,
+    ) -> Iterator[Block]:
         types = {name: _loose(self._types[name]) for name in names}
         if others:
             types = {name: types.get(name, self._types[name]) for name in self.columns}

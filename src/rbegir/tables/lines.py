@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from rbegir.tables.source import Block, ByteStream, Malformed, line_blocks
+from rbegir.tables.source import Block, ByteStream, Malformed, Wanted, line_blocks
 
 
 class LineSource:
@@ -19,8 +19,16 @@ class LineSource:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.columns = ["text"]
+        self.rows = None
 
-    def blocks(self, names: Sequence[str], malformed: Malformed, *, others: bool = False) -> Iterator[Block]:
+    def blocks(
+        self,
+        names: Sequence[str],
+        malformed: Malformed,
+        *,
+        others: bool = False,
+        wanted: Wanted | None = None,
+    ) -> Iterator[Block]:
         with ByteStream(self.path) as stream:
             start = 0
             for block in line_blocks(stream, self.path):

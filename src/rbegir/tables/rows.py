@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rbegir.errors import InputError
-from rbegir.tables.source import NOT_UTF8, Block, Source, reading
+from rbegir.tables.source import NOT_UTF8, Block, Source, Wanted, reading
 from rbegir.text.tokenizer import tokenize
 
 MISSING = "missing field or null"
@@ -102,19 +102,48 @@ class Stream(ABC):
     def _convert(self, batch: pa.RecordBatch, checker: Checker) -> pa.RecordBatch:
         """Columns of the file → columns of the schema, all rows still there, bad ones rejected."""
 
+    @property
+    def rows(self) -> int | None:
+        """How many rows the file has, good or bad, where that is known without reading it."""
+        return self._source.rows
+
     def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for _, batch in self.part(None):
+            yield batch
+        self.check_usable()
+
+    def check_usable(self) -> None:
+        """Refuse a file of which no row was good, after it has been read."""
+        skipped = self.skipped
+        if skipped.total == skipped.read:
+            raise InputError(
+                f"{self.path} holds no usable {self.what}: {skipped}"
+                if skipped
+                else f"{self.path} holds no {self.what}"
+            )
+
+    def part(self, wanted: Wanted | None) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
+        """The good ones of the wanted rows (None: all) and their numbers, which ascend with the file.
+
+        Only wanted rows are checked and counted. Numbers do not depend on what is wanted.
+        """
         skipped = self.skipped = Skipped()
         self.progress = 0.0
         malformed: dict[int, str] = {}  # kept in strict mode only
 
         def note(number: int, reason: str) -> None:
-            skipped.read += 1
-            skipped.reasons[reason] += 1
+            if wanted is None or wanted(number, number + 1)[0]:
+                skipped.read += 1
+                skipped.reasons[reason] += 1
             if self.strict:
                 malformed[number] = reason
 
         with reading(self.path):
-            for block in self._source.blocks(self._names, note, others=self._others):
+            for block in self._source.blocks(self._names, note, others=self._others, wanted=wanted):
+                # from the number of the first row on: malformed rows leave gaps between blocks, not inside
+                numbers = np.arange(block.batch.num_rows) + (block.numbers(0) if block.batch.num_rows else 0)
+                if wanted is not None:
+                    block, numbers = _only(block, numbers, wanted)
                 checker = Checker(block.batch.num_rows)
                 batch = self._convert(block.batch, checker)
                 if self.strict:
@@ -123,17 +152,11 @@ class Stream(ABC):
                 skipped.reasons += checker.reasons
                 self.progress = block.done
                 if checker.reasons:
-                    batch = batch.filter(pa.array(checker.good))
+                    batch, numbers = batch.filter(pa.array(checker.good)), numbers[checker.good]
                 if batch.num_rows:
-                    yield batch
+                    yield numbers, batch
         self._raise_first(malformed)  # those behind the last well-formed row
         self.progress = 1.0
-        if skipped.total == skipped.read:
-            raise InputError(
-                f"{self.path} holds no usable {self.what}: {skipped}"
-                if skipped
-                else f"{self.path} holds no {self.what}"
-            )
 
     def _raise_first(self, bad: dict[int, str]) -> None:
         if bad:
@@ -161,6 +184,19 @@ class Stream(ABC):
     def count(self) -> int:
         """How many good rows there are; reads the whole file."""
         return sum(batch.num_rows for batch in self)
+
+
+def _only(
+    block: Block, numbers: npt.NDArray[np.int64], wanted: Wanted
+) -> tuple[Block, npt.NDArray[np.int64]]:
+    """The wanted rows of a block, and their numbers."""
+    if not len(numbers):
+        return block, numbers
+    chosen = np.flatnonzero(wanted(int(numbers[0]), int(numbers[-1]) + 1))
+    if len(chosen) == len(numbers):
+        return block, numbers
+    batch = block.batch.take(pa.array(chosen))
+    return block._replace(batch=batch, numbers=lambda i: block.numbers(int(chosen[i]))), numbers[chosen]
 
 
 def _bad_rows(block: Block, checker: Checker, malformed: dict[int, str]) -> dict[int, str]:

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from rbegir.errors import CorruptError, FileError, InputError
@@ -25,6 +27,7 @@ NOT_UTF8 = "invalid UTF-8"
 FORMATS = (".parquet", ".pq", ".csv", ".tsv", ".jsonl", ".ndjson", ".txt")
 
 Malformed = Callable[[int, str], None]  # (number of the row, reason)
+Wanted = Callable[[int, int], npt.NDArray[np.bool_]]  # (start, stop) → which of the rows start … stop − 1
 
 
 class Block(NamedTuple):
@@ -42,10 +45,22 @@ class Source(Protocol):
 
     columns: list[str]
 
-    def blocks(self, names: Sequence[str], malformed: Malformed, *, others: bool = False) -> Iterator[Block]:
+    @property
+    def rows(self) -> int | None:
+        """How many the file has, where that is known without reading it."""
+
+    def blocks(
+        self,
+        names: Sequence[str],
+        malformed: Malformed,
+        *,
+        others: bool = False,
+        wanted: Wanted | None = None,
+    ) -> Iterator[Block]:
         """Stream the named columns from the beginning of the file, nothing inferred about their text.
 
-        With `others` the remaining columns come too, with the types of the file or inferred ones.
+        With `others` the remaining columns come too, with the types of the file or inferred ones. Blocks
+        without any `wanted` row need not be read.
         """
 
     def place(self, number: int) -> str:

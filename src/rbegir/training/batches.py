@@ -4,14 +4,14 @@ A `Chunk` is as many pairs as the shuffle buffer holds, tokenised once: every di
 text, every distinct word, and each pair as two text numbers. A batch is then cut out of it by
 the native module, without holding the interpreter's lock:
 
-    pairs → texts → words (dropout here) → distinct words of the batch → their grams → the transposed bag
+    pairs → texts → words (dropout) → distinct words of the batch → their grams (dropout) → the transposed bag
 
 All the arrays of a batch live in one int32 buffer, each aligned to 64 bytes, so that a step needs a single
 copy from (pinned) host memory to the device; there the arrays are views of the copy.
 
 Everything random is a function of (seed, epoch, step) and of the pair's place in the batch: no state is
 carried from batch to batch. Batches can be built by several threads in any order, a resumed run skips to its
-step, and each of several processes can build its share of a batch and nothing else.
+step, and each of several processes builds its share of a batch and nothing else (see `sharing.py`).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from rbegir._native import _core
 from rbegir.model.clsm import TowerBatch, transpose
 from rbegir.text.tokenizer import GramBatch
 from rbegir.training.groups import Ints, group
+from rbegir.training.sharing import Part
 
 ALIGN = 16  # int32 values: 64 bytes
 QUERY, KEYWORD = 0, 1
@@ -39,24 +40,13 @@ class Chunk:
 
     query_texts: GramBatch
     keyword_texts: GramBatch
-    query: Ints  # [pairs]
-    keyword: Ints  # [pairs]
+    query: Ints  # [pairs], or those of this process
+    keyword: Ints  # [pairs], likewise
     weight: npt.NDArray[np.float32]  # [pairs]
+    part: Part | None = None  # which of the pairs are this process's; None: all of them
 
     def __len__(self) -> int:
-        return len(self.query)
-
-
-@dataclass(frozen=True)
-class Share:
-    """Which part of each batch this process computes."""
-
-    rank: int = 0
-    world: int = 1
-
-    def bounds(self, count: int) -> npt.NDArray[np.int64]:
-        """[world + 1] borders of the ranks' pairs in a batch of `count`."""
-        return np.arange(self.world + 1) * count // self.world
+        return len(self.weight)
 
 
 class StepBatch(NamedTuple):
@@ -69,6 +59,9 @@ class StepBatch(NamedTuple):
     known_columns: Tensor  # [known] int32
     negatives: Tensor  # [pairs, count] int32
     weight: Tensor  # [pairs] float32, sums to 1 over all processes
+    query_rows: Tensor  # [pairs] int32, which rows of the whole batch the queries are; empty if all are here
+    keyword_rows: Tensor  # [keywords] int32, likewise of its distinct keywords in order of first occurrence
+    pairs: int  # in the batch, all processes together
     owned: tuple[int, ...]  # distinct keywords of each process
 
 
@@ -97,6 +90,9 @@ class HostBatch(NamedTuple):
             known_columns=rest[2],
             negatives=rest[3].view(len(rest[0]), self.negatives),
             weight=rest[4].view(torch.float32),
+            query_rows=rest[5],
+            keyword_rows=rest[6],
+            pairs=self.pairs,
             owned=self.owned,
         )
 
@@ -117,17 +113,21 @@ def cut(
     items: Ints,
     *,
     dropout: float = 0.0,
+    gram_dropout: float = 0.0,
     key: int = 0,
     places: npt.NDArray[np.int64] | None = None,
 ) -> GramBatch:
     """The gram batch of some texts of a larger one, each word left out with probability `dropout`.
 
     A text keeps at least one word. The draw (SplitMix64) depends on `key`, the text's number in `places` and
-    the word's place. The distinct words are numbered in the order they have in the larger batch.
+    the word's place. The distinct words are numbered in the order they have in the larger batch; each of
+    their grams is left out with probability `gram_dropout`, wherever the word stands, but for the last one.
     """
     if places is None:
         places = np.zeros(len(items), dtype=np.int64)
-    return GramBatch(*_core.cut_batch(*texts, np.ascontiguousarray(items), dropout, key, places))
+    return GramBatch(
+        *_core.cut_batch(*texts, np.ascontiguousarray(items), dropout, gram_dropout, key, places)
+    )
 
 
 def build(
@@ -136,38 +136,45 @@ def build(
     *,
     key: tuple[int, int, int],
     dropout: float = 0.0,
+    gram_dropout: float = 0.0,
     negatives: int = 0,
-    share: Share | None = None,
     pin: bool = False,
 ) -> HostBatch:
-    """The batch of the given pairs of a chunk; `key` is (seed, epoch, step)."""
-    share = share or Share()
+    """The batch of the given pairs of a chunk, or this process's share; `key` is (seed, epoch, step)."""
     rng = np.random.default_rng(key)
     keys = rng.integers(0, 2**63, size=2)  # of the dropout on either side
-    query, keyword = chunk.query[pairs], chunk.keyword[pairs]
-    groups = group(query, keyword, negatives=negatives, rng=rng)
-    bounds = share.bounds(len(pairs))
-    low, high = int(bounds[share.rank]), int(bounds[share.rank + 1])
-    owners = np.searchsorted(
-        groups.first, bounds
-    )  # a distinct keyword belongs to the process of its first pair
-    first = groups.first[owners[share.rank] : owners[share.rank + 1]]
-    mine = (groups.known_rows >= low) & (groups.known_rows < high)
     weight = chunk.weight[pairs] / chunk.weight[pairs].sum()
+    if chunk.part is None:
+        groups = group(chunk.query[pairs], chunk.keyword[pairs], negatives=negatives, rng=rng)
+        rows: npt.NDArray[np.int64] = np.arange(len(pairs))
+        of_query, of_keyword = pairs, pairs[groups.first]  # pairs that texts are taken from
+        query_rows = keyword_rows = np.zeros(0, np.int32)
+        owned: tuple[int, ...] = (len(groups.first),)
+    else:
+        part = chunk.part
+        groups = group(part.query_keys[pairs], part.keyword_keys[pairs], negatives=negatives, rng=rng)
+        own = part.of_batch(pairs, groups)
+        groups, rows, owned = own.groups, own.rows, own.owned
+        of_query, of_keyword = part.local(pairs[rows]), part.local(pairs[groups.first])
+        weight, query_rows, keyword_rows = weight[rows], rows.astype(np.int32), own.keyword_rows
 
     arrays: list[Ints] = []
     for texts, items, places, side in (
-        (chunk.query_texts, query[low:high], np.arange(low, high), QUERY),
-        (chunk.keyword_texts, keyword[first], first.astype(np.int64), KEYWORD),
+        (chunk.query_texts, chunk.query[of_query], rows, QUERY),
+        (chunk.keyword_texts, chunk.keyword[of_keyword], groups.first.astype(np.int64), KEYWORD),
     ):
-        grams = cut(texts, items, dropout=dropout, key=int(keys[side]), places=places)
+        grams = cut(
+            texts, items, dropout=dropout, gram_dropout=gram_dropout, key=int(keys[side]), places=places
+        )
         arrays += [*grams, *transpose(grams)]
     arrays += [
-        groups.target[low:high],
-        groups.known_rows[mine] - low,
-        groups.known_columns[mine],
-        groups.negatives[low:high].ravel(),
-        weight[low:high].view(np.int32),
+        groups.target,
+        groups.known_rows,
+        groups.known_columns,
+        groups.negatives.ravel(),
+        weight.view(np.int32),
+        query_rows,
+        keyword_rows,
     ]
     buffer, lengths = _pack(arrays, pin=pin)
-    return HostBatch(buffer, lengths, len(pairs), negatives, tuple(int(n) for n in np.diff(owners)))
+    return HostBatch(buffer, lengths, len(pairs), negatives, owned)

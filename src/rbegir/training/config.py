@@ -33,6 +33,7 @@ class TrainConfig:
     negatives: Literal["in_batch"] | int = "in_batch"
     gamma: float | Literal["learned"] = "learned"
     word_dropout: float = 0.2  # share of the words of a text
+    gram_dropout: float = 0.1  # share of the grams of a word, the same wherever it stands in a batch
     feature_dropout: float = 0.1  # share of the features that a code is made from
     patience: int | None = (
         None  # epochs without a better validation AUC before stopping; None: never stop early
@@ -59,7 +60,7 @@ class TrainConfig:
         for name in ("lr", "table_lr"):
             if not (_is_number(getattr(self, name)) and getattr(self, name) > 0):
                 raise InputError(f"{name} must be a positive number, got {getattr(self, name)!r}")
-        for name in ("word_dropout", "feature_dropout"):
+        for name in ("word_dropout", "gram_dropout", "feature_dropout"):
             if not (_is_number(getattr(self, name)) and 0 <= getattr(self, name) < 1):
                 raise InputError(f"{name} must be a share from 0 to below 1, got {getattr(self, name)!r}")
         for name in ("guide", "tolerance"):
@@ -97,7 +98,13 @@ def _is_number(value: object) -> bool:
 RECIPES: dict[str, TrainConfig] = {
     "default": TrainConfig(),
     "paper": TrainConfig(
-        negatives=10, gamma=10.0, word_dropout=0.0, feature_dropout=0.0, guide=0.0, share_towers=False
+        negatives=10,
+        gamma=10.0,
+        word_dropout=0.0,
+        gram_dropout=0.0,
+        feature_dropout=0.0,
+        guide=0.0,
+        share_towers=False,
     ),
 }
 

@@ -5,35 +5,52 @@ everything fits into the buffer, its one chunk stays in memory, tokenised, and n
 a larger file is streamed chunk by chunk in every epoch, the next ones being read and tokenised while the
 current one trains.
 
-Pairs are shuffled within a chunk and chunks keep the file's order: a sorted file much larger than the buffer
-should be shuffled once beforehand.
+A chunk is a run of rows of the file, so many that they fit into the buffer if all of them are usable. Pairs
+are shuffled within a chunk and chunks keep the file's order: a sorted file much larger than the buffer should
+be shuffled once beforehand.
+
+Of several processes each does all this with the rows that it owns (`sharing.py`), and they exchange what
+concerns all: counts, the share of keywords to hold out, the pairs held out and the keys of a chunk's pairs.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rbegir._native._core import hash_strings
+from rbegir.tables.rows import Skipped
 from rbegir.text.tokenizer import GramBatch, tokenize
 from rbegir.training.batches import Chunk
+from rbegir.training.distributed import Exchange
 from rbegir.training.groups import Ints
 from rbegir.training.pairs import PairStream
+from rbegir.training.sharing import KEY, Places, Rows, join
 from rbegir.training.split import VALID_SHARE, positions
+from rbegir.training.validate import MAX_PAIRS
 
-BUFFER_BYTES = 1 << 30  # of text, whatever the number of pairs
+BUFFER_BYTES = 1 << 30  # of text, going by the first rows, whatever the number of pairs
+LEAST_ROWS = 1024  # of a chunk
 T = TypeVar("T")
 FEW = 20  # keywords that validation asks for where the hash share is smaller
 
 
 class Data:
-    """The training pairs. `held_out` has those of the held-out keywords, or is None with hold_out=False."""
+    """The training pairs, or this process's part of them.
+
+    `held_out` has the first pairs of the held-out keywords, as many as validation uses; it is None with
+    hold_out=False. Everything public is about the pairs of all processes.
+    """
 
     def __init__(
         self,
@@ -44,15 +61,23 @@ class Data:
         threads: int,
         hold_out: bool,
         notify: Callable[[float], None] = lambda share: None,
+        exchange: Exchange | None = None,
     ) -> None:
-        self._stream, self._buffer, self._threads = stream, buffer_pairs, threads
+        self._stream, self._threads = stream, threads
         self._hash_buckets = hash_buckets
+        self._exchange = exchange or Exchange()
         self.sizes: list[int] = []  # pairs in each chunk
         self.varied = False  # whether there are different keywords
         self.held_out: pa.Table | None = None
-        self._held: pa.Array | None = None
+        self.held_pairs = 0  # pairs of held-out keywords
+        self.skipped = Skipped()
+        self._held: pa.Array | None = None  # held-out keywords among the own rows
         self._only: Chunk | None = None
-        self._survey(hold_out, notify)
+        self._notify = notify
+        with self._exchange.failing_together():
+            total = stream.rows if isinstance(stream, PairStream) else None
+            self._rows = Rows(self._exchange.share, self._chunk_rows(buffer_pairs), total)
+            self._survey(hold_out)
 
     @classmethod
     def of_table(cls, pairs: pa.Table, *, hash_buckets: int, threads: int) -> Data:
@@ -64,33 +89,6 @@ class Data:
             threads=threads,
             hold_out=False,
         )
-
-    def _survey(self, hold_out: bool, notify: Callable[[float], None]) -> None:
-        """Count, hold out, and keep the chunk if there is only one."""
-        kept: list[pa.RecordBatch] = []
-        first: pa.Table | None = None
-        some_keyword: pa.Scalar | None = None
-        threshold: float | None = None
-        for table in buffers(self._stream, self._buffer):
-            notify(self._stream.progress if isinstance(self._stream, PairStream) else 1.0)
-            if hold_out:
-                distinct = table["keyword"].unique()
-                places = positions(distinct.to_pylist())
-                threshold = _threshold(places) if threshold is None else threshold
-                held = distinct.filter(pa.array(places < threshold))
-                self._held = held if self._held is None else pa.concat_arrays([self._held, held]).unique()
-                chosen = pc.is_in(table["keyword"], value_set=self._held)
-                kept += table.filter(chosen).to_batches()
-                table = table.filter(pc.invert(chosen))
-            if table.num_rows:
-                some_keyword = some_keyword or table["keyword"][0]
-                self.varied = self.varied or pc.any(pc.not_equal(table["keyword"], some_keyword)).as_py()
-            first = None if self.sizes else table
-            self.sizes.append(table.num_rows)
-        if hold_out:
-            self.held_out = pa.Table.from_batches(kept, PairStream.schema)
-        if first is not None:
-            self._only = tokenize_pairs(first, self._hash_buckets, self._threads)
 
     @property
     def pairs(self) -> int:
@@ -105,10 +103,142 @@ class Data:
         if self._only is not None:
             yield self._only
             return
-        for table in ahead(buffers(self._stream, self._buffer)):
-            if self._held is not None:
-                table = table.filter(pc.invert(pc.is_in(table["keyword"], value_set=self._held)))
-            yield tokenize_pairs(table, self._hash_buckets, self._threads)
+        own = ahead(self._own_chunks())
+        nothing = np.zeros(0, np.int64), PairStream.schema.empty_table()
+        for _ in self.sizes:
+            with self._exchange.failing_together():
+                numbers, table = next(own, nothing)
+                if self._held is not None:
+                    kept = pc.invert(pc.is_in(table["keyword"], value_set=self._held))
+                    numbers, table = numbers[kept.to_numpy()], table.filter(kept)
+                chunk = self._chunk(numbers, table)
+            yield chunk
+
+    def _chunk_rows(self, buffer_pairs: int) -> int:
+        """Rows of the file that fit into the buffer, going by the first ones."""
+        if not isinstance(self._stream, PairStream):
+            return buffer_pairs
+        first = next(iter(self._stream))
+        fitting: int = BUFFER_BYTES * first.num_rows // first.nbytes
+        return min(buffer_pairs, max(LEAST_ROWS, fitting))
+
+    def _own_rows(self) -> Iterator[tuple[Places, pa.RecordBatch]]:
+        """The usable ones of this process's rows, and their numbers in the file."""
+        if isinstance(self._stream, PairStream):
+            yield from self._stream.part(self._rows.wanted if self._exchange.share.world > 1 else None)
+            return
+        start = 0
+        for batch in self._stream:
+            yield np.arange(start, start + batch.num_rows), batch
+            start += batch.num_rows
+
+    def _own_chunks(self) -> Iterator[tuple[Places, pa.Table]]:
+        """This process's rows of the first chunk, of the second …, up to the last one that it has any of."""
+        numbers: list[Places] = [np.zeros(0, np.int64)]
+        batches: list[pa.RecordBatch] = []
+        chunk, size = 0, self._rows.chunk
+        for some, batch in self._own_rows():
+            while chunk < int(some[-1]) // size:  # there are rows of a later chunk: this one is complete
+                end = int(np.searchsorted(some, (chunk + 1) * size))
+                yield (
+                    np.concatenate([*numbers, some[:end]]),
+                    pa.Table.from_batches([*batches, batch.slice(0, end)], PairStream.schema),
+                )
+                numbers, batches = [np.zeros(0, np.int64)], []
+                some, batch, chunk = some[end:], batch.slice(end), chunk + 1
+            numbers.append(some)
+            batches.append(batch)
+        yield np.concatenate(numbers), pa.Table.from_batches(batches, PairStream.schema)
+
+    def _survey(self, hold_out: bool) -> None:
+        """Count, hold out, and keep the chunk if there is only one."""
+        held: list[pa.Table] = []
+        own = _Counts()
+        first: tuple[Places, pa.Table] | None = None
+        threshold: float | None = None
+        for numbers, table in self._own_chunks():
+            if isinstance(self._stream, PairStream):
+                self._notify(self._stream.progress)
+            if hold_out:
+                distinct = table["keyword"].unique()
+                places = positions(distinct.to_pylist())
+                if threshold is None:  # from the first chunk of all processes
+                    threshold = _threshold(np.unique(np.concatenate(self._exchanged(places))))
+                found = distinct.filter(pa.array(places < threshold))
+                self._held = found if self._held is None else pa.concat_arrays([self._held, found]).unique()
+                chosen = pc.is_in(table["keyword"], value_set=self._held)
+                some = table.append_column("row", pa.array(numbers)).filter(chosen)
+                held.append(some.slice(0, max(0, MAX_PAIRS - own.held)))
+                own.held += some.num_rows
+                kept = pc.invert(chosen)
+                numbers, table = numbers[kept.to_numpy()], table.filter(kept)
+            own.add(table)
+            first = (numbers, table) if len(own.sizes) == 1 else None
+        if isinstance(self._stream, PairStream):
+            own.skip(self._stream.skipped)
+        self._add_up([_Counts(**json.loads(answer)) for answer in self._exchange(own.to_bytes())])
+        if hold_out:
+            self.held_out = self._first_held(pa.concat_tables(held))
+        if len(self.sizes) == 1 and first is not None:
+            self._only = self._chunk(*first)
+
+    def _add_up(self, everyones: list[_Counts]) -> None:
+        self.sizes = [sum(sizes) for sizes in zip_longest(*(c.sizes for c in everyones), fillvalue=0)]
+        keywords = {c.keyword for c in everyones} - {None}
+        self.varied = any(c.varied for c in everyones) or len(keywords) > 1
+        self.held_pairs = sum(c.held for c in everyones)
+        self.skipped.read = sum(c.read for c in everyones)
+        for counts in everyones:
+            self.skipped.reasons.update(counts.reasons)
+
+    def _first_held(self, own: pa.Table) -> pa.Table:
+        """The first of the pairs that all processes held out, in the order of the file."""
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, own.schema) as writer:
+            writer.write_table(own)
+        answers = self._exchange(sink.getvalue().to_pybytes())
+        found = pa.concat_tables([pa.ipc.open_stream(answer).read_all() for answer in answers])
+        return found.sort_by("row").slice(0, MAX_PAIRS).select(PairStream.schema.names)
+
+    def _chunk(self, numbers: Places, table: pa.Table) -> Chunk:
+        """Tokenised own pairs, and the keys of everyone's."""
+        chunk = tokenize_pairs(table, self._hash_buckets, self._threads)
+        share = self._exchange.share
+        if share.world == 1:
+            return chunk
+        own = np.empty(len(chunk), KEY)
+        own["row"], own["weight"] = numbers, chunk.weight
+        own["query"], own["keyword"] = text_keys(table["query"]), text_keys(table["keyword"])
+        part, weight = join(share, self._exchanged(own))
+        return replace(chunk, weight=weight, part=part)
+
+    def _exchanged(self, own: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
+        """An array of each process, by rank."""
+        return [np.frombuffer(answer, own.dtype) for answer in self._exchange(own.tobytes())]
+
+
+@dataclass
+class _Counts:
+    """What one process has found in its rows."""
+
+    sizes: list[int] = field(default_factory=list)  # pairs in each chunk
+    held: int = 0  # pairs held out
+    keyword: str | None = None  # the first one
+    varied: bool = False  # whether another one follows
+    read: int = 0  # rows
+    reasons: dict[str, int] = field(default_factory=dict)  # of those that were skipped
+
+    def add(self, table: pa.Table) -> None:
+        self.sizes.append(table.num_rows)
+        if table.num_rows:
+            self.keyword = self.keyword or table["keyword"][0].as_py()
+            self.varied = self.varied or pc.any(pc.not_equal(table["keyword"], self.keyword)).as_py()
+
+    def skip(self, skipped: Skipped) -> None:
+        self.read, self.reasons = skipped.read, skipped.to_dict()
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(vars(self)).encode()
 
 
 def ahead(items: Iterable[T]) -> Iterator[T]:
@@ -120,24 +250,6 @@ def ahead(items: Iterable[T]) -> Iterator[T]:
         while (item := waiting.result()) is not end:
             waiting = pool.submit(next, iterator, end)
             yield item  # type: ignore[misc]
-
-
-def buffers(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
-    """Tables of up to `rows` rows and BUFFER_BYTES bytes."""
-    waiting: list[pa.RecordBatch] = []
-    count = size = 0
-    for batch in batches:
-        while batch.num_rows:
-            part = batch.slice(0, rows - count)
-            batch = batch.slice(part.num_rows)
-            waiting.append(part)
-            count += part.num_rows
-            size += part.get_total_buffer_size()
-            if count == rows or size >= BUFFER_BYTES:
-                yield pa.Table.from_batches(waiting)
-                waiting, count, size = [], 0, 0
-    if waiting:
-        yield pa.Table.from_batches(waiting)
 
 
 def _threshold(places: npt.NDArray[np.float64]) -> float:
@@ -169,3 +281,13 @@ def tokenize_pairs(table: pa.Table, hash_buckets: int, threads: int) -> Chunk:
     ]
     assert not empty.any()  # the readers refuse texts without a letter or digit
     return Chunk(query_texts, keyword_texts, query, keyword, weight)
+
+
+def text_keys(column: pa.ChunkedArray) -> npt.NDArray[np.uint64]:
+    """A 64-bit hash of each text."""
+    texts = column.combine_chunks().cast(pa.large_string())
+    if not len(texts):
+        return np.zeros(0, np.uint64)
+    offsets = np.frombuffer(texts.buffers()[1], np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)
+    return np.asarray(hash_strings(np.ascontiguousarray(offsets), data))

@@ -1,8 +1,8 @@
 """Several processes, one batch: started by torchrun, one process a GPU (or on CPUs, with gloo).
 
-Each process takes its share of the pairs of every batch and of the distinct keywords, embeds them, and
-compares its queries with the keywords of all. The sum over processes of losses and gradients is then that of
-one process with the whole batch, because pair weights sum to 1 over all of them.
+Each process reads its part of the file (`sharing.py`), embeds what it has of the pairs of a batch and of its
+distinct keywords, and compares its queries with the keywords of all. The sum over processes of losses and
+gradients is then that of one process with the whole batch, because pair weights sum to 1 over all of them.
 
     keywords   gathered with a gradient: what all losses say about a keyword comes back to its owner
     heads      one all-reduce of all small gradients laid end to end
@@ -13,8 +13,10 @@ one process with the whole batch, because pair weights sum to 1 over all of them
 from __future__ import annotations
 
 import atexit
+import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -24,7 +26,12 @@ from torch.autograd.function import once_differentiable
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from rbegir.training.batches import Share
+from rbegir import errors
+from rbegir.errors import RbegirError
+from rbegir.training.sharing import Share
+
+GOOD, BAD = b"\0", b"\1"  # before what a process gives to `Exchange`, before why it cannot
+_data_group: dist.ProcessGroup | None = None  # of `Exchange`: reading goes on beside training
 
 
 def join_processes(device: torch.device) -> Share:
@@ -36,6 +43,7 @@ def join_processes(device: torch.device) -> Share:
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return Share()
+    global _data_group
     if not dist.is_initialized():
         store, rank, world = next(iter(rendezvous("env://")))
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -45,8 +53,53 @@ def join_processes(device: torch.device) -> Share:
             rank=rank,
             world_size=world,
         )
+        _data_group = dist.new_group(backend="gloo")
         atexit.register(dist.destroy_process_group)
     return Share(dist.get_rank(), dist.get_world_size())
+
+
+class Exchange:
+    """Bytes of every process to every process, while the file is read; in turn, in one thread of each.
+
+    Who cannot read on says so in place of what the others wait for, and all end with the same error.
+    """
+
+    def __init__(self, share: Share | None = None) -> None:
+        self.share = share or Share()
+        self._received: RbegirError | None = None
+
+    def __call__(self, payload: bytes) -> list[bytes]:
+        """What each process gave, by rank."""
+        if self.share.world == 1:
+            return [payload]
+        answers = self._all(GOOD + payload)
+        for answer in answers:
+            if answer[:1] == BAD:
+                kind, message, hint = json.loads(answer[1:])
+                self._received = getattr(errors, kind)(message, hint=hint)
+                raise self._received
+        return [answer[1:] for answer in answers]
+
+    @contextmanager
+    def failing_together(self) -> Iterator[None]:
+        """Tell the others of an error on the way to the next exchange."""
+        try:
+            yield
+        except RbegirError as error:
+            if self.share.world > 1 and error is not self._received:
+                self._all(BAD + json.dumps([type(error).__name__, error.message, error.hint]).encode())
+            raise
+
+    def _all(self, payload: bytes) -> list[bytes]:
+        mine = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.share.world)]
+        dist.all_gather(sizes, torch.tensor([len(mine)]), group=_data_group)
+        longest = max(int(size) for size in sizes)
+        padded = torch.zeros(longest, dtype=torch.uint8)
+        padded[: len(mine)] = mine
+        found = [torch.empty(longest, dtype=torch.uint8) for _ in sizes]
+        dist.all_gather(found, padded, group=_data_group)
+        return [part[: int(size)].numpy().tobytes() for part, size in zip(found, sizes, strict=True)]
 
 
 class _Gather(torch.autograd.Function):
@@ -102,6 +155,15 @@ def wait_for_all(share: Share) -> None:
     """Go on when every process has come this far."""
     if share.world > 1:
         dist.barrier()
+
+
+def of_the_first(values: Sequence[float], device: torch.device, share: Share) -> list[float]:
+    """The numbers of the first process, where all have to decide alike."""
+    if share.world == 1:
+        return list(values)
+    numbers = torch.tensor(values, dtype=torch.float64, device=device)
+    dist.broadcast(numbers, 0)
+    return numbers.tolist()
 
 
 def sum_scalar(value: Tensor, share: Share) -> Tensor:

@@ -17,15 +17,16 @@ from torch import Tensor
 
 from rbegir.model.binarize import slope_at
 from rbegir.model.clsm import TowerBatch
-from rbegir.model.rbe import RBE
+from rbegir.model.draws import Draw
 from rbegir.model.twotower import FeatureDropout, Side, TwoTower
-from rbegir.training.batches import Share, StepBatch
+from rbegir.training.batches import StepBatch
 from rbegir.training.config import TrainConfig
 from rbegir.training.device import cpu_count
 from rbegir.training.distributed import gather, sum_gradients, sum_scalar
 from rbegir.training.guide import Guide, needs_guide
 from rbegir.training.loss import Baseline, Gamma, group_loss, score_function_term
 from rbegir.training.optim import RowRMS
+from rbegir.training.sharing import Share
 
 INITIAL_GAMMA = 10.0
 A = TypeVar("A")
@@ -79,7 +80,11 @@ class Engine:
         self.adam = torch.optim.Adam(self.dense, lr=config.lr, fused=device.type == "cuda")
         self.baseline = Baseline()
         self.steps = 0
-        self._heads = [module for module in model.modules() if isinstance(module, RBE)]
+        self._heads = [
+            (side, part.rbe)
+            for side, part in (("query", model.query), ("keyword", model.keyword))
+            if hasattr(part, "rbe")
+        ]
         self._bfloat16 = config.precision == "bfloat16"
         threads = max(1, cpu_count() // 2)
         self._lanes = (
@@ -104,7 +109,7 @@ class Engine:
         `mark` is told the name of each part of the step as it ends, for benchmarks.
         """
         mark = mark or (lambda part: None)
-        self._prepare_randomness(progress)
+        self._prepare_randomness(batch, progress)
         query, keyword = self._both(
             lambda: self._embed("query", batch.query), lambda: self._embed("keyword", batch.keyword)
         )
@@ -147,21 +152,26 @@ class Engine:
         loss.backward()  # type: ignore[no-untyped-call]
         return total
 
-    def _prepare_randomness(self, progress: float) -> None:
-        """Everything random in the network is a function of the seed and the step."""
-        for number, head in enumerate(self._heads):
+    def _prepare_randomness(self, batch: StepBatch, progress: float) -> None:
+        """Everything random in the network is a function of the seed, the step and the row of the batch."""
+        for number, (side, head) in enumerate(self._heads):
             head.slope = slope_at(progress)
             if head.estimator == "stochastic":
-                head.generator = self._generator(number)
+                head.draw = self._draw(number, batch, side)
         if self.config.feature_dropout:
-            for number, layer in enumerate(self.model.dropout.values(), start=len(self._heads)):
+            for number, (side, layer) in enumerate(self.model.dropout.items(), start=len(self._heads)):
                 assert isinstance(layer, FeatureDropout)
-                layer.share, layer.generator = self.config.feature_dropout, self._generator(number)
+                layer.share, layer.draw = self.config.feature_dropout, self._draw(number, batch, side)
 
-    def _generator(self, number: int) -> torch.Generator:
-        """The generator of this step for one of up to four draws, another one in each process."""
-        draw = (self.config.seed * 1_000_003 + self.steps) * 4 + number
-        return torch.Generator(self.device).manual_seed((draw * self.share.world + self.share.rank) % 2**63)
+    def _draw(self, number: int, batch: StepBatch, side: str) -> Draw:
+        """One of up to four draws of this step."""
+        seed = (self.config.seed * 1_000_003 + self.steps) * 4 + number
+        generator = torch.Generator(self.device).manual_seed(seed % 2**63)
+        if self.share.world == 1:
+            return Draw(generator)
+        if side == "query":
+            return Draw(generator, batch.query_rows.long(), batch.pairs)
+        return Draw(generator, batch.keyword_rows.long(), sum(batch.owned))
 
     def _embed(self, side: Side, batch: TowerBatch) -> Output:
         context: AbstractContextManager[object] = nullcontext()

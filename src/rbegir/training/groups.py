@@ -20,12 +20,13 @@ Identity is that of the text: `query` and `keyword` are integers, equal where th
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int32]
+Numbers = npt.NDArray[np.integer[Any]]
 
 
 class Groups(NamedTuple):
@@ -39,7 +40,7 @@ class Groups(NamedTuple):
 
 
 def group(
-    query: Ints, keyword: Ints, *, negatives: int = 0, rng: np.random.Generator | None = None
+    query: Numbers, keyword: Numbers, *, negatives: int = 0, rng: np.random.Generator | None = None
 ) -> Groups:
     """Groups of the pairs (query[i], keyword[i]); `negatives` = 0 means all other keywords of the batch."""
     _, index, inverse = np.unique(keyword, return_index=True, return_inverse=True)
@@ -56,7 +57,7 @@ def group(
     return Groups(index[order].astype(np.int32), target, known_rows, known_columns, drawn)
 
 
-def _other_positives(query: Ints, target: Ints) -> tuple[Ints, Ints]:
+def _other_positives(query: Numbers, target: Ints) -> tuple[Ints, Ints]:
     """(rows, columns) of keywords that occur with the same query in another pair of the batch."""
     _, inverse, counts = np.unique(query, return_inverse=True, return_counts=True)
     rows = np.flatnonzero(counts[inverse] > 1)

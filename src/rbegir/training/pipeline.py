@@ -13,11 +13,11 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from rbegir.training.batches import Chunk, HostBatch, Share, build
+from rbegir.training.batches import Chunk, HostBatch, build
 from rbegir.training.data import ahead
 
 # A thread may have to wait this long for the interpreter's lock. The usual 5 ms would let a GPU that takes
@@ -31,9 +31,9 @@ class BatchPlan:
 
     batch_size: int
     seed: int
-    dropout: float = 0.0
+    dropout: float = 0.0  # of words
+    gram_dropout: float = 0.0
     negatives: int = 0
-    share: Share = field(default_factory=Share)
     pin: bool = False
 
 
@@ -65,8 +65,8 @@ def epoch_batches(
                             pairs,
                             key=(plan.seed, epoch, step),
                             dropout=plan.dropout,
+                            gram_dropout=plan.gram_dropout,
                             negatives=plan.negatives,
-                            share=plan.share,
                             pin=plan.pin,
                         )
                     )

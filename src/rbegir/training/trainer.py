@@ -16,8 +16,8 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
@@ -33,16 +33,17 @@ from rbegir.model.presets import ModelConfig
 from rbegir.model.presets import preset as named_preset
 from rbegir.model.twotower import TwoTower
 from rbegir.training import state
-from rbegir.training.batches import Share
+from rbegir.training.batches import HostBatch, StepBatch
 from rbegir.training.config import Precision, TrainConfig, change
-from rbegir.training.data import Data, buffers
+from rbegir.training.data import Data
 from rbegir.training.device import batch_threads, cpu_count, matmul_precision, resolve_device
-from rbegir.training.distributed import join_processes, wait_for_all
+from rbegir.training.distributed import Exchange, join_processes, of_the_first, wait_for_all
 from rbegir.training.engine import Engine
 from rbegir.training.pairs import PairStream, read_pairs
 from rbegir.training.pipeline import BatchPlan, epoch_batches, steps_in
 from rbegir.training.progress import Bar, Log
-from rbegir.training.validate import MAX_PAIRS, Validation
+from rbegir.training.sharing import Share
+from rbegir.training.validate import MAX_PAIRS, Scores, Validation
 
 if TYPE_CHECKING:
     from rbegir.model.model import Model
@@ -95,6 +96,7 @@ def run(
     negatives: Literal["in_batch"] | int | None = None,
     gamma: float | Literal["learned"] | None = None,
     word_dropout: float | None = None,
+    gram_dropout: float | None = None,
     feature_dropout: float | None = None,
     share_towers: bool | None = None,
     patience: int | None = None,
@@ -124,6 +126,7 @@ def run(
         negatives=negatives,
         gamma=gamma,
         word_dropout=word_dropout,
+        gram_dropout=gram_dropout,
         feature_dropout=feature_dropout,
         share_towers=share_towers,
         patience=patience,
@@ -157,17 +160,18 @@ def run(
             threads=cpu_count(),
             hold_out=valid is None,
             notify=bar.show,
+            exchange=Exchange(share),
         )
-        if stream.skipped:
-            bar.say(str(stream.skipped))
+        if data.skipped:
+            bar.say(str(data.skipped))
         _check_trainable(data)
         validation = None
         if valid is None:
             assert data.held_out is not None
             validation = _validation(data.held_out, shape, "the pairs held out for validation")
         elif valid is not False:
-            validation = _validation(next(buffers(reader(valid), MAX_PAIRS)), shape, f"the pairs of {valid}")
-        with _trained(
+            validation = _validation(reader(valid).head(MAX_PAIRS), shape, f"the pairs of {valid}")
+        with _begun(
             shape,
             settings.for_pairs(data.pairs),
             chosen,
@@ -179,6 +183,7 @@ def run(
             save_seconds=save_seconds,
             resume=resume,
         ) as run:
+            _train([run])
             model = run.finish(shape)
     return TrainResult(
         model=model,
@@ -188,7 +193,7 @@ def run(
         valid_pairs=len(validation) if validation else 0,
         pairs_per_s=run.pairs_per_s,
         gamma=run.gamma,
-        skipped=stream.skipped.to_dict(),
+        skipped=data.skipped.to_dict(),
     )
 
 
@@ -205,32 +210,44 @@ class Fitted:
 
 def fit(
     data: Data,
-    shape: ModelConfig,
-    settings: TrainConfig,
+    models: Sequence[tuple[ModelConfig, TrainConfig]],
     *,
     validation: Validation | None = None,
     device: str = "auto",
-) -> Fitted:
-    """`run` for tokenised data, without any file: many models from one reading of the pairs."""
+) -> list[Fitted]:
+    """`run` for tokenised data, without any file: models that are trained side by side on the same batches.
+
+    Each is the model that it would be alone. A GPU waits for its batches more than they wait for it, so
+    several models take hardly longer than one; they must agree in what their batches are made of.
+    """
     _check_trainable(data)
     chosen = resolve_device(device)
-    with (
-        Bar(enabled=False) as bar,
-        _trained(shape, settings.for_pairs(data.pairs), chosen, data, validation, bar=bar) as run,
-    ):
-        if run.best is not None:
-            run.engine.model.load_state_dict(run.best)
-        return Fitted(
-            network=run.engine.model,
-            history=run.position.history,
-            best_epoch=int(run.position.best_epoch or 0),
-            gamma=run.gamma,
-            pairs_per_s=run.pairs_per_s,
-        )
+    with ExitStack() as stack:
+        bar = stack.enter_context(Bar(enabled=False))
+        runs = [
+            stack.enter_context(
+                _begun(shape, settings.for_pairs(data.pairs), chosen, data, validation, bar=bar)
+            )
+            for shape, settings in models
+        ]
+        _train(runs)
+        for run in runs:
+            if run.best is not None:
+                run.engine.model.load_state_dict(run.best)
+        return [
+            Fitted(
+                network=run.engine.model,
+                history=run.position.history,
+                best_epoch=int(run.position.best_epoch or 0),
+                gamma=run.gamma,
+                pairs_per_s=run.pairs_per_s,
+            )
+            for run in runs
+        ]
 
 
 @contextmanager
-def _trained(
+def _begun(
     shape: ModelConfig,
     settings: TrainConfig,
     device: torch.device,
@@ -243,17 +260,34 @@ def _trained(
     save_seconds: float = 60.0,
     resume: bool = False,
 ) -> Iterator[_Run]:
-    """A run that has come to its end, its engine still there."""
+    """A run at its beginning, or where the one to resume was."""
     with torch.random.fork_rng(devices=[]), matmul_precision(device, settings):
         torch.manual_seed(settings.seed)
         engine = Engine(TwoTower(shape), settings, device, share or Share())
         try:
             run = _Run(engine, data, validation, out, bar, save_seconds)
             run.start(resume=resume)
-            run.train()
             yield run
         finally:
             engine.close()
+
+
+def _train(runs: list[_Run]) -> None:
+    """All epochs of one run, or of several side by side."""
+    first = runs[0]
+    if any(run.plan != first.plan or run.epochs != first.epochs for run in runs):
+        raise InputError("models that are trained together need the same batches and epochs")
+    while first.position.epoch < first.epochs and not first.out_of_patience():
+        for run in runs:
+            run.begin_epoch()
+        for batch in first.batches():
+            there = batch.to(first.engine.device)
+            for run in runs:
+                run.learn(there, batch)
+        for run in runs:
+            run.end_epoch()
+    for run in runs:
+        run.log.close()
 
 
 P = ParamSpec("P")
@@ -294,8 +328,8 @@ class _Run:
             batch_size=self.settings.batch_size,
             seed=self.settings.seed,
             dropout=self.settings.word_dropout,
+            gram_dropout=self.settings.gram_dropout,
             negatives=0 if self.settings.negatives == "in_batch" else self.settings.negatives,
-            share=engine.share,
             pin=engine.device.type == "cuda",
         )
         self.steps = sum(steps_in(size, self.plan.batch_size) for size in data.sizes)  # in an epoch
@@ -310,7 +344,8 @@ class _Run:
             "valid_pairs": len(validation) if validation else 0,
         }
         self.save_seconds = save_seconds
-        self._saved = time.monotonic()
+        self._saved = self._began = self._shown = time.monotonic()
+        self._loss_sum = self._loss = torch.zeros((), dtype=torch.float64, device=engine.device)
         self._seconds, self._pairs = 0.0, 0  # spent in and trained by the steps of this run
 
     @property
@@ -343,60 +378,60 @@ class _Run:
             self.out / "log" if self.writes and self.out else None, self.engine.steps, self.bar.say
         )
 
-    def train(self) -> None:
-        position = self.position
-        while position.epoch < self.epochs and not self._out_of_patience():
-            self._epoch()
-            self._end_epoch()
-        self.log.close()
-
-    def _epoch(self) -> None:
+    def begin_epoch(self) -> None:
         engine, position = self.engine, self.position
-        total = self.steps * self.epochs
-        loss_sum = torch.tensor(position.loss_sum, dtype=torch.float64, device=engine.device)
+        self._loss_sum = torch.tensor(position.loss_sum, dtype=torch.float64, device=engine.device)
+        self._loss = self._loss_sum
         self.bar.begin(f"epoch {position.epoch + 1}/{self.epochs}", self.steps)
-        loss = loss_sum
-        began = shown = time.monotonic()
-        batches = epoch_batches(
+        self._began = self._shown = time.monotonic()
+
+    def batches(self) -> Iterator[HostBatch]:
+        """Those of this epoch that are still to be learned from."""
+        return epoch_batches(
             self.data.chunks(),
             self.plan,
-            position.epoch,
-            skip=position.step,
-            threads=batch_threads(engine.device),
+            self.position.epoch,
+            skip=self.position.step,
+            threads=batch_threads(self.engine.device),
         )
-        for batch in batches:
-            if sum(batch.owned) > 1:  # one keyword has nothing to be compared with
-                loss = engine.step(
-                    batch.to(engine.device),
-                    lr_scale=lr_scale(engine.steps, total),
-                    progress=engine.steps / max(1, total),
-                )
-                loss_sum += loss
-            position.step += 1
-            position.done += batch.pairs
-            self._pairs += batch.pairs
-            now = time.monotonic()
-            if now - shown > SHOW_SECONDS:
-                shown = now
-                mean = float(loss_sum) / position.step
-                speed = (self._pairs) / (self._seconds + now - began)
-                self.bar.show(position.step, f"loss {mean:.4f}  {speed:,.0f} pairs/s")
-                self.log.add(engine.steps, loss=float(loss), pairs_per_s=speed, gamma=engine.gamma_value)
-            if self.writes and now - self._saved > self.save_seconds:
-                position.loss_sum = float(loss_sum)
-                self._seconds += time.monotonic() - began
-                self._save()
-                began = time.monotonic()
-        position.loss_sum = float(loss_sum)  # waits for the device
-        self._seconds += time.monotonic() - began
 
-    def _end_epoch(self) -> None:
+    def learn(self, there: StepBatch, batch: HostBatch) -> None:
+        """One step on a batch that is on the device already."""
+        engine, position, total = self.engine, self.position, self.steps * self.epochs
+        if sum(batch.owned) > 1:  # one keyword has nothing to be compared with
+            self._loss = engine.step(
+                there, lr_scale=lr_scale(engine.steps, total), progress=engine.steps / max(1, total)
+            )
+            self._loss_sum += self._loss
+        position.step += 1
+        position.done += batch.pairs
+        self._pairs += batch.pairs
+        now = time.monotonic()
+        if now - self._shown > SHOW_SECONDS:
+            self._shown = now
+            mean = float(self._loss_sum) / position.step
+            speed = self._pairs / (self._seconds + now - self._began)
+            self.bar.show(position.step, f"loss {mean:.4f}  {speed:,.0f} pairs/s")
+            self.log.add(engine.steps, loss=float(self._loss), pairs_per_s=speed, gamma=engine.gamma_value)
+        if self.writes and now - self._saved > self.save_seconds:
+            self._pause()
+            self._save()
+            self._began = time.monotonic()
+
+    def _pause(self) -> None:
+        """Bring the counters up to date."""
+        self.position.loss_sum = float(self._loss_sum)  # waits for the device
+        self._seconds += time.monotonic() - self._began
+
+    def end_epoch(self) -> None:
         engine, position = self.engine, self.position
+        self._pause()
         entry = {"epoch": position.epoch + 1, "loss": position.loss_sum / max(1, position.step)}
         entry["gamma"] = engine.gamma_value
         if self.validation:
             self.bar.begin("validation", 1)
             scores = self.validation(engine.model, engine.device)
+            scores = Scores(*of_the_first(scores, engine.device, engine.share))
             entry |= {"log_loss": scores.log_loss, "roc_auc": scores.roc_auc}
             self.log.add(engine.steps, valid_log_loss=scores.log_loss, valid_roc_auc=scores.roc_auc)
         self.bar.say(
@@ -420,7 +455,7 @@ class _Run:
         assert self.validation is not None
         return self.settings.tolerance * math.sqrt(auc * (1 - auc) / len(self.validation))
 
-    def _out_of_patience(self) -> bool:
+    def out_of_patience(self) -> bool:
         patience, position = self.settings.patience, self.position
         return (
             patience is not None
@@ -474,10 +509,8 @@ def lr_scale(step: int, total: int) -> float:
 def _check_trainable(data: Data) -> None:
     """Refuse data in which there is nothing to compare."""
     if data.pairs < 2:
-        held = data.held_out.num_rows if data.held_out is not None else 0
-        came = f"{data.pairs} pair{'' if data.pairs == 1 else 's'}" + (
-            f" and {held} held out" if held else ""
-        )
+        held = f" and {data.held_pairs} held out" if data.held_pairs else ""
+        came = f"{data.pairs} pair{'' if data.pairs == 1 else 's'}{held}"
         raise InputError(f"training needs at least 2 pairs, got {came}", hint="give more pairs")
     if not data.varied:
         raise InputError("training needs at least 2 different keywords, got 1", hint="give more pairs")
