@@ -34,7 +34,7 @@ from rbegir.binarizer.vectors import as_rows, sample, unit_blocks
 
 QUICK = ("binarizer", "turbovec", "scalar", "rabitq")
 ONE_BIT: dict[str, Any] = {"bits": (1,), "methods": (*QUICK, "sign_rescore")}
-VARIANTS = ("binarizer_thorough", "binarizer_start", "binarizer_3_planes")
+VARIANTS = ("binarizer_quick", "binarizer_start", "binarizer_3_planes")
 SIZES: dict[str, Any] = {"bits": (1, 3, 4), "byte_budgets": (16, 32, 64, 96)}
 CANDIDATES = 1000
 DRAWS = 1000  # of the bootstrap
@@ -50,7 +50,7 @@ def small_steps() -> Iterator[Step]:
     yield {**common, "methods": (*VARIANTS, "pq")}
     yield {**common, **ONE_BIT}
     yield {**common, **SIZES, "methods": QUICK}
-    yield {**common, "methods": ("binarizer_thorough", "pq"), "seeds": 3}
+    yield {**common, "methods": ("binarizer_quick", "pq"), "seeds": 3}
     yield {**common, "methods": ("opq",)}
     yield {**common, "bits": (1, 3), "methods": ("rq", "pq")}
     yield {**common, "methods": ("opq",), "seeds": 3}

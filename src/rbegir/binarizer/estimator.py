@@ -26,7 +26,7 @@ from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_N, MAX_PLANES, WORD, Cod
 from rbegir.errors import CorruptError, InputError
 
 MIN_ROWS = 2
-WORK = 1 << 16  # moves · n of the search for a code
+WORK = 1 << 17  # moves · n of the search for a code
 SAMPLE_VALUES = 1 << 26  # of the rows that fitting looks at: 256 MB of float32
 
 
