@@ -100,7 +100,7 @@ def soak(r: Json) -> str:
 PROMISES = (
     Promise(
         "What was acknowledged survives a power cut, and a change is there wholly or not at all.",
-        ("tests/torture/test_powerloss.py", "tests/index/test_crash.py"),
+        ("tests/torture/test_powerloss.py",),
         "powerloss",
         powerloss,
     ),

@@ -22,6 +22,7 @@ import rbegir
 from rbegir.cluster.bulk import STATE, build
 from rbegir.cluster.rowgroups import Reading
 from rbegir.cluster.unique import ranges, repeated
+from rbegir.codes.planes import Codes
 from rbegir.errors import FileError, InputError, MismatchError
 from rbegir.index.segment import Segment, Shape
 from rbegir.tables.texts import read_texts
@@ -132,6 +133,22 @@ SCRIPT = textwrap.dedent(
 )
 
 
+class Fatal(HashEncoder):
+    """Kills the worker that it first encodes in, before its segment is there."""
+
+    def __init__(self, mark: str) -> None:
+        super().__init__()
+        self.mark = mark
+
+    def encode_keywords(self, texts: list[str]) -> Codes:
+        try:
+            os.close(os.open(self.mark, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return super().encode_keywords(texts)
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError("unreachable")
+
+
 def test_killed_half_way_and_resumed(nodes: Any, tmp_path: Path, texts: Path, encoder: HashEncoder) -> None:
     """kill −9 of the whole build, then of a worker of the next run; the index is the uninterrupted one."""
     script = tmp_path / "run.py"
@@ -154,7 +171,9 @@ def test_killed_half_way_and_resumed(nodes: Any, tmp_path: Path, texts: Path, en
     assert 4 <= there < 15
     assert not out.exists()
     (stage / ".piece-99.left").write_bytes(b"cut short")
-    made = build(out, encoder, texts, segment_rows=100)
+    fatal = Fatal(str(tmp_path / "died"))
+    made = build(out, fatal, texts, segment_rows=100)
+    assert (tmp_path / "died").exists(), "a worker was to die"
     assert made.resumed >= there
     assert made.segments == 15
     whole = build(tmp_path / "whole.rbe", encoder, texts, segment_rows=100)

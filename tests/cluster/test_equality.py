@@ -50,6 +50,31 @@ def test_equal_to_one_machine(
     equal(cluster.search_codes(codes, **options), index.search_codes(codes, **options))
 
 
+def test_equal_on_random_questions(
+    cluster: rbegir.Cluster, index: rbegir.Index, encoder: HashEncoder
+) -> None:
+    rng = np.random.default_rng(11)
+    for _ in range(60):
+        codes = encoder.encode_queries(
+            [f"w{a} w{b}" for a, b in rng.integers(0, 60, (rng.integers(1, 20), 2))]
+        )
+        options: dict[str, Any] = {"k": int(rng.choice([1, 3, 10, 100, 400]))}
+        if rng.random() < 0.5:
+            options["where"] = f"price < {rng.integers(0, 100)}"
+        if rng.random() < 0.3:
+            options["deny"] = (rng.choice(2903, 500, replace=False) + 1000).tolist()
+        kind = rng.integers(3)
+        if kind == 1:
+            options |= {
+                "mode": "paper",
+                "per_thread": int(rng.integers(1, 9)),
+                "queue": int(rng.integers(1, 3)),
+            }
+        elif kind == 2:
+            options |= {"planes": 1, "candidates": options["k"] + int(rng.integers(0, 50))}
+        equal(cluster.search_codes(codes, **options), index.search_codes(codes, **options))
+
+
 def test_texts_vectors_and_no_queries(
     cluster: rbegir.Cluster, index: rbegir.Index, encoder: HashEncoder
 ) -> None:

@@ -130,6 +130,37 @@ def test_versions_that_differ() -> None:
     assert caught.value.hint == "install the same version on every node"
     with pytest.raises(VersionError, match=f"code layout {LAYOUT_VERSION + 1}"):
         refuse(dataclasses.replace(good, layout=LAYOUT_VERSION + 1))
+    with pytest.raises(VersionError, match=f"files {VERSION + 1}"):
+        refuse(dataclasses.replace(good, format=VERSION + 1))
+
+
+def test_a_shard_of_another_version(nodes: Any, index_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes of the cluster run what is installed there; here it is something else."""
+    monkeypatch.setattr(rbegir, "__version__", "9.9")
+    with pytest.raises(VersionError, match=r"runs rbegir .*, here it is 9\.9") as caught:
+        rbegir.Cluster.open(index_path, devices=1)
+    assert caught.value.hint == "install the same version on every node"
+
+
+def test_an_index_of_another_version(
+    nodes: Any, tmp_path: Path, encoder: HashEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A newer release has written the index, or some of its segments: the client or the shard says so."""
+    path = tmp_path / "ads.rbe"
+    grow(path, encoder, sizes=[50])
+    with monkeypatch.context() as newer, rbegir.Index.open(path, model=encoder) as index:
+        newer.setattr("rbegir.codes.layout.LAYOUT_VERSION", LAYOUT_VERSION + 1)
+        index.add(["w1 w2"], [9000])
+    with pytest.raises(VersionError, match=f"this rbegir reads layout {LAYOUT_VERSION}") as caught:
+        rbegir.Cluster.open(path, devices=2, model=encoder)
+    assert "segment-" in caught.value.message
+    with monkeypatch.context() as newer:
+        newer.setattr("rbegir.index.format.VERSION", VERSION + 1)
+        grow(tmp_path / "new.rbe", encoder, sizes=[50])
+    with pytest.raises(
+        VersionError, match=f"has format version {VERSION + 1}, this rbegir reads version {VERSION}"
+    ):
+        rbegir.Cluster.open(tmp_path / "new.rbe", devices=1, model=encoder)
 
 
 def test_a_node_without_the_gpu_it_was_promised(nodes: Any, index_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 import rbegir
 from rbegir.cluster.messages import About
-from rbegir.errors import DeadlineError
+from rbegir.errors import ClusterError, DeadlineError
 from tests.index.fakes import HashEncoder
 
 from .conftest import equal, grow
@@ -222,6 +222,74 @@ def test_writes_under_load_and_compaction_that_removes_files(
         cluster.refresh()
         assert cluster.get([1003, 1004])[0] is None
         equal(cluster.search_codes(code, 50), index.search_codes(code, 50))
+
+
+def holder(path: Path) -> int | None:
+    """The process that holds the lock of an index."""
+    inode = (path / "LOCK").stat().st_ino
+    for line in Path("/proc/locks").read_text().splitlines():
+        _, kind, _, _, pid, file, *_ = line.split()
+        if kind == "FLOCK" and int(file.rsplit(":")[-1]) == inode:
+            return int(pid)
+    return None
+
+
+def test_the_writer_dies_under_load(nodes: Any, tmp_path: Path, encoder: HashEncoder) -> None:
+    """kill −9 while keywords are replaced: what was acknowledged is there, and nothing is there twice."""
+    path = tmp_path / "ads.rbe"
+    grow(path, encoder, sizes=[50])
+    with rbegir.Cluster.open(path, devices=1, model=encoder) as cluster:
+        done = {9000: "w0 w0"}
+        cluster.upsert([done[9000]], [9000])
+        acknowledged = 0
+
+        def ask() -> None:
+            nonlocal acknowledged
+            name, text = 9000 + acknowledged % 5, f"w{acknowledged} w1"
+            cluster.upsert([text], [name])
+            done[name] = text
+            acknowledged += 1
+
+        def until(reached: Callable[[], bool]) -> None:
+            deadline = time.monotonic() + 60
+            while not reached():
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+
+        killed: set[int] = set()
+        with load(ask, threads=1) as wrong:
+            for turn in range(2):
+                until(lambda turn=turn: acknowledged > 4 * turn and holder(path) not in killed | {None})  # type: ignore[misc]
+                pid = holder(path)
+                assert pid is not None
+                os.kill(pid, signal.SIGKILL)
+                killed.add(pid)
+        assert wrong == []
+        assert len(killed) == 2
+        assert len(done) == 5
+        found = cluster.get(sorted(done))
+        assert [record and record["text"] for record in found] == [done[name] for name in sorted(done)]
+        kept = len(cluster)
+    with rbegir.Index.open(path, model=encoder) as index:
+        index.verify()
+        assert len(index) == kept == 50 - 50 // 7 + len(done)
+
+
+def test_an_add_that_may_not_have_been_done_says_so(nodes: Any, tmp_path: Path, encoder: HashEncoder) -> None:
+    path = tmp_path / "ads.rbe"
+    grow(path, encoder, sizes=[50])
+    with rbegir.Cluster.open(path, devices=1, model=encoder) as cluster:
+        cluster.upsert(["w0"], [9000])
+        pid = holder(path)
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        threading.Timer(0.5, os.kill, (pid, signal.SIGKILL)).start()  # while the question waits for it
+        with pytest.raises(ClusterError, match="died during add; it may or may not have been done") as caught:
+            cluster.add(["w1"], [9001])
+        assert "look" in caught.value.hint
+        cluster.refresh()
+        assert cluster.get([9001]) == [None]
+        assert cluster.upsert(["w1"], [9001]).tolist() == [9001]
 
 
 def test_two_clients_write_through_one_writer(nodes: Any, tmp_path: Path, encoder: HashEncoder) -> None:

@@ -65,3 +65,8 @@ class PlainIndex:
             (-int(key), record["row"], record["id"]) for key, record in zip(keys, found, strict=True)
         )
         return [(key_id, -key, row) for key, row, key_id in ranked[:k]]
+
+
+def random_codes(count: int, n: int = 64, planes: int = 2, seed: int = 0) -> Codes:
+    rng = np.random.default_rng(seed)
+    return Codes(rng.integers(0, 2**64, (planes, count, n // 64), dtype=np.uint64), n)

@@ -1,12 +1,8 @@
-"""A writer that dies at any of its calls to the disk loses nothing acknowledged and shows nothing half-done.
+"""A writer that is killed or refused at any of its calls to the disk loses nothing acknowledged.
 
-Two ways to die, both at every single call of a scripted session:
-
-- killed: a real process ends with os._exit before the call, or with half of a write done. What it wrote
-  before stays in the system's cache, so this tests the order of steps.
-- power cut: only what was synced is sure to survive. Bytes of a file count from its fsync on, names from the
-  fsync of their directory on; the rest is lost, torn at sectors, or in any order there already. This tests
-  the fsyncs. A second cut comes to a writer that took over from a killed one.
+At every single call of a scripted session a real process ends with os._exit before the call, or with half of
+a write done, or the call fails as on a full disk. What was written before stays in the system's cache, so
+this tests the order of steps; `tests/torture/test_powerloss.py` tests the syncs.
 
 After each death the index opens, holds exactly the keywords of the last acknowledged step or of the one in
 flight, verifies, takes new keywords, and has no left-over files.
@@ -15,7 +11,6 @@ flight, verifies, takes new keywords, and has no left-over files.
 from __future__ import annotations
 
 import os
-import random
 import resource
 import shutil
 from collections.abc import Callable, Iterator
@@ -29,20 +24,10 @@ from rbegir.errors import FileError
 from rbegir.index import disk, lock, manifest, writer
 from rbegir.index.store import Index
 from tests.index.fakes import HashEncoder
+from torture.simdisk import CALLS
 
 ENCODER = HashEncoder()
 State = dict[int, str]  # id → text
-CALLS = (
-    "create",
-    "write",
-    "sync",
-    "sync_directory",
-    "rename",
-    "exchange",
-    "unlink",
-    "make_directory",
-    "remove_tree",
-)
 
 
 def _session() -> list[tuple[Callable[[Index], Any], Callable[[State], Any]]]:
@@ -166,196 +151,6 @@ def _install_killer(victim: int) -> None:
             return _original(*arguments)
 
         setattr(disk, name, wrapped)
-
-
-class _PowerCutError(BaseException):
-    """The lights go out."""
-
-
-class PowerCut:
-    """Keeps what a strict disk would have kept: see the top of the file."""
-
-    def __init__(self, root: Path) -> None:
-        self.calls = 0
-        self.victim = 0
-        self.dead = False
-        self.data = {p.name: p.read_bytes() for p in root.iterdir()}  # durable bytes, by inode stand-in
-        self.names = {name: name for name in self.data}  # durable names → inode
-        self.live = dict(self.names)  # names as processes see them
-        self.fresh: dict[str, bytearray] = {}  # bytes written, not yet synced
-        self.open: dict[int, str] = {}
-        self.unsynced: list[
-            dict[str, str | None]
-        ] = []  # changes of names since the last sync of the directory
-
-    def strike(self) -> None:
-        self.calls += 1
-        self.dead = self.dead or self.calls == self.victim
-        if self.dead:  # whatever a dying process still tries does not happen
-            raise _PowerCutError
-
-    def back_to_life(self, victim: int) -> None:
-        """The next process, which dies at its `victim`-th call."""
-        self.calls, self.victim, self.dead = 0, victim, False
-
-    def patch(self, patch: pytest.MonkeyPatch) -> None:
-        real = {name: getattr(disk, name) for name in CALLS}
-
-        def create(path: Path) -> int:
-            self.strike()
-            descriptor: int = real["create"](path)
-            inode = f"{path.name}#{len(self.data)}"
-            self.open[descriptor] = inode
-            self.data[inode], self.fresh[inode] = b"", bytearray()
-            self._name({path.name: inode})
-            return descriptor
-
-        def write(descriptor: int, data: bytes) -> None:
-            self.strike()
-            self.fresh[self.open[descriptor]] += data
-            real["write"](descriptor, data)
-
-        def sync(descriptor: int) -> None:
-            self.strike()
-            inode = self.open[descriptor]
-            self.data[inode] = bytes(self.fresh[inode])
-            real["sync"](descriptor)
-
-        def sync_directory(path: Path) -> None:
-            self.strike()
-            self.names, self.unsynced = dict(self.live), []
-            real["sync_directory"](path)
-
-        def rename(old: Path, new: Path) -> None:
-            self.strike()
-            self._name({new.name: self.live[old.name], old.name: None})
-            real["rename"](old, new)
-
-        def unlink(path: Path) -> None:
-            self.strike()
-            real["unlink"](path)
-            self._name({path.name: None})
-
-        for name, function in locals().items():
-            if name in CALLS:
-                patch.setattr(disk, name, function)
-
-    def _name(self, change: dict[str, str | None]) -> None:
-        self.unsynced.append(change)
-        _apply(change, self.live)
-
-    def outcomes(self, chance: random.Random, mixtures: int) -> Iterator[dict[str, bytes]]:
-        """What the disk may hold after the cut: nothing unsynced, everything, and random mixtures."""
-        yield self._outcome(self.names, lambda size: 0)
-        yield self._outcome(self.live, lambda size: size)
-        for _ in range(mixtures):
-            names = dict(self.names)
-            for change in self.unsynced:
-                if chance.random() < 0.5:
-                    _apply(change, names)
-            yield self._outcome(names, lambda size: chance.randint(0, size // 512 + 1) * 512)
-
-    def _outcome(self, names: dict[str, str], kept: Callable[[int], int]) -> dict[str, bytes]:
-        files: dict[str, bytes] = {}
-        for name, inode in names.items():
-            fresh = bytes(self.fresh.get(inode, b""))[len(self.data[inode]) :]
-            files[name] = self.data[inode] + fresh[: kept(len(fresh))]
-        return files
-
-
-def _apply(change: dict[str, str | None], names: dict[str, str]) -> None:
-    for name, inode in change.items():
-        if inode is None:
-            names.pop(name, None)
-        else:
-            names[name] = inode
-
-
-def _lay_out(path: Path, files: dict[str, bytes]) -> Path:
-    shutil.rmtree(path, ignore_errors=True)
-    path.mkdir()
-    for name, data in files.items():
-        (path / name).write_bytes(data)
-    return path
-
-
-def _run_until_cut(path: Path, power: PowerCut) -> tuple[int, bool]:
-    """How many steps were acknowledged, and whether the power was cut before the session was over."""
-    acknowledged: list[int] = []
-    try:
-        _run(path, lambda: acknowledged.append(1))
-    except _PowerCutError:
-        return len(acknowledged), True
-    return len(acknowledged), False
-
-
-@pytest.fixture
-def empty(tmp_path: Path) -> dict[str, bytes]:
-    """The files of an empty index."""
-    Index.create(tmp_path / "empty.rbe", ENCODER).close()
-    return {file.name: file.read_bytes() for file in (tmp_path / "empty.rbe").iterdir()}
-
-
-def test_a_power_cut_loses_nothing(
-    tmp_path: Path, empty: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chance = random.Random(17)
-    tried = 0
-    for victim in range(1, 10_000):
-        path = _lay_out(tmp_path / "x.rbe", empty)
-        power = PowerCut(path)
-        power.back_to_life(victim)
-        with monkeypatch.context() as patch:
-            power.patch(patch)
-            acknowledged, cut = _run_until_cut(path, power)
-        if not cut:
-            break
-        for files in power.outcomes(chance, mixtures=1):
-            _check_survivor(_lay_out(tmp_path / "after.rbe", files), acknowledged)
-            tried += 1
-    assert tried > 350
-
-
-def _without_0(state: State) -> State:
-    return {key: text for key, text in state.items() if key != 0}
-
-
-def _upsert_for_ever(path: Path) -> None:
-    with Index.open(path, model=ENCODER) as index:
-        while True:
-            index.upsert(["never acknowledged"], [0])
-
-
-def test_a_power_cut_after_a_kill_loses_nothing(
-    tmp_path: Path, empty: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A writer that tidies up after another must not rely on a manifest that is not on disk yet."""
-    chance = random.Random(23)
-    tried = 0
-    for victim in range(1, 10_000):
-        path = _lay_out(tmp_path / "x.rbe", empty)
-        power = PowerCut(path)
-        power.back_to_life(victim)
-        with monkeypatch.context() as patch:
-            power.patch(patch)
-            acknowledged, killed = _run_until_cut(path, power)
-            if not killed:
-                break
-            power.back_to_life(chance.randint(1, 6))
-            with pytest.raises(_PowerCutError):
-                _upsert_for_ever(path)
-        for files in power.outcomes(chance, mixtures=4):
-            with Index.open(_lay_out(tmp_path / "after.rbe", files), model=ENCODER) as index:
-                found = _contents(index)
-                last = found.pop(0, None)
-                possible = STATES[acknowledged : acknowledged + 2]
-                assert any(
-                    last in (state.get(0), "never acknowledged") and found == _without_0(state)
-                    for state in possible
-                )
-                index.verify()
-                tried += 1
-    assert tried > 300
 
 
 def _batches() -> Iterator[pa.RecordBatch]:

@@ -4,13 +4,14 @@ It holds the index's lock from its first change on, so changes from elsewhere ar
 Texts are encoded by the clients: the writer needs no model. After a change a client reads the new manifest,
 and its next question makes the shards open the new segments.
 
-Ray restarts a writer that dies. Replacing and deleting may then be sent again, as doing either twice changes
-nothing; an `add` is not, because nobody can say whether it was done.
+Ray restarts a writer that dies. Replacing and deleting are then sent again until it is back, as doing either
+twice changes nothing; an `add` is not, because nobody can say whether it was done.
 """
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,7 +24,8 @@ from rbegir.codes.planes import Codes
 from rbegir.errors import ClusterError, RbegirError
 from rbegir.index.store import Index
 
-ATTEMPTS = 5
+AGAIN_SECONDS = 60.0  # for which a change is sent again
+PAUSE = 0.1  # seconds
 T = TypeVar("T")
 
 
@@ -66,13 +68,14 @@ class Writing:
     def add(
         self, codes: Codes, ids: pa.Array | None, attributes: Any, texts: pa.Array | None, *, upsert: bool
     ) -> Any:
-        return self._call("add", codes, ids, attributes, texts, upsert, again=upsert)
+        what = "upsert" if upsert else "add"
+        return self._call("add", codes, ids, attributes, texts, upsert, again=upsert, what=what)
 
     def delete(self, ids: pa.Array) -> int:
-        return int(self._call("delete", ids, again=True))
+        return int(self._call("delete", ids, again=True, what="delete"))
 
     def compact(self) -> None:
-        self._call("compact", again=True)
+        self._call("compact", again=True, what="compact")
 
     def close(self) -> None:
         """End the writer if this client made it, and with it the lock."""
@@ -80,25 +83,28 @@ class Writing:
             import_ray().kill(self._actor)
             self._own = False
 
-    def _call(self, method: str, *arguments: Any, again: bool) -> Any:
+    def _call(self, method: str, *arguments: Any, again: bool, what: str) -> Any:
         ray = import_ray()
-        for attempt in range(ATTEMPTS):
-            actor = self._find(ray, fresh=attempt > 0)
+        until = time.monotonic() + (AGAIN_SECONDS if again else 0.0)
+        fresh = False
+        while True:
+            actor = self._find(ray, fresh=fresh)
             try:
                 result, error = ray.get(getattr(actor, method).remote(*arguments))
             except ray.exceptions.RayTaskError as problem:
                 raise ClusterError(f"the writer failed: {root_cause(problem)}") from problem
             except ray.exceptions.RayError as problem:
-                if again and attempt + 1 < ATTEMPTS:
-                    continue
-                raise ClusterError(
-                    f"the writer of {self._path} died during {method}; it may or may not have been done",
-                    hint="call refresh and look, then repeat it if need be; upsert can be repeated freely",
-                ) from problem
+                if time.monotonic() >= until:
+                    raise ClusterError(
+                        f"the writer of {self._path} died during {what}; it may or may not have been done",
+                        hint="call refresh and look, then repeat it if need be; an upsert can be repeated",
+                    ) from problem
+                time.sleep(PAUSE)
+                fresh = True
+                continue
             if error is not None:
                 raise error
             return result
-        raise AssertionError("unreachable")
 
     def _find(self, ray: Any, *, fresh: bool) -> Any:
         if self._actor is None or fresh:

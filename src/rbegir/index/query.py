@@ -134,6 +134,7 @@ class Searcher:
         self._backend = open_backend(device, n, planes, threads, progress)
 
     def search(self, snapshot: Snapshot, queries: Codes | npt.NDArray[Any], query: Query) -> Hits:
+        """The hits of every query among the keywords of a snapshot."""
         values = query_values(queries, snapshot.manifest)  # [Q, n] int16
         where = None if query.where is None else Filter(query.where, snapshot.types())
         numbers, partitions = snapshot.candidates(where, query.allow, query.deny)

@@ -18,6 +18,7 @@ fingerprints differ. At every moment, killed or not, the directory holds one who
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -28,7 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rbegir._native import _core
-from rbegir.errors import CorruptError, FileError, InputError, VersionError
+from rbegir.errors import CorruptError, FileError, FullError, InputError, VersionError
 from rbegir.model.tensorfile import Array, TensorFile, header
 
 CONFIG, WEIGHTS, NEW = "config.json", "model.safetensors", ".new"
@@ -47,6 +48,7 @@ class Kind:
     find: str  # hint: which directory to pass
     renew: str  # hint: what else than upgrading rbegir makes a directory of this version
     repair: str  # hint: what to do about damage
+    older: tuple[int, ...] = ()  # versions that are read as well
 
 
 class Pair(NamedTuple):
@@ -145,7 +147,10 @@ def replace(directory: Path, kind: Kind, config: bytes, weights: list[Any] | Ten
         os.replace(new_config, directory / CONFIG)
         _sync(directory)
     except OSError as error:
-        raise FileError(f"cannot write a {kind.noun} to {directory}: {error.strerror}") from error
+        message = f"cannot write a {kind.noun} to {directory}: {error.strerror}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise FullError(message, hint="free some space and try again") from error
+        raise FileError(message) from error
 
 
 def is_kind(directory: Path, kind: Kind) -> bool:
@@ -168,7 +173,7 @@ def _read_config(path: Path, kind: Kind) -> tuple[dict[str, Any], bytes]:
         body = json.loads(text)
         if not isinstance(body, dict) or body.get("format") != kind.format:
             raise FileError(f"{path} is not the config of {kind.article}", hint=kind.find)
-        if body.get("version") != kind.version:
+        if body.get("version") not in (kind.version, *kind.older):
             raise VersionError(
                 f"{path} is of format version {body.get('version')!r}, "
                 f"this rbegir reads version {kind.version}",

@@ -1,0 +1,136 @@
+"""What is done with the answers of replicas: who is asked next, what is raised, what is never mixed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rbegir.cluster.fanout import Fanout, GoneError
+from rbegir.cluster.messages import Answer, Failure, Ready
+from rbegir.cluster.pool import Layout
+from rbegir.cluster.wire import pack, unpack
+from rbegir.errors import (
+    BusyError,
+    ClusterError,
+    CorruptError,
+    DeadlineError,
+    FileError,
+    FilterError,
+    RbegirError,
+)
+
+GOOD = Ready("now", 7)
+
+
+def failure(kind: Any, error: RbegirError) -> Failure:
+    return Failure("now", kind, error, "far (10.0.0.9)")
+
+
+BUSY = failure("busy", BusyError("the queue is full"))
+LATE = failure("late", DeadlineError("too late"))
+
+
+class Replicas:
+    """A pool of one shard whose replicas say what they are told to, in turn; None: nothing at all."""
+
+    def __init__(self, *says: list[Answer | None]) -> None:
+        self.layout = Layout("cpu", 1, len(says), 1, 0.1)
+        self.says = says
+        self.asked: list[int] = []
+
+    def actor(self, shard: int, replica: int) -> int:
+        return replica
+
+    def question(self, replica: int) -> Any:
+        import ray
+
+        self.asked.append(replica)
+        said = self.says[replica].pop(0) if len(self.says[replica]) > 1 else self.says[replica][0]
+        if said is not None:
+            return ray.put(pack(said))
+
+        @ray.remote(num_cpus=0)
+        def silent() -> None:
+            time.sleep(3600)
+
+        reference = silent.remote()
+        self.cancel: Callable[[], None] = lambda: ray.cancel(reference, force=True)
+        return reference
+
+
+def ask(pool: Replicas, *, seconds: float = 20.0, partial: bool = False) -> dict[int, Any]:
+    fanout = Fanout(pool)  # type: ignore[arg-type]
+    return fanout.ask("now", {0: pool.question}, time.monotonic() + seconds, partial=partial)
+
+
+def test_the_next_replica_is_asked(nodes: Any) -> None:
+    for bad in (BUSY, LATE, failure("error", CorruptError("bytes differ"))):
+        pool = Replicas([bad], [GOOD])
+        assert ask(pool) == {0: GOOD}
+        assert pool.asked == [0, 1]
+
+
+def test_all_are_busy(nodes: Any) -> None:
+    with pytest.raises(BusyError, match="the queue is full"):
+        ask(Replicas([BUSY], [BUSY]))
+
+
+def test_all_have_the_same_fault(nodes: Any) -> None:
+    broken = failure("error", CorruptError("bytes differ", hint="verify it"))
+    with pytest.raises(CorruptError, match=r"far \(10\.0\.0\.9\): bytes differ") as caught:
+        ask(Replicas([broken], [broken]))
+    assert caught.value.hint == "verify it"
+
+
+def test_a_wrong_question_is_wrong_everywhere(nodes: Any) -> None:
+    pool = Replicas([failure("error", FilterError("no column 'colour'"))], [GOOD])
+    with pytest.raises(FilterError, match="no column 'colour'"):
+        ask(pool)
+    assert pool.asked == [0]
+
+
+def test_a_file_that_has_gone_is_not_asked_for_again(nodes: Any) -> None:
+    pool = Replicas([failure("gone", FileError("far does not see it"))], [GOOD])
+    with pytest.raises(GoneError, match="far does not see it"):
+        ask(pool)
+
+
+def test_an_answer_about_another_state_is_refused(nodes: Any) -> None:
+    with pytest.raises(ClusterError, match="shard 0 answered for state then, not for now"):
+        ask(Replicas([Ready("then", 7)]))
+
+
+def test_asked_again_until_the_deadline(nodes: Any) -> None:
+    pool = Replicas([LATE, LATE, GOOD])
+    assert ask(pool) == {0: GOOD}
+    assert pool.asked == [0, 0, 0]
+    with pytest.raises(DeadlineError, match=r"1 of 1 shards did not answer .*\(too late\)"):
+        ask(Replicas([LATE], [LATE]), seconds=0.3)
+
+
+def test_a_slow_replica_is_hedged(nodes: Any) -> None:
+    pool = Replicas([None], [GOOD])
+    try:
+        assert ask(pool) == {0: GOOD}
+        assert pool.asked == [0, 1]
+    finally:
+        pool.cancel()
+
+
+def test_a_part_is_only_for_who_asked_for_it(nodes: Any) -> None:
+    fanout = Fanout(Replicas([GOOD]))  # type: ignore[arg-type]
+    good, late = Replicas([GOOD]), Replicas([LATE])
+    questions = {0: good.question, 1: late.question}
+    assert fanout.ask("now", questions, time.monotonic() + 0.3, partial=True) == {0: GOOD}
+    with pytest.raises(DeadlineError, match="1 of 2 shards did not answer"):
+        fanout.ask("now", questions, time.monotonic() + 0.3)
+    with pytest.raises(DeadlineError, match="1 of 1 shards did not answer"):
+        fanout.ask("now", {1: late.question}, time.monotonic() + 0.3, partial=True)  # nothing is no part
+
+
+def test_errors_travel_whole() -> None:
+    there = unpack(pack(failure("error", FilterError("no column", hint="look"))))
+    assert (type(there.error), there.error.message, there.error.hint) == (FilterError, "no column", "look")
