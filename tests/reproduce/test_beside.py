@@ -62,6 +62,18 @@ def test_two_bits_after_a_rotation_are_lloyd_s_levels() -> None:
     assert set(np.unique(sign.query(q).numpy())) == {-1.0, 1.0}
 
 
+def test_our_own_codes_stand_for_the_vectors() -> None:
+    x = np.random.default_rng(5).standard_normal((2000, 64)).astype(np.float32)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    codec = quantisers._codec(x, quantisers.SLOW[1], torch.device("cpu"))
+    codes = codec.decode(x)
+    assert codec.bytes == 16
+    assert codes.shape == (2000, 128)
+    assert set(np.unique(codes)) == {-1.0, 1.0}
+    estimate = codec.query(torch.from_numpy(3 * x[:50])).numpy() @ codes.T
+    assert np.corrcoef((x[:50] @ x.T).ravel(), estimate.ravel())[0, 1] > 0.93
+
+
 def test_the_beam_search_here_is_faiss_s() -> None:
     rng = np.random.default_rng(3)
     x = (rng.standard_normal((700, 12)) @ rng.standard_normal((12, 12))).astype(np.float32)
