@@ -93,12 +93,14 @@ def _bytes(axes: Any, _: Results, result: Json) -> None:
         if "epochs" not in row["model"]:
             point = (row["recall@10"]["mean"], label.replace("rescored with the ", ""), quantised)
             columns.setdefault(row["bytes"], []).append(point)
+    smaller = max((value for size in columns if size < 16 for value, *_ in columns[size]), default=0.0)
     for size, points in columns.items():
         points.sort()
         for (value, label, quantised), height in zip(points, spread([p[0] for p in points]), strict=True):
             color = OTHER if quantised else OURS
             axes.scatter(size, value, color=color, marker="x" if quantised else "o", s=22)
-            left = size < 16  # the crowd stands at 16 bytes: smaller ones are labelled on their left
+            # the crowd stands at 16 bytes: it and smaller ones are labelled on the left, where there is room
+            left = size < 16 or (size == 16 and height > smaller + LABEL_GAP)
             axes.annotate(
                 label, (size, value), xytext=(size / 1.15 if left else size * 1.15, height), fontsize=6,
                 va="center", ha="right" if left else "left", color=color,
@@ -107,7 +109,7 @@ def _bytes(axes: Any, _: Results, result: Json) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xticks([8, 16, 32, 64, 128, 256], ["8", "16", "32", "64", "128", "256"])
     axes.set_xlim(1.8, 420)
-    axes.set_xlabel("bytes a title (● trained, × quantised vectors of m_1, float query)")
+    axes.set_xlabel("bytes a title (● trained, × quantised vectors of m_1)")
     axes.set_ylabel(f"recall@10 among {result['dataset']['corpus']:,} titles")
 
 
