@@ -1,4 +1,4 @@
-"""Writes the table of docs/vectors.md and its picture from benchmarks/results/accuracy-vectors-*.json.
+"""Writes the tables of docs/vectors.md and its picture from benchmarks/results/accuracy-*.json.
 
 python tools/vectors_page.py
 """
@@ -13,24 +13,33 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "vectors.md"
 PICTURE = ROOT / "docs" / "img" / "recall.svg"
 MARKS = ("<!-- results: written by tools/vectors_page.py -->\n", "<!-- end of results -->\n")
-SETS = {"glove": "GloVe, 50-d", "clsm": "CLSM, 64-d", "minilm": "MiniLM, 384-d"}
+SETS = {
+    "glove": "GloVe, 50-d",
+    "clsm": "CLSM, 64-d",
+    "minilm": "MiniLM, 384-d",
+    "minilm-part": "MiniLM, a part",
+}
+TWO_BITS = {"glove": 16, "clsm": 16, "minilm": 96, "minilm-part": 96}
 NAMES = {
-    "binarizer_thorough": "Binarizer, `moves=8n`",
     "binarizer": "Binarizer",
+    "binarizer_quick": "Binarizer, an eighth of the moves",
     "binarizer_3_planes": "Binarizer, 3-bit query",
     "binarizer_start": "Binarizer, `rounds=0`",
-    "opq": "FAISS OPQ",
-    "pq": "FAISS PQ",
     "rq": "FAISS residual quantiser",
     "lsq": "FAISS LSQ",
+    "opq": "FAISS OPQ",
+    "pq": "FAISS PQ",
     "rabitq": "FAISS RaBitQ",
     "turbovec": "turbovec",
     "scalar": "rotation + scalar",
+    "sign_rescore": "sign + float16 rescore",
 }
-WIDTH, LINE, LEFT = 720, 18, 190
+WIDTH, LINE, LEFT = 720, 18, 220
+
+Results = dict[str, dict[str, Any]]
 
 
-def load() -> dict[str, dict[str, Any]]:
+def load() -> Results:
     found = {}
     for name in SETS:
         path = ROOT / "benchmarks" / "results" / f"accuracy-vectors-{name}.json"
@@ -39,34 +48,99 @@ def load() -> dict[str, dict[str, Any]]:
     return found
 
 
-def table(results: dict[str, dict[str, Any]]) -> str:
-    head = ["recall@10 (bytes)", *(SETS[name] for name in results)]
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+def lines_at(result: dict[str, Any], size: int) -> dict[str, dict[str, Any]]:
+    """Method → line of the summary, for one budget in bytes."""
+    return {row["method"]: row for row in result["summary"] if row["budget_bytes"] == size}
+
+
+def markdown(head: list[str], rows: list[list[str]]) -> str:
+    return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]) + "\n"
+
+
+def main_table(results: Results) -> str:
+    """2 bits a dimension: a row a method."""
+    rows = []
     for method, title in NAMES.items():
         cells = []
-        for result in results.values():
-            rows = [row for row in result["summary"] if row["method"] == method]
-            cells.append(f"{rows[0]['recall@10']['mean']:.3f} ({rows[0]['bytes']:g})" if rows else "")
+        for name, result in results.items():
+            row = lines_at(result, TWO_BITS[name]).get(method)
+            cells.append("" if row is None else f"{figure(row['recall@10'])} ({row['bytes']:g})")
         if any(cells):
-            lines.append("| " + " | ".join([title, *cells]) + " |")
+            rows.append([title, *cells])
     sizes = "; ".join(
         f"{SETS[name]}: {r['vectors']['count']:,} vectors, {r['vectors']['queries']:,} queries, "
-        f"{r['vectors']['train_rows']:,} rows to learn from, {r['seeds']} seed{'s' if r['seeds'] > 1 else ''}"
+        f"{r['vectors']['train_rows']:,} other rows to learn from"
         for name, r in results.items()
     )
-    return "\n".join(lines) + f"\n\n{sizes}.\n"
+    return markdown(["recall@10 (bytes)", *(SETS[name] for name in results)], rows) + f"\n{sizes}.\n"
 
 
-def picture(results: dict[str, dict[str, Any]]) -> str:
+def figure(spread: dict[str, Any]) -> str:
+    half = "" if spread["half_width"] is None else f" ± {spread['half_width']:.3f}"
+    return f"{spread['mean']:.3f}{half}"
+
+
+def depth_table(results: Results) -> str:
+    """2 bits a dimension: the top 100, and how often the best is among the first 10."""
+    rows = []
+    for method, title in NAMES.items():
+        found = [lines_at(result, TWO_BITS[name]).get(method) for name, result in results.items()]
+        if any(found):
+            rows.append(
+                [title]
+                + [
+                    "" if r is None else f"{r['recall@100']['mean']:.3f} · {r['recall@1']['mean']:.3f}"
+                    for r in found
+                ]
+            )
+    return markdown(["recall@100 · best in 10", *(SETS[name] for name in results)], rows)
+
+
+def size_table(name: str, result: dict[str, Any]) -> str:
+    """Every budget of a set: a row each; sizes in brackets where they are not the budget."""
+    sizes = sorted({row["budget_bytes"] for row in result["summary"]})
+    shown = [m for m in NAMES if m == "binarizer" or not m.startswith("binarizer")]
+    shown = [m for m in shown if any(m in lines_at(result, size) for size in sizes)]
+    rows = []
+    for size in sizes:
+        here = lines_at(result, size)
+        cells = []
+        for method in shown:
+            row = here.get(method)
+            actual = "" if row is None or row["bytes"] == size else f" ({row['bytes']:g})"
+            cells.append("" if row is None else f"{row['recall@10']['mean']:.3f}{actual}")
+        rows.append([str(size), *cells])
+    return markdown([f"{SETS[name]}: bytes", *(NAMES[m] for m in shown)], rows)
+
+
+def task_line() -> str:
+    path = ROOT / "benchmarks" / "results" / "accuracy-title-task.json"
+    task = json.loads(path.read_text())
+    head = ["title search", "bytes", "nDCG@10", "of float", "95 % interval"]
+    rows = [["float32", str(4 * 384), f"{task['float_ndcg@10']:.4f}", "1", ""]]
+    for row in task["rows"]:
+        span = f"{row['low']:.4f} – {row['high']:.4f}"
+        rows.append([row["method"], str(row["bytes"]), f"{row['ndcg@10']:.4f}", f"{row['kept']:.4f}", span])
+    return markdown(head, rows) + f"\n{task['keywords']:,} titles, {task['queries']:,} aliases as queries.\n"
+
+
+def table(results: Results) -> str:
+    parts = [main_table(results), depth_table(results)]
+    for name, result in results.items():
+        if len({row["budget_bytes"] for row in result["summary"]}) > 1:
+            parts.append(size_table(name, result))
+    return "\n".join([*parts, task_line()])
+
+
+def picture(results: Results) -> str:
     """Bars of recall@10, a block a set, best first; the Binarizer's are dark."""
     parts: list[str] = []
     y = 10
     for name, result in results.items():
         parts.append(f'<text x="8" y="{y + 13}" font-weight="bold">{SETS[name]}</text>')
         y += LINE + 4
-        for row in sorted(result["summary"], key=lambda row: -row["recall@10"]["mean"]):
-            if row["method"] not in NAMES:
-                continue
+        lines = lines_at(result, TWO_BITS[name]).values()
+        for row in sorted(lines, key=lambda row: -row["recall@10"]["mean"]):
             value = row["recall@10"]["mean"]
             colour = "#1f4e79" if row["method"].startswith("binarizer") else "#b8c4d0"
             title = f"{NAMES[row['method']].replace('`', '')} ({row['bytes']:g} B)"

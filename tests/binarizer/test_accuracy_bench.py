@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import runpy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,7 +51,13 @@ def test_the_command_measures_and_prints_one_json(tmp_path: Path) -> None:
     run = CliRunner().invoke(app, ["accuracy", *options, "--methods", ",".join(CHEAP), "--json"])
     assert run.exit_code == 0, run.output
     result = json.loads(run.stdout)
-    assert result["vectors"] == {"count": 1450, "dims": 40, "queries": 50, "train_rows": 1450}
+    assert result["vectors"] == {
+        "count": 725,
+        "dims": 40,
+        "queries": 50,
+        "train_rows": 725,
+        "learning": "rows apart from those searched",
+    }
     found = {(row["method"], row["budget_bytes"]): row for row in result["summary"]}
     assert set(found) == {(m, b) for m in CHEAP for b in (8, 16)} - {("sign_rescore", 16)}
     for row in result["cells"]:
@@ -58,6 +65,9 @@ def test_the_command_measures_and_prints_one_json(tmp_path: Path) -> None:
         assert 0 < row["recall@10"] <= 1
     ours, plain = (found[m, 16]["recall@10"] for m in ("binarizer", "scalar"))
     assert ours["low"] <= ours["mean"] <= ours["high"]
+    ahead = found["scalar", 16]["ahead"]
+    assert ahead["mean"] == pytest.approx(ours["mean"] - plain["mean"])
+    assert "ahead" not in found["binarizer", 16]
     assert ours["mean"] > plain["mean"]
     table = CliRunner().invoke(
         app, ["accuracy", *options[:4], "--queries-count", "50", "--methods", "scalar"]
@@ -66,12 +76,66 @@ def test_the_command_measures_and_prints_one_json(tmp_path: Path) -> None:
     assert "recall@10" in table.stdout
 
 
+def test_the_interval_is_students() -> None:
+    assert accuracy.spread([0.5]) == {"mean": 0.5, "low": 0.5, "high": 0.5, "half_width": None}
+    three = accuracy.spread([0.1, 0.2, 0.3])
+    assert three["half_width"] == pytest.approx(4.303 * 0.1 / 3**0.5, rel=1e-3)
+    two = accuracy.spread([0.1, 0.3])
+    assert two["half_width"] == pytest.approx(12.71 * 0.1, rel=1e-3)
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_what_is_learned_from_is_not_searched(given: bool) -> None:
+    rng = np.random.default_rng(0)
+    vectors = rng.standard_normal((1000, 8)).astype(np.float32)
+    plan = accuracy._Plan(query_count=30, train_rows=300, search_rows=400, apart=True)
+    drawn = [plan.draw(vectors, vectors[:200] + 1 if given else None, seed) for seed in (0, 1, 1)]
+
+    def names(rows: np.ndarray) -> set[bytes]:
+        return {row.tobytes() for row in rows}
+
+    for part in drawn:
+        assert (len(part.train), len(part.every), len(part.asked)) == (300, 400, 30)
+        assert not names(part.train) & names(part.every)
+        assert not names(part.asked) & (names(part.train) | names(part.every))
+    assert names(drawn[0].asked) != names(drawn[1].asked)
+    assert names(drawn[0].train) != names(drawn[1].train)
+    assert np.array_equal(drawn[1].every, drawn[2].every)
+    among = plan._replace(apart=False).draw(vectors, None, 0)
+    nearest = (among.train @ among.every.T).max(axis=1)
+    assert (nearest > 0.999999).all()
+
+
+def test_a_result_grows_and_keeps_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = np.random.default_rng(0).standard_normal((600, 16)).astype(np.float32)
+    out = tmp_path / "r.json"
+    options: dict[str, Any] = {"query_count": 20, "methods": ("scalar",), "out": out, "about": "noise"}
+    first = accuracy.measure(vectors, **options)
+    assert json.loads(out.read_text())["cells"] == first["cells"]
+    grown = accuracy.measure(vectors, seeds=2, bits=(1, 2), **options)
+    assert grown["cells"][0] == first["cells"][0]
+    assert {(r["budget_bytes"], r["seed"]) for r in grown["cells"]} == {(8, 0), (8, 1), (16, 0), (16, 1)}
+    with monkeypatch.context() as patch:  # nothing is measured again
+        patch.setitem(quantizers.PEERS, "scalar", lambda *_: pytest.fail("measured again"))
+        again = accuracy.measure(vectors, seeds=2, bits=(1, 2), **options)
+    assert again["cells"] == grown["cells"]
+    assert accuracy.measure(vectors, bits=(4,), budget_s=-1.0, **options)["cells"] == grown["cells"]
+    with pytest.raises(InputError, match="holds figures of other vectors"):
+        accuracy.measure(vectors[:500], seeds=3, **options)
+    out.write_text("{}")
+    with pytest.raises(FileError, match="is not a result of this benchmark"):
+        accuracy.measure(vectors, **options)
+    out.write_text("no JSON")
+    with pytest.raises(FileError, match="cannot read earlier figures"):
+        accuracy.measure(vectors, **options)
+
+
 def test_bad_arguments(tmp_path: Path) -> None:
     (tmp_path / "v.npy").write_bytes(b"no array")
     with pytest.raises(FileError, match="cannot read vectors from"):
         accuracy.load(tmp_path / "v.npy")
     few = np.ones((30, 8), np.float32)
-    with pytest.raises(InputError, match="30 vectors are too few"):
+    with pytest.raises(InputError, match="30 vectors are too few to draw 20 queries from"):
         accuracy.measure(few, query_count=20)
     with pytest.raises(InputError, match="unknown method 'magic'"):
         accuracy.measure(few, few, methods=("magic",))

@@ -8,13 +8,18 @@ import numpy as np
 import pytest
 
 from rbegir._native import _core
-from rbegir.binarizer.learn import search
+from rbegir.binarizer.learn import Terms, learn, search, terms
 
 
 def errors(a: np.ndarray, x: np.ndarray, codes: np.ndarray) -> np.ndarray:
     """‖x − A·b/‖b‖‖² of vectors [count, dims] and codes [count, n]."""
     unit = codes / np.linalg.norm(codes, axis=1, keepdims=True)
     return ((x - unit @ a.T) ** 2).sum(axis=1)
+
+
+def plain(g: np.ndarray) -> Terms:
+    """No weight on the error along the vector."""
+    return Terms(g, np.zeros_like(g), np.zeros(len(g), np.float32))
 
 
 def problem(dims: int, n: int, planes: int, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -33,7 +38,7 @@ def test_codes_are_valid_and_end_in_a_local_optimum(dims: int, n: int, planes: i
     a, x, start = problem(dims, n, planes, 37)
     before = errors(a, x, start)
     gram = np.ascontiguousarray(a.T @ a)
-    codes = search(x @ a, gram, planes, 0, start.copy())
+    codes = search(plain(x @ a), gram, planes, 0, start.copy())
     limit = 2**planes - 1
     assert np.isin(codes, np.arange(-limit, limit + 1, 2)).all()
     after = errors(a, x, codes)
@@ -54,21 +59,63 @@ def test_small_problems_are_solved(planes: int) -> None:
     limit = 2**planes - 1
     every = np.array(list(itertools.product(range(-limit, limit + 1, 2), repeat=n)), np.float32)
     best = np.array([errors(a, row[None], every).min() for row in x])
-    found = errors(a, x, search(x @ a, np.ascontiguousarray(a.T @ a), planes, 400, start))
+    found = errors(a, x, search(plain(x @ a), np.ascontiguousarray(a.T @ a), planes, 400, start))
     assert (found >= best - 1e-4).all()
     assert np.isclose(found, best, rtol=1e-3, atol=1e-4).mean() > (0.9 if planes == 1 else 0.6)
+
+
+@pytest.mark.parametrize("planes", [1, 2])
+def test_the_form_of_a_vector_of_its_own_is_solved(planes: int) -> None:
+    """G + vvᵀ against every code, by the plain formula."""
+    n = 10 if planes == 1 else 5
+    a, x, start = problem(4, n, planes, 30)
+    v = np.random.default_rng(1).standard_normal((30, n)).astype(np.float32)
+    target = np.random.default_rng(2).standard_normal(30).astype(np.float32)
+    limit = 2**planes - 1
+    every = np.array(list(itertools.product(range(-limit, limit + 1, 2), repeat=n)), np.float32)
+
+    def loss(codes: np.ndarray, row: int) -> np.ndarray:
+        unit = codes / np.linalg.norm(codes, axis=1, keepdims=True)
+        return errors(a, x[row][None], codes) + (target[row] - unit @ v[row]) ** 2
+
+    form = Terms(x @ a + target[:, None] * v, v, np.zeros(30, np.float32))
+    codes = search(form, np.ascontiguousarray(a.T @ a), planes, 400, start)
+    best = np.array([loss(every, row).min() for row in range(30)])
+    found = np.array([loss(codes[row][None], row)[0] for row in range(30)])
+    assert (found >= best - 1e-4).all()
+    assert np.isclose(found, best, rtol=1e-3, atol=1e-4).mean() > (0.9 if planes == 1 else 0.6)
+
+
+def test_terms_are_the_error_in_two_parts() -> None:
+    rng = np.random.default_rng(3)
+    vectors = rng.standard_normal((40, 12)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    mean = vectors.mean(axis=0)
+    learned = learn(vectors, mean, None, 64, 2, 3, 0)
+    codes = (rng.integers(0, 4, (40, 64)) * 2 - 3).astype(np.float32)
+    unit = codes / np.linalg.norm(codes, axis=1, keepdims=True)
+    rest = vectors - mean - unit @ learned.query.T  # x − x̂
+    weight, short = learned.along
+    expected = ((rest @ learned.metric) ** 2).sum(axis=1) + weight * (
+        (vectors * rest).sum(axis=1) - short
+    ) ** 2
+    form = terms(vectors, mean, learned)
+    inner = (form.v * unit).sum(axis=1)
+    value = ((unit @ learned.gram - 2 * form.g) * unit).sum(axis=1) + inner**2 + form.constant
+    assert weight > 0
+    assert np.allclose(value, expected, rtol=1e-3, atol=1e-4)
 
 
 def test_more_moves_are_never_worse_and_threads_change_nothing() -> None:
     a, x, start = problem(24, 64, 2, 100)
     gram = np.ascontiguousarray(a.T @ a)
-    results = [errors(a, x, search(x @ a, gram, 2, moves, start.copy())) for moves in (0, 20, 200)]
+    results = [errors(a, x, search(plain(x @ a), gram, 2, moves, start.copy())) for moves in (0, 20, 200)]
     assert (results[1] <= results[0] + 1e-4).all()
     assert (results[2] <= results[1] + 1e-4).all()
     assert results[2].mean() < results[0].mean()
     alone, many = start.copy(), start.copy()
     for codes, threads in ((alone, 1), (many, 5)):
-        _core.refine(x @ a, gram, codes, codes @ gram, 2, 50, 3, threads, 1)
+        _core.refine(x @ a, np.zeros_like(x @ a), gram, codes, codes @ gram, 2, 50, 3, threads, 1)
     assert np.array_equal(alone, many)
 
 
@@ -76,6 +123,6 @@ def test_wrong_shapes_are_refused() -> None:
     a, x, start = problem(4, 64, 1, 3)
     gram = np.ascontiguousarray(a.T @ a)
     with pytest.raises(ValueError, match="must be"):
-        _core.refine((x @ a)[:2], gram, start, start @ gram, 1, 0, 3, 1, 1)
+        _core.refine((x @ a)[:2], x @ a, gram, start, start @ gram, 1, 0, 3, 1, 1)
     with pytest.raises(ValueError, match="planes must be 1 to 4"):
-        _core.refine(x @ a, gram, start, start @ gram, 5, 0, 3, 1, 1)
+        _core.refine(x @ a, x @ a, gram, start, start @ gram, 5, 0, 3, 1, 1)

@@ -102,6 +102,7 @@ def tower_isas() -> list[str]: ...
 # refine.cpp
 def refine(
     g: npt.NDArray[np.float32],
+    v: npt.NDArray[np.float32],
     gram: npt.NDArray[np.float32],
     b: npt.NDArray[np.float32],
     h: npt.NDArray[np.float32],

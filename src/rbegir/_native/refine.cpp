@@ -4,6 +4,9 @@
 //
 //     J(b) = s/m − 2t/√m          s = bᵀGb = h·b,  t = g·b,  m = b·b
 //
+// G is one matrix for all vectors plus vvᵀ, where v belongs to the vector: the error along it counts more
+// (rbegir/binarizer/learn.py), at the price of one more product a dimension and move.
+//
 // A move changes one b_j by ±2. It changes s by ±4h_j + 4G_jj, t by ±2g_j and m by ±4b_j + 4, so all moves are
 // judged in one pass over the arrays, the pass that also makes h right after the move before: h += ±2·G[j]. A move
 // is judged by the derivative and the largest part of the second one,
@@ -46,14 +49,12 @@ constexpr size_t CHUNK = 16;                         // vectors that a thread ta
 
 struct Problem {
     const float *gram;  // [n, n]
-    const float *diagonal;
-    float scale;        // of packed costs, for costs in units of G_jj
     int n, limit, moves;
     int tenure;         // moves that a dimension rests, and as many more at random
 };
 
 struct Work {
-    std::vector<float> best;
+    std::vector<float> best, diagonal;
     std::vector<int> until;
 };
 
@@ -69,16 +70,22 @@ RBEGIR_INLINE int packed(float cost, int index) {
 
 // b and h of one vector; on return b is the best code seen.
 template <bool ONE>
-RBEGIR_INLINE void search(const Problem &problem, const float *__restrict g, float *__restrict b,
-                          float *__restrict h, Work &work, uint32_t seed) {
+RBEGIR_INLINE void search(const Problem &problem, const float *__restrict g, const float *__restrict v,
+                          float *__restrict b, float *__restrict h, Work &work, uint32_t seed) {
     const int n = problem.n;
     const float limit = static_cast<float>(problem.limit);
-    const float *__restrict diagonal = problem.diagonal;
+    float *__restrict diagonal = work.diagonal.data();  // of G + vvᵀ
     int *__restrict until = work.until.data();
     float *__restrict best = work.best.data();
     State now{0, 0, 0, 0};
     for (int j = 0; j < n; ++j) now.s += h[j] * b[j], now.t += g[j] * b[j], now.m += b[j] * b[j];
     now.J = now.s / now.m - 2 * now.t / std::sqrt(now.m);
+    float largest = 1e-30f;
+    for (int j = 0; j < n; ++j) {
+        diagonal[j] = problem.gram[size_t(j) * n + j] + v[j] * v[j];
+        largest = std::max(largest, diagonal[j]);
+    }
+    const float scale = RESOLUTION / largest;  // of packed costs, for costs in units of the diagonal
     if constexpr (ONE) {
         const float root = std::sqrt(now.m);
         for (int j = 0; j < n; ++j) h[j] -= root * g[j];  // f of the comment above
@@ -87,15 +94,15 @@ RBEGIR_INLINE void search(const Problem &problem, const float *__restrict g, flo
     std::memcpy(best, b, n * sizeof(float));
     float lowest = now.J;
     bool saved = true, descending = true;
-    float step = 0;
+    float step = 0, along = 0;
     const float *__restrict row = problem.gram;
     const int most = problem.moves + 4 * n;  // the descent is not counted, but bounded
     for (int move = 0, counted = 0; move < most && counted <= problem.moves; ++move) {
         int least = INT_MAX;
-        const float root = std::sqrt(now.m), scale = problem.scale;
+        const float root = std::sqrt(now.m);
         const float slope = (now.s / root - now.t) / now.m;
         for (int k = 0; k < n; ++k) {
-            const float hk = h[k] + step * row[k];
+            const float hk = h[k] + (step * row[k] + along * v[k]);
             h[k] = hk;
             float cost;
             if constexpr (ONE) {
@@ -133,6 +140,7 @@ RBEGIR_INLINE void search(const Problem &problem, const float *__restrict g, flo
             until[j] = move + 1 + problem.tenure + static_cast<int>((seed >> 16) % uint32_t(problem.tenure + 1));
         }
         step = 2 * sign;
+        along = step * v[j];
         b[j] += step;
         row = problem.gram + size_t(j) * n;
         now.J = after;
@@ -141,12 +149,13 @@ RBEGIR_INLINE void search(const Problem &problem, const float *__restrict g, flo
     if (saved || now.J > lowest) std::memcpy(b, best, n * sizeof(float));
 }
 
-using Run = void (*)(const Problem &, const float *, float *, float *, Work &, uint32_t);
+using Run = void (*)(const Problem &, const float *, const float *, float *, float *, Work &, uint32_t);
 
 #define RBEGIR_REFINE(name, ...)                                                                                     \
     template <bool ONE>                                                                                              \
-    __VA_ARGS__ void name(const Problem &problem, const float *g, float *b, float *h, Work &work, uint32_t seed) {   \
-        search<ONE>(problem, g, b, h, work, seed);                                                                   \
+    __VA_ARGS__ void name(const Problem &problem, const float *g, const float *v, float *b, float *h, Work &work,    \
+                          uint32_t seed) {                                                                           \
+        search<ONE>(problem, g, v, b, h, work, seed);                                                                   \
     }
 #if defined(__x86_64__)
 RBEGIR_REFINE(avx512, __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma,prefer-vector-width=512"))))
@@ -169,25 +178,22 @@ Run fastest() {
 using In = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using InOut = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
-void refine(In g, In gram, InOut b, InOut h, int planes, int moves, int tenure, size_t threads, uint32_t seed) {
+void refine(In g, In v, In gram, InOut b, InOut h, int planes, int moves, int tenure, size_t threads, uint32_t seed) {
     const size_t count = b.shape(0), n = b.shape(1);
-    if (g.shape(0) != count || h.shape(0) != count || g.shape(1) != n || h.shape(1) != n || gram.shape(0) != n ||
+    if (g.shape(0) != count || v.shape(0) != count || v.shape(1) != n || h.shape(0) != count || g.shape(1) != n || h.shape(1) != n || gram.shape(0) != n ||
         gram.shape(1) != n || !n || n > (1u << INDEX_BITS))
         throw nb::value_error("g, b and h must be [count, n], gram [n, n]");
     if (planes < 1 || planes > 4 || moves < 0 || tenure < 1 || !threads)
         throw nb::value_error("planes must be 1 to 4, moves not negative, tenure and threads positive");
-    std::vector<float> diagonal(n);
-    for (size_t j = 0; j < n; ++j) diagonal[j] = gram.data()[j * n + j];
-    const float largest = std::max(*std::max_element(diagonal.begin(), diagonal.end()), 1e-30f);
-    const Problem problem{gram.data(), diagonal.data(), RESOLUTION / largest, int(n), (1 << planes) - 1, moves, tenure};
+    const Problem problem{gram.data(), int(n), (1 << planes) - 1, moves, tenure};
     const Run run = planes == 1 ? fastest<true>() : fastest<false>();
     std::atomic<size_t> next{0};
     nb::gil_scoped_release release;
     in_parallel(std::min(threads, (count + CHUNK - 1) / CHUNK), [&](size_t) {
-        Work work{std::vector<float>(n), std::vector<int>(n)};
+        Work work{std::vector<float>(n), std::vector<float>(n), std::vector<int>(n)};
         for (size_t start; (start = next.fetch_add(CHUNK)) < count;)
             for (size_t i = start; i < std::min(start + CHUNK, count); ++i)
-                run(problem, g.data() + i * n, b.data() + i * n, h.data() + i * n, work, seed);
+                run(problem, g.data() + i * n, v.data() + i * n, b.data() + i * n, h.data() + i * n, work, seed);
     });
 }
 
@@ -195,6 +201,6 @@ void refine(In g, In gram, InOut b, InOut h, int planes, int moves, int tenure, 
 }  // namespace refine
 
 void bind_refine(nb::module_ &m) {
-    m.def("refine", &refine::refine, "g"_a, "gram"_a, "b"_a, "h"_a, "planes"_a, "moves"_a, "tenure"_a, "threads"_a,
-          "seed"_a, "Improve codes b [count, n] in place; g = x·A, gram = AᵀA, h = b·gram (overwritten).");
+    m.def("refine", &refine::refine, "g"_a, "v"_a, "gram"_a, "b"_a, "h"_a, "planes"_a, "moves"_a, "tenure"_a, "threads"_a,
+          "seed"_a, "Improve codes b [count, n] in place; g = x·A, h = b·gram + (b·v)·v (overwritten), gram = AᵀA.");
 }

@@ -5,18 +5,29 @@ The truth is the float vectors' own top 10 and top 100 by cosine. Figures a row:
     recall@10, recall@100     the part of the true top k among the k found
     recall@1                  how often the true best is among the 10 found
 
-All methods see the same training rows and the same queries. Peers search with float32 queries; the
-Binarizer's are 8-bit integers (and 3-bit in a row of its own), so it is never the one with the finer query.
-Sizes count what a method stores for each vector, correction factors included. A budget in bits a dimension
-counts dimensions rounded up to a multiple of 64, the unit of a code here, and every peer may use all of it.
+All methods see the same training rows and queries. The rows to learn from are not among those that are
+searched: quantisers with large codebooks would remember them. Each seed draws learning rows and queries anew
+and gives each method another random state; the summary holds the mean over seeds with its lowest, its
+highest and the half-width of the 95 % interval of the mean (Student's t; seeds see other queries, so it also
+covers which were asked), and how far the Binarizer is ahead of each peer, seed by seed.
+
+Peers search with float32 queries; the Binarizer's are 8-bit integers (3-bit in a row of its own), so it is
+never the one with the finer query. Sizes count what a method stores for each vector, correction factors
+included. A budget in bits a dimension counts dimensions rounded up to a multiple of 64, the unit of a code
+here, and every peer may use all of it.
+
+With `out`, the result is written after every row, and rows that the file already holds are not measured
+again: a run that is stopped goes on where it was, and sizes or seeds can be added, on another machine too
+(`hosts` lists them, the `host` of a row says which).
 """
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +35,7 @@ import numpy.typing as npt
 from rbegir.bench.host import describe
 from rbegir.bench.quantizers import PEERS, Outcome
 from rbegir.bench.scorer import top
-from rbegir.binarizer.estimator import Binarizer
+from rbegir.binarizer.estimator import WORK, Binarizer
 from rbegir.binarizer.shape import best_shape
 from rbegir.binarizer.vectors import as_rows, sample, unit_blocks
 from rbegir.codes.planes import WORD
@@ -33,9 +44,11 @@ from rbegir.errors import FileError, InputError
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
 DEPTH = 100
-THOROUGH = 8  # times n moves in the thorough row
-OURS = ("binarizer", "binarizer_thorough", "binarizer_start", "binarizer_3_planes")
+QUICK = 8  # part of the default moves in the quick row
+OURS = ("binarizer", "binarizer_quick", "binarizer_start", "binarizer_3_planes")
 METHODS = (*OURS, *PEERS)
+FIGURES = ("recall@10", "recall@100", "recall@1")
+STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)  # 97.5 % points for 1, 2, … degrees
 PACKAGES = ("faiss-cpu", "turbovec", "torch")
 
 Report = Callable[[dict[str, Any]], None]
@@ -67,7 +80,11 @@ def measure(
     methods: Sequence[str] = METHODS,
     query_count: int = 1000,
     train_rows: int = 100_000,
+    search_rows: int | None = None,
+    apart: bool = True,
     budget_s: float | None = None,
+    out: Path | None = None,
+    about: str = "",
     report: Report = lambda row: None,
 ) -> dict[str, Any]:
     """The benchmark's result as JSON values; `report` gets each row as soon as it is known."""
@@ -75,55 +92,153 @@ def measure(
     if unknown:
         raise InputError(f"unknown method {unknown[0]!r}", hint=f"methods are {', '.join(METHODS)}")
     began = time.perf_counter()
-    every, asked = _split(vectors, queries, query_count)
-    truth = top(asked, every, DEPTH)  # [Q, 100]
+    known = as_rows(vectors, "vectors")
+    asked = None if queries is None else as_rows(queries, "queries", known.shape[1])
+    plan = _Plan(query_count, train_rows, search_rows, apart)
+    budgets = sizes(known.shape[1], bits, byte_budgets)
     rows: list[dict[str, Any]] = []
-    shapes: dict[tuple[int, int], tuple[int, int]] = {}  # (bytes, seed) → (n, planes)
-    budgets = sizes(every.shape[1], bits, byte_budgets)
+    shapes: dict[int, tuple[int, int]] = {}  # bytes → (n, planes), chosen by the first seed
+    described: dict[str, Any] | None = None
+    hosts: list[dict[str, Any]] = []
+    earlier = _read(out)
+    if earlier is not None:
+        rows, described, hosts = earlier["cells"], earlier["vectors"], earlier["hosts"]
+        about = about or earlier["about"]
+    hosts.append(describe(PACKAGES))
+    have = {(row["method"], row["budget_bytes"], row["seed"]) for row in rows}
+    result = _result(rows, described, about, hosts)
     for seed in range(seeds):
-        train = sample(every, train_rows, seed)
-        for size in budgets:
-            for method in methods:
-                if budget_s is not None and time.perf_counter() - began > budget_s:
-                    break
-                for row in _rows(method, train, every, asked, truth, size, seed, shapes):
-                    rows.append(row)
-                    report(row)
-    return {
-        "host": describe(PACKAGES),
-        "vectors": {
+        wanted = [(m, size) for size in budgets for m in methods if (m, size, seed) not in have]
+        if not wanted or (budget_s is not None and time.perf_counter() - began > budget_s):
+            continue
+        drawn = plan.draw(known, asked, seed)
+        if described is not None and described != drawn.about:
+            raise InputError(
+                f"{out} holds figures of other vectors: {described}, not {drawn.about}",
+                hint="name another file, or give the options of the run that wrote it",
+            )
+        described = drawn.about
+        for method, size in wanted:
+            if budget_s is not None and time.perf_counter() - began > budget_s:
+                break
+            row = _row(method, drawn, size, seed, shapes)
+            if row is None:
+                continue
+            rows.append({**row, "host": len(hosts) - 1})
+            result = _result(rows, described, about, hosts)
+            if out is not None:
+                out.write_text(json.dumps(result, indent=1) + "\n")
+            report(row)
+    return result
+
+
+class Drawn(NamedTuple):
+    """What one seed measures on."""
+
+    train: Floats  # [rows, dims]
+    every: Floats  # [count, dims], those that are searched
+    asked: Floats  # [Q, dims]
+    truth: Ids  # [Q, 100]
+    about: dict[str, Any]
+
+
+class _Plan(NamedTuple):
+    """How rows are divided among queries, learning and search."""
+
+    query_count: int
+    train_rows: int
+    search_rows: int | None
+    apart: bool
+
+    def draw(self, rows: Any, queries: Any, seed: int) -> Drawn:
+        order = np.random.default_rng(seed).permutation(len(rows))
+        if queries is None:
+            if len(rows) < 4 * self.query_count:
+                raise InputError(f"{len(rows)} vectors are too few to draw {self.query_count} queries from")
+            asked = _rows_of(rows, order[: self.query_count])
+            order = order[self.query_count :]
+        else:
+            asked = sample(queries, self.query_count, seed, "queries")
+        if self.apart:
+            learn = min(self.train_rows, len(order) // 2)
+            train, order = _rows_of(rows, order[:learn]), order[learn:]
+            every = _rows_of(rows, order[: self.search_rows])
+        else:
+            every = _rows_of(rows, order[: self.search_rows])
+            train = sample(every, self.train_rows, seed)
+        about = {
             "count": len(every),
             "dims": every.shape[1],
             "queries": len(asked),
             "train_rows": len(train),
-        },
+            "learning": "rows apart from those searched" if self.apart else "rows among those searched",
+        }
+        return Drawn(train, every, asked, top(asked, every, DEPTH), about)
+
+
+def _rows_of(rows: Any, chosen: npt.NDArray[np.int64]) -> Floats:
+    """The rows named, in the order of the file, float32 of unit length."""
+    return np.concatenate(list(unit_blocks(rows[np.sort(chosen)], "vectors")))
+
+
+def _result(
+    rows: list[dict[str, Any]],
+    described: dict[str, Any] | None,
+    about: str,
+    hosts: list[dict[str, Any]],
+) -> dict[str, Any]:
+    return {
+        "host": hosts[-1],
+        "hosts": hosts,
+        "about": about,
+        "vectors": described,
         "cells": rows,
         "summary": summary(rows),
     }
 
 
+def _read(path: Path | None) -> dict[str, Any] | None:
+    if path is None or not path.exists():
+        return None
+    try:
+        found = json.loads(path.read_text())
+        if {"cells", "vectors", "hosts", "about"} <= set(found):
+            return dict(found)
+    except (OSError, ValueError, TypeError) as error:
+        raise FileError(f"cannot read earlier figures from {path}: {error}") from error
+    raise FileError(f"{path} is not a result of this benchmark", hint="name another file to write")
+
+
 def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One line a method and size: mean, lowest and highest over seeds."""
-    groups: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    """One line a method and size, over seeds; `ahead`: recall@10 of the Binarizer less this method's."""
+    groups: dict[tuple[int, str], dict[int, dict[str, Any]]] = {}
     for row in rows:
-        groups.setdefault((row["budget_bytes"], row["method"]), []).append(row)
-    return [
-        {
+        groups.setdefault((row["budget_bytes"], row["method"]), {})[row["seed"]] = row
+    lines = []
+    for (size, method), group in groups.items():
+        line = {
             "budget_bytes": size,
             "method": method,
-            "bytes": group[0]["bytes"],
+            "bytes": next(iter(group.values()))["bytes"],
             "seeds": len(group),
-            **{
-                figure: {
-                    "mean": float(np.mean([row[figure] for row in group])),
-                    "low": min(row[figure] for row in group),
-                    "high": max(row[figure] for row in group),
-                }
-                for figure in ("recall@10", "recall@100", "recall@1")
-            },
+            **{f: spread([row[f] for row in group.values()]) for f in FIGURES},
         }
-        for (size, method), group in groups.items()
-    ]
+        ours = groups.get((size, OURS[0]), {})
+        both = [seed for seed in group if seed in ours]
+        if method not in OURS and both:
+            line["ahead"] = spread([ours[seed][FIGURES[0]] - group[seed][FIGURES[0]] for seed in both])
+        lines.append(line)
+    return lines
+
+
+def spread(values: Sequence[float]) -> dict[str, float | None]:
+    """Mean, lowest, highest, and half the width of the 95 % interval of the mean; none for one value."""
+    count = len(values)
+    half = None
+    if count > 1:
+        t = STUDENT[min(count - 2, len(STUDENT) - 1)]
+        half = t * float(np.std(values, ddof=1)) / count**0.5
+    return {"mean": float(np.mean(values)), "low": min(values), "high": max(values), "half_width": half}
 
 
 def recalls(found: Ids, truth: Ids) -> dict[str, float]:
@@ -137,45 +252,26 @@ def recalls(found: Ids, truth: Ids) -> dict[str, float]:
     return {"recall@10": share(10), "recall@100": share(100), "recall@1": first}
 
 
-def _split(vectors: Any, queries: Any, count: int) -> tuple[Floats, Floats]:
-    """All keywords and the queries; without queries, vectors drawn and taken out are asked."""
-    rows = as_rows(vectors, "vectors")
-    every = np.concatenate(list(unit_blocks(rows, "vectors")))
-    if queries is not None:
-        return every, sample(as_rows(queries, "queries", rows.shape[1]), count, 0, "queries")
-    if len(every) < 2 * count:
-        raise InputError(f"{len(every)} vectors are too few to draw {count} queries from them")
-    chosen = np.random.default_rng(0).permutation(len(every))
-    return every[np.sort(chosen[count:])], every[chosen[:count]]
-
-
-def _rows(
-    method: str,
-    train: Floats,
-    every: Floats,
-    asked: Floats,
-    truth: Ids,
-    size: int,
-    seed: int,
-    shapes: dict[tuple[int, int], tuple[int, int]],
-) -> Iterator[dict[str, Any]]:
+def _row(
+    method: str, drawn: Drawn, size: int, seed: int, shapes: dict[int, tuple[int, int]]
+) -> dict[str, Any] | None:
+    """None where a method has no code of this size."""
     common = {"method": method, "budget_bytes": size, "seed": seed}
     if method in OURS:
-        yield {**common, **_ours(method, train, every, asked, truth, size, seed, shapes)}
-        return
-    outcome = PEERS[method](train, every, size, seed)
+        return {**common, **_ours(method, drawn, size, seed, shapes)}
+    outcome = PEERS[method](drawn.train, drawn.every, size, seed)
     if outcome is None:
-        return
-    yield {
+        return None
+    return {
         **common,
         "bytes": outcome.code_bytes + outcome.factor_bytes,
         "code_bytes": outcome.code_bytes,
         "factor_bytes": outcome.factor_bytes,
         "query": "float32",
         "setting": outcome.setting,
-        **_peer_recalls(outcome, asked, truth),
+        **_peer_recalls(outcome, drawn.asked, drawn.truth),
         "train_s": outcome.train_s,
-        "encode_per_s": len(every) / max(outcome.encode_s, 1e-9),
+        "encode_per_s": len(drawn.every) / max(outcome.encode_s, 1e-9),
     }
 
 
@@ -192,40 +288,33 @@ def _peer_recalls(outcome: Outcome, asked: Floats, truth: Ids) -> dict[str, floa
 
 
 def _ours(
-    method: str,
-    train: Floats,
-    every: Floats,
-    asked: Floats,
-    truth: Ids,
-    size: int,
-    seed: int,
-    shapes: dict[tuple[int, int], tuple[int, int]],
+    method: str, drawn: Drawn, size: int, seed: int, shapes: dict[int, tuple[int, int]]
 ) -> dict[str, Any]:
-    if (size, seed) not in shapes:
-        shapes[size, seed] = best_shape(train, size, seed)
-    n, planes = shapes[size, seed]
+    if size not in shapes:
+        shapes[size] = best_shape(drawn.train, size, seed)
+    n, planes = shapes[size]
     options: dict[str, Any] = {
         "binarizer": {},
-        "binarizer_thorough": {"moves": THOROUGH * n},
+        "binarizer_quick": {"moves": WORK // n // QUICK},
         "binarizer_start": {"rounds": 0},
         "binarizer_3_planes": {"query_planes": 3},
     }[method]
     binarizer = Binarizer(n=n, keyword_planes=planes, seed=seed, **options)
     began = time.perf_counter()
-    binarizer.fit(train)
+    binarizer.fit(drawn.train)
     fitted = time.perf_counter()
-    codes = binarizer.encode_keywords(every)
+    codes = binarizer.encode_keywords(drawn.every)
     encoded = time.perf_counter()
     values = codes.values().astype(np.float32)
     values /= np.linalg.norm(values, axis=1, keepdims=True)
-    found = top(binarizer.encode_queries(asked).values().astype(np.float32), values, DEPTH)
+    found = top(binarizer.encode_queries(drawn.asked).values().astype(np.float32), values, DEPTH)
     return {
         "bytes": n * planes // 8,
         "code_bytes": n * planes // 8,
         "factor_bytes": 0,
         "query": f"{binarizer.query_planes}-bit integers",
         "setting": f"n = {n}, {planes} planes",
-        **recalls(found, truth),
+        **recalls(found, drawn.truth),
         "train_s": fitted - began,
-        "encode_per_s": len(every) / (encoded - fitted),
+        "encode_per_s": len(drawn.every) / (encoded - fitted),
     }

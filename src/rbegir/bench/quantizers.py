@@ -28,6 +28,7 @@ from rbegir.errors import MissingExtraError
 
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
+ADDITIVE_VALUES = 1 << 23  # of the rows that additive quantisers learn from: 20,000 of 384 dimensions
 PARTED = 32  # bytes from which additive quantisers work on parts of the vector: whole ones take hours
 SLOW = 250  # queries of a search that takes seconds for each
 LEVELS = {
@@ -101,9 +102,10 @@ def opq(train: Floats, vectors: Floats, size: int, seed: int) -> Outcome | None:
 
 
 def _additive(kind: str, train: Floats, vectors: Floats, size: int, seed: int) -> Outcome | None:
+    dims = vectors.shape[1]
+    train = train[np.random.default_rng(seed).permutation(len(train))[: ADDITIVE_VALUES // dims]]
     if size <= PARTED:
         return _codec(f"{kind}{size}x8", train, vectors, 1, seed)
-    dims = vectors.shape[1]
     parts = [p for p in range(1, size + 1) if size % p == 0 and dims % p == 0 and size // p <= 8]
     return _codec(f"P{kind}{parts[0]}x{size // parts[0]}x8", train, vectors, 1, seed) if parts else None
 

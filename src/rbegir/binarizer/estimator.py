@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rbegir.binarizer import store
-from rbegir.binarizer.learn import ROUNDS, learn, search
+from rbegir.binarizer.learn import CENTRED, ROUNDS, Learned, learn, search, second_moment, terms
 from rbegir.binarizer.params import Params
 from rbegir.binarizer.rounding import nearest, packed, rounded
 from rbegir.binarizer.vectors import Floats, as_rows, sample, unit_blocks
@@ -26,7 +26,7 @@ from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_N, MAX_PLANES, WORD, Cod
 from rbegir.errors import CorruptError, InputError
 
 MIN_ROWS = 2
-WORK = 1 << 15  # moves · n of the search for a code
+WORK = 1 << 17  # moves · n of the search for a code
 SAMPLE_VALUES = 1 << 26  # of the rows that fitting looks at: 256 MB of float32
 
 
@@ -99,14 +99,12 @@ class Binarizer(Params):
         dims = int(rows.shape[1])
         seen = sample(rows, max(SAMPLE_VALUES // dims, MIN_ROWS), self.seed)  # [rows, dims]
         n = self.__dict__["n"] or default_n(dims)
-        mean = seen.mean(axis=0, dtype=np.float64).astype(np.float32)
-        centred = seen - mean
-        covariance = centred.T @ centred / np.float32(len(seen))
+        centre = (CENTRED * seen.mean(axis=0, dtype=np.float64)).astype(np.float32)
         asked = None
         if y is not None and np.ndim(y) == 2:
             asked = second_moment(sample(as_rows(y, "y", dims), SAMPLE_VALUES // dims, self.seed, "y"))
-        learned = learn(centred, covariance, asked, n, self.keyword_planes, self.rounds, self.seed)
-        self._set(dims, n, {"mean": mean, **learned._asdict()})
+        learned = learn(seen, centre, asked, n, self.keyword_planes, self.rounds, self.seed)
+        self._set(dims, n, {"mean": centre, **learned._asdict()})
         return self
 
     # ---- encode ----
@@ -150,16 +148,18 @@ class Binarizer(Params):
         return back
 
     def error(self, X: Any) -> float:
-        """The part of the variance of vectors [count, dims] that codes lose, in the metric of learning."""
+        """What codes lose of vectors [count, dims] around the centre, as a part, in the metric learned."""
         self._check_fitted()
         lost = kept = 0.0
         for block in unit_blocks(as_rows(X, "X", self.n_features_in_)):
-            g = (block - self.mean_) @ self.keyword_
+            form = terms(block, self.mean_, self._learned())
             b = self._keywords(block).values().astype(np.float32)
             b /= np.linalg.norm(b, axis=1, keepdims=True)
-            lost += float(np.einsum("ij,ij->", b @ self.gram_ - 2 * g, b))  # ‖A·b‖² − 2·x·A·b
+            inner = np.einsum("ij,ij->i", form.v, b)
+            lost += float(np.einsum("ij,ij->", b @ self.gram_ - 2 * form.g, b) + inner @ inner)
+            lost += float(form.constant.sum())
             kept += float(np.einsum("ij,ij->", *[(block - self.mean_) @ self.metric_] * 2))
-        return 1 + lost / kept
+        return lost / kept
 
     def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[np.object_]:
         """binarizer0, binarizer1, …: one name a column of `transform`."""
@@ -192,10 +192,12 @@ class Binarizer(Params):
 
     def _keywords(self, vectors: Floats) -> Codes:
         moves = WORK // self.n if self.moves is None else self.moves
-        centred = vectors - self.mean_
-        g = np.asarray(centred @ self.keyword_, np.float32)  # [count, n]
-        start = rounded(np.asarray(centred @ self.guess_, np.float32), self.keyword_planes)
-        return packed(search(g, self.gram_, self.keyword_planes, moves, start), self.keyword_planes)
+        form = terms(vectors, self.mean_, self._learned())
+        start = rounded(np.asarray((vectors - self.mean_) @ self.guess_, np.float32), self.keyword_planes)
+        return packed(search(form, self.gram_, self.keyword_planes, moves, start), self.keyword_planes)
+
+    def _learned(self) -> Learned:
+        return Learned(self.metric_, self.keyword_, self.guess_, self.gram_, self.query_, self.along_)
 
     def _none(self, planes: int) -> Codes:
         return Codes(np.zeros((planes, 0, self.n // WORD), np.uint64), self.n)
@@ -209,16 +211,19 @@ class Binarizer(Params):
             "guess": (dims, n),
             "gram": (n, n),
             "query": (dims, n),
+            "along": (2,),
         }
+        tensors = {"along": np.zeros(2, np.float32), **tensors}  # files of version 1 have none
         if {name: array.shape for name, array in tensors.items()} != shapes:
             raise InputError(f"the tensors of a binarizer must be {shapes}")
         self.n_features_in_, self.n_ = dims, n
         self.mean_, self.metric_, self.keyword_ = tensors["mean"], tensors["metric"], tensors["keyword"]
         self.guess_, self.gram_, self.query_ = tensors["guess"], tensors["gram"], tensors["query"]
+        self.along_ = tensors["along"]
         self.fingerprint_ = store.fingerprint(self._settings(), self._tensors())
 
     def _tensors(self) -> dict[str, Floats]:
-        return {
+        tensors = {
             "mean": self.mean_,
             "metric": self.metric_,
             "keyword": self.keyword_,
@@ -226,6 +231,7 @@ class Binarizer(Params):
             "gram": self.gram_,
             "query": self.query_,
         }
+        return tensors if not self.along_.any() else {**tensors, "along": self.along_}
 
     def _settings(self) -> dict[str, Any]:
         return {"params": self.get_params(), "dims": self.n_features_in_, "n": self.n_}
@@ -269,13 +275,6 @@ def not_fitted(message: str, hint: str) -> Exception:
     kind = type("NotFittedError", (InputError, NotFittedError), {})
     error: Exception = kind(message, hint=hint)
     return error
-
-
-def second_moment(vectors: Floats) -> Floats:
-    """The covariance of vectors [rows, dims] around their own mean."""
-    centred = vectors - vectors.mean(axis=0)
-    moment: Floats = centred.T @ centred / np.float32(len(vectors))
-    return moment
 
 
 def default_n(dims: int) -> int:

@@ -22,7 +22,8 @@ from rbegir.model.directory import WEIGHTS, Kind, read_pair, write_pair
 REPAIR = "copy the binarizer again, or fit it anew"
 KIND = Kind(
     format="rbegir-binarizer",
-    version=1,
+    version=2,  # version 1 has no tensor `along`
+    older=(1,),
     noun="binarizer",
     article="a binarizer",
     weights=frozenset({"bytes", "crc32c", "tensors"}),

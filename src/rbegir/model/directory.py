@@ -48,6 +48,7 @@ class Kind:
     find: str  # hint: which directory to pass
     renew: str  # hint: what else than upgrading rbegir makes a directory of this version
     repair: str  # hint: what to do about damage
+    older: tuple[int, ...] = ()  # versions that are read as well
 
 
 class Pair(NamedTuple):
@@ -172,7 +173,7 @@ def _read_config(path: Path, kind: Kind) -> tuple[dict[str, Any], bytes]:
         body = json.loads(text)
         if not isinstance(body, dict) or body.get("format") != kind.format:
             raise FileError(f"{path} is not the config of {kind.article}", hint=kind.find)
-        if body.get("version") != kind.version:
+        if body.get("version") not in (kind.version, *kind.older):
             raise VersionError(
                 f"{path} is of format version {body.get('version')!r}, "
                 f"this rbegir reads version {kind.version}",
