@@ -201,8 +201,8 @@ def fit(
 ) -> list[Fitted]:
     """`run` for tokenised data, without any file: models that are trained side by side on the same batches.
 
-    Each is the model that it would be alone. A GPU waits for its batches more than they wait for it, so
-    several models take hardly longer than one; they must agree in what their batches are made of.
+    Each is the model that it would be alone. Batches are cut once for all of them, which spares cores and
+    no time of the GPU; they must agree in what their batches are made of.
     """
     _check_trainable(data)
     chosen = resolve_device(device)
