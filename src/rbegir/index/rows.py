@@ -96,7 +96,9 @@ def check_texts(texts: Any, argument: str = "texts") -> pa.Array:
     array = _strings(texts, argument)
     if array.null_count:
         place = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
-        raise InputError(f"{argument}[{place}] is None, expected a text")
+        raise InputError(
+            f"{argument}[{place}] is None, expected a text", hint="leave out rows without a text"
+        )
     return array
 
 
@@ -217,6 +219,8 @@ def _arrow(values: Any, argument: str) -> pa.Array:
         values = values.dictionary_decode()
     if isinstance(values, pa.Array):
         return values
+    if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
+        raise InputError(f"{argument} must be a list, one value a keyword, got {type(values).__name__}")
     try:
         if isinstance(values, np.ndarray):
             if values.ndim != 1:
