@@ -76,9 +76,9 @@ def figures() -> Json:
             },
         ],
         "call": constant(
-            cluster["overhead"]["call_ms"]["median"],
+            two_calls(cluster)["median"],
             "ms",
-            "benchmarks/results/cluster.json: overhead of one shard through Ray, loopback",
+            "benchmarks/results/cluster.json: overhead of one shard through Ray, loopback: search, then texts of the hits",
         ),
         "merge": constant(
             cluster["merge_ns"]["median"], "ns a candidate", "benchmarks/results/cluster.json: merge_ns"
@@ -159,6 +159,13 @@ def plans() -> str:
             ),
         ]
     )
+
+
+def two_calls(cluster: dict[str, Any]) -> dict[str, float]:
+    """The overhead of a long list. Results of before short lists took one call have two in `call_ms`."""
+    overhead = cluster["overhead"]
+    found: dict[str, float] = overhead.get("two_calls_ms", overhead["call_ms"])
+    return found
 
 
 def faults() -> str:

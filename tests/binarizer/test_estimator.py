@@ -103,7 +103,7 @@ def test_an_index_keeps_its_binarizer(fitted: rbegir.Binarizer, vectors: np.ndar
         assert index.model.fingerprint == fitted.fingerprint
         by_vectors = index.search(vectors[:50], k=5)
         by_codes = index.search_codes(fitted.encode_queries(vectors[:50]), k=5)
-        with pytest.raises(InputError, match="must hold numbers"):
+        with pytest.raises(InputError, match="is searched with vectors, got a text"):
             index.search("a text", k=5)
     assert np.array_equal(by_vectors.ids, by_codes.ids)
     other = rbegir.Binarizer(DIMS, seed=1).fit(vectors)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -195,6 +196,36 @@ def test_lines_and_row_ids(model: Path, tmp_path: Path) -> None:
     )
 
 
+def test_ids_that_come_twice(model: Path, tmp_path: Path) -> None:
+    file, path = tmp_path / "log.csv", tmp_path / "log.rbe"
+    file.write_text('id,text\na,red tea\nb,"a ""quoted"" shoe"\n\na,green tea\n')
+    refused = rbegir("index", "build", model, file, "--out", path)
+    assert refused.status == 1
+    assert "ids holds 'a' more than once" in refused.err
+    assert "upsert" in refused.err
+    assert rbegir("index", "build", model, file, "--out", path, "--upsert", "--json").json["keywords"] == 2
+    with Index.open(path, read_only=True) as index:
+        assert [record["text"] for record in index.get(["a", "b"]) if record] == [
+            "green tea",
+            'a "quoted" shoe',
+        ]
+    assert rbegir("index", "add", path, file, "--upsert", "--json").json["keywords"] == 2
+    lines = tmp_path / "lines.txt"
+    lines.write_text("no id\n")
+    assert "name their column with --id-column" in rbegir("index", "add", path, lines).err
+    mixed = rbegir("index", "build", model, file, "--out", path, "--upsert", "--cluster", "local")
+    assert "--cluster refuses ids that come twice" in mixed.err
+
+
+def test_an_index_whose_model_is_gone(built: Path) -> None:
+    shutil.rmtree(built / "model")
+    done = rbegir("search", built, "tea")
+    assert done.err.splitlines() == [
+        f"error: the model of {built} is gone: there is no {built / 'model'}",
+        "hint: copy the model that the index was built with there",
+    ]
+
+
 def test_errors_are_one_line_and_a_hint(built: Path, tmp_path: Path) -> None:
     for arguments, message, hint in [
         (["search", tmp_path / "no", "x"], "there is no such directory", "create one with"),
@@ -210,6 +241,12 @@ def test_errors_are_one_line_and_a_hint(built: Path, tmp_path: Path) -> None:
         (["index", "delete", built], "there are no ids to delete", "--from FILE"),
         (["index", "delete", built, "--from", tmp_path / "no"], "cannot read", ""),
         (["index", "verify", tmp_path], "it has no MANIFEST", "create one with"),
+        (["index", "info", __file__], "it is a file, and an index is a directory", "create one with"),
+        (
+            ["index", "build", built, "--out", tmp_path / "x"],
+            f"expected MODEL and TEXTS, got {built}",
+            "MODEL is",
+        ),
     ]:
         done = rbegir(*arguments)
         assert done.status == 1

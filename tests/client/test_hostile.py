@@ -114,7 +114,7 @@ def test_nobody_listens(call: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
     with pytest.raises(
-        ServiceError, match=r"GET /v1/index got no answer.*no connection \(tried 2 times\)"
+        ServiceError, match=r"GET /v1/index got no answer.*no connection \(.+\) \(tried 2 times\)"
     ) as caught:
         call(url, "info", retries=1)
     assert caught.value.hint == "is it running, and is the address right?"

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from rbegir.cluster.fanout import Fanout, GoneError
-from rbegir.cluster.messages import Answer, Failure, Ready, pack, unpack
+from rbegir.cluster.messages import Answer, Failure, Ready
 from rbegir.cluster.pool import Layout
+from rbegir.cluster.wire import pack, unpack
 from rbegir.errors import (
     BusyError,
     ClusterError,

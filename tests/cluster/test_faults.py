@@ -258,14 +258,14 @@ def test_the_writer_dies_under_load(nodes: Any, tmp_path: Path, encoder: HashEnc
 
         killed: set[int] = set()
         with load(ask, threads=1) as wrong:
-            for turn in range(3):
+            for turn in range(2):
                 until(lambda turn=turn: acknowledged > 4 * turn and holder(path) not in killed | {None})  # type: ignore[misc]
                 pid = holder(path)
                 assert pid is not None
                 os.kill(pid, signal.SIGKILL)
                 killed.add(pid)
         assert wrong == []
-        assert len(killed) == 3
+        assert len(killed) == 2
         assert len(done) == 5
         found = cluster.get(sorted(done))
         assert [record and record["text"] for record in found] == [done[name] for name in sorted(done)]

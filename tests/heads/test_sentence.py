@@ -320,8 +320,8 @@ def test_bad_arguments_of_build(saved: Path, tmp_path: Path) -> None:
     texts = tmp_path / "texts.txt"
     texts.write_text("one\ntwo\n")
     for words, message in (
-        (["only-one"], "expected MODEL and TEXTS, got 1 paths"),
-        (["--encoder", "e", "a", "b"], "expected TEXTS alone, got 2 paths"),
+        (["only-one"], "expected MODEL and TEXTS, got only-one"),
+        (["--encoder", "e", "a", "b"], "expected TEXTS alone, got a, b"),
         (["model", texts, "--n", "64"], "--n and --keyword-planes belong to --encoder"),
         (["--encoder", "no/such", texts], "there is no encoder 'no/such'"),
         (["--encoder", saved, texts, "--n", "64"], "are for encoders without an RBE head"),

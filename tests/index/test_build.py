@@ -68,6 +68,24 @@ def test_a_build_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("segment_rows", [1, 4, 100])
+def test_of_an_id_that_comes_again_the_last_row_counts(tmp_path: Path, segment_rows: int) -> None:
+    keys = [f"k{i * i % 7}" for i in range(30)]
+    batches = [
+        pa.record_batch({"text": [f"t{i}" for i in part], "id": [keys[i] for i in part]})
+        for part in (range(13), range(13, 30))
+    ]
+    wanted = {key: f"t{i}" for i, key in enumerate(keys)}
+    with Index.build(tmp_path / "x.rbe", ENCODER, batches, upsert=True, segment_rows=segment_rows) as index:
+        assert len(index) == len(wanted)
+        assert [record["text"] for record in index.get(list(wanted)) if record] == list(wanted.values())
+    with pytest.raises(InputError, match="ids holds 'k0' more than once") as caught:
+        Index.build(tmp_path / "y.rbe", ENCODER, batches, segment_rows=100)
+    assert caught.value.hint == "remove all but one, or let upsert keep the last"
+    with pytest.raises(InputError, match="upsert needs ids"):
+        Index.build(tmp_path / "y.rbe", ENCODER, [pa.record_batch({"text": ["a"]})], upsert=True)
+
+
 def test_a_build_does_not_touch_what_is_there(tmp_path: Path) -> None:
     Index.build(tmp_path / "x.rbe", ENCODER, _batches([5])).close()
     with pytest.raises(FileError, match=r"x\.rbe exists already"):

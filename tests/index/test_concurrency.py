@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -69,6 +70,43 @@ def test_the_second_writer_is_refused_and_told_who_holds_it(path: Path) -> None:
         assert len(second) == 101
         first.close()
         assert second.add(["second"]).tolist() == [101]
+
+
+def test_a_copy_of_a_live_index_is_one_state_of_it_or_is_refused(path: Path, tmp_path: Path) -> None:
+    """What the page about indexes promises of a backup; keyword 0 says in which state it was taken."""
+    stop, copies, whole = threading.Event(), 0, 0
+
+    def work() -> None:
+        with Index.open(path, model=ENCODER) as index:
+            step = 0
+            while not stop.is_set():
+                step += 1
+                index.upsert([f"step {step}", f"step {step}"], [0, 1])
+                if step % 7 == 0:
+                    index.compact()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        while whole < 5 and copies < 500:
+            copies += 1
+            copy = tmp_path / f"copy-{copies}.rbe"
+            try:
+                shutil.copytree(path, copy)
+                with Index.open(copy, model=ENCODER) as index:
+                    index.verify()
+                    first, second, third = index.get([0, 1, 2])
+            except (shutil.Error, OSError, FileError):
+                continue  # a file was gone: copy again
+            assert first is not None
+            assert second is not None
+            assert first["text"] == second["text"] or (first["text"], second["text"]) == ("t0", "t1")
+            assert third == {"id": 2, "text": "t2"}
+            whole += 1
+    finally:
+        stop.set()
+        thread.join()
+    assert whole == 5
 
 
 def test_a_writer_starts_from_the_latest_state(path: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from rbegir.binarizer import Binarizer
 from rbegir.errors import DeviceError, FileError, InputError, MismatchError, RbegirError
 from rbegir.index import disk, lock
 from rbegir.index.store import Index
@@ -54,6 +55,8 @@ def test_bad_texts_ids_and_attributes(index: Index) -> None:
         ("attributes['price'][0] is nan", ["a"], [1], {"price": [float("nan")]}),
         ("attributes['price'][1] is inf", ["a", "b"], [1, 2], {"price": [1.0, float("inf")]}),
         ("attributes['new'] has the type list<item: int64>", ["a"], [1], {"new": [[1]]}),
+        ("attributes['new'] must be a list, one value a keyword, got float", ["a"], [1], {"new": 3.0}),
+        ("attributes['new'] must be a list, one value a keyword, got str", ["a"], [1], {"new": "x"}),
         ("attributes['new'] must hold values of one type", ["a", "b"], [1, 2], {"new": [1, "x"]}),
         ("an attribute cannot be called 'id'", ["a"], [1], {"id": [1]}),
         ("the name of an attribute must be a text of 1 to 200 characters, got ''", ["a"], [1], {"": [1]}),
@@ -110,6 +113,19 @@ def test_bad_codes_and_queries(index: Index) -> None:
     _refused(InputError, both, lambda: index.search("a", planes=1, mode="paper"))
 
 
+def test_vectors_and_texts_in_each_others_place(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(0).standard_normal((200, 16), dtype=np.float32)
+    binarizer = Binarizer(16, n=64, rounds=0).fit(vectors)
+    index = Index.create(tmp_path / "vectors.rbe", binarizer)
+    index.add_codes(binarizer.encode_keywords(vectors))
+    for use in ("a text", ["a text"], ("a", "b")):
+        _refused(InputError, "is searched with vectors, got a text", lambda use=use: index.search(use))
+    with pytest.raises(InputError, match=r"texts must be a list of texts, got float32 \[200, 16\]") as caught:
+        index.add(vectors)  # type: ignore[arg-type]
+    assert "add_codes" in caught.value.hint
+    _refused(InputError, "a Binarizer makes codes of vectors, not of texts", lambda: index.add(["a text"]))
+
+
 def test_creating_what_cannot_be(tmp_path: Path) -> None:
     path = tmp_path / "x.rbe"
     for kind, message, arguments in [
@@ -161,9 +177,7 @@ def test_opening_what_is_not_there(tmp_path: Path) -> None:
     _refused(
         FileError, "is not an rbegir index: there is no such directory", lambda: Index.open(tmp_path / "no")
     )
-    _refused(
-        FileError, "is not an rbegir index: there is no such directory", lambda: Index.open(tmp_path / "file")
-    )
+    _refused(FileError, "is not an rbegir index: it is a file", lambda: Index.open(tmp_path / "file"))
     _refused(FileError, "is not an rbegir index: it has no MANIFEST", lambda: Index.open(tmp_path / "empty"))
 
 

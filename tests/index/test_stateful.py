@@ -118,9 +118,8 @@ class History(RuleBasedStateMachine):
     @rule(query=st.sampled_from(WORDS), k=st.integers(1, 60), choice=st.sampled_from(FILTERS))
     def filtered(self, query: str, k: int, choice: tuple[str, Any]) -> None:
         where, passes = choice
-        if {"price", "lang"} <= set(
-            self.index.info()["attributes"]
-        ):  # columns exist from their first value on
+        # columns exist from their first value on
+        if {"price", "lang"} <= set(self.index.info()["attributes"]):
             self.same_hits(self.index, self.model, query, k, passes, where=where)
 
     @rule(

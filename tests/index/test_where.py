@@ -207,6 +207,14 @@ def test_errors_point_at_the_place(text: str, message: str, place: int) -> None:
     assert caught.value.hint
 
 
+def test_texts_in_double_quotes_are_explained() -> None:
+    with pytest.raises(FilterError, match="there is no column 'en'") as caught:
+        parse('word == "en"', TYPES)
+    assert caught.value.hint.startswith(
+        "a text stands in single quotes, a column in double ones; the columns"
+    )
+
+
 def test_too_long_a_filter() -> None:
     with pytest.raises(FilterError, match=f"at most {MAX_LENGTH} are read"):
         parse("flag and " * (MAX_LENGTH // 9 + 1) + "flag", TYPES)

@@ -16,7 +16,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from rbegir._native import _core
-from rbegir.errors import CorruptError, FileError, InputError, VersionError
+from rbegir.errors import CorruptError, FileError, FullError, InputError, VersionError
 from rbegir.model import directory
 from rbegir.model.checkpoint import CONFIG, WEIGHTS, Checkpoint, read, write
 from rbegir.model.directory import NEW, seal
@@ -355,7 +355,7 @@ def test_a_failed_write_leaves_the_old_model(saved: Path, monkeypatch: pytest.Mo
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        with pytest.raises(FileError, match=r"^cannot write a model to .*model: No space left on device"):
+        with pytest.raises(FullError, match=r"^cannot write a model to .*model: No space left on device"):
             write(saved, TINY, random_tensors(TINY, seed=5))
     assert Checkpoint(saved).fingerprint == old
     assert sorted(os.listdir(saved)) == [CONFIG, WEIGHTS]

@@ -140,9 +140,8 @@ def test_tanh_is_precise() -> None:
     tensors["query.out.weight"] = 64 * np.eye(64, dtype=np.float32)
     x = np.array([*np.geomspace(1e-6, 12, 62), 0.0, 100.0], dtype=np.float32)
     for sign in (1, -1):
-        tensors["query.conv.weight"][:, 64:128] = (
-            sign * x / 64
-        )  # small: the tower's tanh of it is precise too
+        # small: the tower's tanh of it is precise too
+        tensors["query.conv.weight"][:, 64:128] = sign * x / 64
         for isa in _core.tower_isas():
             got = NativeSide(config, "query", tensors.__getitem__, isa=isa).vectors(["a"])[0]
             inner = 64 * np.tanh(sign * x.astype(np.float64) / 64)

@@ -10,7 +10,9 @@ from rbegir.reproduce.report import page
 from rbegir.reproduce.rows import FULL, rows
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = [ROOT / "benchmarks" / "results" / f"reproduce-{name}.json" for name in ("full", "small")]
+RESULTS = [
+    ROOT / "benchmarks" / "results" / f"reproduce-{name}.json" for name in ("full", "full-before", "small")
+]
 
 
 def test_the_page_is_current() -> None:

@@ -98,10 +98,27 @@ def test_the_first_tier_has_every_seed_before_the_second_begins(tmp_path: Path, 
 
     place = schedule.Place(TOY, "cpu", tmp_path, 0.0)
     todo = schedule.jobs(rows(TOY), 3, load(folder), place, bm25=True)
-    tiers = [job.row.tier for job in todo if job.row]
-    assert tiers == sorted(tiers)
+    turns = [(job.row.tier, job.seed) for job in todo if job.row]
+    first = [(0, seed) for seed in range(3)] + [(1, seed) for seed in range(3)]
+    last = [(2, 0), (2, 1), (3, 0), (2, 2), (3, 1), (3, 2)]
+    assert list(dict.fromkeys(turns)) == first + last
     assert len(todo) == 3 * len(rows(TOY)) + 1
     assert todo[-1].name == "bm25"
+
+
+def test_models_of_the_same_batches_go_together() -> None:
+    every = [schedule.Job(row, seed) for seed in range(2) for row in rows(FULL)]
+    found = schedule.groups([*every, schedule.Job(None, 0)], 3)
+    assert sorted(job.name + str(job.seed) for group in found for job in group) == sorted(
+        job.name + str(job.seed) for job in [*every, schedule.Job(None, 0)]
+    )
+    assert [job.name for job in found[0]] == ["rbe_star", "m_1", "m_3"]
+    assert max(map(len, found)) == 3
+    for group in found:
+        assert len({job.seed for job in group}) == 1
+        settings = [job.row.settings for job in group if job.row is not None]
+        assert len({(s.epochs, s.word_dropout, s.gram_dropout, s.negatives) for s in settings}) <= 1
+    assert [job.name for job in found[-1]] == ["bm25"]
 
 
 def test_tables(result: Json) -> None:

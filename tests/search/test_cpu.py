@@ -84,9 +84,8 @@ def test_best_keywords_close_together(isa: str) -> None:
     """All good keywords in one corner: a sample misjudges the threshold, the proof by count must notice."""
     rng = np.random.default_rng(3)
     values = queries(rng, 4, 64)
-    near = Codes.from_signs(
-        np.repeat((values[:1] > 0)[None], 2, axis=0)
-    )  # the best possible keyword of query 0
+    # the best possible keyword of query 0
+    near = Codes.from_signs(np.repeat((values[:1] > 0)[None], 2, axis=0))
     bits = rng.integers(0, 2**64, (2, 100_000, 1), dtype=np.uint64)
     for start in (0, 31_337, 99_000):
         codes = bits.copy()

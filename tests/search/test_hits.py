@@ -29,9 +29,8 @@ def search(codes: Codes, first_row: int, values: np.ndarray, k: int) -> Hits:
 @pytest.mark.parametrize("k", [1, 7, 500])
 def test_merge_equals_one_search(k: int) -> None:
     rng = np.random.default_rng(0)
-    codes = Codes(rng.integers(0, 2**64, (2, 4, 1), dtype=np.uint64), 64)[
-        rng.integers(0, 4, 300)
-    ]  # many ties
+    few = Codes(rng.integers(0, 2**64, (2, 4, 1), dtype=np.uint64), 64)
+    codes = few[rng.integers(0, 4, 300)]  # many ties
     values = rng.integers(-7, 8, (3, 64)).astype(np.int16)
     parts = [search(codes[a:b], a, values, k) for a, b in ((0, 100), (100, 100), (100, 101), (101, 300))]
     merged, whole = merge(parts, k), search(codes, 0, values, k)

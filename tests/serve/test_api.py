@@ -180,9 +180,14 @@ def test_string_ids_with_any_character(model: Any, tmp_path: Any) -> None:
         assert wrong.json()["type"] == "urn:rbegir:problem:mismatch"
 
 
-def test_an_index_of_codes_alone(tmp_path: Any) -> None:
-    index = rbegir.Index.create(tmp_path / "codes.rbe", n=64, keyword_planes=2)
+@pytest.mark.parametrize("binarizer", [False, True])
+def test_an_index_that_cannot_encode_texts(tmp_path: Any, binarizer: bool) -> None:
     rng = np.random.default_rng(0)
+    if binarizer:
+        fitted = rbegir.Binarizer(16, n=64, rounds=0).fit(rng.standard_normal((200, 16), dtype=np.float32))
+        index = rbegir.Index.create(tmp_path / "vectors.rbe", fitted)
+    else:
+        index = rbegir.Index.create(tmp_path / "codes.rbe", n=64, keyword_planes=2)
     index.add_codes(Codes(rng.integers(0, 2**64, (2, 50, 1), dtype=np.uint64), 64))
     with TestClient(create_app(index), base_url="http://localhost") as client:
         assert client.get("/v1/index").json()["has_model"] is False
@@ -192,7 +197,7 @@ def test_an_index_of_codes_alone(tmp_path: Any) -> None:
         ):
             answer = client.post(path, json=body)
             assert answer.status_code == 501
-            assert answer.json()["detail"] == "this index has no model, so texts cannot be encoded"
+            assert answer.json()["detail"] == "this index has no model of texts, so they cannot be encoded"
         values = rng.integers(-127, 128, (1, 64), dtype=np.int16)
         (result,) = client.post("/v1/search", json={"codes": values.tolist(), "k": 5}).json()["results"]
         assert [hit["id"] for hit in result["hits"]] == index.search_codes(values, 5).ids[0].tolist()

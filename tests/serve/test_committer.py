@@ -188,9 +188,8 @@ def test_a_new_column_is_written_alone(index_path: Path) -> None:
         ]
         found = await together(gated, committer, *changes)
         assert found[:2] == [1, 1]
-        assert isinstance(
-            found[2], InputError
-        )  # as it would be, had it come later: size is a column of integers
+        # as it would be, had it come later: size is a column of integers
+        assert isinstance(found[2], InputError)
         assert found[3] == 1
         assert gated.info()["attributes"]["size"] == "int64"
 

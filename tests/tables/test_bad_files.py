@@ -75,6 +75,20 @@ def test_missing_column(tmp_path: Path, kind: str) -> None:
         read_labels(path, query_column="alias")
 
 
+@pytest.mark.parametrize(("name", "mark"), [("p.csv", ";"), ("p.csv", "\t"), ("p.tsv", ",")])
+def test_columns_that_stand_between_other_marks(tmp_path: Path, name: str, mark: str) -> None:
+    with pytest.raises(InputError, match="has no column 'query'") as caught:
+        read_pairs(put(tmp_path / name, f"query{mark}keyword\na{mark}b\n".encode()))
+    assert caught.value.hint.startswith("that looks like several")
+
+
+@pytest.mark.parametrize("order", ["utf-16-le", "utf-16-be"])
+def test_utf_16(tmp_path: Path, order: str) -> None:
+    with pytest.raises(InputError, match="is UTF-16, expected UTF-8") as caught:
+        read_pairs(put(tmp_path / "p.csv", "\ufeffquery,keyword\na,b\n".encode(order)))
+    assert "iconv" in caught.value.hint
+
+
 def test_column_twice(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has 2 columns named 'query'"):
         read_pairs(put(tmp_path / "p.tsv", b"query\tquery\tkeyword\na\tb\tc\n"))
@@ -147,7 +161,7 @@ def test_rows_that_never_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_header_that_is_not_utf8(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has no column 'query'"):
-        read_pairs(put(tmp_path / "p.tsv", b"\xff\xfe\tkeyword\na\tb\n"))
+        read_pairs(put(tmp_path / "p.tsv", b"\xff\tkeyword\na\tb\n"))
 
 
 def test_no_json_at_all(tmp_path: Path) -> None:

@@ -49,9 +49,8 @@ def test_unsynced_sectors_are_lost_torn_or_out_of_order(tmp_path: Path) -> None:
     simulated = _disk_after(tmp_path, work)
     seen = {image["file"] for image in simulated.outcomes(random.Random(1), 2000)}
     assert {first, first + second, first + second[:SECTOR], first + bytes(3 * SECTOR)} <= seen
-    assert (
-        first + second[:SECTOR] + bytes(SECTOR) + second[:SECTOR] in seen
-    )  # a hole: the later one came first
+    # a hole: the later one came first
+    assert first + second[:SECTOR] + bytes(SECTOR) + second[:SECTOR] in seen
     assert all(data.startswith(first) and len(data) <= len(first + second) for data in seen)
 
 

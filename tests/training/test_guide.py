@@ -46,7 +46,7 @@ def test_the_gradient_is_that_of_both_losses(pairs_file: Path, shared: bool) -> 
     batch = some_batch(pairs_file)
     torch.manual_seed(3)
     model = TwoTower(replace(SMALL, share_towers=shared, query_planes=2, keyword_planes=0))
-    engine = Watched(model, replace(PLAIN, guide=0.7), torch.device("cpu"), Share())
+    engine = Watched(model, replace(PLAIN, guide=0.7, guide_dims=19), torch.device("cpu"), Share())
     engine.step(batch, lr_scale=1.0, progress=0.0)
     engine.close()
 
@@ -69,9 +69,8 @@ def test_the_gradient_is_that_of_both_losses(pairs_file: Path, shared: bool) -> 
         torch.testing.assert_close(engine.seen[name], parameter.grad.to_dense(), rtol=1e-4, atol=1e-7)
 
 
-def test_a_float_model_has_no_guide() -> None:
-    model = TwoTower(replace(SMALL, query_planes=0, keyword_planes=0))
-    engine = Engine(model, TrainConfig(guide=0.5), torch.device("cpu"), Share())
+def test_no_weight_no_guide() -> None:
+    engine = Engine(TwoTower(SMALL), TrainConfig(guide=0.0), torch.device("cpu"), Share())
     engine.close()
     assert engine.guide is None
 

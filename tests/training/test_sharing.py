@@ -21,13 +21,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rbegir.errors import CorruptError, InputError
+from rbegir.errors import CorruptError, InputError, MismatchError
 from rbegir.model.clsm import TowerBatch
 from rbegir.text.tokenizer import GramBatch
 from rbegir.training import data as data_module
 from rbegir.training.batches import StepBatch
 from rbegir.training.data import Data
-from rbegir.training.distributed import Exchange
+from rbegir.training.distributed import Bytes, Exchange
 from rbegir.training.pairs import read_pairs
 from rbegir.training.pipeline import BatchPlan, epoch_batches
 from rbegir.training.sharing import Rows, Share
@@ -41,15 +41,15 @@ class Meeting:
 
     def __init__(self, world: int) -> None:
         self.world = world
-        self.slots: list[bytes] = [b""] * world
+        self.slots = [np.zeros(0, np.uint8)] * world
         self.barrier = threading.Barrier(world, timeout=60)
 
     def exchange(self, rank: int) -> Exchange:
         meeting = self
 
         class ByThreads(Exchange):
-            def _all(self, payload: bytes) -> list[bytes]:
-                meeting.slots[rank] = payload
+            def _all(self, mine: Bytes, mark: int) -> list[Bytes]:
+                meeting.slots[rank] = np.append(mine, np.uint8(mark))
                 meeting.barrier.wait()
                 found = list(meeting.slots)
                 meeting.barrier.wait()
@@ -309,6 +309,28 @@ def test_an_error_of_one_is_the_error_of_all(tmp_path: Path) -> None:
 
     together(2, work)
     assert len({error.hint for error in found}) == 1
+
+
+def test_processes_that_see_different_files(tmp_path: Path) -> None:
+    rows = [(f"query {i}", f"keyword {i % 50}") for i in range(600)]
+    for rank in range(2):
+        (tmp_path / str(rank)).mkdir()
+        write(tmp_path / str(rank) / "p.tsv", rows[: 600 - rank], 0)
+
+    def work(exchange: Exchange) -> str:
+        path = tmp_path / str(exchange.share.rank) / "p.tsv"
+        with pytest.raises(MismatchError, match="is not the same file for all processes: it has") as caught:
+            Data(
+                read_pairs(path),
+                hash_buckets=64,
+                buffer_pairs=200,
+                threads=1,
+                hold_out=True,
+                exchange=exchange,
+            )
+        return caught.value.hint
+
+    assert together(2, work) == ["put it where every machine sees it"] * 2
 
 
 def test_a_file_that_is_damaged_later(tmp_path: Path) -> None:

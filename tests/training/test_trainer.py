@@ -20,7 +20,8 @@ from rbegir.model.presets import ESTIMATORS, PRESETS, Estimator
 from rbegir.training import trainer
 from rbegir.training.config import TrainConfig
 from rbegir.training.device import resolve_device
-from rbegir.training.trainer import lr_scale, run
+from rbegir.training.epochs import lr_scale
+from rbegir.training.trainer import run
 from rbegir.training.validate import roc_auc
 
 from .conftest import SMALL

@@ -26,16 +26,13 @@ nb::object to_numpy(Vector &&values) {
     return nb::cast(nb::ndarray<nb::numpy, int32_t, nb::ndim<1>>(owned->data(), {owned->size()}, owner));
 }
 
-// SplitMix64 of key and counter
-uint64_t mix(uint64_t key, uint64_t counter) {
+// SplitMix64 of key and counter, as a number in [0, 1)
+double uniform(uint64_t key, uint64_t counter) {
     uint64_t z = counter * 0x9E3779B97F4A7C15u + key;
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return z ^ (z >> 31);
+    return static_cast<double>(z ^ (z >> 31)) * 0x1p-64;
 }
-
-// the same as a number in [0, 1)
-double uniform(uint64_t key, uint64_t counter) { return static_cast<double>(mix(key, counter)) * 0x1p-64; }
 
 class WordSet {  // of numbers below `size`; `seal` before asking for places
 public:
@@ -96,10 +93,10 @@ Bags cut(const Ints &text_offsets, const Ints &word_ids, const Ints &gram_offset
         const int32_t *start = gram_ids.data() + grams[word], *end = gram_ids.data() + grams[word + 1];
         if (gram_dropout > 0) {
             const size_t before = out.gram_ids.size();
-            uint64_t own = key;  // a word is known by its grams: its number differs from process to process
-            for (const int32_t *at = start; at < end; ++at) own = mix(own, *at);
+            uint64_t spelling = 0;  // not the word's number, which is another one in another process's chunk
+            for (const int32_t *at = start; at < end; ++at) spelling = spelling * 0x100000001B3u + *at;
             for (const int32_t *at = start; at < end; ++at)
-                if (uniform(own, at - start) >= gram_dropout) out.gram_ids.push_back(*at);
+                if (uniform(key, spelling + (at - start)) >= gram_dropout) out.gram_ids.push_back(*at);
             if (out.gram_ids.size() == before && end > start) out.gram_ids.push_back(*start);
         } else {
             out.gram_ids.insert(out.gram_ids.end(), start, end);

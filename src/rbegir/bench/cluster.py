@@ -29,6 +29,7 @@ import numpy as np
 from rbegir.bench import host
 from rbegir.cluster.client import Cluster
 from rbegir.cluster.engine import import_ray
+from rbegir.cluster.gather import ALONG
 from rbegir.codes.planes import Codes
 from rbegir.errors import RbegirError
 from rbegir.index.store import Index
@@ -63,8 +64,8 @@ def same(ours: Hits, theirs: Hits) -> bool:
 
 
 def overhead(path: Path, rounds: int) -> dict[str, Any]:
-    """Milliseconds of a question with and without a cluster around it, in turns."""
-    times: dict[str, list[float]] = {"index_ms": [], "cluster_ms": [], "call_ms": []}
+    """Milliseconds of a question with and without a cluster around it; a long list takes two calls."""
+    times: dict[str, list[float]] = {"index_ms": [], "cluster_ms": [], "call_ms": [], "two_calls_ms": []}
     codes = queries(1)
     with Index.open(path, threads=1) as index, Cluster.open(path, devices=1, threads=1) as cluster:
         assert same(cluster.search_codes(codes, 100), index.search_codes(codes, 100))
@@ -74,6 +75,9 @@ def overhead(path: Path, rounds: int) -> dict[str, Any]:
             times["index_ms"].append(alone)
             times["cluster_ms"].append(around)
             times["call_ms"].append(around - alone)
+            alone = _ms(lambda: index.search_codes(codes, ALONG + 1, texts=False))
+            around = _ms(lambda: cluster.search_codes(codes, ALONG + 1, texts=False))
+            times["two_calls_ms"].append(around - alone)
     return {name: _median(values) for name, values in times.items()}
 
 

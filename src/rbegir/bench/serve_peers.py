@@ -45,9 +45,8 @@ MOST = {"qdrant_local": 100_000}  # keywords that a peer gets
 def qdrant_local(
     folder: Path, vectors: Floats, queries: Floats, texts: list[str], k: int
 ) -> tuple[Search, Write, int]:
-    warnings.simplefilter(
-        "ignore"
-    )  # local mode warns beyond 20,000 points; that it is local is said in the result
+    # local mode warns beyond 20,000 points; that it is local is said in the result
+    warnings.simplefilter("ignore")
     from qdrant_client import QdrantClient, models
 
     client = QdrantClient(":memory:")

@@ -85,6 +85,7 @@ def demo(
         print(json.dumps({**best.to_dict(), "queries": answers, "seconds": round(took, 1)}))
         return
     _show(reports, queries, meant, hits)
+    say("Spelling alone finds much in so small a sample; docs/reproduction.md has the methods on all titles.")
     say(f'Done in {took:.0f} s. Go on with:  rbegir search {out / "index.rbe"} "your query"')
     say(f"or look at it in a browser:  rbegir serve {out / 'index.rbe'}")
 

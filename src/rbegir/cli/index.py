@@ -62,6 +62,9 @@ def build(
     text_column: TextColumn = "text",
     id_column: IdColumn = "id",
     overwrite: Annotated[bool, typer.Option(help="Replace an index that is there already.")] = False,
+    upsert: Annotated[
+        bool, typer.Option(help="Of rows with the same id keep the last instead of refusing them.")
+    ] = False,
     strict: Strict = False,
     cluster: Annotated[
         str | None,
@@ -85,10 +88,15 @@ def build(
 
     if len(sources) != (1 if encoder else 2):
         wanted = "TEXTS alone" if encoder else "MODEL and TEXTS"
-        raise InputError(f"expected {wanted}, got {len(sources)} paths", hint="see rbegir index build --help")
+        raise InputError(
+            f"expected {wanted}, got {', '.join(map(str, sources))}",
+            hint="rbegir index build MODEL TEXTS --out INDEX; MODEL is the directory that training wrote",
+        )
     if cluster is not None:
         if encoder:
             raise InputError("--cluster builds with a trained model", hint="leave out --encoder or --cluster")
+        if upsert:
+            raise InputError("--cluster refuses ids that come twice", hint="leave out --upsert or --cluster")
         facts = _build_on_cluster(
             sources[0],
             sources[1],
@@ -115,7 +123,9 @@ def build(
 
         model = Model.load(sources[0])
     with _watched(stream, "building") as batches:
-        index = Index.build(out, model, batches, overwrite=overwrite, segment_rows=segment_rows)
+        index = Index.build(
+            out, model, batches, overwrite=overwrite, upsert=upsert, segment_rows=segment_rows
+        )
     with index:
         _report(index, as_json, skipped=stream.skipped.to_dict())
 
@@ -124,7 +134,10 @@ def build(
 def add(
     index: IndexPath,
     texts: Texts,
-    upsert: Annotated[bool, typer.Option(help="Replace keywords that have the same id.")] = False,
+    upsert: Annotated[
+        bool,
+        typer.Option(help="Replace keywords that have the same id; of rows with the same id keep the last."),
+    ] = False,
     text_column: TextColumn = "text",
     id_column: IdColumn = "id",
     strict: Strict = False,

@@ -47,6 +47,7 @@ class Call(Generic[T]):
     missing: Callable[[], T] | None = None  # the result where the service says that there is no such thing
 
     def content(self) -> bytes | None:
+        """The body as it is sent."""
         if self.body is None:
             return None
         try:
@@ -96,11 +97,13 @@ class SearchOptions(TypedDict, total=False):
 
 
 def search(queries: str | Sequence[str], k: int, options: SearchOptions) -> Call[Hits]:
+    """A search for texts."""
     texts = [queries] if isinstance(queries, str) else check_queries(queries)
     return _search({"queries": texts}, len(texts), k, **options)
 
 
 def search_codes(codes: Codes | npt.NDArray[Any], k: int, options: SearchOptions) -> Call[Hits]:
+    """A search for codes made elsewhere."""
     if isinstance(codes, Codes):
         packed = np.packbits(codes.signs(), axis=2)  # [planes, count, n / 8] uint8, dimension 0 highest
         sent: list[Any] = [[plane.tobytes().hex() for plane in packed[:, i]] for i in range(len(codes))]
@@ -186,6 +189,7 @@ def fresh_ids(count: int, id_type: str) -> list[Any]:
 
 
 def delete(ids: Any) -> Call[int]:
+    """The call that deletes keywords by id."""
     body = {"ids": check_ids(ids).to_pylist()}
     return Call("DELETE", "/v1/keywords", lambda raw: int(read_json(raw)["deleted"]), body)
 

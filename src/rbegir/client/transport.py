@@ -73,6 +73,7 @@ class Bounded:
         self._size = 0
 
     def take(self, part: bytes) -> None:
+        """Add a part; an error where the answer has become too long or too slow."""
         self._parts.append(part)
         self._size += len(part)
         if self._size > MAX_ANSWER_BYTES:
@@ -98,7 +99,7 @@ def wait_after(error: httpx.RequestError, call: Call[Any], attempts: Attempts, t
 
     if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)):
         wait = attempts.after_no_connection()
-        reason = "no connection"
+        reason = f"no connection ({error})" if str(error) else "no connection"
         hint = "is it running, and is the address right?"
     elif isinstance(error, httpx.TimeoutException):
         raise timed_out(timeout_s) from error

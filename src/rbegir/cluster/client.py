@@ -30,7 +30,6 @@ from rbegir.cluster.engine import Session, import_ray
 from rbegir.cluster.fanout import Fanout, GoneError
 from rbegir.cluster.gather import Gatherer
 from rbegir.cluster.location import READ_ONLY_HINT, Location
-from rbegir.cluster.messages import Coded, Records
 from rbegir.cluster.pool import Devices, Pool, layout
 from rbegir.cluster.states import PREPARE_SECONDS, State, not_shared, prepare
 from rbegir.cluster.writer import Writing
@@ -253,14 +252,7 @@ class Cluster:
 
         def find(state: State, until: float) -> list[dict[str, Any] | None]:
             state.empty.find(wanted)  # refuses ids of another type
-            view = state.view
-            answers: dict[int, Records] = self._gatherer(state, until).ask(
-                lambda actor, refs, shard: actor.get.remote(view.id, refs, wanted), view.used
-            )
-            found: list[dict[str, Any] | None] = [None] * len(wanted)
-            for answer in answers.values():
-                found = [new or old for old, new in zip(found, answer.records, strict=True)]
-            return found
+            return self._gatherer(state, until).records(wanted)
 
         return self._answer(self._current(), find, None)
 
@@ -270,19 +262,7 @@ class Cluster:
 
         def find(state: State, until: float) -> Codes:
             state.empty.find(wanted)  # refuses ids of another type
-            view = state.view
-            answers: dict[int, Coded] = self._gatherer(state, until).ask(
-                lambda actor, refs, shard: actor.codes.remote(view.id, refs, wanted), view.used
-            )
-            n, planes = view.manifest.shape
-            found = np.zeros(len(wanted), np.bool_)
-            made = np.zeros((planes, len(wanted), n // 64), np.uint64)
-            for answer in answers.values():
-                found[answer.found] = True
-                made[:, answer.found] = answer.planes
-            if not found.all():
-                raise InputError(f"id {wanted[int(np.argmin(found))].as_py()!r} is not in the index")
-            return Codes(made, n)
+            return self._gatherer(state, until).codes(wanted)
 
         return self._answer(self._current(), find, None)
 

@@ -21,8 +21,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rbegir.cluster.engine import import_ray
-from rbegir.cluster.messages import Answer, Failure, unpack
+from rbegir.cluster.messages import Answer, Failure
 from rbegir.cluster.pool import Pool, root_cause
+from rbegir.cluster.wire import unpack
 from rbegir.errors import BusyError, ClusterError, DeadlineError, InputError, MismatchError, RbegirError
 
 HEDGE = 3.0

@@ -23,10 +23,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from rbegir.cluster.fanout import Fanout
-from rbegir.cluster.messages import Columns, Found, Geometry, Scan, ThreadCounts, pack
+from rbegir.cluster.messages import Coded, Columns, Found, Geometry, Records, Scan, ThreadCounts
 from rbegir.cluster.view import Places, View
+from rbegir.cluster.wire import pack
+from rbegir.codes.planes import Codes
 from rbegir.codes.score import cosine, norm_squared
 from rbegir.errors import ClusterError, InputError
 from rbegir.index.query import Query, attribute_rows
@@ -37,7 +40,7 @@ from rbegir.search.paper import select_paper, whole_thread_sizes
 from rbegir.search.progressive import check_planes, default_candidates, estimate_recall, recall_of
 
 SCANNING = 0.75  # of the time, where a part of the answer will do: its texts take some too
-ALONG = 2048  # hits a shard, up to which their texts come along
+ALONG = 2048  # candidates of all shards, up to which their texts come along
 Values = npt.NDArray[np.int16]
 
 
@@ -70,7 +73,7 @@ class Gatherer:
         elif query.planes is not None and device == "cpu":
             result = self._progressive(values, query)
         else:
-            along = len(values) * query.k <= ALONG
+            along = len(values) * query.k * len(self._view.used) <= ALONG
             result = Result(self._exact(values, query.k, query, self._names(query) if along else None))
             if query.planes is not None:  # a GPU reads all planes at once: nothing to gain, nothing missed
                 self._check_progressive(query)
@@ -141,6 +144,33 @@ class Gatherer:
             recall=result.recall,
             searched=result.searched,
         )
+
+    def records(self, ids: pa.Array) -> list[dict[str, Any] | None]:
+        """Id, text and attributes of keywords; None where no shard has the id."""
+        view = self._view
+        answers: dict[int, Records] = self.ask(
+            lambda actor, refs, shard: actor.get.remote(view.id, refs, ids), view.used
+        )
+        found: list[dict[str, Any] | None] = [None] * len(ids)
+        for answer in answers.values():
+            found = [new or old for old, new in zip(found, answer.records, strict=True)]
+        return found
+
+    def codes(self, ids: pa.Array) -> Codes:
+        """The codes of keywords, all of which must be there."""
+        view = self._view
+        answers: dict[int, Coded] = self.ask(
+            lambda actor, refs, shard: actor.codes.remote(view.id, refs, ids), view.used
+        )
+        n, planes = view.manifest.shape
+        found = np.zeros(len(ids), np.bool_)
+        made = np.zeros((planes, len(ids), n // 64), np.uint64)
+        for answer in answers.values():
+            found[answer.found] = True
+            made[:, answer.found] = answer.planes
+        if not found.all():
+            raise InputError(f"id {ids[int(np.argmin(found))].as_py()!r} is not in the index")
+        return Codes(made, n)
 
     def _names(self, query: Query) -> tuple[str, ...]:
         """The columns that a question wants of its hits."""

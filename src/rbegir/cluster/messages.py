@@ -1,8 +1,7 @@
-"""What travels between a client and the shards, packed. Every answer names the view that it is about."""
+"""What travels between a client and the shards. Every answer names the view that it is about."""
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,20 +15,6 @@ from rbegir.index.query import Query
 Keys = npt.NDArray[np.int64]
 
 
-def pack(message: Any) -> bytes:
-    """A question or an answer as bytes, which Ray passes on as they are.
-
-    Left to itself it takes objects apart with a pickler of its own and looks at every array in them, for each
-    shard again: 0.3 ms a call of a few small arrays, more than the scan of a small shard.
-    """
-    return pickle.dumps(message, protocol=5)
-
-
-def unpack(packed: bytes) -> Any:
-    """The message again; it comes from a process of the same cluster."""
-    return pickle.loads(packed)
-
-
 @dataclass(frozen=True)
 class Scan:
     """A question: the best k of each query among what passes `query`'s filter."""
@@ -39,9 +24,8 @@ class Scan:
     query: Query  # of which where, allow and deny matter
     planes: int | None = None  # rank by these many planes, and give the key of all planes beside
     seconds: float = 60.0  # how long the client waits for the answer
-    names: tuple[str, ...] | None = (
-        None  # columns to send along with what is found; None: not even rows and ids
-    )
+    # columns to send along with what is found; None: not even rows and ids
+    names: tuple[str, ...] | None = None
 
     @property
     def group(self) -> Any:

@@ -39,10 +39,9 @@ from rbegir.cluster.messages import (
     Records,
     Scan,
     ThreadCounts,
-    pack,
-    unpack,
 )
 from rbegir.cluster.view import Places, Share
+from rbegir.cluster.wire import pack, unpack
 from rbegir.codes.layout import LAYOUT_VERSION
 from rbegir.errors import BusyError, DeadlineError, FileError, RbegirError
 from rbegir.index import masks
@@ -113,7 +112,7 @@ class Shard:
 
         return await self._thread(look)
 
-    async def prepare(self, view: str, refs: list[Any]) -> bytes:
+    async def prepare(self, view: str, refs: list[Any]) -> Any:
         """Open a view and check its codes, so that its first question is as fast as the next."""
 
         def work(loaded: Loaded) -> Ready:
@@ -124,7 +123,7 @@ class Shard:
 
         return await self._reading(view, refs, work)
 
-    async def scan(self, view: str, refs: list[Any], packed: bytes) -> bytes:
+    async def scan(self, view: str, refs: list[Any], packed: Any) -> Any:
         """The best k of each query in this share; `packed` is a Scan."""
         scan: Scan = unpack(packed)
         try:
@@ -137,7 +136,7 @@ class Shard:
         except (OSError, RbegirError) as error:
             return pack(self._failure(view, error))
 
-    async def geometry(self, view: str, refs: list[Any], query: Query) -> bytes:
+    async def geometry(self, view: str, refs: list[Any], query: Query) -> Any:
         """Which segments have candidates."""
 
         def work(loaded: Loaded) -> Geometry:
@@ -149,7 +148,7 @@ class Shard:
 
     async def thread_counts(
         self, view: str, refs: list[Any], query: Query, offsets: dict[int, int], per_thread: int
-    ) -> bytes:
+    ) -> Any:
         """Candidates a thread, where segment `number` begins at position `offsets[number]` of the search."""
 
         def work(loaded: Loaded) -> ThreadCounts:
@@ -173,12 +172,12 @@ class Shard:
 
         return await self._reading(view, refs, work)
 
-    async def fetch(self, view: str, refs: list[Any], places: Places, names: list[str]) -> bytes:
+    async def fetch(self, view: str, refs: list[Any], places: Places, names: list[str]) -> Any:
         """Rows, ids and the named columns of keywords."""
 
         return await self._reading(view, refs, lambda loaded: loaded.columns(places, names))
 
-    async def get(self, view: str, refs: list[Any], ids: pa.Array) -> bytes:
+    async def get(self, view: str, refs: list[Any], ids: pa.Array) -> Any:
         """Keywords by id."""
 
         def work(loaded: Loaded) -> Records:
@@ -196,7 +195,7 @@ class Shard:
 
         return await self._reading(view, refs, work)
 
-    async def codes(self, view: str, refs: list[Any], ids: pa.Array) -> bytes:
+    async def codes(self, view: str, refs: list[Any], ids: pa.Array) -> Any:
         """Codes of keywords by id."""
 
         def work(loaded: Loaded) -> Coded:
@@ -216,7 +215,7 @@ class Shard:
     async def _thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._readers, work)
 
-    async def _reading(self, view: str, refs: list[Any], work: Callable[[Loaded], Answer]) -> bytes:
+    async def _reading(self, view: str, refs: list[Any], work: Callable[[Loaded], Answer]) -> Any:
         """The packed answer of some work that takes a thread."""
         try:
             loaded = await self._loaded(view, refs)

@@ -84,8 +84,7 @@ def unpack(
         if at.size and (at.min() < 0 or at.max() >= count):
             raise InputError(f"positions must be from 0 to {count - 1}, got {at.min()} to {at.max()}")
         at = at.astype(np.int64)
-        flat = rows[:, at // GROUP, :, at % GROUP].transpose(
-            1, 0, 2
-        )  # advanced indices come first: [at, planes, rows]
+        # advanced indices come first: [at, planes, rows]
+        flat = rows[:, at // GROUP, :, at % GROUP].transpose(1, 0, 2)
     words = np.ascontiguousarray(flat).view("<u8").astype(np.uint64, copy=False)
     return Codes(words.reshape(planes, -1, n // WORD), n)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, TypedDict, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -63,36 +63,27 @@ class Report:
         }
 
 
+class Options(TypedDict, total=False):
+    """What `evaluate_model` and `evaluate` take besides the model and the pairs."""
+
+    corpus: TextStream | pa.Array | Sequence[str] | None  # texts in which recall is measured
+    labels: LabelStream | pa.Table | None
+    cutoffs: Sequence[int]  # of recall
+    negatives: int  # of a group
+    gamma: float | None  # None: fitted to the groups (see `metrics`)
+    bootstrap: int  # replicates for the intervals
+    seed: int
+    progress: Stage | None
+
+
 def evaluate_model(
-    model: Embedder,
-    pairs: PairStream | pa.Table | None = None,
-    *,
-    corpus: TextStream | pa.Array | Sequence[str] | None = None,
-    labels: LabelStream | pa.Table | None = None,
-    cutoffs: Sequence[int] = CUTOFFS,
-    negatives: int = NEGATIVES,
-    gamma: float | None = None,
-    bootstrap: int = REPLICATES,
-    seed: int = 0,
-    progress: Stage | None = None,
+    model: Embedder, pairs: PairStream | pa.Table | None = None, **options: Unpack[Options]
 ) -> Report:
     """Log loss and ROC AUC on pairs, recall in a corpus, ROC AUC and nDCG on labels: whatever is given.
 
-    gamma=None fits γ to the groups (see `metrics`). Weights of pairs are not used: each distinct pair is one
-    group.
+    Weights of pairs are not used: each distinct pair is one group.
     """
-    return evaluate(
-        ModelScorer(model),
-        pairs,
-        corpus=corpus,
-        labels=labels,
-        cutoffs=cutoffs,
-        negatives=negatives,
-        gamma=gamma,
-        bootstrap=bootstrap,
-        seed=seed,
-        progress=progress,
-    )
+    return evaluate(ModelScorer(model), pairs, **options)
 
 
 def evaluate(

@@ -35,11 +35,11 @@ from rbegir.training.batches import Chunk, cut
 from rbegir.training.config import TrainConfig
 from rbegir.training.data import tokenize_pairs
 from rbegir.training.device import cpu_count
+from rbegir.training.epochs import lr_scale
 from rbegir.training.groups import Groups, group
 from rbegir.training.loss import Gamma, group_loss
 from rbegir.training.optim import RowRMS
 from rbegir.training.pipeline import steps_in
-from rbegir.training.trainer import lr_scale
 
 INITIAL_GAMMA = 10.0
 ENCODE = 1 << 16  # texts encoded at a time

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from rbegir.errors import InputError
+from rbegir.index.rows import refuse_repeats
 
 if TYPE_CHECKING:
     from rbegir.index.store import Index
@@ -20,13 +22,21 @@ SEGMENT_ROWS = 1 << 20
 def fill(
     index: Index, batches: Iterable[pa.RecordBatch], segment_rows: int = SEGMENT_ROWS, *, upsert: bool = False
 ) -> int:
-    """Add all batches, `segment_rows` keywords at a time; returns how many."""
+    """Add all batches, `segment_rows` keywords at a time; returns how many.
+
+    An id that comes twice is refused; with `upsert` the last row counts, as if each had come in its own call.
+    """
     if segment_rows < 1:
         raise InputError(f"segment_rows must be at least 1, got {segment_rows}")
     added = 0
     for table in _tables(batches, segment_rows):
-        put = index.upsert if upsert else index.add
-        added += len(put(*keywords_of(table)))
+        texts, ids, attributes = keywords_of(_last_of_each_id(table) if upsert else table)
+        if upsert:
+            added += len(index.upsert(texts, ids, attributes))
+            continue
+        if ids is not None:
+            refuse_repeats(ids.combine_chunks(), hint="remove all but one, or let upsert keep the last")
+        added += len(index.add(texts, ids, attributes))
     return added
 
 
@@ -37,6 +47,14 @@ def keywords_of(table: pa.Table) -> tuple[pa.ChunkedArray, pa.ChunkedArray | Non
     ids = table.column("id") if "id" in table.column_names else None
     others = [name for name in table.column_names if name not in ("text", "id")]
     return table.column("text"), ids, {name: _missing_for_nan(table.column(name)) for name in others}
+
+
+def _last_of_each_id(table: pa.Table) -> pa.Table:
+    """The table without rows whose id comes again further down."""
+    if "id" not in table.column_names or len(pc.unique(table["id"])) == table.num_rows:
+        return table
+    places = pa.table({"id": table["id"], "at": np.arange(table.num_rows)})
+    return table.take(places.group_by("id").aggregate([("at", "max")])["at_max"].sort())
 
 
 def _tables(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:

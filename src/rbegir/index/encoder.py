@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from rbegir.binarizer.store import is_binarizer
 from rbegir.codes.planes import Codes
 from rbegir.errors import FileError, InputError, MismatchError
 from rbegir.heads.reference import is_reference
+from rbegir.index.rows import VECTORS_HINT
 
 if TYPE_CHECKING:
     from rbegir.index.manifest import Manifest
@@ -59,8 +60,25 @@ def check_match(model: Encoder, manifest: Manifest) -> None:
             )
 
 
+def takes_vectors(model: Encoder) -> bool:
+    """Whether it is a Binarizer: float vectors, not texts, are encoded."""
+    return bool(getattr(model, "takes_vectors", False))
+
+
+def check_vectors(asked: Any) -> Any:
+    """Refuse texts where vectors are asked with; the rest the Binarizer checks."""
+    if isinstance(asked, (list, tuple)) and any(isinstance(query, str) for query in asked):
+        raise InputError(
+            "an index made with a Binarizer is searched with vectors, got a text",
+            hint="encode the text with the encoder whose vectors it holds",
+        )
+    return asked
+
+
 def check_adds(model: Encoder, manifest: Manifest) -> None:
-    """Refuse to add keywords with a model that only its queries share with the index."""
+    """Refuse to add texts with a model that takes none, or that shares only its queries with the index."""
+    if takes_vectors(model):
+        raise InputError("a Binarizer makes codes of vectors, not of texts", hint=VECTORS_HINT)
     if manifest.fingerprint not in getattr(model, "same_keywords", (model.fingerprint,)):
         raise MismatchError(
             "the model searches this index, but its keywords get codes of another generation",
@@ -74,6 +92,11 @@ def load_stored(directory: Path, manifest: Manifest) -> Encoder:
         raise FileError(
             f"no model is stored in {directory.parent}, so texts cannot be encoded",
             hint="open it with Index.open(path, model=…), or use add_codes and search_codes",
+        )
+    if not directory.is_dir():
+        raise FileError(
+            f"the model of {directory.parent} is gone: there is no {directory}",
+            hint="copy the model that the index was built with there",
         )
     model = load_encoder(directory)
     check_match(model, manifest)

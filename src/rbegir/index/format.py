@@ -175,9 +175,6 @@ class File:
             raise self._corrupt(f"section {name!r} is missing")
         return Section(self, name, *self._sections[name])
 
-    def has(self, name: str) -> bool:
-        return name in self._sections
-
     def check_mapped(self) -> None:
         """Raise if a page that was read since the file was opened was not there: what it gave was zeros."""
         if self._map.broken:

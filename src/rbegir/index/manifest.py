@@ -140,6 +140,8 @@ def read_manifest(directory: Path) -> Manifest:
         file = File(path, Kind.MANIFEST)
     except (FileNotFoundError, NotADirectoryError) as error:
         reason = "it has no MANIFEST" if directory.is_dir() else "there is no such directory"
+        if directory.is_file():
+            reason = "it is a file, and an index is a directory"
         raise FileError(
             f"{directory} is not an rbegir index: {reason}",
             hint="create one with `rbegir index build` or rbegir.Index.create",

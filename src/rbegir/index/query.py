@@ -24,7 +24,7 @@ from rbegir.index.manifest import Manifest
 from rbegir.index.rows import check_ids
 from rbegir.index.snapshot import Snapshot
 from rbegir.search import stages
-from rbegir.search.backend import Candidates
+from rbegir.search.backend import Candidates, Partition
 from rbegir.search.cpu import CpuBackend
 from rbegir.search.hits import Hits
 from rbegir.search.progressive import check_planes, coarse
@@ -134,9 +134,9 @@ class Searcher:
         self._backend = open_backend(device, n, planes, threads, progress)
 
     def search(self, snapshot: Snapshot, queries: Codes | npt.NDArray[Any], query: Query) -> Hits:
+        """The hits of every query among the keywords of a snapshot."""
         values = query_values(queries, snapshot.manifest)  # [Q, n] int16
-        where = None if query.where is None else Filter(query.where, snapshot.types())
-        numbers, partitions = snapshot.candidates(where, query.allow, query.deny)
+        numbers, partitions = candidates(snapshot, query)
         certificate = recall = None
         if not len(values) or not partitions:
             nothing = np.zeros((len(values), 0), np.int64)
@@ -181,8 +181,7 @@ class Searcher:
         """The rows [queries, k] of the best by the first planes alone. For people: always on the CPU."""
         n, all_planes = snapshot.manifest.shape
         values = query_values(queries, snapshot.manifest)  # [Q, n] int16
-        where = None if query.where is None else Filter(query.where, snapshot.types())
-        numbers, partitions = snapshot.candidates(where, query.allow, query.deny)
+        numbers, partitions = candidates(snapshot, query)
         if not len(values) or not partitions:
             return np.zeros((len(values), 0), np.int64)
         backend = CpuBackend(n, check_planes(planes, all_planes))
@@ -191,6 +190,12 @@ class Searcher:
         rows = snapshot.rows(place).reshape(found.positions.shape)
         snapshot.check_mapped()
         return rows
+
+
+def candidates(snapshot: Snapshot, query: Query) -> tuple[list[int], list[Partition]]:
+    """The parts of a snapshot that may hold hits, and what a backend needs to search them."""
+    where = None if query.where is None else Filter(query.where, snapshot.types())
+    return snapshot.candidates(where, query.allow, query.deny)
 
 
 def query_values(queries: Any, manifest: Manifest) -> npt.NDArray[np.int16]:

@@ -25,6 +25,7 @@ from rbegir.index.segment import Positions
 
 MAX_TEXT_BYTES = 2**15 - 1  # so that a chunk of rows fits Arrow's 32-bit offsets
 RESERVED = ("id", "text", "row", "score")
+VECTORS_HINT = "add vectors with index.add_codes(binarizer.encode_keywords(vectors), texts=…)"
 
 
 @dataclass
@@ -63,6 +64,7 @@ class Rows:
         return self.packed[positions]
 
     def slice(self, start: int, stop: int) -> Rows:
+        """The rows start … stop."""
         return Rows(
             self.packed[start:stop],
             self.first_row + start,
@@ -87,10 +89,16 @@ def check_texts(texts: Any, argument: str = "texts") -> pa.Array:
             f"{argument} must be a list of texts, got {type(texts).__name__}",
             hint=f"for a single text write {argument}=[text]",
         )
+    if isinstance(texts, np.ndarray) and texts.ndim == 2:
+        raise InputError(
+            f"{argument} must be a list of texts, got {texts.dtype} {list(texts.shape)}", hint=VECTORS_HINT
+        )
     array = _strings(texts, argument)
     if array.null_count:
         place = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
-        raise InputError(f"{argument}[{place}] is None, expected a text")
+        raise InputError(
+            f"{argument}[{place}] is None, expected a text", hint="leave out rows without a text"
+        )
     return array
 
 
@@ -124,15 +132,15 @@ def check_ids(ids: Any, argument: str = "ids") -> pa.Array:
     return array
 
 
-def refuse_repeats(ids: pa.Array, argument: str = "ids") -> None:
+def refuse_repeats(ids: pa.Array, hint: str = "give every id once in a call") -> None:
     """The same id twice in one call is refused: which of the two was meant?"""
     if len(pc.unique(ids)) == len(ids):
         return
     counts = pc.value_counts(ids)
     twice = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")
     raise InputError(
-        f"{argument} holds {twice[0].as_py()!r} more than once ({len(twice)} such ids)",
-        hint="give every id once in a call",
+        f"ids holds {twice[0].as_py()!r} more than once ({len(twice)} such ids)",
+        hint=hint,
     )
 
 
@@ -211,6 +219,8 @@ def _arrow(values: Any, argument: str) -> pa.Array:
         values = values.dictionary_decode()
     if isinstance(values, pa.Array):
         return values
+    if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
+        raise InputError(f"{argument} must be a list, one value a keyword, got {type(values).__name__}")
     try:
         if isinstance(values, np.ndarray):
             if values.ndim != 1:

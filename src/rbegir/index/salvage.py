@@ -181,9 +181,8 @@ def _runs(segment: WreckedSegment, lost: npt.NDArray[np.int64]) -> list[list[int
     rows, known = segment.unchecked_rows(), segment.known_rows()
     at = np.arange(segment.count)
     before = np.maximum.accumulate(np.where(known, at, -1))  # the last known one up to here
-    after = (
-        segment.count - 1 - np.maximum.accumulate(np.where(known[::-1], at, -1))[::-1]
-    )  # the next known one
+    # the next known one
+    after = segment.count - 1 - np.maximum.accumulate(np.where(known[::-1], at, -1))[::-1]
     low = np.where(before < 0, segment.first_row, rows[before] + (before != at))
     high = np.where(after >= segment.count, segment.last_row, rows[np.minimum(after, at[-1])] - (after != at))
     breaks = np.flatnonzero(np.diff(lost) > 1)

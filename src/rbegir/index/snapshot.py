@@ -188,6 +188,7 @@ class Snapshot:
         return Place(np.asarray(numbers, np.int64)[which], positions - starts[which])
 
     def rows(self, place: Place) -> npt.NDArray[np.int64]:
+        """The row numbers of keywords."""
         found = np.zeros(place.part.shape, np.int64)
         for number, where in place.by_part:
             found[where] = self.parts[number].segment.rows(place.position[where])

@@ -32,7 +32,15 @@ from rbegir.codes.planes import Codes
 from rbegir.errors import CorruptError, FileError, InputError, LockedError, MismatchError
 from rbegir.index.creation import first_manifest, make
 from rbegir.index.disk import explained
-from rbegir.index.encoder import Encoder, check_adds, check_encoder, check_match, load_stored
+from rbegir.index.encoder import (
+    Encoder,
+    check_adds,
+    check_encoder,
+    check_match,
+    check_vectors,
+    load_stored,
+    takes_vectors,
+)
 from rbegir.index.manifest import MODEL, Manifest
 from rbegir.index.mapping import arm
 from rbegir.index.query import Filters, Query, Searcher, SearchOptions
@@ -143,11 +151,14 @@ class Index:
         batches: Iterable[pa.RecordBatch],
         *,
         overwrite: bool = False,
+        upsert: bool = False,
         device: str | Sequence[str] = "cpu",
         threads: int | None = None,
         segment_rows: int = 1 << 20,
     ) -> Index:
         """A new index from a stream of batches with `text`, optional `id`, and attribute columns.
+
+        An id that comes twice is refused, or with `upsert` its last row counts.
 
         Memory is bounded by `segment_rows`. The index appears under its path when all of it is there; if the
         build fails or is stopped, nothing does.
@@ -160,7 +171,7 @@ class Index:
             make(writer.directory, manifest, model)
             inner = cls(writer.directory, device=device, threads=threads, model=model, read_only=False)
             inner._writer = writer
-            fill(inner, batches, segment_rows)
+            fill(inner, batches, segment_rows, upsert=upsert)
         index = cls(path, device=device, threads=threads, model=model, read_only=False)
         index._writer = writer
         return index
@@ -265,8 +276,7 @@ class Index:
         An index made with a Binarizer is asked with float vectors [queries, dims].
         """
         asked: Any = [queries] if isinstance(queries, str) else queries
-        if not getattr(self.model, "takes_vectors", False):
-            asked = check_queries(asked)
+        asked = check_vectors(asked) if takes_vectors(self.model) else check_queries(asked)
         query = Query.check(k, **options)
         with _room_for(len(asked)):
             return self._searcher.search(self._state(), self.model.encode_queries(asked), query)
@@ -455,7 +465,10 @@ def _id_type(manifest: Manifest, given: pa.Array | None) -> str:
     came = "int64" if given is None else str(given.type)
     known = manifest.id_type
     if known == "string" and given is None:
-        raise InputError("ids must be given: the ids of this index are strings")
+        raise InputError(
+            "ids must be given: the ids of this index are strings",
+            hint="pass ids=, or name their column with --id-column",
+        )
     if known is not None and came != known:
         raise MismatchError(f"ids are {came}, the ids of this index are {known}")
     return came

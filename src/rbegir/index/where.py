@@ -212,8 +212,10 @@ class _Parser:
         if token.kind == "name":
             self._take()
             if token.value not in self._types:
-                known = ", ".join(sorted(self._types)) or "none"
-                self._fail(f"there is no column {token.value!r}", token.at, hint=f"the columns are: {known}")
+                hint = f"the columns are: {', '.join(sorted(self._types)) or 'none'}"
+                if self._text[token.at] == '"':
+                    hint = f"a text stands in single quotes, a column in double ones; {hint}"
+                self._fail(f"there is no column {token.value!r}", token.at, hint=hint)
             return _Column(token.value, self._types[token.value], token.at)
         return self._value()
 

@@ -120,9 +120,8 @@ class Writer:
         for path in sorted(self.directory.iterdir()):
             ours = SEGMENT_NAME.fullmatch(path.name) or DELETES_NAME.fullmatch(path.name) or path.name == NEW
             if ours and path.name not in files:
-                with contextlib.suppress(
-                    OSError
-                ):  # it wastes space and harms nothing; the next writer tries again
+                # one that stays wastes space and harms nothing; the next writer tries again
+                with contextlib.suppress(OSError):
                     disk.unlink(path)
 
     @contextlib.contextmanager
@@ -188,9 +187,8 @@ class _Change:
     def undo(self) -> None:
         """Remove the files of a change that failed before it was made."""
         for path in self._created:
-            with contextlib.suppress(
-                OSError
-            ):  # not created yet, or the disk is gone: the next writer removes it
+            # not created yet, or the disk is gone: the next writer removes it
+            with contextlib.suppress(OSError):
                 disk.unlink(path)
 
     def _new(self, form: str) -> Path:

@@ -18,6 +18,7 @@ fingerprints differ. At every moment, killed or not, the directory holds one who
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -28,7 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rbegir._native import _core
-from rbegir.errors import CorruptError, FileError, InputError, VersionError
+from rbegir.errors import CorruptError, FileError, FullError, InputError, VersionError
 from rbegir.model.tensorfile import Array, TensorFile, header
 
 CONFIG, WEIGHTS, NEW = "config.json", "model.safetensors", ".new"
@@ -146,7 +147,10 @@ def replace(directory: Path, kind: Kind, config: bytes, weights: list[Any] | Ten
         os.replace(new_config, directory / CONFIG)
         _sync(directory)
     except OSError as error:
-        raise FileError(f"cannot write a {kind.noun} to {directory}: {error.strerror}") from error
+        message = f"cannot write a {kind.noun} to {directory}: {error.strerror}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise FullError(message, hint="free some space and try again") from error
+        raise FileError(message) from error
 
 
 def is_kind(directory: Path, kind: Kind) -> bool:

@@ -165,7 +165,6 @@ def quantise(vectors: npt.NDArray[np.float32]) -> Codes:
     """Eight planes of float vectors [count, n]: the largest magnitude is 255, each a nearest odd integer."""
     peak = np.abs(vectors).max(axis=1, keepdims=True, initial=0)  # [count, 1]
     scaled = vectors * (np.float32(255) / np.where(peak > 0, peak, 1))
-    values = (
-        2 * np.floor(scaled / 2) + 1
-    )  # the odd integer of the interval [2j, 2j + 2), which is the nearest
+    # the odd integer of the interval [2j, 2j + 2), which is the nearest
+    values = 2 * np.floor(scaled / 2) + 1
     return Codes.from_values(np.clip(values, -255, 255).astype(np.int16), MAX_PLANES)

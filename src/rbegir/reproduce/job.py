@@ -21,7 +21,7 @@ from rbegir.reproduce import runs, schedule
 from rbegir.reproduce.dataset import FOLDER, Dataset, load
 from rbegir.reproduce.maker import Maker
 from rbegir.reproduce.results import Results
-from rbegir.reproduce.rows import FULL, SMALL, TABLES, Scale, chosen, rows
+from rbegir.reproduce.rows import FULL, SMALL, TABLES, Scale, chosen
 from rbegir.reproduce.tables import table
 
 Json = dict[str, Any]
@@ -120,10 +120,11 @@ def dumps(result: Json) -> str:
 
 def tables_of(result: Json, keys: Sequence[str] = TABLES) -> list[Json]:
     """The tables of a result, one object each."""
-    scale = {scale.name: scale for scale in (FULL, SMALL)}.get(result["scale"], FULL)
+    other = replace(FULL, short=None)  # all rows for as long
+    scale = {scale.name: scale for scale in (FULL, SMALL)}.get(result["scale"], other)
     options = " --data DIR" if result["dataset"]["name"] == FOLDER else ""
     options += " --small" if scale is SMALL and options else ""
-    maker = Maker(Results(result["runs"]), rows(scale), options)
+    maker = Maker(Results(result["runs"]), scale, options)
     return [table(key, maker) for key in keys]
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from rbegir.model.presets import FLOAT
 from rbegir.reproduce.dataset import HEADLINE
 from rbegir.reproduce.results import Results
-from rbegir.reproduce.rows import Row
+from rbegir.reproduce.rows import Scale, like, rows
 
 Json = dict[str, Any]
 Columns = list[list[str]]
@@ -24,15 +23,21 @@ SHOWN = {
 class Maker:
     """Runs, seen from the tables."""
 
-    def __init__(self, results: Results, rows: Sequence[Row], options: str) -> None:
+    def __init__(self, results: Results, scale: Scale, options: str) -> None:
         """`options`: those of the command that made the results."""
-        self.results, self.rows = results, {row.name: row for row in rows}
+        self.results, self.scale = results, scale
+        self.rows = {row.name: row for row in rows(scale)}
         self.options = options
 
     def figures(self, row: str, *names: str) -> Json:
         """Figures of a row over its seeds; those that were not made are left out."""
         found = {name: self.results.stat(row, name) for name in names}
         return {name: value.to_dict() for name, value in found.items() if value is not None}
+
+    def like(self, row: str) -> str:
+        """The row that the rows of tables 3, 4 and 7 are to be compared with."""
+        name = like(row, self.scale)
+        return "m_2" if name == "rbe_1" else name  # the same model
 
     def label(self, row: str) -> Json | None:
         """ROC AUC on the judged pairs, of the headline slice if there is one."""

@@ -37,12 +37,15 @@ def section(result: Json, *, level: int = 1) -> str:
     device = result["device"] if result["device"] != "cpu" else host["cpu"]
     seeds = sorted({run["seed"] for run in result["runs"]})
     lines = [
-        f"{'#' * level} {remarks.SCALE.get(result['scale'], result['scale'])}\n" if level > 1 else "",
+        f"{'#' * level} {remarks.title(result)}\n" if level > 1 else "",
         f"{data['train_pairs']:,} training pairs, {data['test_pairs']:,} pairs of titles that training never "
         f"saw, {data['corpus']:,} titles searched, every one scored. {device}; {len(result['runs'])} runs, "
         f"seeds {', '.join(map(str, seeds))}. ± is the standard deviation over seeds.\n",
+        remarks.opening(result),
     ]
-    for table in tables_of(result, TABLES):
+    headline = level == 1 or (result["scale"] == "full" and not remarks.is_before(result))
+    again = result["scale"] == "full" and not headline
+    for table in tables_of(result, ("1", "2", "bytes") if again else TABLES):
         key = table["table"]
         name = "The best 16 bytes" if key == "bytes" else f"Table {key}: {_small_first(table['title'])}"
         if not made(table):
@@ -56,9 +59,9 @@ def section(result: Json, *, level: int = 1) -> str:
             lines.append(_printed(table["printed"]))
         if table["orderings"]:
             lines.append(_orderings(table["orderings"]))
-        if level == 1 or result["scale"] == "full" or key in ("3", "4"):
+        if headline or key in ("3", "4"):
             lines.append(remarks.of(key, result, table))
-        if level == 1 or result["scale"] == "full":
+        if headline:
             lines += [f"![{alt}](img/reproduce-{name}.svg)\n" for name, alt in PLOTS.get(key, [])]
         lines.append(f"```text\n{table['command']}\n```\n")
     return "\n".join(line for line in lines if line)

@@ -1,11 +1,11 @@
 """Every model of every table: its shape, how it is trained, and what is measured on it besides its accuracy.
 
 A row is trained once for each seed and used by all tables that name it. All rows share one recipe, the
-default of `rbegir train` (10 epochs, of which the best by AUC is kept here), and differ in what the table is
-about and nothing else. The three models of the reference gap are also trained for longer.
+default of `rbegir train`, and differ in what the table is about and nothing else. Tables 3, 4 and 7 compare
+many models with each other; at full size these are trained for fewer epochs, those they differ from too.
 
-Rows have tiers: the first tier is made with every seed before the second begins, so that a job that is cut
-short has the most telling rows; the last one is made seed by seed.
+Rows have tiers, the most telling first: the first two are made with every seed before the third begins, whose
+second seeds come before the first ones of the last.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ class Scale:
     pairs: int | None = None  # train on so many, all if None
     corpus: int | None = None  # search so many titles (those of the test among them), all if None
     epochs: int | None = None
+    short: int | None = None  # epochs of what tables 3, 4 and 7 compare, if others than of the rest
     batch_size: int | None = None
     seeds: int = 3
     quantiser_train: int = 65_536  # vectors that the quantisers beside us learn from
     slow_quantisers: bool = True
 
 
-FULL = Scale("full", epochs=10)
+FULL = Scale("full", epochs=15, short=5)
 SMALL = Scale(
     "small",
     conv=144,
@@ -58,12 +59,13 @@ class Row:
     tables: tuple[str, ...]
     settings: TrainConfig = field(default_factory=TrainConfig)
     studies: tuple[str, ...] = ()
+    short: bool = False  # trained for `Scale.short` epochs
     tier: int = 0
 
 
 def rows(scale: Scale = FULL) -> list[Row]:
     """All rows, the most telling first."""
-    return [_scaled(row, scale) for row in _rows()]
+    return [_scaled(row, scale) for row in _rows(scale)]
 
 
 def chosen(scale: Scale, tables: tuple[str, ...], names: tuple[str, ...] = ()) -> list[Row]:
@@ -82,69 +84,79 @@ def chosen(scale: Scale, tables: tuple[str, ...], names: tuple[str, ...] = ()) -
 
 
 def _scaled(row: Row, scale: Scale) -> Row:
-    epochs = scale.epochs
-    if epochs is not None and row.settings.epochs == LONGER:
-        epochs = epochs * LONGER // 10
+    epochs = scale.short or scale.epochs if row.short else row.settings.epochs or scale.epochs
     settings = replace(row.settings, epochs=epochs, batch_size=scale.batch_size)
     shape = replace(row.shape, conv=scale.conv, hash_buckets=scale.hash_buckets)
     return replace(row, shape=shape, settings=settings)
 
 
-def _rows() -> list[Row]:
+def _rows(scale: Scale) -> list[Row]:
     default = RECIPES["default"]
     star = _shape("rbe_star")
-    longer = [
-        Row(f"{name}, 15 epochs", _shape(name), _tables("1 bytes"), replace(default, epochs=LONGER))
-        for name in ("rbe_star", "m_1", "m_3")
-    ]
     first = [
         Row("rbe_star", star, _tables("1 2 3 4 5 6 7 bytes"),
             studies=("sizes", "selection", "latency", "top_five")),
         Row("m_1", _shape("m_1"), _tables("1 5 bytes"), studies=("sizes", "top_five", "quantisers")),
         Row("m_3", _shape("m_3"), _tables("1 bytes"), studies=("sizes",)),
-        Row("m_5", _shape("m_5"), _tables("1 7 bytes")),
-        Row("m_2", _shape("m_2"), _tables("1 2 3 bytes")),
-        Row("rbe_2", _shape("rbe_2"), _tables("2 3 4 7 bytes")),
-        Row("rbe_3", _shape("rbe_3"), _tables("2 3 4 bytes")),
-        Row("128x1, 3-plane query", _shape("rbe_star", n=128, keyword_planes=1), _tables("bytes")),
-        Row("64x1, 3-plane query", _shape("rbe_star", keyword_planes=1), _tables("bytes")),
-        Row("64x1, 8-plane query", _shape("rbe_star", keyword_planes=1, query_planes=8), _tables("bytes")),
+        Row("m_5", _shape("m_5"), _tables("1 7 bytes"), tier=1),
+        Row("m_2", _shape("m_2"), _tables("1 2 3 bytes"), tier=1),
+        Row("rbe_2", _shape("rbe_2"), _tables("2 3 4 7 bytes"), tier=1),
+        Row("rbe_3", _shape("rbe_3"), _tables("2 3 4 bytes"), tier=1),
+        Row("64x1, 8-plane query", _shape("rbe_star", keyword_planes=1, query_planes=8), _tables("bytes"),
+            tier=1),
     ]  # fmt: skip
     second = [
         *(
-            Row(f"{name}, no weights", _shape(name, residual_weights=False), _tables("4"), tier=1)
-            for name in ("rbe_2", "rbe_star", "rbe_3")
+            Row(f"{name}, no weights", _shape(name, residual_weights=False), _tables("4"), short=True, tier=2)
+            for name in ("rbe_star", "rbe_2", "rbe_3")
         ),
         *(
-            Row(f"{name}, annealing tanh", _shape(name, estimator="annealing_tanh"), _tables("3"), tier=1)
-            for name in RBE
+            Row(f"{name}, annealing tanh", _shape(name, estimator="annealing_tanh"), _tables("3"),
+                short=True, tier=2)
+            for name in ("rbe_star", "rbe_1", "rbe_2", "rbe_3")
         ),
-    ]
+        *(
+            Row(f"{name}, straight-through", _shape(name, estimator="straight_through"), _tables("3"),
+                short=True, tier=2)
+            for name in ("rbe_star", "rbe_1", "rbe_2", "rbe_3")
+        ),
+    ]  # fmt: skip
+    if scale.short is not None:
+        second = [
+            *(
+                Row(like(name, scale), _shape(name), _tables("3 4 7"), short=True, tier=2)
+                for name in ("rbe_star", "rbe_1", "rbe_2", "rbe_3")
+            ),
+            *second,
+            Row("m_1, 10 epochs, 20 % feature dropout", _shape("m_1"), _tables("bytes"),
+                replace(default, epochs=10, feature_dropout=0.2), tier=2),
+        ]  # fmt: skip
     last = [
-        Row("fixed B and R", replace(star, time_varying=False), _tables("7"), tier=2),
-        Row("separate towers", replace(star, share_towers=False), _tables("7"), tier=2),
-        Row("8 query planes", replace(star, query_planes=8), _tables("7 bytes"), tier=2),
-        Row("1 query plane", replace(star, query_planes=1), _tables("7"), tier=2),
-        Row("4 query planes", replace(star, query_planes=4), _tables("7"), tier=2),
-        *(
-            Row(f"{name}, straight-through", _shape(name, estimator="straight_through"), _tables("3"), tier=2)
-            for name in RBE
-        ),
-        Row("10 negatives", star, _tables("7"), replace(default, negatives=10), tier=2),
-        Row("100 negatives", star, _tables("7"), replace(default, negatives=100), tier=2),
-        Row("the paper's recipe", replace(star, share_towers=False), _tables("7"), RECIPES["paper"], tier=2),
-        Row("no float guide", star, _tables("7"), replace(default, guide=0.0), tier=2),
-        Row("no feature dropout", star, _tables("7"), replace(default, feature_dropout=0.0), tier=2),
-        Row("no word dropout", star, _tables("7"), replace(default, word_dropout=0.0), tier=2),
-        Row("6 query planes", replace(star, query_planes=6), _tables("7"), tier=2),
-        Row("1 negative", star, _tables("7"), replace(default, negatives=1), tier=2),
+        Row("fixed B and R", replace(star, time_varying=False), _tables("7")),
+        Row("separate towers", replace(star, share_towers=False), _tables("7")),
+        Row("10 negatives", star, _tables("7"), replace(default, negatives=10)),
+        Row("100 negatives", star, _tables("7"), replace(default, negatives=100)),
+        Row("8 query planes", replace(star, query_planes=8), _tables("7")),
+        Row("1 query plane", replace(star, query_planes=1), _tables("7")),
+        Row("4 query planes", replace(star, query_planes=4), _tables("7")),
+        Row("the paper's recipe", replace(star, share_towers=False), _tables("7"), RECIPES["paper"]),
+        Row("no float guide", star, _tables("7"), replace(default, guide=0.0)),
+        Row("no gram dropout", star, _tables("7"), replace(default, gram_dropout=0.0)),
+        Row("no feature dropout", star, _tables("7"), replace(default, feature_dropout=0.0)),
+        Row("no word dropout", star, _tables("7"), replace(default, word_dropout=0.0)),
+        Row("6 query planes", replace(star, query_planes=6), _tables("7")),
+        Row("1 negative", star, _tables("7"), replace(default, negatives=1)),
     ]
-    every = [replace(row, settings=replace(row.settings, tolerance=0.0)) for row in [*first, *second, *last]]
-    return [*longer, *every]
+    wide = [
+        Row("128x1, 3-plane query", _shape("rbe_star", n=128, keyword_planes=1), _tables("bytes"), tier=3),
+        Row("64x1, 3-plane query", _shape("rbe_star", keyword_planes=1), _tables("bytes"), tier=3),
+    ]
+    return [*first, *second, *(replace(row, short=True, tier=3) for row in last), *wide]
 
 
-RBE = ("rbe_1", "rbe_2", "rbe_star", "rbe_3")
-LONGER = 15  # epochs, of which the latest good one is kept
+def like(name: str, scale: Scale) -> str:
+    """The row to compare with rows that are trained for short: the same model, trained for as long."""
+    return name if scale.short is None else f"{name}, {scale.short} epochs"
 
 
 def _shape(name: str, **changes: Any) -> ModelConfig:

@@ -107,6 +107,7 @@ class Laboratory:
             keep,
             train=self.scale.quantiser_train,
             slow=self.scale.slow_quantisers,
+            first=seed == 0,
         )
         result["done"] = list(row.studies)
         write(path_of(out, row.name, seed), result)

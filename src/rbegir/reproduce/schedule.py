@@ -3,7 +3,8 @@
 A small model leaves much of a large GPU idle while Python launches the next kernels: three processes on one
 card were measured to make 1.6 times as many models a minute as one. Each process reads the data itself and
 takes the next runs from a queue; what is done is on disk, so nothing is lost when the time is up. Models that
-draw the same batches are trained side by side, a few at a time, since cutting batches keeps the cores busy.
+draw the same batches can be trained side by side in a process, which cuts the batches once: it spares cores
+for what is measured on them, the GPU is as busy as before.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from rbegir.reproduce.dataset import Dataset, load
 from rbegir.reproduce.rows import Row, Scale
 
 Say = Callable[[str], None]
-EXPECTED_S = 30.0  # of the first run, before one has been timed
+FIRST = 2  # tiers that are made with every seed before any other
+EXPECTED_S = 30.0  # of a run, before one has been timed
 
 
 class Job(NamedTuple):
@@ -47,8 +49,15 @@ class Place(NamedTuple):
 def jobs(rows: list[Row], seeds: int, data: Dataset, place: Place, *, bm25: bool) -> list[Job]:
     """What is still to be made, in order."""
     small = runs.cut_down(data, place.scale)
-    ordered = sorted((row.tier, seed, number) for number, row in enumerate(rows) for seed in range(seeds))
-    wanted = [Job(rows[number], seed) for _, seed, number in ordered]
+
+    def turn(job: tuple[int, int]) -> tuple[int, int, int]:
+        """Every seed of the first tiers; then a seed more of one tier is worth as much as a tier more."""
+        seed, number = job
+        tier = rows[number].tier
+        return (tier, seed, number) if tier < FIRST else (tier + seed, tier, number)
+
+    ordered = sorted(((seed, number) for number in range(len(rows)) for seed in range(seeds)), key=turn)
+    wanted = [Job(rows[number], seed) for seed, number in ordered]
     missing = [job for job in wanted if not _made(job, small, place)]
     if bm25 and runs.read(runs.path_of(place.out, runs.BM25, 0)) is None:
         missing.append(Job(None, 0))
@@ -85,22 +94,24 @@ def _batches(job: Job) -> tuple[object, ...] | None:
 
 def run_here(todo: Iterable[list[Job]], data: Dataset, place: Place) -> Iterator[str]:
     """Make runs in this process until all are made or the time is up; a line about each."""
-    laboratory, last = None, EXPECTED_S
+    laboratory, an_epoch, measuring = None, 0.0, EXPECTED_S
     for group in todo:
         began = time.time()
-        if began + last * len(group) > place.until:
-            return
         rows = [job.row for job in group if job.row is not None]
+        epochs = rows[0].settings.epochs or 1 if rows else 0
+        if began + len(group) * (an_epoch * epochs + measuring) > place.until:
+            return
         if not rows:
             runs.measure_bm25(data, place.scale, place.out)
             yield f"{runs.BM25} ({time.time() - began:.0f} s)"
             continue
         laboratory = laboratory or runs.Laboratory(data, place.scale, place.device)
         for made in laboratory.make(rows, group[0].seed, place.out):
-            last, figures = made["train_s"] + made["measure_s"], made["figures"]
+            figures, measuring = made["figures"], made["measure_s"]
+            an_epoch = made["train_s"] / len(made["history"])
             shown = (("AUC", "roc_auc"), ("R@1", "recall@1"), ("R@10", "recall@10"), ("R@100", "recall@100"))
             told = "  ".join(f"{word} {figures[name]['value']:.4f}" for word, name in shown)
-            yield f"{made['row']}, seed {made['seed']}: {told}  ({last:.0f} s)"
+            yield f"{made['row']}, seed {made['seed']}: {told}  ({made['train_s'] + measuring:.0f} s)"
 
 
 def run_in_processes(todo: list[list[Job]], folder: Path | None, place: Place, workers: int) -> Iterator[str]:

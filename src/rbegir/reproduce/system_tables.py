@@ -104,19 +104,21 @@ def system(make: Maker) -> Json:
 
 def effects(make: Maker) -> Json:
     """Table 7: one setting changed at a time."""
+    star = make.like("rbe_star")
     groups = {
-        "B and R": [("a pair for each round", "rbe_star"), ("one pair for all rounds", "fixed B and R")],
-        "towers": [("shared", "rbe_star"), ("separate", "separate towers")],
+        "B and R": [("a pair for each round", star), ("one pair for all rounds", "fixed B and R")],
+        "towers": [("shared", star), ("separate", "separate towers")],
         "negatives": [
-            ("every other keyword of the batch", "rbe_star"),
+            ("every other keyword of the batch", star),
             ("100", "100 negatives"), ("10", "10 negatives"), ("1", "1 negative"),
         ],
         "query planes": [
-            ("1", "1 query plane"), ("2", "rbe_2"), ("3", "rbe_star"), ("4", "4 query planes"),
-            ("6", "6 query planes"), ("8", "8 query planes"), ("float, rounded to 8", "m_5"),
+            ("1", "1 query plane"), ("2", make.like("rbe_2")), ("3", star), ("4", "4 query planes"),
+            ("6", "6 query planes"), ("8", "8 query planes"),
         ],
         "recipe": [
-            ("ours", "rbe_star"), ("without the float guide", "no float guide"),
+            ("ours", star), ("without the float guide", "no float guide"),
+            ("without gram dropout", "no gram dropout"),
             ("without feature dropout", "no feature dropout"),
             ("without word dropout", "no word dropout"), ("the paper's", "the paper's recipe"),
         ],
@@ -159,7 +161,6 @@ def equal_bytes(make: Maker) -> Json:
         for name in names
     ]
     rows += _quantised(make)
-    rows += _in_parts(make, {row["titles"] for row in rows if row.get("titles")})
     rows += [
         {
             "model": f"BM25 ({run['queries']:,} of the queries)",
@@ -190,35 +191,14 @@ def _quantised(make: Maker) -> list[Json]:
             by_name.setdefault(figures["name"], []).append(figures)
     rows = []
     for name, many in by_name.items():
-        first, among = many[0], ""
-        most = max(f["titles"] for q in by_name.values() for f in q)
-        if first["titles"] < most:
-            among = f", among {first['titles']:,} titles"
-        if "queries" in first:
-            among = f", {first['queries']:,} of the queries"
+        first = many[0]
+        among = f", {first['queries']:,} of the queries" if "queries" in first else ""
         row: Json = {"model": f"m_1, {name}{among}", "bytes": first["bytes"], "query": first["query"]}
-        row["titles"] = first["titles"] if first["titles"] < most else None
         for figure in ("roc_auc", "recall@1", "recall@10", "recall@100"):
             value: Stat | None = stat(f[figure]["value"] for f in many if figure in f)
             row |= {figure: value.to_dict()} if value else {}
         row["interval"] = first["recall@10"]["interval"]
         rows.append(row | {"command": make.command("m_1")})
-    return rows
-
-
-def _in_parts(make: Maker, sizes: set[int]) -> list[Json]:
-    """rbe* in the parts of the corpus that slow quantisers were measured on."""
-    rows = []
-    for size in sorted(sizes):
-        found = stat(s[str(size)] for s in make.results.study("rbe_star", "sizes") if str(size) in s)
-        if found is not None:
-            shape = make.rows["rbe_star"].shape
-            row = {
-                "model": f"rbe*, among {size:,} titles",
-                "bytes": bytes_of(shape),
-                "query": query_bits(shape),
-            }
-            rows.append({**row, "recall@10": found.to_dict(), "command": make.command("rbe_star")})
     return rows
 
 

@@ -97,6 +97,14 @@ def check_positions(positions: npt.NDArray[np.int64], queries: int, keywords: in
     return np.ascontiguousarray(positions)
 
 
+def check_search(
+    partitions: Sequence[Partition], values: npt.NDArray[np.int16], k: int, n: int, planes: int
+) -> tuple[list[Partition], npt.NDArray[np.int16], int]:
+    """What a search is asked of a backend of this shape: all of the checks here."""
+    k, values = check_k(k), check_values(values, n)
+    return check_partitions(partitions, n, planes), values, k
+
+
 def check_partitions(partitions: Sequence[Partition], n: int, planes: int) -> list[Partition]:
     """Partitions whose buffers have the right type and size."""
     checked = []

@@ -20,14 +20,12 @@ from rbegir.errors import InputError
 from rbegir.search.backend import (
     Candidates,
     Partition,
-    check_k,
-    check_partitions,
     check_positions,
-    check_values,
+    check_search,
 )
 from rbegir.search.missrate import MissCertificate
 from rbegir.search.paper import BLOCK, search_paper
-from rbegir.search.progressive import Progressive, check_planes, search_progressive
+from rbegir.search.progressive import Refining
 
 MAX_THREADS = 1024
 
@@ -42,7 +40,7 @@ def usable_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class CpuBackend:
+class CpuBackend(Refining):
     """Searches packed keywords of dimension n with a fixed number of planes."""
 
     def __init__(self, n: int, planes: int, *, threads: int | None = None, isa: str | None = None) -> None:
@@ -62,9 +60,7 @@ class CpuBackend:
 
     def search(self, partitions: Sequence[Partition], values: npt.NDArray[np.int16], k: int) -> Candidates:
         """The best k of each query, exactly."""
-        k = check_k(k)
-        values = check_values(values, self.n)
-        parts = check_partitions(partitions, self.n, self.planes)
+        parts, values, k = check_search(partitions, values, k, self.n, self.planes)
         total = sum(part.count for part in parts)
         keys, positions = _core.scan_search(
             [(part.packed, part.count, part.mask) for part in parts],
@@ -84,9 +80,7 @@ class CpuBackend:
         k: int,
     ) -> Candidates:
         """The best k among the keywords at `positions` [queries, m] (masks do not matter here)."""
-        k = check_k(k)
-        values = check_values(values, self.n)
-        parts = check_partitions(partitions, self.n, self.planes)
+        parts, values, k = check_search(partitions, values, k, self.n, self.planes)
         positions = check_positions(positions, len(values), sum(part.count for part in parts))
         keys, best = _core.scan_rescore(
             [(part.packed, part.count, part.mask) for part in parts],
@@ -111,26 +105,9 @@ class CpuBackend:
     ) -> tuple[Candidates, MissCertificate]:
         """The published selection (I = `per_thread`, q = `queue`, T_b = `block`) and what it may miss; see
         `paper`."""
-        k = check_k(k)
-        values = check_values(values, self.n)
-        parts = check_partitions(partitions, self.n, self.planes)
+        parts, values, k = check_search(partitions, values, k, self.n, self.planes)
         return search_paper(self, parts, values, k, per_thread=per_thread, queue=queue, block=block)
 
-    def search_progressive(
-        self,
-        partitions: Sequence[Partition],
-        values: npt.NDArray[np.int16],
-        k: int,
-        *,
-        planes: int = 1,
-        candidates: int | None = None,
-        measure: bool = False,
-    ) -> Progressive:
-        """Scan the first planes, refine the best `candidates` with all of them; see `progressive`."""
-        k = check_k(k)
-        values = check_values(values, self.n)
-        parts = check_partitions(partitions, self.n, self.planes)
-        first = CpuBackend(self.n, check_planes(planes, self.planes), threads=self.threads, isa=self.isa)
-        return search_progressive(
-            self, first, parts, values, k, planes=first.planes, candidates=candidates, measure=measure
-        )
+    def with_planes(self, planes: int) -> CpuBackend:
+        """The same for codes of another number of planes."""
+        return CpuBackend(self.n, planes, threads=self.threads, isa=self.isa)

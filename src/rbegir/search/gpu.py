@@ -22,7 +22,7 @@ import numpy.typing as npt
 from rbegir.codes.layout import GROUP, check_keyword_planes, groups
 from rbegir.codes.planes import check_dimension
 from rbegir.errors import DeviceError, InputError, MissingExtraError
-from rbegir.search.backend import Candidates, Partition, check_k, check_partitions, check_values
+from rbegir.search.backend import Candidates, Partition, check_k, check_search
 from rbegir.search.missrate import MissCertificate
 from rbegir.search.paper import BLOCK, queue_heads, search_paper, thread_of
 from rbegir.search.paper import Plan as PaperPlan
@@ -87,9 +87,7 @@ class GpuBackend:
 
     def search(self, partitions: Sequence[Partition], values: npt.NDArray[np.int16], k: int) -> Candidates:
         """The best k of each query, exactly."""
-        k = check_k(k)
-        values = check_values(values, self.n)
-        parts = check_partitions(partitions, self.n, self.planes)
+        parts, values, k = check_search(partitions, values, k, self.n, self.planes)
         with self._lock:
             placed, streamed, total = self._place(parts)
             k = min(k, total)
@@ -118,9 +116,7 @@ class GpuBackend:
         that must be streamed: the same result from exact searches (`paper`), which read the keywords once for
         many queries.
         """
-        k = check_k(k)
-        values = check_values(values, self.n)
-        parts = check_partitions(partitions, self.n, self.planes)
+        parts, values, k = check_search(partitions, values, k, self.n, self.planes)
         plan = plan_paper(parts, k, per_thread, queue, block)
         if plan.kept and 1 <= len(values) <= ALONE:
             with self._lock:

@@ -19,15 +19,16 @@ Recall with planes=1 on 2·10⁶ random codes of two planes, k = 100: 0.78 with 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from rbegir.codes.layout import packed_bytes
 from rbegir.errors import InputError
-from rbegir.search.backend import Backend, Candidates, Partition
+from rbegir.search.backend import Backend, Candidates, Partition, check_search
 
 
 class Progressive(NamedTuple):
@@ -36,21 +37,6 @@ class Progressive(NamedTuple):
     candidates: Candidates
     recall: float
     measured: bool  # False: the recall is the estimate described above
-
-
-class Rescorer(Backend, Protocol):
-    """A backend that also scores chosen keywords."""
-
-    n: int
-    planes: int
-
-    def rescore(
-        self,
-        partitions: Sequence[Partition],
-        values: npt.NDArray[np.int16],
-        positions: npt.NDArray[np.int64],
-        k: int,
-    ) -> Candidates: ...
 
 
 def default_candidates(k: int) -> int:
@@ -93,32 +79,57 @@ def estimate_recall(
     return float(found.size / (found.size + beyond))
 
 
-def search_progressive(
-    backend: Rescorer,
-    coarse_backend: Backend,
-    partitions: Sequence[Partition],
-    values: npt.NDArray[np.int16],
-    k: int,
-    *,
-    planes: int,
-    candidates: int | None,
-    measure: bool,
-) -> Progressive:
-    """Scan the first planes with `coarse_backend`, score its candidates with all planes of `backend`."""
-    if candidates is None:
-        candidates = default_candidates(k)
-    if isinstance(candidates, bool) or not isinstance(candidates, (int, np.integer)) or candidates < k:
-        raise InputError(f"candidates must be an integer of at least k = {k}, got {candidates!r}")
-    first = coarse(partitions, backend.n, planes)
-    ranked = coarse_backend.search(first, values, int(candidates)).positions  # [queries, m]
-    result = backend.rescore(partitions, values, ranked, k)
-    if measure:
-        exact = backend.search(partitions, values, k)
-        return Progressive(result, recall_of(result.positions, exact.positions), True)
-    if planes == backend.planes:
-        return Progressive(result, 1.0, True)
-    keywords = sum(part.count for part in partitions)
-    return Progressive(result, estimate_recall(result.positions, ranked, keywords), False)
+class Refining(ABC):
+    """Progressive search, for backends that can also score chosen keywords."""
+
+    n: int
+    planes: int
+
+    @abstractmethod
+    def search(self, partitions: Sequence[Partition], values: npt.NDArray[np.int16], k: int) -> Candidates:
+        """The best k of each query, exactly."""
+
+    @abstractmethod
+    def rescore(
+        self,
+        partitions: Sequence[Partition],
+        values: npt.NDArray[np.int16],
+        positions: npt.NDArray[np.int64],
+        k: int,
+    ) -> Candidates:
+        """The best k among the keywords at `positions` [queries, m]; masks do not matter."""
+
+    @abstractmethod
+    def with_planes(self, planes: int) -> Backend:
+        """A backend for codes of another number of planes."""
+
+    def search_progressive(
+        self,
+        partitions: Sequence[Partition],
+        values: npt.NDArray[np.int16],
+        k: int,
+        *,
+        planes: int = 1,
+        candidates: int | None = None,
+        measure: bool = False,
+    ) -> Progressive:
+        """Scan the first planes, refine the best `candidates` with all of them, as told above."""
+        parts, values, k = check_search(partitions, values, k, self.n, self.planes)
+        planes = check_planes(planes, self.planes)
+        if candidates is None:
+            candidates = default_candidates(k)
+        if isinstance(candidates, bool) or not isinstance(candidates, (int, np.integer)) or candidates < k:
+            raise InputError(f"candidates must be an integer of at least k = {k}, got {candidates!r}")
+        first = self.with_planes(planes).search(coarse(parts, self.n, planes), values, int(candidates))
+        ranked = first.positions  # [queries, m]
+        result = self.rescore(parts, values, ranked, k)
+        if measure:
+            exact = self.search(parts, values, k)
+            return Progressive(result, recall_of(result.positions, exact.positions), True)
+        if planes == self.planes:
+            return Progressive(result, 1.0, True)
+        keywords = sum(part.count for part in parts)
+        return Progressive(result, estimate_recall(result.positions, ranked, keywords), False)
 
 
 def check_planes(planes: int, all_planes: int) -> int:

@@ -22,7 +22,7 @@ from rbegir.search.backend import (
 )
 from rbegir.search.missrate import MissCertificate, certificate_of_threads
 from rbegir.search.paper import BLOCK, check_settings
-from rbegir.search.progressive import Progressive, check_planes, search_progressive
+from rbegir.search.progressive import Refining
 
 
 def first_in_order(
@@ -32,7 +32,7 @@ def first_in_order(
     return np.lexsort((positions, -keys))[:k]
 
 
-class ReferenceBackend:
+class ReferenceBackend(Refining):
     """Scores every keyword with `codes.score` and sorts all of them."""
 
     def __init__(self, n: int, planes: int) -> None:
@@ -116,21 +116,6 @@ class ReferenceBackend:
         )
         return result, certificate_of_threads(sizes, min(k, len(positions)), per_thread, queue)
 
-    def search_progressive(
-        self,
-        partitions: Sequence[Partition],
-        values: npt.NDArray[np.int16],
-        k: int,
-        *,
-        planes: int = 1,
-        candidates: int | None = None,
-        measure: bool = False,
-    ) -> Progressive:
-        """Scan the first planes, refine the best `candidates` with all of them; see `progressive`."""
-        k = check_k(k)
-        values = check_values(values, self.n)
-        parts = check_partitions(partitions, self.n, self.planes)
-        first = ReferenceBackend(self.n, check_planes(planes, self.planes))
-        return search_progressive(
-            self, first, parts, values, k, planes=first.planes, candidates=candidates, measure=measure
-        )
+    def with_planes(self, planes: int) -> ReferenceBackend:
+        """The same for codes of another number of planes."""
+        return ReferenceBackend(self.n, planes)

@@ -22,6 +22,7 @@ MEDIA_TYPE = "application/vnd.apache.arrow.stream"
 
 
 def hits_schema(info: dict[str, Any]) -> pa.Schema:
+    """The columns of a stream of hits; attributes that bear a name of ours get a prefix."""
     id_type = pa.string() if info["id_type"] == "string" else pa.int64()
     plain = [
         ("query", pa.int64()),

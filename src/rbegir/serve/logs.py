@@ -27,6 +27,7 @@ class Log:
         self.queries = queries
 
     def event(self, event: str, **fields: Any) -> None:
+        """Write a line; fields that are not plain become texts."""
         second, rest = divmod(time.time(), 1)
         if second != self._second:  # a busy service writes a thousand lines in one
             self._second, self._stamp = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))

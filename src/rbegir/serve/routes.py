@@ -183,7 +183,7 @@ class Routes:
 
     def _check_model(self, instead: str) -> None:
         if not self._service.has_model:
-            detail = "this index has no model, so texts cannot be encoded"
+            detail = "this index has no model of texts, so they cannot be encoded"
             raise Problem("not-supported", detail, hint=instead)
 
     async def _committed(self, request: Request, change: Change) -> int:

@@ -100,6 +100,7 @@ class Server(uvicorn.Server):
             self._ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal drains, a second one ends at once."""
         if self._service.draining:
             self.should_exit = self.force_exit = True
             return

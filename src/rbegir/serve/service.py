@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rbegir.errors import FileError, RbegirError
+from rbegir.index.encoder import takes_vectors
 from rbegir.serve.auth import Guard
 from rbegir.serve.batcher import Batcher
 from rbegir.serve.committer import Committer
@@ -58,7 +59,7 @@ class Service:
         """Load the model, check the codes, and become the writer of the index, or say who is."""
         info = self.engine.info()
         try:
-            _ = self.engine.model
+            self.has_model = not takes_vectors(self.engine.model)
         except FileError:
             if info["has_model"]:  # it is there and cannot be loaded
                 raise

@@ -63,9 +63,8 @@ class DelimitedSource:
         others: bool = False,
         wanted: Wanted | None = None,
     ) -> Iterator[Block]:
-        bad: list[
-            int
-        ] = []  # numbers of malformed rows from `start` on, ascending; Arrow's row 1 is the header
+        # numbers of malformed rows from `start` on, ascending; Arrow's row 1 is the header
+        bad: list[int] = []
         last = _MARKER + self._delimiter * len(self.columns)
         ended = False
 

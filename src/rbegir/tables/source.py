@@ -74,10 +74,10 @@ def open_source(path: str | Path) -> Source:
     zipped = suffixes[-1:] == [".gz"]
     suffix = suffixes[-2 if zipped else -1] if len(suffixes) > zipped else ""
     if suffix not in FORMATS or (zipped and suffix in (".parquet", ".pq")):
-        raise InputError(
-            f"the name of {path} does not tell its format",
-            hint="use .parquet, .csv, .tsv, .jsonl or .txt (the text formats also with .gz behind)",
-        )
+        hint = "use .parquet, .csv, .tsv, .jsonl or .txt (the text formats also with .gz behind)"
+        if suffix == ".npy":
+            hint = "an index of vectors is made in Python: rbegir.peers.arrays.import_npy(path, out)"
+        raise InputError(f"the name of {path} does not tell its format", hint=hint)
     _check_readable(path)
     with reading(path):
         if suffix in (".parquet", ".pq"):
@@ -102,13 +102,18 @@ def _check_readable(path: Path) -> None:
         if path.is_dir():
             raise FileError(f"{path} is a directory, expected a file", hint="name one file inside it")
         with path.open("rb") as file:
-            empty = not file.read(1)
+            start = file.read(2)
     except FileNotFoundError:
         raise FileError(f"{path} does not exist") from None
     except OSError as error:
         raise FileError(f"{path} cannot be read: {error.strerror}") from None
-    if empty:
+    if not start:
         raise InputError(f"{path} is empty")
+    if start in (b"\xff\xfe", b"\xfe\xff"):  # a byte order mark, as some spreadsheets write it
+        raise InputError(
+            f"{path} is UTF-16, expected UTF-8",
+            hint="convert it: iconv -f utf-16 -t utf-8",
+        )
 
 
 @contextmanager
@@ -134,10 +139,10 @@ def require_columns(source: Source, wanted: Sequence[tuple[str, str]]) -> None:
     for role, name in wanted:
         if name not in found:
             listed = ", ".join(repr(c) for c in found[:12]) + (" …" if len(found) > 12 else "")
-            raise InputError(
-                f"{source.path} has no column {name!r}; its columns are {listed}",
-                hint=f"name the right one with --{role}-column ({role}_column= in Python)",
-            )
+            hint = f"name the right one with --{role}-column ({role}_column= in Python)"
+            if len(found) == 1 and any(mark in found[0] for mark in ";,|\t"):
+                hint = "that looks like several: a .csv has commas between its columns, a .tsv tabs"
+            raise InputError(f"{source.path} has no column {name!r}; its columns are {listed}", hint=hint)
         if found.count(name) > 1:
             raise InputError(f"{source.path} has {found.count(name)} columns named {name!r}, expected one")
 

@@ -5,7 +5,7 @@ side, 10 negatives by cross sampling, fixed γ, nothing left out). Settings that
 are None until it is known:
 
     batch_size   the largest power of two up to pairs / 80, from 1,024 to 16,384
-    epochs       5 up to half a million pairs, else 10
+    epochs       5 up to half a million pairs, else 15
 
 More pairs a batch mean more negatives for each and fewer, better steps; too few steps learn nothing.
 """
@@ -38,7 +38,8 @@ class TrainConfig:
     patience: int | None = (
         None  # epochs without a better validation AUC before stopping; None: never stop early
     )
-    guide: float = 0.5  # weight of the float head beside the codes, see guide.py; 0: none
+    guide: float = 1.0  # weight of the float head beside the codes, see guide.py; 0: none
+    guide_dims: int = 256  # of that head
     share_towers: bool = True  # of a preset; a shape of its own (`config`) says so itself
     tolerance: float = 1.0  # standard errors of AUC that a later epoch may lack to be kept; 0: the best one
     precision: Precision = "auto"
@@ -51,6 +52,7 @@ class TrainConfig:
             ("batch_size", 2),
             ("patience", 1),
             ("buffer_pairs", 2),
+            ("guide_dims", 1),
             ("seed", 0),
         ):
             value = getattr(self, name)
@@ -80,7 +82,7 @@ class TrainConfig:
     def for_pairs(self, pairs: int) -> TrainConfig:
         """With the settings that depend on the amount of data filled in."""
         batch = 2 ** int(math.log2(max(1024, min(16384, pairs / 80))))
-        epochs = 5 if pairs <= 500_000 else 10
+        epochs = 5 if pairs <= 500_000 else 15
         return replace(self, batch_size=self.batch_size or batch, epochs=self.epochs or epochs)
 
     def to_dict(self) -> dict[str, Any]:

@@ -29,10 +29,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rbegir._native._core import hash_strings
+from rbegir.errors import MismatchError
 from rbegir.tables.rows import Skipped
 from rbegir.text.tokenizer import GramBatch, tokenize
 from rbegir.training.batches import Chunk
-from rbegir.training.distributed import Exchange
+from rbegir.training.distributed import Bytes, Exchange
 from rbegir.training.groups import Ints
 from rbegir.training.pairs import PairStream
 from rbegir.training.sharing import KEY, Places, Rows, join
@@ -74,6 +75,8 @@ class Data:
         self._held: pa.Array | None = None  # held-out keywords among the own rows
         self._only: Chunk | None = None
         self._notify = notify
+        if isinstance(stream, PairStream):
+            self._check_same(stream)
         with self._exchange.failing_together():
             total = stream.rows if isinstance(stream, PairStream) else None
             self._rows = Rows(self._exchange.share, self._chunk_rows(buffer_pairs), total)
@@ -113,6 +116,16 @@ class Data:
                     numbers, table = numbers[kept.to_numpy()], table.filter(kept)
                 chunk = self._chunk(numbers, table)
             yield chunk
+
+    def _check_same(self, stream: PairStream) -> None:
+        """Refuse processes on machines that see different files under one name."""
+        sizes = [int(found[0]) for found in self._exchanged(np.array([stream.path.stat().st_size]))]
+        if len(set(sizes)) > 1:
+            listed = ", ".join(f"{size:,}" for size in sizes)
+            raise MismatchError(
+                f"{stream.path} is not the same file for all processes: it has {listed} bytes",
+                hint="put it where every machine sees it",
+            )
 
     def _chunk_rows(self, buffer_pairs: int) -> int:
         """Rows of the file that fit into the buffer, going by the first ones."""
@@ -176,7 +189,7 @@ class Data:
             first = (numbers, table) if len(own.sizes) == 1 else None
         if isinstance(self._stream, PairStream):
             own.skip(self._stream.skipped)
-        self._add_up([_Counts(**json.loads(answer)) for answer in self._exchange(own.to_bytes())])
+        self._add_up([_Counts(**json.loads(answer.tobytes())) for answer in self._exchange(own.to_bytes())])
         if hold_out:
             self.held_out = self._first_held(pa.concat_tables(held))
         if len(self.sizes) == 1 and first is not None:
@@ -196,8 +209,8 @@ class Data:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, own.schema) as writer:
             writer.write_table(own)
-        answers = self._exchange(sink.getvalue().to_pybytes())
-        found = pa.concat_tables([pa.ipc.open_stream(answer).read_all() for answer in answers])
+        answers = self._exchange(np.frombuffer(sink.getvalue(), np.uint8))
+        found = pa.concat_tables([pa.ipc.open_stream(pa.py_buffer(answer)).read_all() for answer in answers])
         return found.sort_by("row").slice(0, MAX_PAIRS).select(PairStream.schema.names)
 
     def _chunk(self, numbers: Places, table: pa.Table) -> Chunk:
@@ -214,7 +227,7 @@ class Data:
 
     def _exchanged(self, own: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
         """An array of each process, by rank."""
-        return [np.frombuffer(answer, own.dtype) for answer in self._exchange(own.tobytes())]
+        return [answer.view(own.dtype) for answer in self._exchange(own.view(np.uint8))]
 
 
 @dataclass
@@ -237,8 +250,8 @@ class _Counts:
     def skip(self, skipped: Skipped) -> None:
         self.read, self.reasons = skipped.read, skipped.to_dict()
 
-    def to_bytes(self) -> bytes:
-        return json.dumps(vars(self)).encode()
+    def to_bytes(self) -> Bytes:
+        return np.frombuffer(json.dumps(vars(self)).encode(), np.uint8)
 
 
 def ahead(items: Iterable[T]) -> Iterator[T]:

@@ -19,6 +19,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -30,7 +32,8 @@ from rbegir import errors
 from rbegir.errors import RbegirError
 from rbegir.training.sharing import Share
 
-GOOD, BAD = b"\0", b"\1"  # before what a process gives to `Exchange`, before why it cannot
+Bytes = npt.NDArray[np.uint8]
+GOOD, BAD = 0, 1  # behind what a process gives to `Exchange`, or behind why it cannot
 _data_group: dist.ProcessGroup | None = None  # of `Exchange`: reading goes on beside training
 
 
@@ -59,7 +62,7 @@ def join_processes(device: torch.device) -> Share:
 
 
 class Exchange:
-    """Bytes of every process to every process, while the file is read; in turn, in one thread of each.
+    """Bytes of every process to every process [size], while the file is read; in turn, in one thread of each.
 
     Who cannot read on says so in place of what the others wait for, and all end with the same error.
     """
@@ -68,17 +71,17 @@ class Exchange:
         self.share = share or Share()
         self._received: RbegirError | None = None
 
-    def __call__(self, payload: bytes) -> list[bytes]:
+    def __call__(self, payload: Bytes) -> list[Bytes]:
         """What each process gave, by rank."""
         if self.share.world == 1:
             return [payload]
-        answers = self._all(GOOD + payload)
+        answers = self._all(payload, GOOD)
         for answer in answers:
-            if answer[:1] == BAD:
-                kind, message, hint = json.loads(answer[1:])
+            if answer[-1] == BAD:
+                kind, message, hint = json.loads(answer[:-1].tobytes())
                 self._received = getattr(errors, kind)(message, hint=hint)
                 raise self._received
-        return [answer[1:] for answer in answers]
+        return [answer[:-1] for answer in answers]
 
     @contextmanager
     def failing_together(self) -> Iterator[None]:
@@ -87,19 +90,20 @@ class Exchange:
             yield
         except RbegirError as error:
             if self.share.world > 1 and error is not self._received:
-                self._all(BAD + json.dumps([type(error).__name__, error.message, error.hint]).encode())
+                about = json.dumps([type(error).__name__, error.message, error.hint])
+                self._all(np.frombuffer(about.encode(), np.uint8), BAD)
             raise
 
-    def _all(self, payload: bytes) -> list[bytes]:
-        mine = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
+    def _all(self, mine: Bytes, mark: int) -> list[Bytes]:
+        """Every process's payload and mark. Payloads are large: they are copied once, into what is sent."""
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.share.world)]
-        dist.all_gather(sizes, torch.tensor([len(mine)]), group=_data_group)
-        longest = max(int(size) for size in sizes)
-        padded = torch.zeros(longest, dtype=torch.uint8)
+        dist.all_gather(sizes, torch.tensor([len(mine) + 1]), group=_data_group)
+        padded = np.zeros(max(int(size) for size in sizes), np.uint8)
         padded[: len(mine)] = mine
-        found = [torch.empty(longest, dtype=torch.uint8) for _ in sizes]
-        dist.all_gather(found, padded, group=_data_group)
-        return [part[: int(size)].numpy().tobytes() for part, size in zip(found, sizes, strict=True)]
+        padded[len(mine)] = mark
+        found = [torch.empty(len(padded), dtype=torch.uint8) for _ in sizes]
+        dist.all_gather(found, torch.from_numpy(padded), group=_data_group)
+        return [part.numpy()[: int(size)] for part, size in zip(found, sizes, strict=True)]
 
 
 class _Gather(torch.autograd.Function):

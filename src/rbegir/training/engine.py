@@ -23,7 +23,7 @@ from rbegir.training.batches import StepBatch
 from rbegir.training.config import TrainConfig
 from rbegir.training.device import cpu_count
 from rbegir.training.distributed import gather, sum_gradients, sum_scalar
-from rbegir.training.guide import Guide, needs_guide
+from rbegir.training.guide import Guide
 from rbegir.training.loss import Baseline, Gamma, group_loss, score_function_term
 from rbegir.training.optim import RowRMS
 from rbegir.training.sharing import Share
@@ -38,7 +38,7 @@ class Output(NamedTuple):
 
     vector: Tensor  # [texts, n]
     log_prob: Tensor | None  # [texts] log P of the rows, for the stochastic estimator
-    guide: Tensor | None  # [texts, n] the float embedding beside the codes, see guide.py
+    guide: Tensor | None  # [texts, dims] the float embedding beside the codes, see guide.py
 
     def leaves(self) -> Output:
         """Copies that gradients of the loss are collected in."""
@@ -69,8 +69,8 @@ class Engine:
             device
         )
         self.guide: Guide | None = None
-        if config.guide and needs_guide(model.config):
-            self.guide = Guide(model.config, INITIAL_GAMMA).to(device)
+        if config.guide:
+            self.guide = Guide(model.config, config.guide_dims, INITIAL_GAMMA).to(device)
         distinct = share.world > 1 or not model.config.share_towers
         self.tables = [RowRMS(table, distinct=distinct) for table in model.table_parameters()]
         in_tables = {id(table.table) for table in self.tables}

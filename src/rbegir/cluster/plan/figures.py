@@ -72,7 +72,7 @@ class Figures:
     """Everything that was measured."""
 
     machines: tuple[Machine, ...]
-    call: Constant  # ms of asking a shard and hearing back, the scan left out
+    call: Constant  # ms of asking a shard for hits, then for their texts; scan and network left out
     merge: Constant  # ns a candidate that a client merges
     spread: npt.NDArray[np.float64]  # quantiles 0 … 1 of ms by which a shard's answer is later than usual
     spread_source: str

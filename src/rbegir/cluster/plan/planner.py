@@ -6,9 +6,9 @@ scan (`batcher`), so the batch size B settles where a scan takes as long as B qu
     B = λ · t(B, C/S)      λ = Q / R queries a second and group
 
 or there is no such B up to the largest measured, and the group is overloaded. A question then waits for the
-scan under way (at worst all of it), is scanned, crosses the network twice, and S · k candidates are merged:
+scan under way (at worst all of it), is scanned, S · k candidates are merged, and texts are fetched:
 
-    latency = U·t + t + slowest delay of S + call + round trip + transfer + merge      U uniform on [0, ρ]
+    latency = U·t + t + slowest delay of S + calls + 2 round trips + transfer + merge      U uniform on [0, ρ]
 
 of which the 99th percentile, by the simulation of `tails`, must not exceed the wish. The search goes over S
 from what memory needs upwards, and over R from 1; the first S·R that works with the fewest machines is taken.
@@ -264,7 +264,7 @@ class Planner:
         return {
             "waiting": busy * scan / 2,
             "scan": scan,
-            "network": self._figures.call.value + wish.round_trip_ms + transfer,
+            "network": self._figures.call.value + 2 * wish.round_trip_ms + transfer,
             "merge": shards * wish.k * self._figures.merge.value / 1e6,
         }
 

@@ -163,9 +163,8 @@ class Card:
     def _choose(
         self, bins: torch.Tensor, batch: Batch, target: float, weight: float, limits: torch.Tensor, keep: bool
     ) -> None:
-        threshold.choose[(batch.queries,)](
-            bins, batch.scales, target - weight / 2, limits, keep, BINS, UNIT, EVERYTHING
-        )  # half a keyword less, as float sums are not exact
+        target -= weight / 2  # half a keyword less, as float sums are not exact
+        threshold.choose[(batch.queries,)](bins, batch.scales, target, limits, keep, BINS, UNIT, EVERYTHING)
 
     def survivors(self, batch: Batch, room: int) -> Survivors:
         """Empty survivors for a batch."""

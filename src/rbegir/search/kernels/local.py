@@ -41,10 +41,8 @@ from rbegir.search.kernels.threshold import EVERYTHING
 MAX_QUEUE = 16  # places of a queue as printed: longer ones do not fit into registers
 HELD = 2  # places of a queue with a floor that are registers
 TIES = 1024  # equal keys around the k-th that one radix selection puts in order of position
-SPAN, LANES = (
-    1 << 13,
-    128,
-)  # keywords and threads of a program with a floor; with 256 loads wait for each other
+# keywords and threads of a program with a floor; with 256 loads wait for each other
+SPAN, LANES = 1 << 13, 128
 PRINTED, ALL = (256, 2), (1 << 31) - 1  # threads and warps, and steps, of a program as printed
 
 
