@@ -72,7 +72,17 @@ def main_table(results: Results) -> str:
         f"{r['vectors']['train_rows']:,} other rows to learn from"
         for name, r in results.items()
     )
-    return markdown(["recall@10 (bytes)", *(SETS[name] for name in results)], rows) + f"\n{sizes}.\n"
+    head = ["recall@10 (bytes)", *(SETS[name] for name in results)]
+    nearest = "; ".join(f"{SETS[name]} {margin(r, TWO_BITS[name])}" for name, r in results.items())
+    ahead = f"The Binarizer ahead of the best peer, seed by seed: {nearest}."
+    return f"{markdown(head, rows)}\n{ahead}\n\n{sizes}.\n"
+
+
+def margin(result: dict[str, Any], size: int) -> str:
+    """How far the best peer is behind."""
+    peers = [row for row in lines_at(result, size).values() if "ahead" in row]
+    best = min(peers, key=lambda row: row["ahead"]["mean"])
+    return f"{figure(best['ahead'])} ({NAMES[best['method']]})"
 
 
 def figure(spread: dict[str, Any]) -> str:

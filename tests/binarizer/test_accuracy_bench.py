@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import runpy
 from pathlib import Path
@@ -145,3 +146,25 @@ def test_the_page_shows_the_committed_results() -> None:
     tool = runpy.run_path(str(ROOT / "tools" / "vectors_page.py"))
     assert tool["PAGE"].read_text() == tool["page"](), "run: python tools/vectors_page.py"
     assert tool["PICTURE"].read_text() == tool["picture"](tool["load"]()), "run: python tools/vectors_page.py"
+
+
+def test_the_runs_over_the_sets_are_well_formed() -> None:
+    script = runpy.run_path(str(ROOT / "benchmarks" / "vector_sets.py"))
+    options = set(inspect.signature(accuracy.measure).parameters)
+    for steps in ("small_steps", "lsq_steps", "part_steps"):
+        for step in script[steps]():
+            assert set(step) <= options
+            assert set(step["methods"]) <= set(accuracy.METHODS)
+
+
+def test_what_the_title_task_counts() -> None:
+    script = runpy.run_path(str(ROOT / "benchmarks" / "vector_sets.py"))
+    found = np.arange(30).reshape(3, 10)
+    gains = script["ndcg"](found, np.array([0, 12, 5]))  # first, third, not found
+    assert gains == pytest.approx([1, 0.5, 0])
+    whole = np.ones(2000)
+    ours = np.where(np.arange(2000) % 4, 1.0, 0.8)  # 0.95 of the whole, spread .0866
+    figure = script["kept"](ours, whole)
+    assert figure["kept"] == pytest.approx(0.95)
+    assert figure["high"] - figure["low"] == pytest.approx(2 * 1.96 * 0.0866 / 2000**0.5, rel=0.15)
+    assert figure["low"] < 0.95 < figure["high"]
