@@ -76,7 +76,7 @@ def figures() -> Json:
             },
         ],
         "call": constant(
-            two_calls(cluster)["median"],
+            cluster["overhead"]["two_calls_ms"]["median"],
             "ms",
             "benchmarks/results/cluster.json: overhead of one shard through Ray, loopback: search, then texts of the hits",
         ),
@@ -161,13 +161,6 @@ def plans() -> str:
     )
 
 
-def two_calls(cluster: dict[str, Any]) -> dict[str, float]:
-    """The overhead of a long list. Results of before short lists took one call have two in `call_ms`."""
-    overhead = cluster["overhead"]
-    found: dict[str, float] = overhead.get("two_calls_ms", overhead["call_ms"])
-    return found
-
-
 def faults() -> str:
     """What was survived, and what a cluster costs."""
     cluster, survived = load("cluster"), load("cluster-faults")
@@ -184,9 +177,6 @@ def faults() -> str:
         for run in survived["faults"]
     ]
     scaling, overhead = cluster["scaling"], cluster["overhead"]
-    beside = ""
-    if "threads_speedup" in scaling:  # results of before it was measured have none
-        beside = f" (two threads of one process: {scaling['threads_speedup']['median']:.2f} times)"
     return "\n".join(
         [
             f"Measured (`rbegir bench cluster --faults`, {survived['host']['cpus']} cores, load "
@@ -197,7 +187,8 @@ def faults() -> str:
             f"{cluster['host']['load_average']:g} when it began): around a scan of {overhead['index_ms']['median']:.2f} ms a cluster of one shard adds "
             f"{overhead['call_ms']['median']:.2f} ms. Two shards of one thread each take "
             f"{scaling['two_ms']['median']:.0f} ms where one takes {scaling['one_ms']['median']:.0f} ms: "
-            f"{scaling['speedup']['median']:.2f} times as fast{beside}.\n",
+            f"{scaling['speedup']['median']:.2f} times as fast (two threads of one process: "
+            f"{scaling['threads_speedup']['median']:.2f} times).\n",
         ]
     )
 
