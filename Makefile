@@ -35,12 +35,8 @@ DATA ?=
 tables: setup  ## the paper's tables beside ours: the small version, or all of DATA=folder
 	$(BIN)/rbegir reproduce $(if $(DATA),--data $(DATA),--small)
 
-# Ray leaves threads and handlers in a process that has used it, and the torture tests cut mapped files and lower limits:
-# each has a process of its own.
 test: setup chromium  ## the whole test suite
-	$(BIN)/python -m pytest --ignore tests/cluster --ignore tests/torture
-	$(BIN)/python -m pytest tests/torture
-	$(BIN)/python -m pytest tests/cluster
+	$(BIN)/python -m pytest
 
 test-gpu: setup  ## every test that needs a real GPU
 	$(BIN)/python -m pytest -m gpu
