@@ -14,6 +14,7 @@ void bind_scan(nb::module_ &m);      // scan.cpp: exhaustive match and selection
 
 NB_MODULE(_core, m) {
     m.doc() = "Native kernels of rbegir: checksums, the gram tokeniser, training batches, the CLSM tower, the exhaustive scan.";
+    nb::set_leak_warnings(false);  // a process may end while a thread still holds a model: nothing to tell its user
     bind_checksum(m);
     bind_mapping(m);
     bind_hash(m);
