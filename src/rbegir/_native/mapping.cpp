@@ -84,7 +84,7 @@ void on_bus_error(int signal, siginfo_t *info, void *context) {
     pass_on(signal, info, context);
 }
 
-// Makes our handler the one that is asked first. A tenth of a microsecond when it already is.
+// Makes our handler the one that is asked first. A quarter of a microsecond when it already is.
 void arm() {
     struct sigaction now;
     if (sigaction(SIGBUS, nullptr, &now) != 0) throw std::runtime_error("sigaction failed");
