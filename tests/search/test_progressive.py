@@ -8,7 +8,7 @@ from rbegir.codes.planes import Codes
 from rbegir.errors import InputError
 from rbegir.search.backend import Partition, make_mask
 from rbegir.search.cpu import CpuBackend
-from rbegir.search.progressive import default_candidates, estimate_recall, recall_of
+from rbegir.search.progressive import check_candidates, estimate_recall, recall_of
 from rbegir.search.reference import ReferenceBackend
 
 
@@ -76,8 +76,8 @@ def test_recall_arithmetic() -> None:
     # ranks 2, 3, 4 and 6 of 8: a = 1, 2, 1, so r₀ = ½, r₁ = 2, and one octave more has 1 · ½ · ¼
     assert estimate_recall(np.array([[1, 2, 3, 5]]), ranked, 16) == pytest.approx(4 / (4 + 0.125))
     assert estimate_recall(np.zeros((1, 0), dtype=np.int64), ranked, 16) == 1.0
-    assert default_candidates(10) == 1000
-    assert default_candidates(1000) == 20_000
+    assert check_candidates(None, 10) == 1000
+    assert check_candidates(None, 1000) == 20_000
 
 
 @pytest.mark.parametrize("backend", [CpuBackend, ReferenceBackend])

@@ -151,6 +151,24 @@ ROWS = st.lists(
 )
 
 
+def opened(
+    path: Path,
+    exchange: Exchange | None,
+    buffer_pairs: int,
+    *,
+    hold_out: bool = False,
+    strict: bool = False,
+) -> Data:
+    return Data(
+        read_pairs(path, strict=strict),
+        hash_buckets=64,
+        buffer_pairs=buffer_pairs,
+        threads=1,
+        hold_out=hold_out,
+        exchange=exchange,
+    )
+
+
 def write(path: Path, rows: list[tuple[str, str | None]], group: int) -> Path:
     if path.suffix == ".tsv":
         lines = ["query\tkeyword", *("\t".join(part for part in row if part is not None) for row in rows)]
@@ -189,19 +207,12 @@ def test_several_have_what_one_has(
     rows = [("red", "car"), ("blue", "house"), *rows]
     path = write(tmp_path_factory.mktemp("shared") / name, rows, group)
 
-    def opened(exchange: Exchange | None) -> Data:
-        return Data(
-            read_pairs(path),
-            hash_buckets=64,
-            buffer_pairs=buffer_pairs,
-            threads=1,
-            hold_out=hold_out,
-            exchange=exchange,
-        )
+    def part(exchange: Exchange | None) -> Data:
+        return opened(path, exchange, buffer_pairs, hold_out=hold_out)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rbegir.training.sharing.RUN", 5)
-        check_equal(opened, world)
+        check_equal(part, world)
 
 
 def test_shares_are_about_equal(pairs_file: Path, tmp_path: Path) -> None:
@@ -209,14 +220,7 @@ def test_shares_are_about_equal(pairs_file: Path, tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "one.parquet", row_group_size=1 << 20)  # a single row group
     for path in (pairs_file, tmp_path / "one.parquet"):
         batches = check_equal(
-            lambda exchange, path=path: Data(
-                read_pairs(path),
-                hash_buckets=64,
-                buffer_pairs=2000,
-                threads=1,
-                hold_out=True,
-                exchange=exchange,
-            ),
+            lambda exchange, path=path: opened(path, exchange, 2000, hold_out=True),
             2,
         )
         counts = [sum(len(batch.target) for batch in some) for some in batches]
@@ -251,14 +255,7 @@ def test_row_groups_of_others_are_not_read(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", recorded)
     together(
         4,
-        lambda exchange: Data(
-            read_pairs(path),
-            hash_buckets=64,
-            buffer_pairs=2000,
-            threads=1,
-            hold_out=False,
-            exchange=exchange,
-        ),
+        lambda exchange: opened(path, exchange, 2000),
     )
     assert sorted(group for groups in read.values() for group in groups[1:]) == list(range(40))
     assert all(groups[0] == 0 for groups in read.values())  # the first one says how long a row is
@@ -276,14 +273,7 @@ def test_only_own_texts_are_checked_and_tokenised(pairs_file: Path, monkeypatch:
     monkeypatch.setattr(data_module, "tokenize_pairs", recorded)
     together(
         3,
-        lambda exchange: Data(
-            read_pairs(pairs_file),
-            hash_buckets=64,
-            buffer_pairs=1 << 20,
-            threads=1,
-            hold_out=False,
-            exchange=exchange,
-        ),
+        lambda exchange: opened(pairs_file, exchange, 1 << 20),
     )
     assert sum(seen.values()) == 3000
     assert max(seen.values()) <= 1024  # four runs of 256
@@ -297,14 +287,7 @@ def test_an_error_of_one_is_the_error_of_all(tmp_path: Path) -> None:
 
     def work(exchange: Exchange) -> None:
         with pytest.raises(InputError, match="line 302: no letter or digit") as caught:
-            Data(
-                read_pairs(path, strict=True),
-                hash_buckets=64,
-                buffer_pairs=200,
-                threads=1,
-                hold_out=True,
-                exchange=exchange,
-            )
+            opened(path, exchange, 200, hold_out=True, strict=True)
         found.append(caught.value)
 
     together(2, work)
@@ -320,14 +303,7 @@ def test_processes_that_see_different_files(tmp_path: Path) -> None:
     def work(exchange: Exchange) -> str:
         path = tmp_path / str(exchange.share.rank) / "p.tsv"
         with pytest.raises(MismatchError, match="is not the same file for all processes: it has") as caught:
-            Data(
-                read_pairs(path),
-                hash_buckets=64,
-                buffer_pairs=200,
-                threads=1,
-                hold_out=True,
-                exchange=exchange,
-            )
+            opened(path, exchange, 200, hold_out=True)
         return caught.value.hint
 
     assert together(2, work) == ["put it where every machine sees it"] * 2
@@ -340,14 +316,7 @@ def test_a_file_that_is_damaged_later(tmp_path: Path) -> None:
     met = threading.Barrier(2, timeout=60)
 
     def work(exchange: Exchange) -> None:
-        data = Data(
-            read_pairs(path),
-            hash_buckets=64,
-            buffer_pairs=4000,
-            threads=1,
-            hold_out=False,
-            exchange=exchange,
-        )
+        data = opened(path, exchange, 4000)
         assert data.in_memory
         data._only = None  # as if it had not fitted
         met.wait()

@@ -37,7 +37,7 @@ from rbegir.search.backend import Candidates
 from rbegir.search.hits import Hits, best, merge
 from rbegir.search.missrate import MissCertificate
 from rbegir.search.paper import select_paper, whole_thread_sizes
-from rbegir.search.progressive import check_planes, default_candidates, estimate_recall, recall_of
+from rbegir.search.progressive import check_candidates, check_planes, estimate_recall, recall_of
 
 SCANNING = 0.75  # of the time, where a part of the answer will do: its texts take some too
 ALONG = 2048  # candidates of all shards, up to which their texts come along
@@ -261,10 +261,7 @@ class Gatherer:
 
     def _check_progressive(self, query: Query) -> tuple[int, int]:
         planes = check_planes(query.planes or 0, self._view.manifest.keyword_planes)
-        m = default_candidates(query.k) if query.candidates is None else query.candidates
-        if m < query.k:
-            raise InputError(f"candidates must be an integer of at least k = {query.k}, got {m!r}")
-        return planes, m
+        return planes, check_candidates(query.candidates, query.k)
 
     def _progressive(self, values: Values, query: Query) -> Result:
         planes, m = self._check_progressive(query)

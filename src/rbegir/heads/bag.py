@@ -10,6 +10,7 @@ A query is compared with all planes, a stored keyword with the first few of the 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import ClassVar, Generic, TypeVar
@@ -65,7 +66,7 @@ C = TypeVar("C", bound=BagConfig)
 N = TypeVar("N", bound=BagNetwork)
 
 
-class BagEncoder(Generic[C, N]):
+class BagEncoder(ABC, Generic[C, N]):
     """A trained model and its vocabulary, as an encoder that an index can be made with."""
 
     noun: ClassVar[str]  # what it encodes, for messages
@@ -101,9 +102,9 @@ class BagEncoder(Generic[C, N]):
         """Codes of texts with the planes that are stored."""
         return self.encode_queries(texts).first_planes(self.config.keyword_planes)
 
+    @abstractmethod
     def _features(self, texts: Sequence[str]) -> Iterator[Tensor]:
         """What the RBE layers see [some texts, width], some texts at a time."""
-        raise NotImplementedError
 
 
 def descend(

@@ -21,13 +21,13 @@ import numpy.typing as npt
 
 from rbegir.codes.layout import GROUP, check_keyword_planes, groups
 from rbegir.codes.planes import check_dimension
-from rbegir.errors import DeviceError, InputError, MissingExtraError
+from rbegir.errors import DeviceError, MissingExtraError
 from rbegir.search.backend import Candidates, Partition, check_k, check_search
 from rbegir.search.missrate import MissCertificate
 from rbegir.search.paper import BLOCK, queue_heads, search_paper, thread_of
 from rbegir.search.paper import Plan as PaperPlan
 from rbegir.search.paper import plan as plan_paper
-from rbegir.search.progressive import Progressive, check_planes, default_candidates
+from rbegir.search.progressive import Progressive, check_candidates, check_planes
 
 try:
     from rbegir.search.devices import Worker, find_devices
@@ -165,9 +165,7 @@ class GpuBackend:
         scan of the first planes and a second look would save nothing: recall is 1, whatever was asked."""
         check_planes(planes, self.planes)
         k = check_k(k)
-        m = default_candidates(k) if candidates is None else candidates
-        if isinstance(m, bool) or not isinstance(m, (int, np.integer)) or m < k:
-            raise InputError(f"candidates must be an integer of at least k = {k}, got {candidates!r}")
+        check_candidates(candidates, k)
         return Progressive(self.search(partitions, values, k), 1.0, True)
 
     # ---- where keywords lie

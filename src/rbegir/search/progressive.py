@@ -39,9 +39,13 @@ class Progressive(NamedTuple):
     measured: bool  # False: the recall is the estimate described above
 
 
-def default_candidates(k: int) -> int:
-    """Twenty times k, and at least 1000."""
-    return max(20 * k, 1000)
+def check_candidates(candidates: int | None, k: int) -> int:
+    """How many are refined; None: twenty times k, and at least 1000."""
+    if candidates is None:
+        return max(20 * k, 1000)
+    if isinstance(candidates, bool) or not isinstance(candidates, (int, np.integer)) or candidates < k:
+        raise InputError(f"candidates must be an integer of at least k = {k}, got {candidates!r}")
+    return int(candidates)
 
 
 def coarse(partitions: Sequence[Partition], n: int, planes: int) -> list[Partition]:
@@ -116,11 +120,8 @@ class Refining(ABC):
         """Scan the first planes, refine the best `candidates` with all of them, as told above."""
         parts, values, k = check_search(partitions, values, k, self.n, self.planes)
         planes = check_planes(planes, self.planes)
-        if candidates is None:
-            candidates = default_candidates(k)
-        if isinstance(candidates, bool) or not isinstance(candidates, (int, np.integer)) or candidates < k:
-            raise InputError(f"candidates must be an integer of at least k = {k}, got {candidates!r}")
-        first = self.with_planes(planes).search(coarse(parts, self.n, planes), values, int(candidates))
+        m = check_candidates(candidates, k)
+        first = self.with_planes(planes).search(coarse(parts, self.n, planes), values, m)
         ranked = first.positions  # [queries, m]
         result = self.rescore(parts, values, ranked, k)
         if measure:
