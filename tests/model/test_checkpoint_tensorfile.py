@@ -85,7 +85,7 @@ def entry(shape: object = (2,), offsets: object = (0, 8), dtype: object = "F32")
         ({"a": entry(offsets=[8, 0])}, "places tensor 'a' [2] at bytes [8, 0], which cannot be"),
         ({"a": entry(offsets=[0, 4])}, "places tensor 'a' [2] at bytes [0, 4], which cannot be"),
         ({"a": entry([2**62, 2**62], [0, 8])}, "which cannot be"),
-        ({"a": entry([4], [0, 16])}, "which cannot be"),
+        ({"a": entry([4], [0, 16])}, "bytes, and tensor 'a' ends at byte"),
         ({"a": entry([1], [0, 4])}, "bytes, but has"),
         ({"a": entry([1], [4, 8])}, "has a gap or an overlap before tensor 'a'"),
         ({"a": entry(), "b": entry()}, "has a gap or an overlap before tensor 'b'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -134,8 +135,14 @@ def test_bad_arrays(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"ints.npy is int64 \[6\]; expected codes, uint64"):
         import_npy(tmp_path / "ints.npy", tmp_path / "x.rbe")
     (tmp_path / "text.npy").write_text("hello")
-    with pytest.raises(FileError, match=r"text.npy is not an array file of NumPy"):
+    with pytest.raises(FileError, match=r"text.npy is not an array file of NumPy") as caught:
         import_npy(tmp_path / "text.npy", tmp_path / "x.rbe")
+    assert "pickle" not in caught.value.message  # NumPy's own way out is to run what the file says
+    assert "numpy.save" in caught.value.hint
+    np.save(tmp_path / "cut.npy", np.ones((9, 4)))
+    os.truncate(tmp_path / "cut.npy", 150)
+    with pytest.raises(FileError, match=r"cut.npy is not an array file of NumPy, or not a whole one"):
+        import_npy(tmp_path / "cut.npy", tmp_path / "x.rbe")
     np.save(tmp_path / "objects.npy", np.array([{}], object), allow_pickle=True)
     with pytest.raises(FileError, match=r"objects.npy is not an array file of NumPy"):
         import_npy(tmp_path / "objects.npy", tmp_path / "x.rbe")

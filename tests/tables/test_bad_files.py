@@ -41,8 +41,9 @@ def test_missing_directory_unreadable(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("name", ["p.tsv", "p.csv.gz", "p.jsonl", "p.jsonl.gz", "p.txt", "p.parquet"])
 def test_empty_file(tmp_path: Path, name: str) -> None:
     read = read_texts if ".txt" in name else read_pairs
-    with pytest.raises(InputError, match="is empty"):
+    with pytest.raises(InputError, match="is empty") as caught:
         read(put(tmp_path / name, b""))
+    assert caught.value.hint == "name a file that holds rows"
 
 
 @pytest.mark.parametrize("name", ["p.tsv", "p.csv", "p.tsv.gz"])

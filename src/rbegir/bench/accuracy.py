@@ -54,16 +54,6 @@ PACKAGES = ("faiss-cpu", "turbovec", "torch")
 Report = Callable[[dict[str, Any]], None]
 
 
-def load(path: Path) -> npt.NDArray[Any]:
-    """Vectors from a .npy file, mapped, not read."""
-    try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
-    except (OSError, ValueError) as error:
-        raise FileError(
-            f"cannot read vectors from {path}: {error}", hint="pass a .npy file [count, dims]"
-        ) from error
-
-
 def sizes(dims: int, bits: Sequence[int], byte_budgets: Sequence[int]) -> list[int]:
     """Budgets in bytes a vector, each once, in the order given: bits a dimension first."""
     wide = -(-dims // WORD) * WORD

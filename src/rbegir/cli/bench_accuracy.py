@@ -44,10 +44,11 @@ def accuracy(
     from rich.progress import Progress
     from rich.table import Table
 
-    from rbegir.bench.accuracy import METHODS, load, measure, sizes
+    from rbegir.bench.accuracy import METHODS, measure, sizes
+    from rbegir.peers.arrays import map_npy
 
-    stored = load(vectors)
-    asked = None if queries is None else load(queries)
+    stored = map_npy(vectors)
+    asked = None if queries is None else map_npy(queries)
     chosen = tuple(methods.split(",")) if methods else METHODS
     by_bits = wholes(bits) if bits else []
     by_bytes = wholes(byte_budgets) if byte_budgets else []

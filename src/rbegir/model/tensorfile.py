@@ -114,7 +114,9 @@ class TensorFile:
         if not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2:
             raise self.corrupt(f"describes tensor {name!r} wrongly")
         start, stop = (self.data_start + offset for offset in offsets)
-        if start > stop or stop > self.size or stop - start != 4 * math.prod(shape) or start % 4:
+        if stop > self.size:
+            raise self.corrupt(f"was cut: it has {self.size} bytes, and tensor {name!r} ends at byte {stop}")
+        if start > stop or stop - start != 4 * math.prod(shape) or start % 4:
             raise self.corrupt(f"places tensor {name!r} {shape} at bytes {offsets}, which cannot be")
         return Span(tuple(shape), start, stop)
 

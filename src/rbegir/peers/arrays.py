@@ -6,6 +6,7 @@ Arrays of Python objects are never read: that would be pickle.
 from __future__ import annotations
 
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,23 @@ from rbegir.peers.landing import land, staged
 from rbegir.peers.vectors import land_vectors
 
 
+def map_npy(path: str | os.PathLike[str]) -> np.ndarray[Any, Any]:
+    """The array of a .npy file, mapped and not yet read."""
+    try:
+        return np.lib.format.open_memmap(path, mode="r")
+    except FileNotFoundError as error:
+        raise FileError(f"there is no file {path}") from error
+    except (OSError, ValueError, EOFError) as error:
+        if zipfile.is_zipfile(path):
+            raise FileError(
+                f"{path} holds several arrays, expected one", hint="save one array with numpy.save"
+            ) from None
+        raise FileError(
+            f"{path} is not an array file of NumPy, or not a whole one: {error}",
+            hint="write one with numpy.save; arrays of Python objects are never read",
+        ) from error
+
+
 def export_npy(source: Index | Codes, path: str | os.PathLike[str]) -> None:
     """Write codes, in the order of rows, as one .npy file: uint64 [planes, count, words]."""
     codes = source if isinstance(source, Codes) else rows_of(source).codes
@@ -32,15 +50,7 @@ def export_npy(source: Index | Codes, path: str | os.PathLike[str]) -> None:
 
 def read_npy(path: str | os.PathLike[str]) -> Codes | np.ndarray[Any, Any]:
     """The codes of a uint64 file, or the vectors of a float one, mapped and not yet read."""
-    name = Path(path)
-    try:
-        array = np.load(name, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError as error:
-        raise FileError(f"there is no file {name}") from error
-    except (OSError, ValueError, EOFError) as error:
-        raise FileError(f"{name} is not an array file of NumPy: {error}") from error
-    if not isinstance(array, np.ndarray):
-        raise FileError(f"{name} holds several arrays, expected one", hint="save one array with numpy.save")
+    name, array = Path(path), map_npy(path)
     if array.dtype == np.uint64 and array.ndim == 3:
         return Codes(np.ascontiguousarray(array), array.shape[2] * WORD)
     if np.issubdtype(array.dtype, np.floating) and array.ndim == 2:

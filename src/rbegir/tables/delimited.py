@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from rbegir.errors import InputError
-from rbegir.tables.source import BLOCK_BYTES, Block, ByteStream, Malformed, Wanted, line_blocks
+from rbegir.tables.source import BLOCK_BYTES, EMPTY, Block, ByteStream, Malformed, Wanted, line_blocks
 
 WRONG_FIELDS = "wrong number of fields"
 _MARKER = "\U0010ffff"
@@ -52,7 +52,7 @@ class DelimitedSource:
                 self.columns = self._open(text, (), lambda row: "skip", others=True).schema.names
             except pa.ArrowInvalid as error:
                 if "Empty CSV file" in str(error):
-                    raise InputError(f"{path} is empty") from None
+                    raise InputError(f"{path} is empty", hint=EMPTY) from None
                 raise
 
     def blocks(

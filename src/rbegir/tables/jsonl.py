@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 
 from rbegir.errors import InputError
-from rbegir.tables.source import NOT_UTF8, Block, ByteStream, Malformed, Wanted, line_blocks
+from rbegir.tables.source import EMPTY, NOT_UTF8, Block, ByteStream, Malformed, Wanted, line_blocks
 
 NOT_JSON = "not a JSON object"
 WRONG_TYPE = "wrong type of value"
@@ -40,7 +40,7 @@ class JsonLinesSource:
         with ByteStream(path) as stream:
             lines = next((found for block in line_blocks(stream, path) if (found := _lines(block))), None)
         if lines is None:
-            raise InputError(f"{path} is empty")
+            raise InputError(f"{path} is empty", hint=EMPTY)
         rows = [row for row in _parse(lines) if row is not None]
         if not rows:
             raise InputError(

@@ -24,6 +24,7 @@ from rbegir.errors import CorruptError, FileError, InputError
 BLOCK_BYTES = 1 << 22  # of the text formats, after decompression
 MAX_ROW_BYTES = 1 << 26  # a longer line is a damaged or foreign file
 NOT_UTF8 = "invalid UTF-8"
+EMPTY = "name a file that holds rows"  # the way out
 FORMATS = (".parquet", ".pq", ".csv", ".tsv", ".jsonl", ".ndjson", ".txt")
 
 Malformed = Callable[[int, str], None]  # (number of the row, reason)
@@ -108,7 +109,7 @@ def _check_readable(path: Path) -> None:
     except OSError as error:
         raise FileError(f"{path} cannot be read: {error.strerror}") from None
     if not start:
-        raise InputError(f"{path} is empty")
+        raise InputError(f"{path} is empty", hint=EMPTY)
     if start in (b"\xff\xfe", b"\xfe\xff"):  # a byte order mark, as some spreadsheets write it
         raise InputError(
             f"{path} is UTF-16, expected UTF-8",
