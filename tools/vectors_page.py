@@ -26,6 +26,7 @@ NAMES = {
     "binarizer_3_planes": "Binarizer, 3-bit query",
     "binarizer_start": "Binarizer, `rounds=0`",
     "rq": "FAISS residual quantiser",
+    "prq": "FAISS residual quantisers of parts",
     "lsq": "FAISS LSQ",
     "opq": "FAISS OPQ",
     "pq": "FAISS PQ",

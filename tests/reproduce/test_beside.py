@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 import torch
 
+from rbegir.bench import residual
 from rbegir.reproduce import quantisers, studies, testbed
 from rbegir.reproduce.dataset import load
 from rbegir.reproduce.lexical import Lexical
@@ -74,14 +75,14 @@ def test_our_own_codes_stand_for_the_vectors() -> None:
     assert np.corrcoef((x[:50] @ x.T).ravel(), estimate.ravel())[0, 1] > 0.93
 
 
-def test_the_beam_search_here_is_faiss_s() -> None:
+def test_the_beam_search_here_is_faiss_s(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(3)
     x = (rng.standard_normal((700, 12)) @ rng.standard_normal((12, 12))).astype(np.float32)
     codec = quantisers._Residual(x, "RQ5x4", torch.device("cpu"))
-    codec.ROWS = 300  # type: ignore[misc]
+    monkeypatch.setattr(residual, "ROWS", 300)
     assert codec.bytes == 3
     np.testing.assert_allclose(codec.decode(x), quantisers._Faiss.decode(codec, x), atol=1e-4)
-    codec._beam = 1
+    codec.beam.beam = 1
     greedy = codec.decode(x)
     assert ((greedy - x) ** 2).mean() > ((quantisers._Faiss.decode(codec, x) - x) ** 2).mean()
 

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from rbegir.bench.residual import Residual
 from rbegir.binarizer.estimator import Binarizer
 from rbegir.errors import MissingExtraError
 from rbegir.evaluate.retrieval import CUTOFFS
@@ -190,41 +191,14 @@ class _Ours:
 
 
 class _Residual(_Faiss):
-    """FAISS's residual quantiser, its codebooks learned by FAISS and its beam search done here in torch.
-
-    The search keeps the `max_beam_size` best sums of codewords so far and tries every codeword of the next
-    book with each. FAISS takes an hour of one core for four million vectors; a GPU takes seconds.
-    """
-
-    ROWS = 1 << 14
+    """FAISS's residual quantiser, its codebooks learned by FAISS and its beam search done in torch."""
 
     def __init__(self, train: Array, factory: str, device: torch.device) -> None:
-        import faiss
-
         super().__init__(train, factory)
-        rq: Any = faiss.downcast_index(self._index).rq  # type: ignore[attr-defined]
-        sizes = [1 << bits for bits in faiss.vector_to_array(rq.nbits).tolist()]
-        books = torch.from_numpy(faiss.vector_to_array(rq.codebooks).reshape(-1, rq.d)).to(device)
-        self._books = torch.split(books, sizes)  # each [codewords, n]
-        self._beam = int(rq.max_beam_size)
+        self.beam = Residual(self._index, device)
 
     def decode(self, vectors: Array) -> Array:
-        out = np.empty_like(vectors)
-        for start in range(0, len(vectors), self.ROWS):
-            x = torch.from_numpy(vectors[start : start + self.ROWS]).to(self._books[0].device)
-            out[start : start + self.ROWS] = (x - self._left_over(x)).cpu().numpy()
-        return out
-
-    def _left_over(self, x: torch.Tensor) -> torch.Tensor:
-        """What the best sum of codewords leaves of each vector: [rows, n] → [rows, n]"""
-        left = x[:, None]  # [rows, beam, n]
-        for book in self._books:
-            size = left.square().sum(dim=2, keepdim=True) + book.square().sum(dim=1)
-            cost = (size - 2 * (left @ book.T)).flatten(1)  # [rows, beam · codewords]
-            best = cost.topk(min(self._beam, cost.shape[1]), largest=False, sorted=True).indices
-            parent = (best // len(book))[:, :, None].expand(-1, -1, x.shape[1])
-            left = left.gather(1, parent) - book[best % len(book)]
-        return left[:, 0]
+        return self.beam.decode(vectors)
 
 
 def _codec(train: Array, quantiser: Quantiser, device: torch.device) -> _Faiss | _Rotated | _Ours:
