@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rbegir.ahead import ahead
 from rbegir.training import data as module
-from rbegir.training.data import Data, ahead
+from rbegir.training.data import Data
 from rbegir.training.pairs import read_pairs
 from rbegir.training.split import VALID_SHARE, hash_position
 

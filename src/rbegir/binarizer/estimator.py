@@ -12,13 +12,25 @@ alone; nothing of the vectors is kept.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from rbegir.ahead import ahead
 from rbegir.binarizer import store
-from rbegir.binarizer.learn import CENTRED, ROUNDS, Learned, learn, search, second_moment, terms
+from rbegir.binarizer.learn import (
+    CENTRED,
+    ROUNDS,
+    Learned,
+    Terms,
+    constants,
+    learn,
+    search,
+    second_moment,
+    terms,
+)
 from rbegir.binarizer.params import Params
 from rbegir.binarizer.rounding import nearest, packed, rounded
 from rbegir.binarizer.vectors import Floats, as_rows, sample, unit_blocks
@@ -27,6 +39,7 @@ from rbegir.errors import CorruptError, InputError
 
 MIN_ROWS = 2
 WORK = 1 << 17  # moves · n of the search for a code
+PREPARED_VALUES = 1 << 20  # of a block that is coded: a few megabytes, which stay in a cache
 SAMPLE_VALUES = 1 << 26  # of the rows that fitting looks at: 256 MB of float32
 
 
@@ -113,7 +126,11 @@ class Binarizer(Params):
         """Codes of vectors [count, dims] to be stored."""
         self._check_fitted()
         rows = as_rows(X, "X", self.n_features_in_)
-        parts = [self._keywords(block) for block in unit_blocks(rows)]
+        moves = WORK // self.n if self.moves is None else self.moves
+        parts = [
+            packed(search(form, self.gram_, self.keyword_planes, moves, start), self.keyword_planes)
+            for form, start in ahead(self._prepared(rows))
+        ]
         return Codes.concat(parts) if parts else self._none(self.keyword_planes)
 
     def encode_queries(self, X: Any) -> Codes:
@@ -153,12 +170,13 @@ class Binarizer(Params):
         lost = kept = 0.0
         for block in unit_blocks(as_rows(X, "X", self.n_features_in_)):
             form = terms(block, self.mean_, self._learned())
-            b = self._keywords(block).values().astype(np.float32)
+            b = self.encode_keywords(block).values().astype(np.float32)
             b /= np.linalg.norm(b, axis=1, keepdims=True)
             inner = np.einsum("ij,ij->i", form.v, b)
+            across, constant = constants(block, self.mean_, self._learned())
             lost += float(np.einsum("ij,ij->", b @ self.gram_ - 2 * form.g, b) + inner @ inner)
-            lost += float(form.constant.sum())
-            kept += float(np.einsum("ij,ij->", *[(block - self.mean_) @ self.metric_] * 2))
+            lost += float(constant.sum())
+            kept += float(across.sum())
         return lost / kept
 
     def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[np.object_]:
@@ -190,11 +208,12 @@ class Binarizer(Params):
 
     # ---- inside ----
 
-    def _keywords(self, vectors: Floats) -> Codes:
-        moves = WORK // self.n if self.moves is None else self.moves
-        form = terms(vectors, self.mean_, self._learned())
-        start = rounded(np.asarray((vectors - self.mean_) @ self.guess_, np.float32), self.keyword_planes)
-        return packed(search(form, self.gram_, self.keyword_planes, moves, start), self.keyword_planes)
+    def _prepared(self, rows: Any) -> Iterator[tuple[Terms, Floats]]:
+        """Blocks of rows as what the search for codes works on, and where it starts."""
+        learned = self._learned()
+        for block in unit_blocks(rows, values=PREPARED_VALUES):
+            start = np.asarray((block - self.mean_) @ self.guess_, np.float32)
+            yield terms(block, self.mean_, learned), rounded(start, self.keyword_planes)
 
     def _learned(self) -> Learned:
         return Learned(self.metric_, self.keyword_, self.guess_, self.gram_, self.query_, self.along_)

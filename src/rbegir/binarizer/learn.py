@@ -67,11 +67,10 @@ class Learned(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """The quadratic form that a code of each vector minimises: b(G + vvᵀ)b/‖b‖² − 2·g·b/‖b‖ + constant."""
+    """The quadratic form that a code of each vector minimises: b(G + vvᵀ)b/‖b‖² − 2·g·b/‖b‖ + a constant."""
 
     g: Floats  # [count, n]
     v: Floats  # [count, n]
-    constant: Floats  # [count]
 
 
 def metric(covariance: Floats, power: float) -> tuple[Floats, Floats]:
@@ -92,16 +91,24 @@ def terms(vectors: Floats, centre: Floats, learned: Learned) -> Terms:
     """Of unit vectors [count, dims]."""
     weight, short = learned.along
     centred: Floats = vectors - centre
-    mapped: Floats = centred @ learned.metric
     g: Floats = centred @ learned.keyword
-    across: Floats = np.einsum("id,id->i", mapped, mapped)
     if not weight:
-        return Terms(g, np.zeros_like(g), across)
+        return Terms(g, np.zeros_like(g))
     v: Floats = vectors @ learned.query  # x·x̂ = v·b/‖b‖
     target = np.einsum("id,id->i", vectors, centred) - short
     g += (weight * target)[:, None] * v
     v *= np.sqrt(weight)
-    return Terms(g, v, across + weight * target**2)
+    return Terms(g, v)
+
+
+def constants(vectors: Floats, centre: Floats, learned: Learned) -> tuple[Floats, Floats]:
+    """‖W(x − centre)‖² [count], and with the other term of the form what no code changes [count]."""
+    weight, short = learned.along
+    centred: Floats = vectors - centre
+    mapped: Floats = centred @ learned.metric
+    across: Floats = np.einsum("id,id->i", mapped, mapped)
+    target: Floats = np.einsum("id,id->i", vectors, centred) - short
+    return across, across + weight * target**2
 
 
 def search(form: Terms, gram: Floats, planes: int, moves: int, start: Floats) -> Floats:

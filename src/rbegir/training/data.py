@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rbegir._native._core import hash_strings
+from rbegir.ahead import ahead
 from rbegir.errors import MismatchError
 from rbegir.tables.rows import Skipped
 from rbegir.text.tokenizer import GramBatch, tokenize
@@ -252,17 +253,6 @@ class _Counts:
 
     def to_bytes(self) -> Bytes:
         return np.frombuffer(json.dumps(vars(self)).encode(), np.uint8)
-
-
-def ahead(items: Iterable[T]) -> Iterator[T]:
-    """The same items, the next one always being made in a thread of its own."""
-    iterator = iter(items)
-    end = object()
-    with ThreadPoolExecutor(1, thread_name_prefix="rbegir-ahead") as pool:
-        waiting = pool.submit(next, iterator, end)
-        while (item := waiting.result()) is not end:
-            waiting = pool.submit(next, iterator, end)
-            yield item  # type: ignore[misc]
 
 
 def _threshold(places: npt.NDArray[np.float64]) -> float:

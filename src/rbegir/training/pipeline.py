@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rbegir.ahead import ahead
 from rbegir.training.batches import Chunk, HostBatch, build
-from rbegir.training.data import ahead
 
 # A thread may have to wait this long for the interpreter's lock. The usual 5 ms would let a GPU that takes
 # 12 ms a step run dry whenever a builder is busy while the next kernels should be launched.
