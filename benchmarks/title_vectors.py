@@ -34,20 +34,23 @@ def order(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=8).digest()
 
 
-def choose(titles: Path, redirects: Path) -> tuple[list[str], list[tuple[str, int]]]:
+def choose(
+    titles: Path, redirects: Path, first: int = 0, count: int = TITLES
+) -> tuple[list[str], list[tuple[str, int]]]:
+    """Titles first, first + 1, … in the order of their hash, and aliases with the row of the title they mean."""
     with gzip.open(titles, "rt") as file:
         every = [line for line in file.read().split("\n") if line]
-    kept = sorted(every, key=order)[:TITLES]
+    kept = sorted(every, key=order)[first : first + count]
     place = {title: row for row, title in enumerate(kept)}
     with gzip.open(redirects, "rt") as file:
         pairs = [line.rstrip("\n").split("\t") for line in file][1:]
     known = sorted(((a, t) for a, t in pairs if t in place), key=lambda pair: order("\t".join(pair)))
-    first: dict[str, str] = {}  # title → its first alias
+    aliases: dict[str, str] = {}  # title → its first alias
     for alias, title in known:
-        first.setdefault(title, alias)
-        if len(first) == QUERIES:
+        aliases.setdefault(title, alias)
+        if len(aliases) == QUERIES:
             break
-    return kept, [(alias, place[title]) for title, alias in first.items()]
+    return kept, [(alias, place[title]) for title, alias in aliases.items()]
 
 
 def pack(titles: Path, redirects: Path, out: Path) -> None:

@@ -148,7 +148,7 @@ def test_the_page_shows_the_committed_results() -> None:
 def test_the_runs_over_the_sets_are_well_formed() -> None:
     script = runpy.run_path(str(ROOT / "benchmarks" / "vector_sets.py"))
     options = set(inspect.signature(accuracy.measure).parameters)
-    for steps in ("small_steps", "lsq_steps", "part_steps"):
+    for steps in ("small_steps", "lsq_steps", "large_steps"):
         for step in script[steps]():
             assert set(step) <= options
             assert set(step["methods"]) <= set(accuracy.METHODS)
