@@ -1,13 +1,13 @@
-"""Vectors that nothing here was tuned on: latent semantic analysis of titles, for `benchmarks/vector_sets.py lsa`.
+"""Vectors that nothing here was tuned on: latent semantic analysis of titles, for `vector_sets.py lsa`.
 
     python benchmarks/lsa_vectors.py pack --titles titles.txt.gz --redirects redirects.tsv.gz --out PACK
     python benchmarks/lsa_vectors.py make --pack PACK --out VECTORS
 
-A title is a row of tf-idf weights over its tri-letter grams; the first 256 left singular vectors of all rows,
-times their singular values, are the vectors. No network, no training pairs: an encoder of 1990, whose spectrum
+A title is a row of tf-idf weights over its tri-letter grams; the first 256 left singular vectors of all
+rows, times their singular values, are the vectors. No training, no pairs: an encoder of 1990, whose spectrum
 and neighbourhoods are unlike those of GloVe, CLSM and MiniLM. `pack` chooses titles behind the million that
-MiniLM is measured on, and an alias of each of 10,000 of them as queries. `make` needs scikit-learn; it writes
-`keywords.npy` and `queries.npy` (float16, unit length).
+MiniLM is measured on, and an alias of each of 10,000 of them as queries. `make` needs scikit-learn; it
+writes `keywords.npy` and `queries.npy` (float16, unit length).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+
 from title_vectors import choose
 
 FIRST, TITLES, DIMS = 1_000_000, 250_000, 256

@@ -37,7 +37,7 @@ def order(text: str) -> bytes:
 def choose(
     titles: Path, redirects: Path, first: int = 0, count: int = TITLES
 ) -> tuple[list[str], list[tuple[str, int]]]:
-    """Titles first, first + 1, … in the order of their hash, and aliases with the row of the title they mean."""
+    """Titles number first, first + 1, … by their hash; aliases, and the row of the title that each means."""
     with gzip.open(titles, "rt") as file:
         every = [line for line in file.read().split("\n") if line]
     kept = sorted(every, key=order)[first : first + count]

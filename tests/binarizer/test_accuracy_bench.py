@@ -154,6 +154,30 @@ def test_the_runs_over_the_sets_are_well_formed() -> None:
             assert set(step["methods"]) <= set(accuracy.METHODS)
 
 
+def test_rows_of_several_runs_are_merged(tmp_path: Path) -> None:
+    script = runpy.run_path(str(ROOT / "benchmarks" / "vector_sets.py"))
+    vectors = np.random.default_rng(1).standard_normal((900, 40)).astype(np.float32)
+    name = "accuracy-vectors-set.json"
+    for folder, methods in (("out", ("scalar",)), ("runs/a", ("scalar", "pq")), ("runs/b", ("rq", "prq"))):
+        (tmp_path / folder).mkdir(parents=True)
+        accuracy.measure(vectors, methods=methods, query_count=50, out=tmp_path / folder / name)
+    script["merge"](tmp_path / "runs", tmp_path / "out")
+    result = json.loads((tmp_path / "out" / name).read_text())
+    rows = [(row["method"], row["setting"], row["host"]) for row in result["cells"]]
+    assert rows == [
+        ("scalar", "2 bits, rotated", 0),
+        ("pq", "PQ16x8np", 1),
+        ("rq", "RQ16x8", 2),
+        ("prq", "PRQ2x8x8", 2),
+    ]
+    assert len(result["hosts"]) == 3
+    assert {line["method"] for line in result["summary"]} == {"scalar", "pq", "rq", "prq"}
+    (tmp_path / "other").mkdir()
+    accuracy.measure(vectors[:800], methods=("scalar",), query_count=50, out=tmp_path / "other" / name)
+    with pytest.raises(SystemExit, match="figures of other vectors"):
+        script["merge"](tmp_path / "other", tmp_path / "out")
+
+
 def test_what_the_title_task_counts() -> None:
     script = runpy.run_path(str(ROOT / "benchmarks" / "vector_sets.py"))
     found = np.arange(30).reshape(3, 10)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rbegir._native import _core
-from rbegir.binarizer.learn import Terms, learn, search, terms
+from rbegir.binarizer.learn import Terms, constants, learn, search, terms
 
 
 def errors(a: np.ndarray, x: np.ndarray, codes: np.ndarray) -> np.ndarray:
@@ -19,7 +19,7 @@ def errors(a: np.ndarray, x: np.ndarray, codes: np.ndarray) -> np.ndarray:
 
 def plain(g: np.ndarray) -> Terms:
     """No weight on the error along the vector."""
-    return Terms(g, np.zeros_like(g), np.zeros(len(g), np.float32))
+    return Terms(g, np.zeros_like(g))
 
 
 def problem(dims: int, n: int, planes: int, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -78,7 +78,7 @@ def test_the_form_of_a_vector_of_its_own_is_solved(planes: int) -> None:
         unit = codes / np.linalg.norm(codes, axis=1, keepdims=True)
         return errors(a, x[row][None], codes) + (target[row] - unit @ v[row]) ** 2
 
-    form = Terms(x @ a + target[:, None] * v, v, np.zeros(30, np.float32))
+    form = Terms(x @ a + target[:, None] * v, v)
     codes = search(form, np.ascontiguousarray(a.T @ a), planes, 400, start)
     best = np.array([loss(every, row).min() for row in range(30)])
     found = np.array([loss(codes[row][None], row)[0] for row in range(30)])
@@ -101,7 +101,8 @@ def test_terms_are_the_error_in_two_parts() -> None:
     ) ** 2
     form = terms(vectors, mean, learned)
     inner = (form.v * unit).sum(axis=1)
-    value = ((unit @ learned.gram - 2 * form.g) * unit).sum(axis=1) + inner**2 + form.constant
+    value = ((unit @ learned.gram - 2 * form.g) * unit).sum(axis=1) + inner**2
+    value += constants(vectors, mean, learned)[1]
     assert weight > 0
     assert np.allclose(value, expected, rtol=1e-3, atol=1e-4)
 

@@ -39,7 +39,6 @@ from rbegir.errors import CorruptError, InputError
 
 MIN_ROWS = 2
 WORK = 1 << 17  # moves · n of the search for a code
-PREPARED_VALUES = 1 << 20  # of a block that is coded: a few megabytes, which stay in a cache
 SAMPLE_VALUES = 1 << 26  # of the rows that fitting looks at: 256 MB of float32
 
 
@@ -211,7 +210,7 @@ class Binarizer(Params):
     def _prepared(self, rows: Any) -> Iterator[tuple[Terms, Floats]]:
         """Blocks of rows as what the search for codes works on, and where it starts."""
         learned = self._learned()
-        for block in unit_blocks(rows, values=PREPARED_VALUES):
+        for block in unit_blocks(rows):
             start = np.asarray((block - self.mean_) @ self.guess_, np.float32)
             yield terms(block, self.mean_, learned), rounded(start, self.keyword_planes)
 

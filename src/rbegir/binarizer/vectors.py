@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from rbegir.errors import InputError
 
-BLOCK_VALUES = 1 << 24  # values in a block of rows: 64 MB of float32
+BLOCK_VALUES = 1 << 20  # values in a block of rows: 4 MB of float32, which stay in a cache
 
 Floats = npt.NDArray[np.float32]
 BFLOAT16 = "bfloat16"
@@ -64,9 +64,9 @@ def as_rows(X: Any, name: str = "X", dims: int | None = None) -> Any:
     return rows
 
 
-def unit_blocks(rows: Any, name: str = "X", values: int = BLOCK_VALUES) -> Iterator[Floats]:
-    """All rows in order, float32 of unit length, a block of about so many values at a time."""
-    size = max(1, values // rows.shape[1])
+def unit_blocks(rows: Any, name: str = "X") -> Iterator[Floats]:
+    """All rows in order, float32 of unit length, a block at a time."""
+    size = max(1, BLOCK_VALUES // rows.shape[1])
     for start in range(0, len(rows), size):
         yield unit(rows[start : start + size], name, start)
 
