@@ -7,6 +7,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,7 @@ import rbegir
 from rbegir import cli
 from rbegir.errors import FileError, InputError, LockedError, MismatchError
 from rbegir.heads.against import _columns
-from rbegir.heads.upgrade import Upgrade, adopt, upgrade
+from rbegir.heads.upgrade import KeywordSide, Upgrade, adopt, upgrade
 from rbegir.model.presets import ModelConfig
 from rbegir.training.config import TrainConfig
 from rbegir.training.groups import group
@@ -227,6 +228,59 @@ def test_an_upgrade_of_an_upgrade_still_belongs_to_the_index(
         assert index.search("hats", k=2).ids.shape == (1, 2)
 
 
+# ---- stopped and resumed ----
+
+
+class Stopped(Exception):
+    """Stands for a kill: what is on disk then is what the last save left."""
+
+
+@pytest.mark.parametrize("keywords", ["new", "keep"])
+def test_a_stopped_upgrade_goes_on_to_the_same_model(
+    keywords: KeywordSide, old: rbegir.Model, pairs: tuple[pa.Table, pa.Table], tmp_path: Path
+) -> None:
+    table, valid = pairs[0].slice(0, 500), pairs[1]
+    arguments: dict[str, Any] = {
+        "valid": valid,
+        "keywords": keywords,
+        "settings": replace(SETTINGS, epochs=2),
+    }
+    whole = upgrade(old, table, out=tmp_path / "whole", **arguments)
+    out = tmp_path / "stopped"
+    seen: list[float] = []
+
+    def stop(done: float, told: str) -> None:
+        seen.append(done)
+        if len(seen) in (3, 8):  # in the middle of the first epoch, then in the second
+            raise Stopped
+
+    for resume in (False, True):
+        with pytest.raises(Stopped):
+            upgrade(old, table, out=out, resume=resume, save_seconds=0.0, progress=stop, **arguments)
+        assert [path.name for path in out.iterdir()] == ["resume.safetensors"]
+    with pytest.raises(FileError, match="exists and is not an empty directory") as caught:
+        upgrade(old, table, out=out, **arguments)
+    assert "resume" in caught.value.hint
+    with pytest.raises(MismatchError, match="the run to resume had other settings: keywords was"):
+        upgrade(
+            old,
+            table,
+            out=out,
+            resume=True,
+            **{**arguments, "keywords": {"new": "keep", "keep": "new"}[keywords]},
+        )
+    done = upgrade(old, table, out=out, resume=True, save_seconds=0.0, progress=stop, **arguments)
+    steps = round(1 / seen[0])
+    assert len(seen) == steps + 2  # the two that were under way when it was stopped are done again
+    for name in ("config.json", "model.safetensors"):
+        assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert done.kept == whole.kept
+    again = upgrade(old, table, out=out, resume=True, progress=stop, **arguments)  # only measured
+    assert len(seen) == steps + 2
+    assert again.kept == whole.kept
+    assert not (out / "resume.safetensors").exists()
+
+
 # ---- bad input ----
 
 
@@ -252,6 +306,10 @@ def test_bad_input(old: rbegir.Model, pairs: tuple[pa.Table, pa.Table], tmp_path
     (tmp_path / "full" / "file").touch()
     with pytest.raises(FileError, match="exists and is not an empty directory"):
         upgrade(old, table, out=tmp_path / "full")
+    with pytest.raises(FileError, match=r"cannot create .*: Not a directory"):
+        upgrade(old, table, out=tmp_path / "full" / "file" / "model", valid=valid)
+    with pytest.raises(InputError, match="there is nothing to resume without out"):
+        upgrade(old, table, resume=True)
 
 
 # ---- the command line ----

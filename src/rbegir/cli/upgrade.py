@@ -42,6 +42,7 @@ def upgrade(
     epochs: Annotated[int | None, typer.Option(help="Passes over the pairs.", show_default="by size")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Pairs a step.", show_default="by size")] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Train a model whose queries search the codes that an old one has stored, and report what is kept."""
@@ -82,6 +83,7 @@ def upgrade(
             batch_size=batch_size,
             seed=seed,
             progress=bar.show,
+            resume=resume,
         )
     if adopt:
         put_into(old, result.model)

@@ -12,11 +12,17 @@ softmax. The positive's own codes in other generations are left out: they are ri
 keyword side kept there is one generation, and this is the usual loss with constant keywords.
 
 Words are dropped from queries and from new keywords, as in all training; a stored code is what it is.
+
+The order of pairs and what is dropped depend on (seed, epoch, step) alone, so a run that was killed goes on
+from its last saved state (`rbegir.training.state`) to the same parameters, bit for bit.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,13 +37,14 @@ from rbegir.model.clsm import tower_batch
 from rbegir.model.model import Model
 from rbegir.model.shapes import tensor_shapes
 from rbegir.model.twotower import TwoTower
+from rbegir.training import state
 from rbegir.training.batches import Chunk, cut
 from rbegir.training.config import TrainConfig
 from rbegir.training.data import tokenize_pairs
 from rbegir.training.device import cpu_count
 from rbegir.training.epochs import lr_scale
 from rbegir.training.groups import Groups, group
-from rbegir.training.loss import Gamma, group_loss
+from rbegir.training.loss import Baseline, Gamma, group_loss
 from rbegir.training.optim import RowRMS
 from rbegir.training.pipeline import steps_in
 
@@ -67,42 +74,77 @@ def _stored_vectors(old: Encoder, texts: pa.Array) -> Tensor:
     return torch.from_numpy(Codes.concat(parts).values().astype(np.float32))
 
 
+class Kept(NamedTuple):
+    """Where a run keeps its state."""
+
+    out: Path
+    identity: dict[str, Any]  # what a resumed run must have in common with this one
+    seconds: float  # between saves
+    resume: bool
+
+
+class Learner:
+    """The new model, γ and their optimisers: what `rbegir.training.state` saves and restores."""
+
+    def __init__(self, new: TwoTower, settings: TrainConfig) -> None:
+        self.model, self.settings = new, settings
+        self.gamma = Gamma(INITIAL_GAMMA, learned=True)
+        self.tables = [
+            RowRMS(t, distinct=not new.config.share_towers) for t in new.table_parameters() if t.requires_grad
+        ]
+        ours = {id(t.table) for t in self.tables}
+        every = (*new.parameters(), *self.gamma.parameters())
+        self.dense = [p for p in every if p.requires_grad and id(p) not in ours]
+        self.adam = torch.optim.Adam(self.dense, lr=settings.lr)
+        self.steps = 0
+        self.guide, self.baseline, self.device = None, Baseline(), torch.device("cpu")
+
+    def update(self, scale: float) -> None:
+        """Follow the gradients that are there, with the learning rates times `scale`."""
+        self.adam.param_groups[0]["lr"] = self.settings.lr * scale
+        for rows in self.tables:
+            rows.step(self.settings.table_lr * scale)
+        self.adam.step()
+        self.adam.zero_grad(set_to_none=True)
+        self.steps += 1
+
+
 def train_against(
-    new: TwoTower, old: Encoder, renew: bool, table: pa.Table, settings: TrainConfig, show: Progress
+    new: TwoTower,
+    old: Encoder,
+    renew: bool,
+    table: pa.Table,
+    settings: TrainConfig,
+    show: Progress,
+    kept: Kept | None = None,
 ) -> float:
     """Train in place on one table of pairs in memory; `renew`: the keyword side too. Returns γ."""
     chunk = tokenize_pairs(table, new.config.hash_buckets, cpu_count())
     # the numbers of keyword texts in the chunk are those of this dictionary
     stored = _stored_vectors(old, table["keyword"].combine_chunks().dictionary_encode().dictionary)
     without_sparse_checks()
-    gamma = Gamma(INITIAL_GAMMA, learned=True)
-    tables = [
-        RowRMS(t, distinct=not new.config.share_towers) for t in new.table_parameters() if t.requires_grad
-    ]
-    ours = {id(t.table) for t in tables}
-    dense = [p for p in (*new.parameters(), *gamma.parameters()) if p.requires_grad and id(p) not in ours]
-    adam = torch.optim.Adam(dense, lr=settings.lr)
     assert settings.epochs is not None
     assert settings.batch_size is not None
+    learner, position = Learner(new, settings), state.Position()
+    if kept and kept.resume and (found := state.load(kept.out, learner, kept.identity)):
+        position = found[0]
     steps = steps_in(len(chunk), settings.batch_size)
-    total, step = steps * settings.epochs, 0
+    total, saved = steps * settings.epochs, time.monotonic()
     new.train()
-    for epoch in range(settings.epochs):
+    for epoch in range(position.epoch, settings.epochs):
         order = np.random.default_rng((settings.seed, epoch)).permutation(len(chunk))
-        for pairs in np.array_split(order, steps):
-            scale = lr_scale(step, total)
-            adam.param_groups[0]["lr"] = settings.lr * scale
-            adam.zero_grad(set_to_none=True)
-            loss = _loss(
-                new, stored, chunk, pairs, gamma, renew, settings.word_dropout, (settings.seed, step)
-            )
+        for pairs in np.array_split(order, steps)[position.step :]:
+            key = (settings.seed, learner.steps)
+            loss = _loss(new, stored, chunk, pairs, learner.gamma, renew, settings.word_dropout, key)
             loss.backward()  # type: ignore[no-untyped-call]
-            for rows in tables:
-                rows.step(settings.table_lr * scale)
-            adam.step()
-            step += 1
-            show(step / total, f"loss {float(loss.detach()):.4f}")
-    return float(gamma().detach())
+            learner.update(lr_scale(learner.steps, total))
+            position.step += 1
+            show(learner.steps / total, f"loss {float(loss.detach()):.4f}")
+            if kept and time.monotonic() - saved > kept.seconds:
+                state.save(kept.out, learner, position, None, kept.identity)
+                saved = time.monotonic()
+        position.epoch, position.step = epoch + 1, 0
+    return float(learner.gamma().detach())
 
 
 def _loss(

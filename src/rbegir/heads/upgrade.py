@@ -35,7 +35,7 @@ import torch
 
 from rbegir.codes.planes import Codes
 from rbegir.errors import FileError, InputError, MismatchError
-from rbegir.heads.against import Progress, start_from, train_against
+from rbegir.heads.against import Kept, Progress, start_from, train_against
 from rbegir.index.encoder import Encoder
 from rbegir.index.lock import WriterLock
 from rbegir.index.manifest import MODEL, read_manifest
@@ -44,6 +44,7 @@ from rbegir.model.model import Model
 from rbegir.model.presets import ModelConfig
 from rbegir.model.shapes import tensor_shapes
 from rbegir.model.twotower import TwoTower
+from rbegir.training import state
 from rbegir.training.config import TrainConfig, change
 from rbegir.training.pairs import read_pairs
 from rbegir.training.split import VALID_SHARE, positions
@@ -79,6 +80,8 @@ def upgrade(
     batch_size: int | None = None,
     seed: int | None = None,
     progress: Progress | None = None,
+    resume: bool = False,
+    save_seconds: float = 60.0,
 ) -> Upgrade:
     """Train a model whose queries search the codes that `old` has stored.
 
@@ -86,35 +89,43 @@ def upgrade(
     the shape of the new model (by default the old one's, and n must be the same); with keywords="keep" only
     its query side may differ. `valid` are the pairs that `kept` is measured on (2 % of the keywords are held
     out if not given), `corpus` the texts that recall is measured in (by default all keywords of the pairs).
+    With `out`, the run keeps its state there every `save_seconds`, and `resume` goes on with one that was
+    stopped: the same arguments give the same model as a run that was not.
     """
     if keywords not in ("new", "keep"):
         raise InputError(f"keywords must be 'new' or 'keep', got {keywords!r}")
     before = _encoder(old)
     shape = _shape(before, config, keywords)
-    if out is not None and Path(out).exists() and (not Path(out).is_dir() or any(Path(out).iterdir())):
-        raise FileError(f"{out} exists and is not an empty directory", hint="choose another directory")
+    finished = _is_finished(out, resume=resume)
     settings = change(settings or TrainConfig(), epochs=epochs, batch_size=batch_size, seed=seed)
     if settings.negatives != "in_batch":
         raise InputError("an upgrade is trained with in-batch negatives", hint="leave negatives out")
     table, held_out = _split(_table(pairs), None if valid is None else _table(valid))
     settings = settings.for_pairs(table.num_rows)
     show = progress or (lambda done, told: None)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.seed)
-        new = TwoTower(shape)
-        start_from(new, before)
-        if keywords == "keep":
-            new.keyword.requires_grad_(False)
-        gamma = train_against(new, before, keywords == "new", table, settings, show)
     names = list(getattr(before, "same_keywords", (before.fingerprint,)))  # of the codes that are stored
     extra: dict[str, Any] = {
-        "gamma": gamma,
         "reads": names,
         "training": {**settings.to_dict(), "pairs": table.num_rows},
     }
     if keywords == "keep":
         extra["same_keywords"] = names
-    model = _store(out, shape, new, extra)
+    if finished:
+        assert out is not None
+        model = Model.load(out)
+    else:
+        kept = None
+        if out is not None:
+            identity = {"model": shape.to_dict(), "keywords": keywords, **extra}
+            kept = Kept(_made(out), identity, save_seconds, resume)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(settings.seed)
+            new = TwoTower(shape)
+            start_from(new, before)
+            if keywords == "keep":
+                new.keyword.requires_grad_(False)
+            gamma = train_against(new, before, keywords == "new", table, settings, show, kept)
+        model = _store(out, shape, new, {"gamma": gamma, **extra})
     if corpus is None:
         corpus = pa.concat_arrays([part["keyword"].unique() for part in (table, held_out)])
     return Upgrade(model, keywords, measure(before, model, held_out, corpus))
@@ -278,11 +289,37 @@ def _split(pairs: pa.Table, valid: pa.Table | None) -> tuple[pa.Table, pa.Table]
     return pairs, valid
 
 
+def _is_finished(out: str | Path | None, *, resume: bool) -> bool:
+    """Refuse a directory that is in use; whether it holds what the run to resume was to write."""
+    if out is None:
+        if resume:
+            raise InputError("there is nothing to resume without out", hint="name the directory of the run")
+        return False
+    directory = Path(out)
+    if not directory.exists():
+        return False
+    if not directory.is_dir() or (not resume and any(directory.iterdir())):
+        raise FileError(
+            f"{out} exists and is not an empty directory",
+            hint="choose another directory, or continue a run with resume",
+        )
+    return resume and (directory / checkpoint.CONFIG).exists() and not (directory / state.NAME).exists()
+
+
+def _made(out: str | Path) -> Path:
+    try:
+        Path(out).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"cannot create {out}: {error.strerror}") from None
+    return Path(out)
+
+
 def _store(out: str | Path | None, shape: ModelConfig, new: TwoTower, extra: dict[str, Any]) -> Model:
-    state = new.state_dict()
-    tensors = {name: state[name].detach().float().cpu().numpy() for name in tensor_shapes(shape)}
+    parameters = new.state_dict()
+    tensors = {name: parameters[name].detach().float().cpu().numpy() for name in tensor_shapes(shape)}
     if out is not None:
         checkpoint.write(out, shape, tensors, extra)
+        state.remove(Path(out))
         return Model.load(out)
     with tempfile.TemporaryDirectory() as temporary:  # the loaded model keeps its files mapped
         checkpoint.write(temporary, shape, tensors, extra)

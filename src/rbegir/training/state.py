@@ -15,16 +15,40 @@ import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rbegir.errors import CorruptError, FileError, MismatchError, VersionError
-from rbegir.training.engine import Engine
+from rbegir.training.loss import Baseline, Gamma
+from rbegir.training.optim import RowRMS
 
 NAME = "resume.safetensors"
 FORMAT, VERSION = "rbegir-training", 1
+
+
+class Learner(Protocol):
+    """Everything that training changes."""
+
+    steps: int
+
+    @property
+    def model(self) -> nn.Module: ...
+    @property
+    def gamma(self) -> Gamma: ...
+    @property
+    def guide(self) -> nn.Module | None: ...
+    @property
+    def tables(self) -> list[RowRMS]: ...
+    @property
+    def dense(self) -> list[nn.Parameter]: ...
+    @property
+    def adam(self) -> torch.optim.Adam: ...
+    @property
+    def baseline(self) -> Baseline: ...
+    @property
+    def device(self) -> torch.device: ...
 
 
 @dataclass
@@ -40,7 +64,7 @@ class Position:
 
 
 def save(
-    out: Path, engine: Engine, position: Position, best: dict[str, Tensor] | None, identity: dict[str, Any]
+    out: Path, engine: Learner, position: Position, best: dict[str, Tensor] | None, identity: dict[str, Any]
 ) -> None:
     """Replace the state under `out`. `identity` is what a resumed run must have in common with this one."""
     from safetensors.torch import save_file
@@ -81,7 +105,7 @@ def _sync(path: Path) -> None:
 
 
 def load(
-    out: Path, engine: Engine, identity: dict[str, Any]
+    out: Path, engine: Learner, identity: dict[str, Any]
 ) -> tuple[Position, dict[str, Tensor] | None] | None:
     """Bring the engine to the saved state → (position, best parameters so far); None if there is none."""
     from safetensors import SafetensorError, safe_open
@@ -120,7 +144,7 @@ def _compare(saved: dict[str, Any], now: dict[str, Any]) -> None:
 
 
 @torch.no_grad()
-def _restore(engine: Engine, tensors: dict[str, Tensor]) -> None:
+def _restore(engine: Learner, tensors: dict[str, Tensor]) -> None:
     def under(prefix: str) -> dict[str, Tensor]:
         return {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}
 
