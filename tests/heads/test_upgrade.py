@@ -315,8 +315,8 @@ def test_bad_input(old: rbegir.Model, pairs: tuple[pa.Table, pa.Table], tmp_path
 # ---- the command line ----
 
 
-def run_command(*words: object) -> Result:
-    return CliRunner().invoke(cli.build(["upgrade"]), ["upgrade", *(str(word) for word in words)])
+def run_command(*words: object, command: str = "upgrade") -> Result:
+    return CliRunner().invoke(cli.build([command]), [command, *(str(word) for word in words)])
 
 
 def test_upgrade_from_the_shell(old: rbegir.Model, pairs: tuple[pa.Table, pa.Table], tmp_path: Path) -> None:
@@ -342,3 +342,56 @@ def test_upgrade_from_the_shell(old: rbegir.Model, pairs: tuple[pa.Table, pa.Tab
     refused = run_command(tmp_path / "new", files[0], "--out", tmp_path / "x", "--adopt")
     assert isinstance(refused.exception, InputError)
     assert "--adopt needs an index" in refused.exception.message
+
+
+def test_generations_from_the_shell(
+    old: rbegir.Model, renewed: Upgrade, pairs: tuple[pa.Table, pa.Table], tmp_path: Path
+) -> None:
+    texts = pairs[0]["keyword"].unique().to_pylist()[:30]
+    first, second, model = tmp_path / "a.rbe", tmp_path / "b.rbe", tmp_path / "model"
+    with rbegir.Index.create(first, old) as index:
+        index.add(texts, ids=[f"k{i}" for i in range(30)], attributes={"price": list(range(30))})
+        index.add_codes(old.encode_keywords(["no text"]), ids=["bare"], attributes={"price": [99]})
+    renewed.model.save(model)
+
+    def migrate(*words: object) -> Result:
+        return run_command("migrate", first, second, *words, command="index")
+
+    def searched() -> list[dict[str, Any]]:
+        done = run_command(
+            first, texts[3], "-k", 5, "--where", "price < 20", "--newer", second, "--json", command="search"
+        )
+        assert done.exit_code == 0, done.exception
+        (found,) = json.loads(done.stdout)
+        return found["hits"]  # type: ignore[no-any-return]
+
+    assert "does not exist" in str(migrate().exception)
+    moved = migrate("--model", model, "--most", 10, "--batch", 4, "--json")
+    assert moved.exit_code == 0, moved.exception
+    assert json.loads(moved.stdout) == {"moved": 10, "left": 21, "keywords": 10}
+    assert "exists and has its model already" in str(migrate("--model", model).exception)
+    with rbegir.Generations([first, second], read_only=True) as both:
+        expected = both.search(texts[3], 5, where="price < 20")
+    assert [(hit["id"], hit["score"]) for hit in searched()] == [(hit.id, hit.score) for hit in expected[0]]
+    rest = migrate()
+    assert "moved 20 keywords, 1 left" in rest.stdout
+    assert "no text to encode again" in rest.stderr
+    assert json.loads(migrate("--json").stdout) == {"moved": 0, "left": 1, "keywords": 30}
+    with rbegir.Index.open(second, read_only=True) as index:
+        alone = index.search(texts[3], 5, where="price < 20")
+    assert [hit["id"] for hit in searched()] == [hit.id for hit in alone[0]]
+
+
+def test_what_migration_refuses(old: rbegir.Model, renewed: Upgrade, tmp_path: Path) -> None:
+    first = tmp_path / "a.rbe"
+    rbegir.Index.create(first, HashEncoder()).close()
+    renewed.model.save(tmp_path / "model")
+    for words, kind, message in (
+        ((tmp_path / "b.rbe", "--model", tmp_path / "model"), MismatchError, "does not read the codes of"),
+        ((first,), InputError, "OLD and NEW are both"),
+        ((tmp_path / "b.rbe", "--batch", "0"), InputError, "--batch must be at least 1, got 0"),
+    ):
+        refused = run_command("migrate", first, *words, command="index").exception
+        assert isinstance(refused, kind)
+        assert message in refused.message
+    assert not (tmp_path / "b.rbe").exists()

@@ -1,4 +1,4 @@
-"""`rbegir index`: build, add to, delete from, look at, check and compact a stored index."""
+"""`rbegir index`: build, add to, delete from, look at, check, compact and migrate a stored index."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rbegir.cli.bars import bar
+from rbegir.cli.index_migrate import migrate
 from rbegir.cli.options import whole
 
 if TYPE_CHECKING:
@@ -242,9 +244,12 @@ def compact(index: IndexPath, as_json: AsJson = False) -> None:
     from rbegir.index.store import Index
 
     with Index.open(index) as opened:
-        with _bar("compacting") as show:
+        with bar("compacting") as show:
             opened.compact(lambda done, total: show(done / total if total else 1.0))
         _report(opened, as_json)
+
+
+app.command("migrate")(migrate)
 
 
 def _sentence_encoder(name: str, stream: TextStream, n: int | None, keyword_planes: int | None) -> Encoder:
@@ -285,7 +290,7 @@ def _build_on_cluster(
     from rbegir.cluster.bulk import build as build_bulk
     from rbegir.cluster.rowgroups import Reading
 
-    with _bar("building") as show:
+    with bar("building") as show:
 
         def progress(step: str, done: float) -> None:
             show(done if step == "encoding" else 0.0 if step == "counting" else 1.0)
@@ -304,18 +309,6 @@ def _build_on_cluster(
 
 
 @contextlib.contextmanager
-def _bar(title: str) -> Iterator[Callable[[float], None]]:
-    """A progress bar on stderr; what it gives takes the fraction that is done."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task(title, total=1.0)
-        yield lambda done: progress.update(task, completed=done)
-
-
-@contextlib.contextmanager
 def _watched(stream: TextStream, title: str) -> Iterator[Iterator[pa.RecordBatch]]:
     """The batches of a file with a progress bar; afterwards what was skipped is said."""
 
@@ -325,7 +318,7 @@ def _watched(stream: TextStream, title: str) -> Iterator[Iterator[pa.RecordBatch
             show(stream.progress)
         show(1.0)
 
-    with _bar(title) as show:
+    with bar(title) as show:
         yield batches(show)
     if stream.skipped:
         print(str(stream.skipped), file=sys.stderr)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +21,13 @@ def search(
     index: Annotated[Path, typer.Argument(metavar="INDEX", help="Directory of the index.")],
     queries: Annotated[list[str], typer.Argument(metavar="QUERY…", help="Texts to search for.")],
     k: Annotated[int, typer.Option("-k", help="Hits a query.")] = 10,
+    newer: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="INDEX",
+            help="A newer generation, searched as one with the first INDEX; several: oldest first.",
+        ),
+    ] = None,
     where: Annotated[
         str | None, typer.Option(help="Filter, such as: price < 10 and lang = 'en' and not sold")
     ] = None,
@@ -32,13 +39,23 @@ def search(
     threads: Annotated[int | None, typer.Option(min=1, help="Threads; all cores by default.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list to stdout.")] = False,
 ) -> None:
-    """Search an index: every keyword is scored, the best k of each query are shown."""
+    """Search an index: every keyword is scored, the best k of each query are shown.
+
+    With --newer, several generations (`rbegir upgrade`) are searched by the query code of the newest model.
+    """
+    from rbegir.heads.generations import Generations
     from rbegir.index.store import Index
 
-    with (
-        _upload_bar() as uploaded,
-        Index.open(index, device.split(","), read_only=True, threads=threads, progress=uploaded) as opened,
-    ):
+    opened: Index | Generations
+    with contextlib.ExitStack() as open_:
+        devices = device.split(",")
+        if newer:
+            opened = Generations([index, *newer], device=devices, read_only=True, threads=threads)
+            open_.enter_context(opened)
+        else:
+            uploaded = open_.enter_context(_upload_bar())
+            opened = Index.open(index, devices, read_only=True, threads=threads, progress=uploaded)
+            open_.enter_context(opened)
         hits = opened.search(queries, k, where=where, mode=mode, planes=planes)
     if as_json:
         print(json.dumps(_as_json(queries, hits), default=str, ensure_ascii=False))
@@ -46,7 +63,7 @@ def search(
         _show(queries, hits)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _upload_bar() -> Iterator[Callable[[int, int], None]]:
     """A progress bar for copying an index to GPUs, begun when there is something to copy."""
     from rich.console import Console
