@@ -8,11 +8,16 @@ import runpy
 from pathlib import Path
 from typing import Any
 
+import faiss
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
-from rbegir.bench import accuracy, quantizers
+from rbegir.bench import accuracy, quantizers, residual
+from rbegir.bench.residual import Residual
+from rbegir.bench.scorer import top
+from rbegir.binarizer.frame import rotation
 from rbegir.cli.bench import app
 from rbegir.errors import FileError, InputError
 
@@ -42,6 +47,50 @@ def test_levels_are_those_of_the_best_gaussian_quantiser() -> None:
         assert outcome is not None
         assert outcome.decoded is not None
         assert ((x - outcome.decoded) ** 2).mean() == pytest.approx(error, rel=0.03)
+
+
+def test_books_learned_in_torch_are_as_good_as_those_of_faiss() -> None:
+    rng = np.random.default_rng(4)
+    x = (rng.standard_normal((6000, 24)) * np.arange(1, 25) ** -0.7).astype(np.float32)
+    train, rest = x[:3000], x[3000:]
+    index = faiss.index_factory(24, "RQ4x6")
+    index.train(train)
+    theirs = ((index.sa_decode(index.sa_encode(rest)) - rest) ** 2).mean()
+    for seed in (0, 1):
+        codec = Residual.learned(train, 4, "cpu", seed, codewords=64)
+        assert [book.shape for book in codec.books] == [(64, 24)] * 4
+        assert ((codec.decode(rest) - rest) ** 2).mean() == pytest.approx(theirs, rel=0.03)
+    outcome = quantizers.residual_in_torch(train, rest, 2, 0, "cpu")
+    assert outcome.code_bytes == 2
+    assert outcome.decoded is not None
+    assert ((outcome.decoded - rest) ** 2).mean() == pytest.approx(
+        ((Residual.learned(train - train.mean(axis=0), 2, "cpu", 1).decode(rest) - rest) ** 2).mean(),
+        rel=0.05,
+    )
+
+
+def test_an_empty_cluster_takes_half_of_the_largest() -> None:
+    points = torch.tensor([[0.0], [1.0], [10.0], [11.0], [12.0]])
+    found = residual._lloyd(points, torch.tensor([[0.0], [500.0], [600.0]]))
+    assert sorted(round(float(c), 2) for c in found[:, 0]) == [0.5, 10.0, 11.5]
+
+
+@pytest.mark.parametrize("dims", [48, 64])
+def test_rabitq_is_scored_as_its_own_search_does(dims: int) -> None:
+    rng = np.random.default_rng(dims)
+    x = (rng.standard_normal((1500, dims)) * np.arange(1, dims + 1) ** -0.4 + 0.1).astype(np.float32)
+    outcome = quantizers.rabitq(x[:400], x[400:], 16, 3)
+    assert outcome is not None
+    assert (outcome.code_bytes, outcome.factor_bytes) == (dims // 4, 20)
+    turn = rotation(dims, 3)
+    index = faiss.IndexRaBitQ(dims, faiss.METRIC_INNER_PRODUCT, 2)
+    index.qb = 0
+    index.train(x[:400] @ turn)
+    index.add(x[400:] @ turn)
+    theirs = index.search(x[:30] @ turn, 20)[1]
+    assert outcome.decoded is not None
+    ours = top(x[:30], outcome.decoded, 20, outcome.offsets)
+    assert (ours == theirs).mean() > 0.99  # but for near ties
 
 
 def test_the_command_measures_and_prints_one_json(tmp_path: Path) -> None:

@@ -266,12 +266,14 @@ def _row(
 
 
 def _peer_recalls(outcome: Outcome, asked: Floats, truth: Ids) -> dict[str, float]:
-    """By the peer's own search, or by inner product or distance to what it decodes: the better of the two."""
+    """By the peer's own score, or by inner product or distance to what it decodes: the better of the two."""
     if outcome.search is not None:
         few = slice(outcome.queries)
         return recalls(outcome.search(asked[few], DEPTH), truth[few])
     decoded = outcome.decoded
     assert decoded is not None
+    if outcome.offsets is not None:
+        return recalls(top(asked, decoded, DEPTH, outcome.offsets), truth)
     by_distance = -0.5 * np.einsum("ij,ij->i", decoded, decoded)
     both = [recalls(top(asked, decoded, DEPTH, offsets), truth) for offsets in (None, by_distance)]
     return max(both, key=lambda figures: figures["recall@10"])

@@ -7,7 +7,7 @@ Queries are float32 for all peers, which is the best they can do.
 | name           | what                                                                                     |
 |----------------|------------------------------------------------------------------------------------------|
 | pq, opq        | FAISS product quantiser, 8 bits a part; after a learned rotation                         |
-| rq             | FAISS residual quantiser, 8 bits a stage; where there is a GPU it makes the codes        |
+| rq             | FAISS residual quantiser, 8 bits a stage; on a GPU the same in torch (`residual.py`)     |
 | prq            | FAISS residual quantisers of parts of the vector, 8 stages of 8 bits a part              |
 | lsq            | FAISS local-search quantiser, 8 bits a stage; from 32 bytes on of parts, as prq          |
 | rabitq         | FAISS RaBitQ after a random rotation, whole bits a dimension and its factors             |
@@ -58,6 +58,7 @@ class Outcome(NamedTuple):
     encode_s: float
     setting: str
     queries: int | None = None  # for a slow search: only so many are asked
+    offsets: Floats | None = None  # [count]: the score is the inner product with what is decoded, plus these
 
 
 Peer = Callable[
@@ -92,24 +93,17 @@ def _codec(
     codec = _faiss().index_factory(known.shape[1], factory)
     shuffled = known[np.random.default_rng(seed).permutation(len(known))[:rows]]
     _, train_s = _timed(lambda: codec.train(shuffled))
-    through = _on_gpu(codec) if factory.startswith("RQ") else None
-    way = through or (lambda x: codec.sa_decode(codec.sa_encode(x)))
-    decoded, encode_s = _timed(lambda: way(every))
-    setting = f"{factory}, codes made on a GPU" if through else factory
-    return Outcome(decoded[:, :dims] + centre, None, codec.sa_code_size(), 0, train_s, encode_s, setting)
+    codes, encode_s = _timed(lambda: codec.sa_encode(every))
+    decoded = codec.sa_decode(codes)[:, :dims] + centre
+    return Outcome(decoded, None, codec.sa_code_size(), 0, train_s, encode_s, factory)
 
 
-def _on_gpu(codec: Any) -> Callable[[Floats], Floats] | None:
-    """The way through a residual quantiser's codes, on a GPU if there is one."""
+def _gpu() -> bool:
     try:
         import torch
     except ImportError:
-        return None
-    if not torch.cuda.is_available():
-        return None
-    from rbegir.bench.residual import Residual
-
-    return Residual(codec, "cuda").decode
+        return False
+    return torch.cuda.is_available()
 
 
 def pq(train: Floats, vectors: Floats, size: int, seed: int) -> Outcome | None:
@@ -131,7 +125,19 @@ def _parts(dims: int, size: int) -> str | None:
 
 
 def rq(train: Floats, vectors: Floats, size: int, seed: int) -> Outcome | None:
-    return _codec(f"RQ{size}x8", train, vectors, 1, seed, RESIDUAL_ROWS)
+    if not _gpu():
+        return _codec(f"RQ{size}x8", train, vectors, 1, seed, RESIDUAL_ROWS)
+    return residual_in_torch(train, vectors, size, seed, "cuda")
+
+
+def residual_in_torch(train: Floats, vectors: Floats, size: int, seed: int, device: str) -> Outcome:
+    from rbegir.bench.residual import Residual
+
+    centre = train.mean(axis=0)
+    known = (train - centre)[np.random.default_rng(seed).permutation(len(train))[:RESIDUAL_ROWS]]
+    codec, train_s = _timed(lambda: Residual.learned(known, size, device, seed))
+    decoded, encode_s = _timed(lambda: codec.decode(vectors - centre))
+    return Outcome(decoded + centre, None, size, 0, train_s, encode_s, f"RQ{size}x8 as FAISS's, in torch")
 
 
 def prq(train: Floats, vectors: Floats, size: int, seed: int) -> Outcome | None:
@@ -164,14 +170,47 @@ def rabitq(train: Floats, vectors: Floats, size: int, seed: int) -> Outcome | No
     _, train_s = _timed(lambda: index.train(train @ turn))
     _, encode_s = _timed(lambda: index.add(vectors @ turn))
     plain = -(-dims * bits // 8)
+    outcome = Outcome(
+        None, None, plain, index.code_size - plain, train_s, encode_s, f"{bits} bits, rotated", SLOW
+    )
+    if bits == 2 and dims % 8 == 0:
+        decoded, offsets = _rabitq_scores(index)
+        return outcome._replace(decoded=decoded @ turn.T, offsets=offsets, queries=None)
 
     def search(queries: Floats, k: int) -> Ids:
         found: Ids = index.search(queries @ turn, k)[1]
         return found
 
-    return Outcome(
-        None, search, plain, index.code_size - plain, train_s, encode_s, f"{bits} bits, rotated", SLOW
+    return outcome._replace(search=search)
+
+
+def _rabitq_scores(index: Any) -> tuple[Floats, Floats]:
+    """What the inner products that RaBitQ of 2 bits estimates are made of: q·decoded + offset, exactly.
+
+    Its own search takes seconds a query over a million vectors, a matrix product does not. A code is a plane
+    of signs, the factors of one bit, a plane of second bits, and f_add, f_rescale of both; the estimate for a
+    query of zeros is the offset. That is FAISS's layout in memory, not its interface, so it is checked with
+    queries of its own search each time.
+    """
+    faiss = _faiss()
+    dims, count = index.d, index.ntotal
+    codes = faiss.vector_to_array(index.codes).reshape(count, -1)
+    behind = index.code_size - dims // 8 - 8  # where the second plane begins
+    signs, seconds = (
+        np.unpackbits(codes[:, at : at + dims // 8], axis=1, bitorder="little").astype(np.float32)
+        for at in (0, behind)
     )
+    scale = codes[:, -4:].copy().view("<f4")  # [count, 1] of half a level
+    decoded: Floats = (4 * signs + 2 * seconds - 3) * (scale / 2) + faiss.vector_to_array(index.center)
+    score, row = index.search(np.zeros((1, dims), np.float32), count)
+    offsets = np.empty(count, np.float32)
+    offsets[row[0]] = score[0]
+    probes = decoded[:: max(1, count // 4)][:4]
+    found, at = index.search(probes, min(20, count))
+    assert np.allclose(
+        np.einsum("qd,qkd->qk", probes, decoded[at]) + offsets[at], found, rtol=1e-4, atol=1e-5
+    )
+    return decoded, offsets
 
 
 def turbovec(train: Floats, vectors: Floats, size: int, seed: int) -> Outcome | None:

@@ -195,7 +195,7 @@ class _Residual(_Faiss):
 
     def __init__(self, train: Array, factory: str, device: torch.device) -> None:
         super().__init__(train, factory)
-        self.beam = Residual(self._index, device)
+        self.beam = Residual.of_faiss(self._index, device)
 
     def decode(self, vectors: Array) -> Array:
         return self.beam.decode(vectors)
