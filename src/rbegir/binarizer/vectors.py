@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from rbegir.errors import InputError
 
-BLOCK_VALUES = 1 << 20  # values in a block of rows: 4 MB of float32, which stay in a cache
+BLOCK_VALUES = 1 << 22  # values in a block of rows: 16 MB of float32, near a cache
 
 Floats = npt.NDArray[np.float32]
 BFLOAT16 = "bfloat16"
