@@ -66,7 +66,27 @@ def test_every_recipe_has_a_reference_gap_of_its_own() -> None:
     text = remarks.of("1", made, table)
     assert "rbe* closes 75 % of the gap" in text
     assert "no guide) rbe* closes 50 %" in text
-    assert "overfits first rbe* closes 90 %" in text
+    assert "Without dropout and guide rbe* closes 90 %" in text
+    assert "m_5" not in text
+
+
+def test_plain_straight_through_is_told_by_its_course() -> None:
+    courses = {
+        "rbe_star, 5 epochs": (0.5, [7.0, 5.0, 4.5]),
+        "rbe_star, annealing tanh": (0.49, [7.0, 5.0, 4.6]),
+        "rbe_star, straight-through": (0.3, [7.0, 6.25, 7.5]),
+    }
+    made = result(
+        *(
+            {**run(name, 0.94, recall), "history": [{"loss": loss} for loss in losses]}
+            for name, (recall, losses) in courses.items()
+        )
+    )
+    (table,) = tables_of(made, ["3"])
+    text = remarks.of("3", made, table)
+    assert "falls to 6.25, then rises to 7.50, where the variant's ends at 4.50" in text
+    assert "finds 0.300 instead of 0.500" in text
+    assert text.endswith("All figures are of one seed.\n")
 
 
 def test_codes_are_compared_at_equal_precision_of_the_query_and_with_a_float_query() -> None:

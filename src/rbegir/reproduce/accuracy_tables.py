@@ -108,7 +108,7 @@ def binarisation(make: Maker) -> Json:
         for key, source in sources.items():
             found = make.figures(source, "roc_auc", "recall@10")
             row |= {key: found.get("roc_auc"), f"{key}_r10": found.get("recall@10")}
-        row["command"] = make.command(sources["tanh"])
+        row |= {"sources": sources, "command": make.command(sources["tanh"])}
         rows.append(row)
         better, worse = (sources["variant"], sources["tanh"])
         word = ("the variant", "annealing tanh")
