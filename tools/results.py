@@ -63,18 +63,16 @@ def over_seeds(result: Json, row: str, figure: str) -> tuple[float, float | None
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
 
 
-def accuracy_rows(result: Json, before: Json) -> list[list[str]]:
-    """Each model with the default recipe, or with the one before where it was not made again."""
+def accuracy_rows(result: Json) -> list[list[str]]:
+    """Each model with the default recipe."""
     models = {"rbe_star": 16, "m_5": 16, "m_3": 16, "64x1, 8-plane query": 8, "rbe_3": 24, "m_1": 256}
     figures = ("roc_auc", "recall@1", "recall@10", "recall@100")
     rows = []
     for name, size in models.items():
-        source = result if any(run["row"] == name for run in result["runs"]) else before
-        found = [over_seeds(source, name, figure) for figure in figures]
-        seeds = sum(run["row"] == name for run in source["runs"])
-        recipe = "default" if source is result else "before"
+        found = [over_seeds(result, name, figure) for figure in figures]
+        seeds = sum(run["row"] == name for run in result["runs"])
         shown = (f"{mean:.4f}" + (f" ± {spread:.4f}" if spread is not None else "") for mean, spread in found)
-        rows.append([f"`{name}`", str(size), *shown, str(seeds), recipe])
+        rows.append([f"`{name}`", str(size), *shown, str(seeds)])
     return rows
 
 
@@ -344,7 +342,7 @@ def serve_tables(result: Json) -> list[str]:
 def page() -> str:
     peers, sizes = load("scan-cpu-peers"), load("scan-cpu")
     encode, fast, train = load("encode-cpu"), load("encode-h200"), load("train-h200")
-    accuracy, before = load("reproduce-full"), load("reproduce-full-before")
+    accuracy = load("reproduce-full")
     parts = [
         "# Benchmarks\n",
         "This page is written by `tools/results.py` from the files under `benchmarks/results`, which hold the "
@@ -428,12 +426,11 @@ def page() -> str:
         f"Aliases of Wikipedia titles, made by editors, not clicks: {accuracy['dataset']['train_pairs']:,} training pairs; "
         f"{accuracy['dataset']['test_pairs']:,} pairs of titles that training never saw (split by title with a fixed hash). "
         f"AUC against 10 random negatives a pair; recall among {accuracy['dataset']['corpus']:,} titles, every one scored. "
-        "Mean ± standard deviation over seeds, with the default recipe or, where a model was not made again, the one before "
-        "(10 epochs, no gram dropout). Every model, quantisers beside them, and the paper's tables: "
+        "Mean ± standard deviation over seeds. Every model, quantisers beside them, and the paper's tables: "
         "[reproduction](reproduction.md).\n",
         table(
-            ["model", "bytes a keyword", "ROC AUC", "recall@1", "recall@10", "recall@100", "seeds", "recipe"],
-            accuracy_rows(accuracy, before),
+            ["model", "bytes a keyword", "ROC AUC", "recall@1", "recall@10", "recall@100", "seeds"],
+            accuracy_rows(accuracy),
         ),
         "```text\nrbegir reproduce --data DIR --device cuda\n```\n",
     ]

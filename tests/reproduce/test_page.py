@@ -10,9 +10,7 @@ from rbegir.reproduce.report import page
 from rbegir.reproduce.rows import FULL, rows
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = [
-    ROOT / "benchmarks" / "results" / f"reproduce-{name}.json" for name in ("full", "full-before", "small")
-]
+RESULTS = [ROOT / "benchmarks" / "results" / f"reproduce-{name}.json" for name in ("full", "small")]
 
 
 def test_the_page_is_current() -> None:

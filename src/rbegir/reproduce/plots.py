@@ -4,6 +4,7 @@ auc-bits        ROC AUC against bits a keyword dimension, ours and the paper's
 recall-bytes    recall@10 against bytes a title, every method
 recall-corpus   recall@10 against the number of titles searched
 loss            training loss and validation log loss by epoch
+estimators      training loss by epoch of three estimators of the gradient of ρ
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ def draw(result: Json, folder: Path) -> list[Path]:
         ("recall-bytes", _bytes),
         ("recall-corpus", _corpus),
         ("loss", _loss),
+        ("estimators", _estimators),
     ):
         figure, axes = plt.subplots(figsize=(7, 4.2))
         make(axes, results, result)
@@ -89,6 +91,8 @@ def _bytes(axes: Any, _: Results, result: Json) -> None:
         if row.get("bytes") is None or row.get("recall@10") is None or "among" in row["model"]:
             continue
         quantised = row["model"].startswith("m_1, ")
+        if quantised and row["query"] == "3 bits":  # the table has them: a picture of both would be a crowd
+            continue
         label = row["model"].removeprefix("m_1, ") if quantised else row["model"].split(":")[0]
         if "epochs" not in row["model"]:
             point = (row["recall@10"]["mean"], label.replace("rescored with the ", ""), quantised)
@@ -109,7 +113,7 @@ def _bytes(axes: Any, _: Results, result: Json) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xticks([8, 16, 32, 64, 128, 256], ["8", "16", "32", "64", "128", "256"])
     axes.set_xlim(1.8, 420)
-    axes.set_xlabel("bytes a title (● trained, × quantised vectors of m_1)")
+    axes.set_xlabel("bytes a title (● trained, × quantised vectors of m_1, float query)")
     axes.set_ylabel(f"recall@10 among {result['dataset']['corpus']:,} titles")
 
 
@@ -167,3 +171,25 @@ def _loss(axes: Any, results: Results, _: Json) -> None:
     lines, labels = axes.get_legend_handles_labels()
     more, names = other.get_legend_handles_labels()
     axes.legend(lines + more, labels + names, loc="upper right", frameon=False, fontsize=8)
+
+
+def _estimators(axes: Any, results: Results, result: Json) -> None:
+    (table,) = tables_of(result, ["3"])
+    sources = {row["model"]: row["sources"] for row in table["rows"]}["rbe*"]
+    names = {
+        "variant": "straight-through variant",
+        "tanh": "annealing tanh",
+        "plain": "plain straight-through",
+    }
+    for (key, label), color in zip(names.items(), (OURS, OTHER, THEIRS), strict=True):
+        for number, run in enumerate(results.runs(sources[key])):
+            axes.plot(
+                [entry["epoch"] for entry in run["history"]],
+                [entry["loss"] for entry in run["history"]],
+                color=color, marker="o", markersize=3, label=label if number == 0 else None,
+            )  # fmt: skip
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xlabel("epoch, every seed a line")
+    axes.set_ylabel("training loss of rbe*, all keywords of a batch")
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False)

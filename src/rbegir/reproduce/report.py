@@ -11,12 +11,12 @@ from typing import Any
 
 from rbegir.reproduce import remarks
 from rbegir.reproduce.job import tables_of
-from rbegir.reproduce.rows import TABLES
 
 Json = dict[str, Any]
 PLOTS = {
     "1": [("loss", "Training loss and validation log loss by epoch")],
     "2": [("auc-bits", "ROC AUC against bits a dimension")],
+    "3": [("estimators", "Training loss by epoch of three estimators")],
     "bytes": [
         ("recall-bytes", "Recall@10 against bytes a title"),
         ("recall-corpus", "Recall@10 against the number of titles searched"),
@@ -41,11 +41,9 @@ def section(result: Json, *, level: int = 1) -> str:
         f"{data['train_pairs']:,} training pairs, {data['test_pairs']:,} pairs of titles that training never "
         f"saw, {data['corpus']:,} titles searched, every one scored. {device}; {len(result['runs'])} runs, "
         f"seeds {', '.join(map(str, seeds))}. ± is the standard deviation over seeds.\n",
-        remarks.opening(result),
     ]
-    headline = level == 1 or (result["scale"] == "full" and not remarks.is_before(result))
-    again = result["scale"] == "full" and not headline
-    for table in tables_of(result, ("1", "2", "bytes") if again else TABLES):
+    headline = level == 1 or result["scale"] == "full"
+    for table in tables_of(result):
         key = table["table"]
         name = "The best 16 bytes" if key == "bytes" else f"Table {key}: {_small_first(table['title'])}"
         if not made(table):

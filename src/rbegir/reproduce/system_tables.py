@@ -5,7 +5,7 @@ from __future__ import annotations
 from rbegir.reproduce import paper
 from rbegir.reproduce.maker import Columns, Json, Maker, shown
 from rbegir.reproduce.results import Stat, stat
-from rbegir.reproduce.rows import bytes_of, query_bits
+from rbegir.reproduce.rows import PAPER, PLAIN, bytes_of, query_bits, under
 from rbegir.reproduce.studies import GRADES
 from rbegir.search.missrate import certificate
 
@@ -120,7 +120,8 @@ def effects(make: Maker) -> Json:
             ("ours", star), ("without the float guide", "no float guide"),
             ("without gram dropout", "no gram dropout"),
             ("without feature dropout", "no feature dropout"),
-            ("without word dropout", "no word dropout"), ("the paper's", "the paper's recipe"),
+            ("without word dropout", "no word dropout"), ("without any of these", under(PLAIN, "rbe_star")),
+            ("the paper's", under(PAPER, "rbe_star")),
         ],
     }  # fmt: skip
     rows = [
@@ -185,12 +186,12 @@ def equal_bytes(make: Maker) -> Json:
 
 def _quantised(make: Maker) -> list[Json]:
     """The quantisers of the float model's vectors, over the seeds of that model."""
-    by_name: dict[str, list[Json]] = {}
+    found: dict[tuple[str, str], list[Json]] = {}  # (method, precision of the query) → figures of the seeds
     for run in make.results.runs("m_1"):
         for figures in run["studies"].get("quantisers", []):
-            by_name.setdefault(figures["name"], []).append(figures)
+            found.setdefault((figures["name"], figures["query"]), []).append(figures)
     rows = []
-    for name, many in by_name.items():
+    for (name, _), many in found.items():
         first = many[0]
         among = f", {first['queries']:,} of the queries" if "queries" in first else ""
         row: Json = {"model": f"m_1, {name}{among}", "bytes": first["bytes"], "query": first["query"]}
