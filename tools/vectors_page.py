@@ -6,6 +6,7 @@ python tools/vectors_page.py
 from __future__ import annotations
 
 import json
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,14 @@ SETS = {
     "glove": "GloVe, 50-d",
     "clsm": "CLSM, 64-d",
     "minilm": "MiniLM, 384-d",
+    "lsa": "LSA, 256-d",
+    "patches": "patches, 128-d",
     "minilm-part": "MiniLM, a part",
 }
-TWO_BITS = {"glove": 16, "clsm": 16, "minilm": 96, "minilm-part": 96}
+TWO_BITS = {"glove": 16, "clsm": 16, "minilm": 96, "lsa": 64, "patches": 32, "minilm-part": 96}
 NAMES = {
     "binarizer": "Binarizer",
+    "binarizer_patient": "Binarizer, four times the moves",
     "binarizer_quick": "Binarizer, an eighth of the moves",
     "binarizer_3_planes": "Binarizer, 3-bit query",
     "binarizer_start": "Binarizer, `rounds=0`",
@@ -125,14 +129,19 @@ def size_table(name: str, result: dict[str, Any]) -> str:
 
 
 def task_line() -> str:
+    """The title search: means over seeds, and the span of their intervals."""
     path = ROOT / "benchmarks" / "results" / "accuracy-title-task.json"
     task = json.loads(path.read_text())
     head = ["title search", "bytes", "nDCG@10", "of float", "95 % interval"]
     rows = [["float32", str(4 * 384), f"{task['float_ndcg@10']:.4f}", "1", ""]]
-    for row in task["rows"]:
-        span = f"{row['low']:.4f} – {row['high']:.4f}"
-        rows.append([row["method"], str(row["bytes"]), f"{row['ndcg@10']:.4f}", f"{row['kept']:.4f}", span])
-    return markdown(head, rows) + f"\n{task['keywords']:,} titles, {task['queries']:,} aliases as queries.\n"
+    for method in dict.fromkeys(row["method"] for row in task["rows"]):
+        found = [row for row in task["rows"] if row["method"] == method]
+        span = f"{min(row['low'] for row in found):.4f} – {max(row['high'] for row in found):.4f}"
+        means = [f"{statistics.fmean(row[key] for row in found):.4f}" for key in ("ndcg@10", "kept")]
+        rows.append([method, str(found[0]["bytes"]), *means, span])
+    seeds = len({row["seed"] for row in task["rows"]})
+    about = f"{task['keywords']:,} titles, {task['queries']:,} aliases as queries, {seeds} seeds"
+    return f"{markdown(head, rows)}\n{about}.\n"
 
 
 def table(results: Results) -> str:
