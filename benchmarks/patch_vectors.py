@@ -1,4 +1,4 @@
-"""Vectors that nothing here was tuned on: descriptors of patches of two photographs (`vector_sets.py patches`).
+"""Vectors that nothing was tuned on: descriptors of patches of two photographs (`vector_sets.py patches`).
 
     python benchmarks/patch_vectors.py OUT
 

@@ -60,6 +60,8 @@ def test_books_learned_in_torch_are_as_good_as_those_of_faiss() -> None:
         codec = Residual.learned(train, 4, "cpu", seed, codewords=64)
         assert [book.shape for book in codec.books] == [(64, 24)] * 4
         assert ((codec.decode(rest) - rest) ** 2).mean() == pytest.approx(theirs, rel=0.03)
+    if not torch.cuda.is_available():
+        assert quantizers.rq(train, rest, 40, 0) is None  # hours on a CPU
     outcome = quantizers.residual_in_torch(train, rest, 2, 0, "cpu")
     assert outcome.code_bytes == 2
     assert outcome.decoded is not None

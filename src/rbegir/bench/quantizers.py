@@ -7,9 +7,10 @@ Queries are float32 for all peers, which is the best they can do.
 | name           | what                                                                                     |
 |----------------|------------------------------------------------------------------------------------------|
 | pq, opq        | FAISS product quantiser, 8 bits a part; after a learned rotation                         |
-| rq             | FAISS residual quantiser, 8 bits a stage; on a GPU the same in torch (`residual.py`)     |
+| rq             | FAISS residual quantiser, 8 bits a stage; on a GPU, and from 33 bytes on only there, the |
+|                | same in torch (`residual.py`)                                                            |
 | prq            | FAISS residual quantisers of parts of the vector, 8 stages of 8 bits a part              |
-| lsq            | FAISS local-search quantiser, 8 bits a stage; from 32 bytes on of parts, as prq          |
+| lsq            | FAISS local-search quantiser, 8 bits a stage; from 33 bytes on of parts, as prq          |
 | rabitq         | FAISS RaBitQ after a random rotation, whole bits a dimension and its factors             |
 | turbovec       | TurboQuant, calibrated on a sample; 2 or 4 bits a dimension and a norm                   |
 | scalar         | random rotation, Gaussian levels (Lloyd–Max), whole bits a dimension                     |
@@ -35,7 +36,9 @@ Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
 RESIDUAL_ROWS = 1 << 16  # that the residual quantiser learns from: FAISS's k-means takes no more
 LOCAL_VALUES = 1 << 23  # of the rows that local search learns from: 20,000 of 384 dimensions
-PARTED = 32  # bytes from which local search works on parts of the vector: on whole ones it takes hours
+PARTED = (
+    32  # bytes that additive quantisers of whole vectors are tried with on a CPU: with more they take hours
+)
 SLOW = 250  # queries of a search that takes seconds for each
 LEVELS = {
     1: [0.7979],
@@ -125,9 +128,9 @@ def _parts(dims: int, size: int) -> str | None:
 
 
 def rq(train: Floats, vectors: Floats, size: int, seed: int) -> Outcome | None:
-    if not _gpu():
-        return _codec(f"RQ{size}x8", train, vectors, 1, seed, RESIDUAL_ROWS)
-    return residual_in_torch(train, vectors, size, seed, "cuda")
+    if _gpu():
+        return residual_in_torch(train, vectors, size, seed, "cuda")
+    return None if size > PARTED else _codec(f"RQ{size}x8", train, vectors, 1, seed, RESIDUAL_ROWS)
 
 
 def residual_in_torch(train: Floats, vectors: Floats, size: int, seed: int, device: str) -> Outcome:
