@@ -66,7 +66,7 @@ public:
         for (float **array : {&g, &v, &b, &h, &diagonal, &best}) *array = at, at += stride(n);
         until = on_line(ints);
     }
-    Work(Work &&) = default;  // the arrays stay where they are
+    Work(const Work &) = delete;
     float *g, *v, *b, *h, *diagonal, *best;
     int *until;
 
@@ -157,7 +157,8 @@ public:
     // One move; false when there are no more.
     RBEGIR_INLINE bool advance() {
         const int n = problem->n;
-        if (move >= problem->moves + 4 * n || counted > problem->moves) return false;  // the descent is not counted, but bounded
+        const int most = problem->moves + 4 * n;  // the descent is not counted, but bounded
+        if (move >= most || counted > problem->moves) return false;
         const float limit = static_cast<float>(problem->limit), root = std::sqrt(now.m);
         const float slope = (now.s / root - now.t) / now.m;
         const Move last{step, along, root, slope, limit, scale, move};
