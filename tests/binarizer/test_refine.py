@@ -127,3 +127,15 @@ def test_wrong_shapes_are_refused() -> None:
         _core.refine((x @ a)[:2], x @ a, gram, start, start @ gram, 1, 0, 3, 1, 1)
     with pytest.raises(ValueError, match="planes must be 1 to 4"):
         _core.refine(x @ a, x @ a, gram, start, start @ gram, 5, 0, 3, 1, 1)
+
+
+@pytest.mark.parametrize(("n", "planes"), [(7, 1), (33, 2), (64, 4)])
+def test_a_code_does_not_depend_on_the_vectors_beside_it(n: int, planes: int) -> None:
+    a, x, start = problem(20, n, planes, 19)  # two by two, and one is left
+    gram = np.ascontiguousarray(a.T @ a)
+    g = np.ascontiguousarray(x @ a)
+    together = search(plain(g), gram, planes, 60, start.copy())
+    for i in range(len(x)):
+        assert np.array_equal(
+            search(plain(g[i : i + 1]), gram, planes, 60, start[i : i + 1].copy())[0], together[i]
+        )
