@@ -133,9 +133,11 @@ def test_wrong_shapes_are_refused() -> None:
 def test_a_code_does_not_depend_on_the_vectors_beside_it(n: int, planes: int) -> None:
     a, x, start = problem(20, n, planes, 19)  # two by two, and one is left
     gram = np.ascontiguousarray(a.T @ a)
-    g = np.ascontiguousarray(x @ a)
-    together = search(plain(g), gram, planes, 60, start.copy())
+    g, h = x @ a, start @ gram
+    together = start.copy()
+    _core.refine(g, np.zeros_like(g), gram, together, h, planes, 60, 3, 2, 1)
     for i in range(len(x)):
-        assert np.array_equal(
-            search(plain(g[i : i + 1]), gram, planes, 60, start[i : i + 1].copy())[0], together[i]
-        )
+        row = slice(i, i + 1)
+        alone = start[row].copy()
+        _core.refine(g[row], np.zeros_like(g[row]), gram, alone, h[row], planes, 60, 3, 1, 1)
+        assert np.array_equal(alone[0], together[i])
