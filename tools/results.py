@@ -162,7 +162,13 @@ def serve_row(result: Json) -> list[str]:
 def vectors_row(result: Json) -> list[str]:
     found = {row["method"]: row for row in result["summary"]}
     ours = found.pop("binarizer")
-    names = {"rabitq": "FAISS RaBitQ", "turbovec": "turbovec", "scalar": "rotation and scalar quantiser"}
+    names = {
+        "rq": "residual quantiser",
+        "pq": "FAISS PQ",
+        "rabitq": "FAISS RaBitQ",
+        "turbovec": "turbovec",
+        "scalar": "rotation and scalar quantiser",
+    }
     return [
         "shrink MiniLM vectors of a million titles (1,536 bytes each) to 2 bits a dimension",
         f"recall@10 of the float vectors' hits {ours['recall@10']['mean']:.3f} with {ours['bytes']} bytes",
