@@ -95,6 +95,7 @@ def measure(
         "pairs": table.num_rows,
         "batch_size": settings.batch_size,
         "negatives": settings.negatives,
+        "guide": settings.guide,
         "pairs_per_s": float(np.median(speeds)),
         "spread": [min(speeds), max(speeds)],
         "step_ms": settings.batch_size / float(np.median(speeds)) * 1e3,

@@ -48,8 +48,9 @@ SMALL = Scale(
     "small",
     conv=144,
     pairs=40_000,
-    epochs=4,
-    batch_size=1024,
+    epochs=8,  # fewer, and codes of several planes, which learn slower, are behind those of one
+    short=3,
+    batch_size=512,
     seeds=1,
     quantiser_train=10_000,
     slow_quantisers=False,
