@@ -165,9 +165,10 @@ def merge(source: Path, out: Path) -> None:
             raise SystemExit(f"{path} holds figures of other vectors than {target}")
         have = {(row["method"], row["budget_bytes"], row["seed"]) for row in result["cells"]}
         fresh = [r for r in added["cells"] if (r["method"], r["budget_bytes"], r["seed"]) not in have]
-        first = len(result["hosts"])
-        result["cells"] += [{**row, "host": first + row["host"]} for row in fresh]
-        result["hosts"] += added["hosts"]
+        used = sorted({row["host"] for row in fresh})
+        place = {host: len(result["hosts"]) + i for i, host in enumerate(used)}
+        result["cells"] += [{**row, "host": place[row["host"]]} for row in fresh]
+        result["hosts"] += [added["hosts"][host] for host in used]
         result["summary"] = accuracy.summary(result["cells"])
         target.write_text(json.dumps(result, indent=1) + "\n")
         print(f"{target}: {len(fresh)} rows added")
