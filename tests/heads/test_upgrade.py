@@ -189,6 +189,18 @@ def test_an_index_of_old_codes_is_asked_by_a_new_model(
         rbegir.Index.open(tmp_path / "b.rbe", model=old)  # an old query side knows nothing of new codes
 
 
+def test_a_model_with_keywords_of_its_own_is_not_adopted(
+    old: rbegir.Model, renewed: Upgrade, tmp_path: Path
+) -> None:
+    with rbegir.Index.create(tmp_path / "a.rbe", old) as index:
+        index.add(["red shoes"])
+    with pytest.raises(MismatchError, match="gives keywords others, so none could be added"):
+        adopt(tmp_path / "a.rbe", renewed.model)
+    with rbegir.Index.open(tmp_path / "a.rbe") as index:
+        assert index.model.fingerprint == old.fingerprint
+        index.add(["blue hats"])
+
+
 def test_adopt_puts_the_model_into_the_index(old: rbegir.Model, kept: Upgrade, tmp_path: Path) -> None:
     with rbegir.Index.create(tmp_path / "a.rbe", old) as index:
         index.add(["red shoes", "blue hats"])
@@ -342,6 +354,10 @@ def test_upgrade_from_the_shell(old: rbegir.Model, pairs: tuple[pa.Table, pa.Tab
     refused = run_command(tmp_path / "new", files[0], "--out", tmp_path / "x", "--adopt")
     assert isinstance(refused.exception, InputError)
     assert "--adopt needs an index" in refused.exception.message
+    refused = run_command(index, files[0], "--out", tmp_path / "x", "--adopt")
+    assert isinstance(refused.exception, InputError)
+    assert refused.exception.message == "--adopt needs --keywords keep, got new"
+    assert not (tmp_path / "x").exists()
 
 
 def test_generations_from_the_shell(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import itertools
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -269,3 +271,17 @@ def test_queries_may_have_any_number_of_planes(index: Index) -> None:
         queries = random_codes(3, planes=planes, seed=planes)
         wanted = np.sort(score.keys(queries.values(), codes), axis=1)[:, ::-1][:, :7]
         np.testing.assert_array_equal(index.search_codes(queries, k=7).keys, wanted)
+
+
+def test_an_index_that_is_left_open_ends_in_silence(tmp_path: Path) -> None:
+    """Also with torch around, which keeps objects until the names of modules are gone."""
+    program = f"""
+import torch, numpy as np, rbegir
+binarizer = rbegir.Binarizer(8).fit(np.eye(8, dtype="f4"))
+index = rbegir.Index.create({str(tmp_path / "a.rbe")!r}, binarizer)
+index.add_codes(binarizer.encode_keywords(np.eye(8, dtype="f4")))
+torch.left = index  # torn down with the module
+print(len(index))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("8\n", "")

@@ -68,6 +68,7 @@ def test_every_recipe_has_a_reference_gap_of_its_own() -> None:
     assert "no guide) rbe* closes 50 %" in text
     assert "Without dropout and guide rbe* closes 90 %" in text
     assert "m_5" not in text
+    assert [row["epochs"] for row in table["rows"]] == [15] * 3 + [5] * 6
 
 
 def test_plain_straight_through_is_told_by_its_course() -> None:
@@ -103,8 +104,8 @@ def test_codes_are_compared_at_equal_precision_of_the_query_and_with_a_float_que
     assert recall["m_1, RQ", "float"] == 0.55
     assert recall["m_1, RQ", "3 bits"] == 0.51
     text = remarks.of("bytes", made, table)
-    assert "with a three-plane query, rbe*, find 0.540" in text
-    best = "the best quantiser of its vectors in 16 bytes, RQ, finds"
-    assert f"three a dimension, {best} 0.510: rbe* is ahead of it by 0.030" in text
+    assert "with a three-plane query and one seed, rbe*, find 0.540" in text
+    best = "the best of 16 bytes, RQ, finds"
+    assert f"rounded to eight levels), {best} 0.510: rbe* is ahead of it by 0.030" in text
     assert f"with a float query, {best} 0.550: rbe* is behind it by 0.010" in text
     assert "m_5 finds 0.551 in the same 16 bytes: level with it" in text

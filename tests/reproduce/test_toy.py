@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rbegir import cli
-from rbegir.errors import CorruptError, InputError
+from rbegir.errors import CorruptError, FileError, InputError
 from rbegir.reproduce import job, quantisers, report, runs, schedule
 from rbegir.reproduce.job import Request, make, read_results, tables_of, write_report
 from rbegir.reproduce.rows import FULL, TABLES, chosen, rows
@@ -84,6 +84,8 @@ def test_no_run_starts_that_would_end_too_late(request_: Request, tmp_path: Path
     made = make(replace(request_, out=tmp_path, seconds=1.0), lines.append)
     assert len(lines) == 1
     assert made["runs"] == []
+    with pytest.raises(InputError, match="there is no run to report on"):
+        write_report([made], tmp_path)
 
 
 def test_two_processes_share_the_work(request_: Request, tmp_path: Path) -> None:
@@ -146,7 +148,7 @@ def test_the_report_and_its_pictures(result: Json, tmp_path: Path) -> None:
     assert "made by editors, not clicks" in page
     assert page == report.page([result])
     assert "### Table 3" not in page
-    assert "Not made at this size." in page
+    assert "Not made." in page
     for name in ("auc-bits", "recall-bytes", "recall-corpus", "loss"):
         assert (f"(img/reproduce-{name}.svg)" in page) == (name != "auc-bits"), "table 2 was not made"
         ElementTree.parse(tmp_path / "img" / f"reproduce-{name}.svg")
@@ -172,7 +174,36 @@ def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="unknown row 'rbe_9'"):
         chosen(FULL, TABLES, ("rbe_9",))
     path = tmp_path / "results.json"
-    for text in ("{", "{}", "[]"):
-        path.write_text(text)
+    whole = {"host": {}, "device": "cpu", "scale": "full", "dataset": {"name": "x"}}
+    for content in (
+        "{", "{}", "[]",
+        *(json.dumps({**whole, "runs": many}) for many in ("text", [{"row": "x"}], [{"row": "m_1"}])),
+        json.dumps({**whole, "dataset": {}, "runs": [{"row": "rbe_star", "seed": 0, "figures": {}}]}),
+    ):  # fmt: skip
+        path.write_text(content)
         with pytest.raises(CorruptError, match="does not hold results"):
             read_results(path)
+    for changes, message in (
+        ({"seeds": 0}, "seeds must be at least 1, got 0"),
+        ({"seconds": 0.0}, "seconds must be more than 0, got 0"),
+        ({"seconds": float("nan")}, "seconds must be more than 0, got nan"),
+    ):
+        with pytest.raises(InputError, match=message):
+            make(Request(out=tmp_path / "out", **changes), print)  # type: ignore[arg-type]
+    with pytest.raises(FileError, match=r"out must be a folder, but .* is a file"):
+        make(Request(out=path), print)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_report_is_not_written_over_a_file(result: Json, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(FileError, match=r"cannot write .*: (Not a directory|File exists)"):
+        write_report([result], tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_runs_of_other_data_are_left_out(request_: Request, result: Json, tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text(job.dumps(result))
+    other = replace(TOY, corpus=200)
+    again = make(replace(request_, out=tmp_path, rows=("m_3",), seeds=1, size=other), print)
+    assert [(run["row"], run["seed"]) for run in again["runs"]] == [("m_3", 0)]

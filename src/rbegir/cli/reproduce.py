@@ -66,9 +66,10 @@ def reproduce(
         raise MissingExtraError(
             f"the tables train models, which needs {error.name}", hint="pip install 'rbegir[train,tables]'"
         ) from None
-    from rbegir.reproduce.rows import TABLES
+    from rbegir.reproduce.rows import FULL, TABLES, chosen
 
     wanted = tuple(tables or TABLES)
+    chosen(FULL, wanted)  # refuses a table that there is not
     if report:
         results = [read_results(path) for path in report]
     else:

@@ -56,6 +56,11 @@ def upgrade(
         raise InputError(
             "--adopt needs an index as OLD, got a model", hint="name the index, or leave --adopt out"
         )
+    if adopt and keywords != "keep":
+        raise InputError(
+            f"--adopt needs --keywords keep, got {keywords}",
+            hint="new codes go to an index of their own: rbegir index migrate OLD NEW --model DIRECTORY",
+        )
     try:
         import torch  # noqa: F401
     except ImportError:

@@ -132,7 +132,7 @@ def upgrade(
 
 
 def adopt(index: str | os.PathLike[str], model: Model) -> None:
-    """Put a model into an index whose codes it reads, in the place of the old one. No code changes.
+    """Put a model that kept the keyword side of an index in the place of its old one. No code changes.
 
     Readers that have the index open go on with the old model until they open it again.
     """
@@ -142,6 +142,11 @@ def adopt(index: str | os.PathLike[str], model: Model) -> None:
         raise MismatchError(
             f"the model does not read the codes of {directory}, which are of {manifest.fingerprint!r}",
             hint="train it with rbegir.upgrade(index, pairs)",
+        )
+    if manifest.fingerprint not in model.same_keywords:
+        raise MismatchError(
+            f"the model reads the codes of {directory} but gives keywords others, so none could be added",
+            hint="upgrade with keywords='keep', or search both generations as one with rbegir.Generations",
         )
     if not manifest.has_model:
         raise MismatchError(

@@ -22,6 +22,8 @@ NAME = "LOCK"
 class WriterLock:
     """The lock, held from construction until `release`. It does not pass to a forked child."""
 
+    _close = staticmethod(os.close)  # the module's own name is gone when an interpreter ends
+
     def __init__(self, directory: Path) -> None:
         path = directory / NAME
         self._descriptor = -1
@@ -54,7 +56,7 @@ class WriterLock:
     def release(self) -> None:
         """Give it back; also done when the lock is forgotten."""
         if self._descriptor >= 0:
-            os.close(self._descriptor)
+            self._close(self._descriptor)
             self._descriptor = -1
 
     __del__ = release

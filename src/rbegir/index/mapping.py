@@ -30,6 +30,7 @@ class Mapping(mmap.mmap):
     """The bytes of a file. They stay readable as long as anything refers to them."""
 
     _slot = -1
+    _unguard = staticmethod(unguard)  # the module's own name is gone when an interpreter ends
 
     def protect(self) -> None:
         """From now on a page that cannot be read is zeros and a flag instead of the end of the process."""
@@ -41,7 +42,7 @@ class Mapping(mmap.mmap):
         return broken(self._slot)
 
     def __del__(self) -> None:
-        unguard(self._slot)
+        self._unguard(self._slot)
 
 
 def map_file(path: Path, most: int | None = None) -> Mapping:

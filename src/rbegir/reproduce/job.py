@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from rbegir.bench.host import describe, device_name
-from rbegir.errors import CorruptError, FileError
+from rbegir.errors import CorruptError, FileError, InputError
 from rbegir.reproduce import runs, schedule
 from rbegir.reproduce.dataset import FOLDER, Dataset, load
 from rbegir.reproduce.maker import Maker
 from rbegir.reproduce.results import Results
-from rbegir.reproduce.rows import FULL, SMALL, TABLES, Scale, chosen
+from rbegir.reproduce.rows import FULL, SMALL, TABLES, Scale, chosen, rows
 from rbegir.reproduce.tables import table
 
 Json = dict[str, Any]
@@ -52,6 +52,12 @@ class Request:
 
 def make(request: Request, say: Callable[[str], None]) -> Json:
     """Make what is missing of the runs and write the results → the results."""
+    if request.seeds is not None and request.seeds < 1:
+        raise InputError(f"seeds must be at least 1, got {request.seeds}")
+    if request.seconds is not None and not request.seconds > 0:
+        raise InputError(f"seconds must be more than 0, got {request.seconds:g}")
+    if request.out.exists() and not request.out.is_dir():
+        raise FileError(f"out must be a folder, but {request.out} is a file", hint="choose another path")
     scale, bm25 = request.scale, runs.BM25
     names = tuple(name for name in request.rows if name != bm25)
     wanted = chosen(scale, request.tables, names) if names or not request.rows else []
@@ -93,13 +99,18 @@ def restore(out: Path) -> None:
 
 
 def gather(request: Request, data: Dataset) -> Json:
-    """All runs under `out` as one result, written beside them."""
-    found = [run for path in sorted((request.out / "runs").glob("*.json")) if (run := runs.read(path))]
+    """All runs under `out` that are of this data and scale, as one result, written beside them."""
+    small = runs.cut_down(data, request.scale)
+    wanted = {row.name: row for row in rows(request.scale)}
+    every = [run for path in sorted((request.out / "runs").glob("*.json")) if (run := runs.read(path))]
+    found = [
+        run for run in every if run.get("identity") == runs.identity_of(run, wanted, small, request.scale)
+    ]
     result: Json = {
         "host": describe(PACKAGES),
         "device": device_name(_kind(request.device)),
         "scale": request.scale.name,
-        "dataset": runs.cut_down(data, request.scale).describe(),
+        "dataset": small.describe(),
         "runs": found,
     }
     try:
@@ -130,12 +141,16 @@ def tables_of(result: Json, keys: Sequence[str] = TABLES) -> list[Json]:
 
 def read_results(path: Path) -> Json:
     """A file that `gather` wrote."""
+    from rbegir.reproduce import report
+
     try:
         result: Json = json.loads(path.read_text())
         missing = {"host", "device", "scale", "dataset", "runs"} - set(result)
+        if not missing:
+            report.page([result])  # whatever a page needs and the file does not have is found out here
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError):
         missing = {"runs"}
     if missing:
         raise CorruptError(f"{path} does not hold results", hint="give a results.json of `rbegir reproduce`")
@@ -146,9 +161,16 @@ def write_report(results: Sequence[Json], folder: Path) -> Path:
     """The page of one or more results, and the pictures of the first → the page."""
     from rbegir.reproduce import plots, report
 
-    plots.draw(results[0], folder / "img")
     path = folder / "reproduction.md"
-    path.write_text(report.page(results))
+    if not all(result["runs"] for result in results):
+        raise InputError("there is no run to report on", hint="make runs first, or give them more seconds")
+    try:
+        plots.draw(results[0], folder / "img")
+        path.write_text(report.page(results))
+    except OSError as error:
+        raise FileError(
+            f"cannot write {path}: {error.strerror}", hint="--out must be a folder, or a path for a new one"
+        ) from None
     return path
 
 

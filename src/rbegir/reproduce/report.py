@@ -47,7 +47,7 @@ def section(result: Json, *, level: int = 1) -> str:
         key = table["table"]
         name = "The best 16 bytes" if key == "bytes" else f"Table {key}: {_small_first(table['title'])}"
         if not made(table):
-            lines.append(f"{mark} {name}\n\nNot made at this size.\n")
+            lines.append(f"{mark} {name}\n\nNot made.\n")
             continue
         lines.append(f"{mark} {name}\n")
         if table["paper"] != "no table":
@@ -57,8 +57,7 @@ def section(result: Json, *, level: int = 1) -> str:
             lines.append(_printed(table["printed"]))
         if table["orderings"]:
             lines.append(_orderings(table["orderings"]))
-        if headline or key in ("3", "4"):
-            lines.append(remarks.of(key, result, table))
+        lines.append(remarks.of(key, result, table))
         if headline:
             lines += [f"![{alt}](img/reproduce-{name}.svg)\n" for name, alt in PLOTS.get(key, [])]
         lines.append(f"```text\n{table['command']}\n```\n")
@@ -101,12 +100,12 @@ def cell(key: str, value: Any) -> str:
     if isinstance(value, float):
         if "lift" in key or key in ("bad", "fair", "good", "judged"):
             return f"{value:.1f}"
-        return f"{value:g}" if key == "bytes" else f"{value:.4f}"
+        return f"{value:g}" if key == "bytes" else f"{value:.{2 if key == 'found' else 4}f}"
     return str(value)
 
 
 def _orderings(orderings: list[Json]) -> str:
-    lines = ["| the paper's ordering | paper | ours | |", "|---|---|---|---|"]
+    lines = ["| the paper's ordering | paper | ours ± standard error | |", "|---|---|---|---|"]
     for order in orderings:
         error = "" if order["error"] is None else f" ± {order['error']:.4f}"
         cells = (

@@ -86,7 +86,7 @@ def chosen(scale: Scale, tables: tuple[str, ...], names: tuple[str, ...] = ()) -
     known = {row.name: row for row in every}
     for name in names:
         if name not in known:
-            raise InputError(f"unknown row {name!r}", hint=f"choose from {', '.join(known)}")
+            raise InputError(f"unknown row {name!r}", hint=f"choose from {' · '.join(known)}")
     return [known[name] for name in names]
 
 

@@ -14,7 +14,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -143,6 +143,13 @@ def identity(row: Row, seed: int, data: Dataset, scale: Scale) -> str:
     return hashlib.blake2b(
         json.dumps({**of, "seed": seed}, sort_keys=True).encode(), digest_size=8
     ).hexdigest()
+
+
+def identity_of(run: Json, rows: Mapping[str, Row], data: Dataset, scale: Scale) -> str | None:
+    """What a run of this name would be made from here; None for a row that is not there any more."""
+    if run["row"] == BM25:
+        return _identity_of(data, scale)
+    return identity(rows[run["row"]], run["seed"], data, scale) if run["row"] in rows else None
 
 
 def path_of(out: Path, name: str, seed: int) -> Path:
