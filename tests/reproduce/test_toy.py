@@ -207,3 +207,12 @@ def test_runs_of_other_data_are_left_out(request_: Request, result: Json, tmp_pa
     other = replace(TOY, corpus=200)
     again = make(replace(request_, out=tmp_path, rows=("m_3",), seeds=1, size=other), print)
     assert [(run["row"], run["seed"]) for run in again["runs"]] == [("m_3", 0)]
+
+
+def test_bm25_does_not_depend_on_how_models_are_trained(
+    request_: Request, result: Json, tmp_path: Path
+) -> None:
+    (tmp_path / "results.json").write_text(job.dumps(result))
+    longer = replace(TOY, epochs=1)
+    again = make(replace(request_, out=tmp_path, rows=("m_3",), seeds=1, size=longer), print)
+    assert [(run["row"], run["seed"]) for run in again["runs"]] == [("bm25", 0), ("m_3", 0)]

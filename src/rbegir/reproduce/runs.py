@@ -116,7 +116,7 @@ class Laboratory:
 def measure_bm25(data: Dataset, scale: Scale, out: Path) -> Json:
     """The one run without a model."""
     small = cut_down(data, scale)
-    result = {"row": BM25, "seed": 0, **lexical.measure(small), "identity": _identity_of(small, scale)}
+    result = {"row": BM25, "seed": 0, **lexical.measure(small), "identity": _identity_of(small)}
     write(path_of(out, BM25, 0), result)
     return result
 
@@ -132,8 +132,10 @@ def cut_down(data: Dataset, scale: Scale) -> Dataset:
     return data
 
 
-def _identity_of(data: Dataset, scale: Scale) -> str:
-    text = json.dumps({"data": data.describe(), "scale": vars(scale)}, sort_keys=True)
+def _identity_of(data: Dataset, scale: Scale | None = None) -> str:
+    """Of data as they are, or of trainings of a scale on them."""
+    about = {"data": data.describe(), **({"scale": vars(scale)} if scale else {})}
+    text = json.dumps(about, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -148,7 +150,7 @@ def identity(row: Row, seed: int, data: Dataset, scale: Scale) -> str:
 def identity_of(run: Json, rows: Mapping[str, Row], data: Dataset, scale: Scale) -> str | None:
     """What a run of this name would be made from here; None for a row that is not there any more."""
     if run["row"] == BM25:
-        return _identity_of(data, scale)
+        return _identity_of(data)
     return identity(rows[run["row"]], run["seed"], data, scale) if run["row"] in rows else None
 
 
