@@ -12,7 +12,6 @@ writes `keywords.npy` and `queries.npy` (float16, unit length).
 
 from __future__ import annotations
 
-import argparse
 import json
 import lzma
 import time
@@ -20,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from title_vectors import choose
+from title_vectors import choose, command
 
 FIRST, TITLES, DIMS = 1_000_000, 250_000, 256
 SEED = 0
@@ -53,23 +52,5 @@ def make(path: Path, out: Path, limit: int | None) -> None:
         print(f"{name}: {vectors.shape}, {time.perf_counter() - began:.0f} s", flush=True)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    steps = parser.add_subparsers(dest="step", required=True)
-    first = steps.add_parser("pack")
-    first.add_argument("--titles", type=Path, required=True)
-    first.add_argument("--redirects", type=Path, required=True)
-    second = steps.add_parser("make")
-    second.add_argument("--pack", type=Path, required=True)
-    second.add_argument("--limit", type=int, help="only so many titles, for a trial")
-    for step in (first, second):
-        step.add_argument("--out", type=Path, required=True)
-    args = parser.parse_args()
-    if args.step == "pack":
-        pack(args.titles, args.redirects, args.out)
-    else:
-        make(args.pack, args.out, args.limit)
-
-
 if __name__ == "__main__":
-    main()
+    command(__doc__, pack, "make", make)

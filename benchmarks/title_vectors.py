@@ -18,6 +18,7 @@ import hashlib
 import io
 import lzma
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ import torch.nn.functional as F
 TITLES, QUERIES = 1_000_000, 10_000
 HEADS, LAYERS, EPSILON = 12, 6, 1e-12
 BATCH_TOKENS = 1 << 18
+Step = Callable[..., None]
 
 
 def order(text: str) -> bytes:
@@ -158,23 +160,23 @@ def embed(path: Path, out: Path, limit: int | None) -> None:
     np.save(out / "relevant.npy", tokens["relevant"][:limit])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def command(about: str | None, pack: Step, second: str, make: Step) -> None:
+    """A command of two steps: `pack` where the texts are, the second one where they are to become vectors."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawTextHelpFormatter)
     steps = parser.add_subparsers(dest="step", required=True)
-    first = steps.add_parser("pack")
-    first.add_argument("--titles", type=Path, required=True)
-    first.add_argument("--redirects", type=Path, required=True)
-    second = steps.add_parser("embed")
-    second.add_argument("--pack", type=Path, required=True)
-    second.add_argument("--limit", type=int, help="only so many texts, for a trial")
-    for step in (first, second):
+    here, there = steps.add_parser("pack"), steps.add_parser(second)
+    here.add_argument("--titles", type=Path, required=True)
+    here.add_argument("--redirects", type=Path, required=True)
+    there.add_argument("--pack", type=Path, required=True)
+    there.add_argument("--limit", type=int, help="only so many texts, for a trial")
+    for step in (here, there):
         step.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     if args.step == "pack":
         pack(args.titles, args.redirects, args.out)
     else:
-        embed(args.pack, args.out, args.limit)
+        make(args.pack, args.out, args.limit)
 
 
 if __name__ == "__main__":
-    main()
+    command(__doc__, pack, "embed", embed)

@@ -270,7 +270,7 @@ def test_a_stopped_upgrade_goes_on_to_the_same_model(
         with pytest.raises(Stopped):
             upgrade(old, table, out=out, resume=resume, save_seconds=0.0, progress=stop, **arguments)
         assert [path.name for path in out.iterdir()] == ["resume.safetensors"]
-    with pytest.raises(FileError, match="exists and is not an empty directory") as caught:
+    with pytest.raises(FileError, match="is not empty") as caught:
         upgrade(old, table, out=out, **arguments)
     assert "resume" in caught.value.hint
     with pytest.raises(MismatchError, match="the run to resume had other settings: keywords was"):
@@ -291,6 +291,8 @@ def test_a_stopped_upgrade_goes_on_to_the_same_model(
     assert len(seen) == steps + 2
     assert again.kept == whole.kept
     assert not (out / "resume.safetensors").exists()
+    with pytest.raises(MismatchError, match=r"had other settings: epochs was \d+, now 9$"):
+        upgrade(old, table, out=out, resume=True, **{**arguments, "epochs": 9})
 
 
 # ---- bad input ----
@@ -316,7 +318,7 @@ def test_bad_input(old: rbegir.Model, pairs: tuple[pa.Table, pa.Table], tmp_path
         upgrade(tmp_path / "nowhere", table)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
-    with pytest.raises(FileError, match="exists and is not an empty directory"):
+    with pytest.raises(FileError, match="is not empty"):
         upgrade(old, table, out=tmp_path / "full")
     with pytest.raises(FileError, match=r"cannot create .*: Not a directory"):
         upgrade(old, table, out=tmp_path / "full" / "file" / "model", valid=valid)

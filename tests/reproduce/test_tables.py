@@ -45,7 +45,7 @@ def result(*runs: Json) -> Json:
 
 def test_every_recipe_has_a_reference_gap_of_its_own() -> None:
     made = result(
-        run("m_1", 0.95, 0.5),
+        run("m_1", 0.95, 0.5) | {"history": [{"loss": 1.0}] * 15},
         run("m_3", 0.94, 0.4),
         run("rbe_star", 0.9475, 0.45),
         *(
@@ -68,7 +68,20 @@ def test_every_recipe_has_a_reference_gap_of_its_own() -> None:
     assert "no guide) rbe* closes 50 %" in text
     assert "Without dropout and guide rbe* closes 90 %" in text
     assert "m_5" not in text
-    assert [row["epochs"] for row in table["rows"]] == [15] * 3 + [5] * 6
+    assert table["rows"][0]["epochs"] == 15
+
+
+def test_grades_need_no_codes_to_be_counted() -> None:
+    counts = {"bad": 2, "fair": 1, "good": 3, "unjudged": 4}
+    study = {"queries": 2, "found": {"all titles": counts, "the same memory": counts}}
+    made = result(run("m_1", 0.95, 0.5) | {"studies": {"top_five": study}})
+    (table,) = tables_of(made, ["5"])
+    assert {row["found"] for row in table["rows"]} == {1.5}
+    lexical = {"row": "bm25", "seed": 0, "top_five": counts, "queries": 2} | {
+        f"recall@{k}": 0.1 for k in (1, 10, 100)
+    }
+    (table,) = tables_of(result(lexical), ["5"])
+    assert [row["found"] for row in table["rows"]] == [None]
 
 
 def test_plain_straight_through_is_told_by_its_course() -> None:

@@ -149,3 +149,5 @@ def test_resuming_a_finished_run_returns_it(pairs_file: Path, tmp_path: Path) ->
     assert again.model.fingerprint == first.model.fingerprint
     assert again.history == first.history
     assert again.gamma == first.gamma
+    with pytest.raises(MismatchError, match=r"had other settings: epochs was \d+, now 9$"):
+        run(pairs_file, out=tmp_path / "out", resume=True, **{**QUICK, "epochs": 9})

@@ -44,10 +44,8 @@ from rbegir.errors import FileError, InputError
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
 DEPTH = 100
-QUICK, PATIENT = (
-    8,
-    4,
-)  # an eighth of the default moves in the quick row, four times as many in the patient one
+QUICK = 8  # an eighth of the default moves, in the quick row
+PATIENT = 4  # four times as many, in the patient one
 OURS = ("binarizer", "binarizer_patient", "binarizer_quick", "binarizer_start", "binarizer_3_planes")
 METHODS = (*OURS, *PEERS)
 FIGURES = ("recall@10", "recall@100", "recall@1")

@@ -36,9 +36,7 @@ Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
 RESIDUAL_ROWS = 1 << 16  # that the residual quantiser learns from: FAISS's k-means takes no more
 LOCAL_VALUES = 1 << 23  # of the rows that local search learns from: 20,000 of 384 dimensions
-PARTED = (
-    32  # bytes that additive quantisers of whole vectors are tried with on a CPU: with more they take hours
-)
+PARTED = 32  # bytes of additive quantisers of whole vectors on a CPU, at most: more take hours
 SLOW = 250  # queries of a search that takes seconds for each
 LEVELS = {
     1: [0.7979],
@@ -176,8 +174,8 @@ def rabitq(train: Floats, vectors: Floats, size: int, seed: int) -> Outcome | No
     outcome = Outcome(
         None, None, plain, index.code_size - plain, train_s, encode_s, f"{bits} bits, rotated", SLOW
     )
-    if bits == 2 and dims % 8 == 0:
-        decoded, offsets = _rabitq_scores(index)
+    if bits == 2 and dims % 8 == 0 and (scores := _rabitq_scores(index)):
+        decoded, offsets = scores
         return outcome._replace(decoded=decoded @ turn.T, offsets=offsets, queries=None)
 
     def search(queries: Floats, k: int) -> Ids:
@@ -187,13 +185,13 @@ def rabitq(train: Floats, vectors: Floats, size: int, seed: int) -> Outcome | No
     return outcome._replace(search=search)
 
 
-def _rabitq_scores(index: Any) -> tuple[Floats, Floats]:
+def _rabitq_scores(index: Any) -> tuple[Floats, Floats] | None:
     """What the inner products that RaBitQ of 2 bits estimates are made of: q·decoded + offset, exactly.
 
     Its own search takes seconds a query over a million vectors, a matrix product does not. A code is a plane
     of signs, the factors of one bit, a plane of second bits, and f_add, f_rescale of both; the estimate for a
     query of zeros is the offset. That is FAISS's layout in memory, not its interface, so it is checked with
-    queries of its own search each time.
+    queries of its own search each time; None where it has become another.
     """
     faiss = _faiss()
     dims, count = index.d, index.ntotal
@@ -210,10 +208,8 @@ def _rabitq_scores(index: Any) -> tuple[Floats, Floats]:
     offsets[row[0]] = score[0]
     probes = decoded[:: max(1, count // 4)][:4]
     found, at = index.search(probes, min(20, count))
-    assert np.allclose(
-        np.einsum("qd,qkd->qk", probes, decoded[at]) + offsets[at], found, rtol=1e-4, atol=1e-5
-    )
-    return decoded, offsets
+    estimate = np.einsum("qd,qkd->qk", probes, decoded[at]) + offsets[at]
+    return (decoded, offsets) if np.allclose(estimate, found, rtol=1e-4, atol=1e-5) else None
 
 
 def turbovec(train: Floats, vectors: Floats, size: int, seed: int) -> Outcome | None:

@@ -93,9 +93,7 @@ def k_means(points: Tensor, count: int, chance: torch.Generator) -> Tensor:
     dims = points.shape[1]
     centre = points.mean(dim=0)
     variance = (points - centre).T @ (points - centre)
-    turn: Tensor = (
-        torch.linalg.eigh(variance.double()).eigenvectors.flip(1).float()
-    )  # [dims, dims], largest first
+    turn = torch.linalg.eigh(variance.double()).eigenvectors.flip(1).float()  # [dims, dims], largest first
     turned = points @ turn
     centroids = turned[:count]  # the points are in a random order
     known = max(1, int(dims ** (1 / LEVELS)))

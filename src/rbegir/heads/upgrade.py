@@ -96,8 +96,10 @@ def upgrade(
         raise InputError(f"keywords must be 'new' or 'keep', got {keywords!r}")
     before = _encoder(old)
     shape = _shape(before, config, keywords)
-    finished = _is_finished(out, resume=resume)
+    if resume and out is None:
+        raise InputError("there is nothing to resume without out", hint="name the directory of the run")
     settings = change(settings or TrainConfig(), epochs=epochs, batch_size=batch_size, seed=seed)
+    finished = out is not None and state.finished(Path(out), settings, resume=resume)
     if settings.negatives != "in_batch":
         raise InputError("an upgrade is trained with in-batch negatives", hint="leave negatives out")
     table, held_out = _split(_table(pairs), None if valid is None else _table(valid))
@@ -292,23 +294,6 @@ def _split(pairs: pa.Table, valid: pa.Table | None) -> tuple[pa.Table, pa.Table]
                 hint="give more pairs, or a file of validation pairs",
             )
     return pairs, valid
-
-
-def _is_finished(out: str | Path | None, *, resume: bool) -> bool:
-    """Refuse a directory that is in use; whether it holds what the run to resume was to write."""
-    if out is None:
-        if resume:
-            raise InputError("there is nothing to resume without out", hint="name the directory of the run")
-        return False
-    directory = Path(out)
-    if not directory.exists():
-        return False
-    if not directory.is_dir() or (not resume and any(directory.iterdir())):
-        raise FileError(
-            f"{out} exists and is not an empty directory",
-            hint="choose another directory, or continue a run with resume",
-        )
-    return resume and (directory / checkpoint.CONFIG).exists() and not (directory / state.NAME).exists()
 
 
 def _made(out: str | Path) -> Path:

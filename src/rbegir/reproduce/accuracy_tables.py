@@ -24,7 +24,7 @@ def accuracy(make: Maker) -> Json:
                 "n": shape.n,
                 "q": bits_of(shape.query_planes),
                 "k": bits_of(shape.keyword_planes),
-                "epochs": make.rows[name].settings.epochs,
+                "epochs": len(make.results.runs(name)[0]["history"]),
                 **make.figures(name, "log_loss", "roc_auc", "recall@10"),
                 "labels": make.label(name),
                 "lift": make.results.lift(name, low, high),

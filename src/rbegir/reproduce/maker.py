@@ -55,11 +55,6 @@ class Maker:
         return [] if found is None else [{"claim": claim, "paper": printed, **found}]
 
     @property
-    def judged_queries(self) -> int:
-        """Queries that the top five are graded of."""
-        return int(next(study["queries"] for study in self.results.study("rbe_star", "top_five")))
-
-    @property
     def gap(self) -> float | None:
         """The reference gap: ROC AUC of m_1 less that of m_3."""
         high, low = (self.results.stat(name, "roc_auc") for name in ("m_1", "m_3"))

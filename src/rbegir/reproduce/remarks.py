@@ -193,12 +193,9 @@ def _weights(results: Results, made: Json) -> str:
 
 
 def _effects(results: Results, made: Json) -> str:
-    return (
-        "Few negatives suit an AUC that is measured against few random negatives, and ruin the ranking of all titles."
-        + _few(made)
-        if any(row["effect"] == "negatives" and row["model"] == "10" for row in made["rows"])
-        else _few(made)
-    ).strip()
+    few = any(row["effect"] == "negatives" and row["model"] == "10" for row in made["rows"])
+    text = "Few negatives suit an AUC that is measured against few random negatives, and ruin the ranking of all titles."
+    return ((text if few else "") + _few(made)).strip()
 
 
 def _few(made: Json) -> str:
@@ -290,7 +287,7 @@ def _bytes(results: Results, made: Json) -> str:
     eight = results.stat("64x1, 8-plane query", "recall@10")
     if eight is not None:
         text += f" Eight bytes keep {eight.mean:.3f}."
-    text += f" (“Level” is a difference below {LEVEL}; seeds of one model differ by 0.002.)"
+    text += f" (“Level” is a difference below {LEVEL}.)"
     return f"{text} {_seeds(results, ('rbe_star', 'm_1', 'm_5'))}".rstrip() + _few(made)
 
 

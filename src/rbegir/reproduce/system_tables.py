@@ -26,6 +26,9 @@ def top_five(make: Maker) -> Json:
         ("float model, all titles (16 times the memory)", _mean_counts(every), "m_1"),
     ]
     mine = _shares(ours)
+    graded = [
+        study["queries"] for name in ("rbe_star", "m_1") for study in make.results.study(name, "top_five")
+    ]
     rows = []
     for label, counts, source in systems:
         if shares := _shares(counts):
@@ -34,7 +37,7 @@ def top_five(make: Maker) -> Json:
                 for grade in GRADES
                 if mine and counts is not ours and shares[grade]
             }
-            good = counts["good"] / make.judged_queries
+            good = counts["good"] / graded[0] if graded else None
             rows.append({"model": label, **shares, **changes, "found": good, "command": make.command(source)})
     return {
         "title": "Quality of the top five: percent of those judged, and in brackets what rbe* changes",

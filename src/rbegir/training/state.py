@@ -21,6 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from rbegir.errors import CorruptError, FileError, MismatchError, VersionError
+from rbegir.model import checkpoint
+from rbegir.training.config import TrainConfig
 from rbegir.training.loss import Baseline, Gamma
 from rbegir.training.optim import RowRMS
 
@@ -61,6 +63,27 @@ class Position:
     done: int = 0  # pairs trained on, all epochs
     history: list[dict[str, float]] = field(default_factory=list)  # one entry a finished epoch
     best_epoch: int | None = None
+
+
+def finished(out: Path, settings: TrainConfig, *, resume: bool) -> bool:
+    """Refuse a directory that is in use; whether it holds what the run to resume was to write.
+
+    What the settings leave open, such as epochs that depend on the amount of data, is not compared.
+    """
+    if not out.exists():
+        return False
+    if not out.is_dir():
+        raise FileError(f"out must be a directory, but {out} is a file", hint="choose another path")
+    if not resume and any(out.iterdir()):
+        raise FileError(
+            f"{out} is not empty", hint="choose another directory, or continue a run with --resume"
+        )
+    if not resume or (out / NAME).exists() or not (out / checkpoint.CONFIG).exists():
+        return False
+    made = checkpoint.read(out)[2].get("training", {})
+    given = {name: value for name, value in settings.to_dict().items() if value is not None}
+    _compare({name: made.get(name) for name in given}, given)
+    return True
 
 
 def save(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec
 
 import pyarrow as pa
 
-from rbegir.errors import FileError, InputError
+from rbegir.errors import InputError
 from rbegir.model import checkpoint
 from rbegir.model.presets import ModelConfig
 from rbegir.model.presets import preset as named_preset
@@ -131,7 +131,7 @@ def run(
             strict=strict,
         )
 
-    if directory is not None and _is_complete(directory, resume=resume):
+    if directory is not None and state.finished(directory, settings, resume=resume):
         return _already_done(directory)
     share = join_processes(chosen)
     with Bar(enabled=progress and share.rank == 0) as bar:
@@ -265,19 +265,6 @@ def _validation(pairs: pa.Table, shape: ModelConfig, what: str) -> Validation:
             hint="give more pairs, a file of validation pairs, or train without validation (--no-valid)",
         )
     return Validation(pairs, hash_buckets=shape.hash_buckets, threads=cpu_count())
-
-
-def _is_complete(out: Path, *, resume: bool) -> bool:
-    """Refuse a directory that is in use; whether it holds the finished result of the run to resume."""
-    if not out.exists():
-        return False
-    if not out.is_dir():
-        raise FileError(f"out must be a directory, but {out} is a file")
-    if not resume and any(out.iterdir()):
-        raise FileError(
-            f"{out} is not empty", hint="choose another directory, or continue a run with --resume"
-        )
-    return resume and (out / checkpoint.CONFIG).exists() and not (out / state.NAME).exists()
 
 
 def _already_done(out: Path) -> TrainResult:
