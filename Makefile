@@ -42,7 +42,7 @@ test-gpu: setup  ## every test that needs a real GPU
 	$(BIN)/python -m pytest -m gpu
 
 test-gpu-lean:  ## the GPU search alone, where there is only torch, triton, numpy and pytest
-	PYTHONPATH=src $(PYTHON) -m pytest -c tests/gpu/card.ini --rootdir . -m gpu tests/gpu
+	PYTHONPATH=src $(PYTHON) -m pytest -c tests/search/gpu/card.ini --rootdir . -m gpu tests/search/gpu
 
 check: setup  ## ruff and mypy --strict
 	$(BIN)/ruff check .
@@ -63,7 +63,7 @@ bench: setup  ## the committed speed figures, with peers in the same run
 bench-gpu:  ## the committed figures of one GPU, and what its scans cost
 	mkdir -p build
 	PYTHONPATH=src $(PYTHON) -c "from rbegir.cli import main; main()" bench costs --json > build/costs.json
-	mv build/costs.json src/rbegir/search/kernels/costs.json
+	mv build/costs.json src/rbegir/search/gpu/costs.json
 	PYTHONPATH=src $(PYTHON) -c "from rbegir.cli import main; main()" bench scan --device cuda --peers --keywords 1e6,1e7,1e8,1.2e9,8e9 --batches 1,8,64,256,1024 -k 1000 --json > benchmarks/results/scan-gpu.json
 
 torture: setup  ## hours of crashes, bit rot, hostile files and load; what they found goes to benchmarks/results

@@ -87,7 +87,7 @@ def test_no_memory_is_left(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_says_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rbegir.index import disk
+    from rbegir.base import disk
 
     index = Index.create(tmp_path / "x.rbe", resources.ENCODER, id_type="int64")
 

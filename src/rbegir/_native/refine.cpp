@@ -5,7 +5,7 @@
 //     J(b) = s/m − 2t/√m          s = bᵀGb = h·b,  t = g·b,  m = b·b
 //
 // G is one matrix for all vectors plus vvᵀ, where v belongs to the vector: the error along it counts more
-// (rbegir/binarizer/learn.py), at the price of one more product a dimension and move.
+// (rbegir/encode/binarizer/learn.py), at the price of one more product a dimension and move.
 //
 // A move changes one b_j by ±2. It changes s by ±4h_j + 4G_jj, t by ±2g_j and m by ±4b_j + 4, so all moves are
 // judged in one pass over the arrays, the pass that also makes h right after the move before: h += ±2·G[j]. A move
