@@ -35,8 +35,8 @@ DATA ?=
 tables: setup  ## the paper's tables beside ours: the small version, or all of DATA=folder
 	$(BIN)/rbegir reproduce $(if $(DATA),--data $(DATA),--small)
 
-test: setup chromium  ## the whole test suite
-	$(BIN)/python -m pytest
+test: setup chromium  ## the whole test suite, in as many processes as there are cores, four at most
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 
 test-gpu: setup  ## every test that needs a real GPU
 	$(BIN)/python -m pytest -m gpu
