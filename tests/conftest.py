@@ -10,8 +10,8 @@ settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.load_profile("fixed")
 
 HERE = Path(__file__).parent
-# Folders whose tests share something costly (a Ray session, a browser, trained models): one process runs all of
-# such a folder. The longest come first, so that processes end at about the same time.
+# Folders whose tests share something costly (a Ray session, a browser, trained models): one process runs all
+# of such a folder. The longest come first, so that processes end at about the same time.
 TOGETHER = ("cluster", "page", "training", "lab/reproduce", "encode/sentence", "evaluate")
 
 
