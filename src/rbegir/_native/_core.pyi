@@ -5,6 +5,9 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer
 
+# isa.cpp
+def isas() -> dict[str, bool]: ...  # every known name, the best first: whether this CPU runs it
+
 # checksum.cpp
 def crc32c(buffer: Buffer | npt.NDArray[Any], start: int = 0, portable: bool = False) -> int: ...
 def crc32c_blocks(
@@ -39,7 +42,6 @@ def tokenize(
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]: ...
 
 # scan*.cpp
-def scan_isas() -> list[str]: ...
 def scan_search(
     partitions: list[tuple[npt.NDArray[np.uint8], int, npt.NDArray[np.uint64] | None]],
     values: npt.NDArray[np.int16],

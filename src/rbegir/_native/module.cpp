@@ -3,6 +3,7 @@
 
 namespace nb = nanobind;
 
+void bind_isa(nb::module_ &m);       // isa.cpp: instruction sets of this CPU
 void bind_checksum(nb::module_ &m);  // checksum.cpp: CRC-32C
 void bind_mapping(nb::module_ &m);   // mapping.cpp: mapped files that are cut short
 void bind_hash(nb::module_ &m);      // hash.cpp: 64-bit hashes of ids
@@ -15,6 +16,7 @@ void bind_scan(nb::module_ &m);      // scan.cpp: exhaustive match and selection
 NB_MODULE(_core, m) {
     m.doc() = "Native kernels of rbegir: checksums, the gram tokeniser, training batches, the CLSM tower, the exhaustive scan.";
     nb::set_leak_warnings(false);  // a process may end while a thread still holds a model: nothing to tell its user
+    bind_isa(m);
     bind_checksum(m);
     bind_mapping(m);
     bind_hash(m);
