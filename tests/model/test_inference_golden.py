@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from rbegir._native import _core
 from rbegir.model import checkpoint
 from rbegir.model.checkpoint import CONFIG, WEIGHTS
 from rbegir.model.inference import NativeSide
 from rbegir.model.presets import ModelConfig
 from rbegir.model.shapes import tensor_shapes
 from rbegir.text.tokenizer import tokenize
+from tests.isa import every_isa
 
 CONFIG_OF_THE_TEST = ModelConfig(conv=20, hash_buckets=64, hidden=(24,))
 TEXTS = [
@@ -57,7 +57,7 @@ def test_gram_ids() -> None:
     assert digest(*batch) == "2dabe30510c515eb"
 
 
-@pytest.mark.parametrize("isa", _core.tower_isas())
+@every_isa()
 def test_codes(isa: str) -> None:
     tensors = weights()
     query = NativeSide(CONFIG_OF_THE_TEST, "query", tensors.__getitem__, isa=isa).planes(TEXTS)

@@ -82,7 +82,7 @@ def transpose_grams(
 # tower.cpp
 class Tower:
     def __init__(
-        self, conv: npt.NDArray[np.float32], bias: npt.NDArray[np.float32], cache_words: int, isa: str = ""
+        self, conv: npt.NDArray[np.float32], bias: npt.NDArray[np.float32], cache_words: int, isa: str
     ) -> None: ...
     def add_hidden(self, weight: npt.NDArray[np.float32], bias: npt.NDArray[np.float32]) -> None: ...
     def set_head(self, weight: npt.NDArray[np.float32], bias: npt.NDArray[np.float32]) -> None: ...
@@ -99,7 +99,11 @@ class Tower:
     @property
     def isa(self) -> str: ...
 
-def tower_isas() -> list[str]: ...
+# product.cpp
+def product(
+    a: npt.NDArray[np.float32], b: npt.NDArray[np.float32], threads: int, isa: str
+) -> npt.NDArray[np.float32]: ...
+def dots(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32], isa: str) -> npt.NDArray[np.float32]: ...
 
 # refine.cpp
 def refine(
@@ -113,4 +117,5 @@ def refine(
     tenure: int,
     threads: int,
     seed: int,
+    isa: str,
 ) -> None: ...
