@@ -28,11 +28,12 @@ from unittest import mock
 import numpy as np
 import numpy.typing as npt
 
+from rbegir._native.isa import available_isas
 from rbegir.codes import score
 from rbegir.codes.planes import Codes
 from rbegir.index.store import Index
 from rbegir.search.backend import Candidates
-from rbegir.search.cpu import CpuBackend, available_isas
+from rbegir.search.cpu import CpuBackend
 from rbegir.search.reference import ReferenceBackend, first_in_order
 from torture.history import no_fsync, small_tiers
 from torture.limits import Limits

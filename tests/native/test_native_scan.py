@@ -28,7 +28,6 @@ def test_good_calls() -> None:
     assert keys.shape == positions.shape == (1, 64)
     assert keys.dtype == positions.dtype == np.int64
     assert call(positions=np.array([[5, 3]]))[1].tolist() == [[3]]
-    assert _core.scan_isas()[-1] == "portable"
 
 
 @pytest.mark.parametrize(
@@ -41,7 +40,7 @@ def test_good_calls() -> None:
         ({"threads": 0}, "n, planes or threads out of range"),
         ({"values": np.zeros((1, 65), np.int16)}, "n, planes or threads out of range"),
         ({"values": np.zeros((1, 0), np.int16)}, "n, planes or threads out of range"),
-        ({"isa": "sse9"}, "this CPU does not run the kernel sse9"),
+        ({"isa": "sse9"}, "this CPU runs no kernels for the instruction set 'sse9'"),
         ({"positions": np.array([[64]])}, "position out of range"),
         ({"positions": np.array([[-1]])}, "position out of range"),
         ({"positions": np.array([[1], [2]])}, r"positions must be \[queries, m\]"),

@@ -5,6 +5,9 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer
 
+# isa.cpp
+def isas() -> dict[str, bool]: ...  # every known name, the best first: whether this CPU runs it
+
 # checksum.cpp
 def crc32c(buffer: Buffer | npt.NDArray[Any], start: int = 0, portable: bool = False) -> int: ...
 def crc32c_blocks(
@@ -39,7 +42,6 @@ def tokenize(
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]: ...
 
 # scan*.cpp
-def scan_isas() -> list[str]: ...
 def scan_search(
     partitions: list[tuple[npt.NDArray[np.uint8], int, npt.NDArray[np.uint64] | None]],
     values: npt.NDArray[np.int16],
@@ -80,7 +82,7 @@ def transpose_grams(
 # tower.cpp
 class Tower:
     def __init__(
-        self, conv: npt.NDArray[np.float32], bias: npt.NDArray[np.float32], cache_words: int, isa: str = ""
+        self, conv: npt.NDArray[np.float32], bias: npt.NDArray[np.float32], cache_words: int, isa: str
     ) -> None: ...
     def add_hidden(self, weight: npt.NDArray[np.float32], bias: npt.NDArray[np.float32]) -> None: ...
     def set_head(self, weight: npt.NDArray[np.float32], bias: npt.NDArray[np.float32]) -> None: ...
@@ -97,7 +99,11 @@ class Tower:
     @property
     def isa(self) -> str: ...
 
-def tower_isas() -> list[str]: ...
+# product.cpp
+def product(
+    a: npt.NDArray[np.float32], b: npt.NDArray[np.float32], threads: int, isa: str
+) -> npt.NDArray[np.float32]: ...
+def dots(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32], isa: str) -> npt.NDArray[np.float32]: ...
 
 # refine.cpp
 def refine(
@@ -111,4 +117,5 @@ def refine(
     tenure: int,
     threads: int,
     seed: int,
+    isa: str,
 ) -> None: ...

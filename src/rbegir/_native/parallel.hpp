@@ -1,26 +1,41 @@
-// Run work(0 … parts − 1), each part on its own thread, the last on the caller's. Exceptions come out here.
+// Threads for the length of one call: no pool, no state between calls, nothing that a fork could leave locked.
 #pragma once
+
+#include <atomic>
 #include <cstddef>
 #include <exception>
-#include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
+namespace rbegir {
+
+// Runs work(0) … work(parts − 1), each part once, on as many threads as there are parts or on fewer if the system
+// gives fewer; the caller's is one of them. Parts must not wait for each other. Rethrows the first part's exception.
 template <class Work>
-inline void in_parallel(size_t parts, Work &&work) {
-    std::exception_ptr failure;
-    std::mutex guard;
-    auto run = [&](size_t part) {
-        try {
-            work(part);
-        } catch (...) {
-            std::lock_guard lock(guard);
-            failure = std::current_exception();
+void in_parallel(size_t parts, const Work &work) {
+    std::vector<std::exception_ptr> errors(parts);
+    std::atomic<size_t> next{0};
+    const auto run = [&] {
+        for (size_t part; (part = next.fetch_add(1, std::memory_order_relaxed)) < parts;) {
+            try {
+                work(part);
+            } catch (...) {
+                errors[part] = std::current_exception();
+            }
         }
     };
-    std::vector<std::jthread> threads;  // joined on every way out
-    for (size_t part = 0; part + 1 < parts; ++part) threads.emplace_back(run, part);
-    if (parts) run(parts - 1);
-    threads.clear();
-    if (failure) std::rethrow_exception(failure);
+    {
+        std::vector<std::jthread> others;  // joined on every way out
+        others.reserve(parts);
+        try {
+            for (size_t i = 1; i < parts; ++i) others.emplace_back(run);
+        } catch (const std::system_error &) {  // the limit on threads or on memory is reached: those there are do all
+        }
+        run();
+    }
+    for (const auto &error : errors)
+        if (error) std::rethrow_exception(error);
 }
+
+}  // namespace rbegir

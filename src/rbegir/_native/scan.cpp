@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "isa.hpp"
 #include "scan_bandwidth.hpp"
 #include "scan_search.hpp"
 
@@ -19,27 +20,12 @@ namespace {
 template <class T, int Dimensions>
 using Array = nb::ndarray<const T, nb::numpy, nb::ndim<Dimensions>, nb::c_contig, nb::device::cpu>;
 
-// Kernels that this CPU runs, the best first.
-std::vector<const Kernel *> kernels() {
-    std::vector<const Kernel *> found;
+const Kernel &kernel_named(const std::string &isa) {
+    return rbegir::kernels_for(isa, {
 #if defined(__x86_64__)
-    __builtin_cpu_init();
-    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
-                      __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
-    if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi") &&
-        __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512bitalg"))
-        found.push_back(&AVX512);
-    if (avx2) found.push_back(&AVX2);
+                                        &AVX512, &AVX2,
 #endif
-    found.push_back(&PORTABLE);
-    return found;
-}
-
-const Kernel &kernel_named(const std::string &name) {
-    for (const Kernel *kernel : kernels())
-        if (name == kernel->name) return *kernel;
-    throw std::invalid_argument("this CPU does not run the kernel " + name);
+                                        &PORTABLE});
 }
 
 nb::object numpy(std::vector<int64_t> &&values, size_t rows, size_t columns) {
@@ -115,11 +101,6 @@ nb::tuple bound_rescore(const std::vector<nb::tuple> &parts, Array<int16_t, 2> v
 }  // namespace
 
 void bind_scan(nb::module_ &m) {
-    m.def("scan_isas", [] {
-        std::vector<std::string> names;
-        for (const Kernel *kernel : kernels()) names.emplace_back(kernel->name);
-        return names;
-    });
     m.def("scan_search", &bound_search, nb::arg("partitions"), nb::arg("values").noconvert(), nb::arg("k"),
           nb::kw_only(), nb::arg("planes"), nb::arg("threads"), nb::arg("isa"));
     m.def("scan_rescore", &bound_rescore, nb::arg("partitions"), nb::arg("values").noconvert(),

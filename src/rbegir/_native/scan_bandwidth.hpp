@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "scan_parallel.hpp"
+#include "parallel.hpp"
 
 namespace rbegir {
 
@@ -15,7 +15,7 @@ inline uint64_t read_sum(const uint8_t *bytes, size_t size, int threads, int str
     typedef uint64_t Wide __attribute__((vector_size(16), aligned(1)));
     constexpr size_t STEP = 256;
     std::vector<uint64_t> sums(threads);
-    in_parallel(threads, [&](int id) {
+    in_parallel(threads, [&](size_t id) {
         const size_t steps = size / streams / STEP;
         Wide a{}, b{}, c{}, d{};
         for (size_t i = steps * id / threads; i < steps * (id + 1) / threads; ++i)

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <memory>
 
-#include "scan_parallel.hpp"
+#include "parallel.hpp"
 #include "scan_worker.hpp"
 
 namespace rbegir::scan {
@@ -26,7 +26,7 @@ constexpr size_t TASK_BYTES = size_t{4} << 20;  // the longest
 template <class Body>
 void for_each(size_t count, int threads, size_t share, const Body &body) {
     std::atomic<size_t> next{0};
-    in_parallel(static_cast<int>(std::clamp<size_t>(count / share, 1, threads)), [&](int) {
+    in_parallel(std::clamp<size_t>(count / share, 1, threads), [&](size_t) {
         for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) body(i);
     });
 }
@@ -108,7 +108,7 @@ class Searcher {
         const size_t enough = work.groups * state.queries.size() / THREAD_WORK;
         std::vector<std::unique_ptr<Worker>> workers(std::clamp<size_t>(enough, 1, threads_));
         std::atomic<size_t> next{0};
-        in_parallel(static_cast<int>(workers.size()), [&](int id) {
+        in_parallel(workers.size(), [&](size_t id) {
             workers[id] = std::make_unique<Worker>(state);
             const Span *spans = work.spans.data();
             for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) + 1 < work.tasks.size();)

@@ -184,7 +184,7 @@ std::tuple<Int32Array, Int32Array, Int32Array, Int32Array> tokenize(const Texts 
         nb::gil_scoped_release released;
         size_t parts = std::clamp<size_t>(texts.size() / 256, 1, std::max<size_t>(threads, 1));
         std::vector<Batch> batches(parts);
-        in_parallel(parts, [&](size_t part) {
+        rbegir::in_parallel(parts, [&](size_t part) {
             size_t first = texts.size() * part / parts, last = texts.size() * (part + 1) / parts;
             tokenize_range(texts, first, last, buckets, batches[part]);
         });
@@ -207,8 +207,10 @@ void bind_text(nb::module_ &m) {
         .def(nb::init<>())
         .def("__len__", &Texts::size)
         .def("add_strings", &Texts::add_strings, nb::keep_alive<1, 2>())
-        .def("add_arrow", &Texts::add_arrow<int32_t>, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
-        .def("add_arrow", &Texts::add_arrow<int64_t>, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
+        .def("add_arrow", &Texts::add_arrow<int32_t>, nb::arg("offsets").noconvert(), nb::arg("data").noconvert(),
+             nb::keep_alive<1, 3>())  // converted data would not be kept alive
+        .def("add_arrow", &Texts::add_arrow<int64_t>, nb::arg("offsets").noconvert(), nb::arg("data").noconvert(),
+             nb::keep_alive<1, 3>())
         .def("foreign", &Texts::foreign)
         .def("supply", &Texts::supply);
     m.def("tokenize", &tokenize, nb::arg("texts"), nb::arg("buckets"), nb::arg("threads"));

@@ -11,12 +11,11 @@
 #include <atomic>
 #include <limits>
 #include <memory>
-#include <mutex>
 #include <optional>
 
+#include "float_kernels.hpp"
 #include "parallel.hpp"
 #include "texts.hpp"
-#include "tower_kernels.hpp"
 #include "word_cache.hpp"
 
 namespace nb = nanobind;
@@ -26,30 +25,12 @@ namespace tower {
 
 namespace {
 
+using rbegir::floats::COLUMN_PAD, rbegir::floats::Kernels, rbegir::floats::ROW_TILE;
+
 constexpr size_t BLOCK = 16 * ROW_TILE;  // texts whose activations are computed together
 
 using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Bias = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;  // empty: no bias
-
-std::vector<const Kernels *> available() {
-    std::vector<const Kernels *> sets;
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    bool fma = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    if (fma && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq"))
-        sets.push_back(&avx512::kernels);
-    if (fma) sets.push_back(&avx2::kernels);
-#endif
-    sets.push_back(&portable::kernels);
-    return sets;
-}
-
-const Kernels &choose(const std::string &isa) {
-    for (const Kernels *set : available())
-        if (isa.empty() || isa == set->name) return *set;
-    throw nb::value_error(("no such instruction set here: " + isa).c_str());
-}
 
 size_t padded(size_t columns) { return (columns + COLUMN_PAD - 1) / COLUMN_PAD * COLUMN_PAD; }
 
@@ -79,7 +60,7 @@ struct Dense {
 class Tower {
 public:
     Tower(Matrix conv, Bias conv_bias, size_t cache_words, const std::string &isa)
-        : kernels_(choose(isa)), table_(conv.data()), width_(conv.shape(1) / 3), cache_words_(cache_words) {
+        : kernels_(rbegir::floats::kernels(isa)), table_(conv.data()), width_(conv.shape(1) / 3), cache_words_(cache_words) {
         if (conv.shape(0) <= size_t(words::VOCABULARY) || conv.shape(1) % 3 || !width_)
             throw nb::value_error("the gram table must be [VOCABULARY + buckets, 3 * conv]");
         if (conv_bias.shape(0) && conv_bias.shape(0) != width_) throw nb::value_error("bias must be [conv]");
@@ -87,6 +68,11 @@ public:
         bias_.assign(width_, 0.0f);
         std::copy_n(conv_bias.data(), conv_bias.shape(0), bias_.begin());
         top_ = width_;
+    }
+
+    Tower(const Tower &) = delete;
+    ~Tower() {
+        for (std::atomic<Work *> &place : idle_) delete place.load();
     }
 
     void add_hidden(const Matrix &weight, const Bias &bias) {
@@ -112,7 +98,7 @@ public:
     int64_t encode(const Texts &texts, nb::ndarray<uint64_t, nb::ndim<3>, nb::c_contig, nb::device::cpu> planes,
                    size_t start, size_t threads) {
         size_t total = planes.shape(1), words = planes.shape(2);
-        expect(head_ && planes.shape(0) == iterations_.size() + 1 && words * 64 == n_ && start + texts.size() <= total);
+        expect(head_ && planes.shape(0) == iterations_.size() + 1 && words * 64 == n_ && fits(texts, start, total));
         uint64_t *out = planes.data();
         return run(texts, threads, [=, this](size_t first, size_t count, Work &work) {
             planes_of(count, work, out + (start + first) * words, total * words);
@@ -122,7 +108,7 @@ public:
     // Fill vectors[start : start + texts] of a float side; returns as above.
     int64_t embed(const Texts &texts, nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu> vectors,
                   size_t start, size_t threads) {
-        expect(head_ && iterations_.empty() && vectors.shape(1) == n_ && start + texts.size() <= vectors.shape(0));
+        expect(head_ && iterations_.empty() && vectors.shape(1) == n_ && fits(texts, start, vectors.shape(0)));
         float *out = vectors.data();
         return run(texts, threads, [=, this](size_t first, size_t count, Work &work) {
             project(count, work);
@@ -149,26 +135,27 @@ private:
         float worth;
     };
 
+    static bool fits(const Texts &texts, size_t start, size_t total) {
+        return start <= total && texts.size() <= total - start;
+    }
+
     static void expect(bool ok) {
         if (!ok) throw nb::value_error("shapes do not belong together");
     }
 
-    // Threads borrow a Work, so that word caches outlive calls, whoever calls.
+    // Threads borrow a Work, so that word caches outlive calls, whoever calls. No lock: one that was held during a fork
+    // would stay locked in the child for ever.
     std::unique_ptr<Work> borrow() {
-        {
-            std::lock_guard lock(guard_);
-            if (!idle_.empty()) {
-                auto work = std::move(idle_.back());
-                idle_.pop_back();
-                return work;
-            }
-        }
+        for (std::atomic<Work *> &place : idle_)
+            if (Work *work = place.exchange(nullptr)) return std::unique_ptr<Work>(work);
         return std::unique_ptr<Work>(new Work{WordCache(cache_words_, 3 * width_), {}, {}, {}, {}, {}, {}, {}, {}, {}, {}});
     }
 
     void give_back(std::unique_ptr<Work> work) {
-        std::lock_guard lock(guard_);
-        idle_.push_back(std::move(work));
+        for (std::atomic<Work *> &place : idle_) {
+            Work *none = nullptr;
+            if (place.compare_exchange_strong(none, work.get())) return void(work.release());
+        }
     }
 
     template <class Finish>
@@ -176,7 +163,7 @@ private:
         nb::gil_scoped_release released;
         const size_t blocks = (texts.size() + BLOCK - 1) / BLOCK, none = texts.size();
         std::atomic<size_t> next = 0, empty = none;
-        in_parallel(std::min(std::max<size_t>(threads, 1), blocks), [&](size_t) {
+        rbegir::in_parallel(std::min(std::max<size_t>(threads, 1), blocks), [&](size_t) {
             auto work = borrow();
             for (size_t block; (block = next++) < blocks;) {
                 size_t first = block * BLOCK, count = std::min(BLOCK, texts.size() - first);
@@ -223,12 +210,10 @@ private:
         return wordless;
     }
 
-    static size_t tiled(size_t count) { return (count + ROW_TILE - 1) / ROW_TILE * ROW_TILE; }
-
     void hidden(size_t count, Work &work) const {
         size_t stride = padded(width_);
         for (const Dense &layer : hidden_) {
-            layer(kernels_, work.f, stride, tiled(count), work.swap);
+            layer(kernels_, work.f, stride, count, work.swap);
             kernels_.tanh(work.swap.data(), count * layer.columns);
             std::swap(work.f, work.swap);
             stride = layer.columns;
@@ -236,20 +221,20 @@ private:
     }
 
     void project(size_t count, Work &work) const {
-        (*head_)(kernels_, work.f, padded(top_), tiled(count), work.signs);
+        (*head_)(kernels_, work.f, padded(top_), count, work.signs);
     }
 
     // b⁰ = ρ(W f);  plane t = ρ(R (f − tanh(B b))), b += (½)^t · plane t.
     void planes_of(size_t count, Work &work, uint64_t *out, size_t plane_stride) const {
-        const size_t rows = tiled(count), m = padded(top_);
+        const size_t m = padded(top_);
         project(count, work);
         work.total.assign(BLOCK * n_, 0.0f);
         take_signs(count, 1.0f, work, out);
         for (const Iteration &iteration : iterations_) {
-            iteration.reconstruct(kernels_, work.total, n_, rows, work.rest);
+            iteration.reconstruct(kernels_, work.total, n_, count, work.rest);
             kernels_.tanh(work.rest.data(), count * m);
             for (size_t i = 0; i < count * m; ++i) work.rest[i] = work.f[i] - work.rest[i];
-            iteration.project(kernels_, work.rest, m, rows, work.signs);
+            iteration.project(kernels_, work.rest, m, count, work.signs);
             take_signs(count, iteration.worth, work, out += plane_stride);
         }
     }
@@ -274,8 +259,7 @@ private:
     std::vector<Dense> hidden_;
     std::optional<Dense> head_;
     std::vector<Iteration> iterations_;
-    std::mutex guard_;
-    std::vector<std::unique_ptr<Work>> idle_;
+    std::vector<std::atomic<Work *>> idle_{std::max(64u, std::thread::hardware_concurrency())};
 };
 
 }  // namespace tower
@@ -283,17 +267,12 @@ private:
 void bind_tower(nb::module_ &m) {
     using tower::Tower;
     nb::class_<Tower>(m, "Tower", "One side of a model: texts to planes or float vectors, without torch.")
-        .def(nb::init<tower::Matrix, tower::Bias, size_t, const std::string &>(), "conv"_a, "bias"_a,
-             "cache_words"_a, "isa"_a = "", nb::keep_alive<1, 2>())
+        .def(nb::init<tower::Matrix, tower::Bias, size_t, const std::string &>(), "conv"_a.noconvert(), "bias"_a,
+             "cache_words"_a, "isa"_a, nb::keep_alive<1, 2>())  // a converted table would not be kept alive
         .def("add_hidden", &Tower::add_hidden)
         .def("set_head", &Tower::set_head)
         .def("add_iteration", &Tower::add_iteration)
-        .def("encode", &Tower::encode)
-        .def("embed", &Tower::embed)
+        .def("encode", &Tower::encode, "texts"_a, "planes"_a.noconvert(), "start"_a, "threads"_a)
+        .def("embed", &Tower::embed, "texts"_a, "vectors"_a.noconvert(), "start"_a, "threads"_a)
         .def_prop_ro("isa", &Tower::isa);
-    m.def("tower_isas", [] {
-        std::vector<std::string> names;
-        for (const tower::Kernels *set : tower::available()) names.push_back(set->name);
-        return names;
-    }, "Instruction sets that this machine can run, the fastest first.");
 }

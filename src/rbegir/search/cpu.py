@@ -1,7 +1,7 @@
 """Exact search on the CPU: a thin face of the native scan (`_native/scan_*.cpp`).
 
-The kernels: AVX-512 with VBMI (`avx512`), AVX2 (`avx2`) and plain C++ (`portable`). The best one that the
-CPU runs is chosen when a backend is made; `isa=` or the environment variable RBEGIR_ISA forces another.
+There are kernels for each instruction set of `rbegir._native.isa`. The best one that the CPU runs is chosen when
+a backend is made; `isa=` or the environment variable RBEGIR_ISA forces another.
 Threads default to the CPUs that this process may use.
 """
 
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rbegir._native import _core
+from rbegir._native.isa import choose_isa
 from rbegir.codes.layout import check_keyword_planes
 from rbegir.codes.planes import check_dimension
 from rbegir.errors import InputError
@@ -28,11 +29,6 @@ from rbegir.search.paper import BLOCK, search_paper
 from rbegir.search.progressive import Refining
 
 MAX_THREADS = 1024
-
-
-def available_isas() -> list[str]:
-    """Kernels that this CPU runs, the best first."""
-    return _core.scan_isas()
 
 
 def usable_cpus() -> int:
@@ -50,13 +46,7 @@ class CpuBackend(Refining):
             threads = usable_cpus()
         if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= MAX_THREADS:
             raise InputError(f"threads must be an integer from 1 to {MAX_THREADS}, got {threads!r}")
-        available = available_isas()
-        isa = isa or os.environ.get("RBEGIR_ISA") or available[0]
-        if isa not in available:
-            raise InputError(
-                f"isa {isa!r} does not run on this CPU", hint=f"choose one of {', '.join(available)}"
-            )
-        self.n, self.planes, self.threads, self.isa = n, planes, threads, isa
+        self.n, self.planes, self.threads, self.isa = n, planes, threads, choose_isa(isa)
 
     def search(self, partitions: Sequence[Partition], values: npt.NDArray[np.int16], k: int) -> Candidates:
         """The best k of each query, exactly."""

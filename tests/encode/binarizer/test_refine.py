@@ -9,6 +9,7 @@ import pytest
 
 from rbegir._native import _core
 from rbegir.encode.binarizer.learn import Terms, constants, learn, search, terms
+from tests.isa import every_isa
 
 
 def errors(a: np.ndarray, x: np.ndarray, codes: np.ndarray) -> np.ndarray:
@@ -116,7 +117,7 @@ def test_more_moves_are_never_worse_and_threads_change_nothing() -> None:
     assert results[2].mean() < results[0].mean()
     alone, many = start.copy(), start.copy()
     for codes, threads in ((alone, 1), (many, 5)):
-        _core.refine(x @ a, np.zeros_like(x @ a), gram, codes, codes @ gram, 2, 50, 3, threads, 1)
+        _core.refine(x @ a, np.zeros_like(x @ a), gram, codes, codes @ gram, 2, 50, 3, threads, 1, "portable")
     assert np.array_equal(alone, many)
 
 
@@ -124,20 +125,34 @@ def test_wrong_shapes_are_refused() -> None:
     a, x, start = problem(4, 64, 1, 3)
     gram = np.ascontiguousarray(a.T @ a)
     with pytest.raises(ValueError, match="must be"):
-        _core.refine((x @ a)[:2], x @ a, gram, start, start @ gram, 1, 0, 3, 1, 1)
+        _core.refine((x @ a)[:2], x @ a, gram, start, start @ gram, 1, 0, 3, 1, 1, "portable")
     with pytest.raises(ValueError, match="planes must be 1 to 4"):
-        _core.refine(x @ a, x @ a, gram, start, start @ gram, 5, 0, 3, 1, 1)
+        _core.refine(x @ a, x @ a, gram, start, start @ gram, 5, 0, 3, 1, 1, "portable")
 
 
-@pytest.mark.parametrize(("n", "planes"), [(7, 1), (33, 2), (64, 4)])
-def test_a_code_does_not_depend_on_the_vectors_beside_it(n: int, planes: int) -> None:
+@pytest.mark.parametrize(
+    "codes", [np.ones((3, 64)), np.ones((3, 128), np.float32)[:, ::2]], ids=["dtype", "stride"]
+)
+def test_codes_that_cannot_be_improved_in_place_are_refused(codes: np.ndarray) -> None:
+    """A copy would be improved, and thrown away."""
+    g = np.ones((3, 64), np.float32)
+    gram = np.eye(64, dtype=np.float32)
+    with pytest.raises(TypeError, match="incompatible function arguments"):
+        _core.refine(g, g, gram, codes, g, 1, 0, 3, 1, 1, "portable")
+
+
+@every_isa()
+@pytest.mark.parametrize(("n", "planes"), [(7, 1), (33, 2), (64, 1), (64, 4), (128, 2)])
+def test_a_code_depends_on_its_own_vector_alone(isa: str, n: int, planes: int) -> None:
+    """Not on the vectors beside it, the number of threads or the instruction set."""
     a, x, start = problem(20, n, planes, 19)  # two by two, and one is left
     gram = np.ascontiguousarray(a.T @ a)
     g, h = x @ a, start @ gram
+    v = np.float32(0.1) * np.random.default_rng(1).standard_normal(g.shape, np.float32)
     together = start.copy()
-    _core.refine(g, np.zeros_like(g), gram, together, h, planes, 60, 3, 2, 1)
+    _core.refine(g, v, gram, together, h, planes, 60, 3, 2, 1, isa)
     for i in range(len(x)):
         row = slice(i, i + 1)
         alone = start[row].copy()
-        _core.refine(g[row], np.zeros_like(g[row]), gram, alone, h[row], planes, 60, 3, 1, 1)
+        _core.refine(g[row], v[row], gram, alone, h[row], planes, 60, 3, 1, 1, "portable")
         assert np.array_equal(alone[0], together[i])

@@ -12,15 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 
-from rbegir._native import _core
 from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.checkpoint import CONFIG, WEIGHTS
 from rbegir.encode.clsm.inference import NativeSide
 from rbegir.encode.clsm.presets import ModelConfig
 from rbegir.encode.clsm.shapes import tensor_shapes
 from rbegir.read.tokenizer import tokenize
+from tests.isa import every_isa
 
 CONFIG_OF_THE_TEST = ModelConfig(conv=20, hash_buckets=64, hidden=(24,))
 TEXTS = [
@@ -57,7 +56,7 @@ def test_gram_ids() -> None:
     assert digest(*batch) == "2dabe30510c515eb"
 
 
-@pytest.mark.parametrize("isa", _core.tower_isas())
+@every_isa()
 def test_codes(isa: str) -> None:
     tensors = weights()
     query = NativeSide(CONFIG_OF_THE_TEST, "query", tensors.__getitem__, isa=isa).planes(TEXTS)

@@ -34,6 +34,7 @@ from rbegir.encode.binarizer.learn import (
 )
 from rbegir.encode.binarizer.params import Params
 from rbegir.encode.binarizer.rounding import nearest, packed, rounded
+from rbegir.encode.binarizer.sums import dots, product
 from rbegir.encode.binarizer.vectors import Floats, as_rows, sample, unit_blocks
 from rbegir.errors import CorruptError, InputError
 
@@ -138,7 +139,8 @@ class Binarizer(Params):
         rows = as_rows(X, "X", self.n_features_in_)
         planes = self.query_planes
         parts = [
-            Codes.from_values(nearest(block @ self.query_, planes), planes) for block in unit_blocks(rows)
+            Codes.from_values(nearest(product(block, self.query_), planes), planes)
+            for block in unit_blocks(rows)
         ]
         return Codes.concat(parts) if parts else self._none(self.query_planes)
 
@@ -158,9 +160,9 @@ class Binarizer(Params):
         """The vectors [count, dims] that keyword codes stand for: unit length, up to the rounding."""
         self._check_fitted()
         values = codes.values().astype(np.float32)
-        lengths = np.linalg.norm(values, axis=1, keepdims=True)
-        back: Floats = values / lengths @ self.query_.T + self.mean_
-        back /= np.maximum(np.linalg.norm(back, axis=1, keepdims=True), np.float32(1e-12))
+        lengths = np.sqrt(dots(values, values))[:, None]
+        back: Floats = product(values / lengths, self.query_.T) + self.mean_
+        back /= np.maximum(np.sqrt(dots(back, back)), np.float32(1e-12))[:, None]
         return back
 
     def error(self, X: Any) -> float:
@@ -211,7 +213,7 @@ class Binarizer(Params):
         """Blocks of rows as what the search for codes works on, and where it starts."""
         learned = self._learned()
         for block in unit_blocks(rows):
-            start = np.asarray((block - self.mean_) @ self.guess_, np.float32)
+            start = product(block - self.mean_, self.guess_)
             yield terms(block, self.mean_, learned), rounded(start, self.keyword_planes)
 
     def _learned(self) -> Learned:

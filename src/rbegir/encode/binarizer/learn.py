@@ -41,8 +41,10 @@ from typing import NamedTuple
 import numpy as np
 
 from rbegir._native import _core
+from rbegir._native.isa import choose_isa
 from rbegir.encode.binarizer import frame
 from rbegir.encode.binarizer.rounding import nearest
+from rbegir.encode.binarizer.sums import dots, product
 from rbegir.encode.binarizer.vectors import Floats
 from rbegir.search.cpu import usable_cpus
 
@@ -91,11 +93,11 @@ def terms(vectors: Floats, centre: Floats, learned: Learned) -> Terms:
     """Of unit vectors [count, dims]."""
     weight, short = learned.along
     centred: Floats = vectors - centre
-    g: Floats = centred @ learned.keyword
+    g = product(centred, learned.keyword)
     if not weight:
         return Terms(g, np.zeros_like(g))
-    v: Floats = vectors @ learned.query  # x·x̂ = v·b/‖b‖
-    target = np.einsum("id,id->i", vectors, centred) - short
+    v = product(vectors, learned.query)  # x·x̂ = v·b/‖b‖
+    target = dots(vectors, centred) - short
     g += (weight * target)[:, None] * v
     v *= np.sqrt(weight)
     return Terms(g, v)
@@ -113,8 +115,8 @@ def constants(vectors: Floats, centre: Floats, learned: Learned) -> tuple[Floats
 
 def search(form: Terms, gram: Floats, planes: int, moves: int, start: Floats) -> Floats:
     """Codes [count, n] as odd floats for the terms of vectors; `start` is improved in place."""
-    h: Floats = start @ gram
-    h += form.v * np.einsum("ij,ij->i", form.v, start)[:, None]
+    h = product(start, gram)
+    h += form.v * dots(form.v, start)[:, None]
     _core.refine(
         np.ascontiguousarray(form.g, np.float32),
         np.ascontiguousarray(form.v, np.float32),
@@ -126,6 +128,7 @@ def search(form: Terms, gram: Floats, planes: int, moves: int, start: Floats) ->
         tenure(len(gram)),
         usable_cpus(),
         1,
+        choose_isa(),
     )
     return start
 

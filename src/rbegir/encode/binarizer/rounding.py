@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rbegir.codes.planes import Codes
+from rbegir.encode.binarizer.sums import dots
 from rbegir.encode.binarizer.vectors import Floats
 
 # The step of a uniform quantiser with 2^P levels that suits a unit Gaussian best, in units of half a level.
@@ -34,7 +35,7 @@ def odd(y: Floats, planes: int) -> Floats:
 
 def rounded(y: Floats, planes: int) -> Floats:
     """y rounded with the step that suits a Gaussian of each row's spread: a start for a search."""
-    spread = np.sqrt(np.einsum("ij,ij->i", y, y) / y.shape[1]) * np.float32(GAUSSIAN_STEP[planes])
+    spread = np.sqrt(dots(y, y) / np.float32(y.shape[1])) * np.float32(GAUSSIAN_STEP[planes])
     return odd(y / np.maximum(spread, np.float32(1e-30))[:, None], planes)
 
 
@@ -52,13 +53,13 @@ def nearest(y: Floats, planes: int) -> npt.NDArray[np.int16]:
     """The odd integers [count, n] whose direction is nearest to y [count, n], of the steps tried."""
     if planes == 1:
         return np.where(y >= 0, np.int16(1), np.int16(-1))
-    spread = np.sqrt(np.einsum("ij,ij->i", y, y) / y.shape[1])[:, None]  # [count, 1]
+    spread = np.sqrt(dots(y, y) / np.float32(y.shape[1]))[:, None]  # [count, 1]
     scaled = np.divide(y, spread, out=np.zeros_like(y), where=spread > 0)
     best = np.zeros(y.shape, np.int16)
     score = np.full(len(y), -np.inf, np.float32)
     for factor in SPREAD:
         b = odd(scaled / np.float32(GAUSSIAN_STEP[planes] * factor), planes)
-        agreement = np.einsum("ij,ij->i", scaled, b) / np.sqrt(np.einsum("ij,ij->i", b, b))
+        agreement = dots(scaled, b) / np.sqrt(dots(b, b))
         better = agreement > score
         best[better] = b[better]
         score[better] = agreement[better]

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rbegir.encode.binarizer.sums import dots
 from rbegir.errors import InputError
 
 BLOCK_VALUES = 1 << 22  # values in a block of rows: 16 MB of float32, near a cache
@@ -83,9 +84,9 @@ def unit(block: Any, name: str, start: int = 0) -> Floats:
     peak = np.abs(wide).max(
         axis=1, keepdims=True
     )  # [count, 1]; squares of huge or tiny values would not be finite
-    scaled = np.divide(wide, peak, out=np.zeros_like(wide), where=peak > 0)
-    length = np.sqrt(np.einsum("id,id->i", scaled, scaled))[:, None]
-    rows: Floats = (scaled / np.maximum(length, 1)).astype(np.float32, copy=False)
+    ratio = np.divide(wide, peak, out=np.zeros_like(wide), where=peak > 0)
+    scaled: Floats = ratio.astype(np.float32, copy=False)  # a float32 row as float64 has the same bits here
+    rows: Floats = scaled / np.maximum(np.sqrt(dots(scaled, scaled)), np.float32(1))[:, None]
     return rows
 
 

@@ -9,7 +9,7 @@ For each text, over its words w_1 … w_T:
 
 The products are small, so the time goes to fetching gram rows; that is why word vectors are cached, up to
 `CACHE_BYTES` for each thread. A text has the same bits in any batch, with any number of threads and on any
-instruction set (see `_native/tower_kernels.hpp`): an index can be filled on one machine and asked from
+instruction set (see `_native/float_kernels.hpp`): an index can be filled on one machine and asked from
 another.
 """
 
@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rbegir._native import _core
+from rbegir._native.isa import choose_isa
 from rbegir.encode.clsm.presets import FLOAT, ModelConfig
 from rbegir.encode.clsm.shapes import iterations_of, planes_of, tower_of
 from rbegir.errors import TextError
@@ -57,7 +58,7 @@ class NativeSide:
 
         tower = tower_of(config, side)
         cache_words = CACHE_BYTES // (12 * config.conv)
-        self._tower = _core.Tower(*layer(f"{tower}.conv"), cache_words, isa)
+        self._tower = _core.Tower(*layer(f"{tower}.conv"), cache_words, choose_isa(isa))
         for i in range(len(config.hidden)):
             self._tower.add_hidden(*layer(f"{tower}.hidden.{i}"))
         if self._planes == FLOAT:

@@ -66,7 +66,8 @@ def device_name(device: str) -> str:
 def describe(packages: Sequence[str] = ()) -> dict[str, Any]:
     """The machine, the software and the moment, as JSON values."""
     from rbegir import __version__
-    from rbegir.search.cpu import available_isas, usable_cpus
+    from rbegir._native.isa import available_isas
+    from rbegir.search.cpu import usable_cpus
 
     return {
         "cpu": _cpu_name(),

@@ -1,0 +1,73 @@
+// The floating-point kernels of the tower and of the Binarizer: one table of functions per instruction set.
+//
+// Every kernel gives the same bits on every instruction set, so a text or a vector has one code on every machine, in
+// any batch, with any number of threads. Three rules make it so:
+//
+//     order    every output is one chain of operations in a fixed order, whatever the width of a register
+//     fma      a multiply-add is fused where the code says so (Isa::fused) and nowhere else: the build turns the
+//              compiler's own contraction off, which would depend on the optimisation level
+//     libm     tanh is our own; only operations that IEEE 754 rounds correctly are used (+ − · / √ fma)
+//
+// A BLAS was rejected for that reason: its blocking, and with it the rounding, depends on the machine and the batch.
+// An x86 CPU without FMA instructions runs `portable`, where the C library computes each fma: right, but slow.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "isa.hpp"
+
+namespace rbegir::floats {
+
+inline constexpr size_t ROW_TILE = 6;     // rows of a product that are computed together
+inline constexpr size_t COLUMN_PAD = 16;  // columns of a product must be a multiple of this; arrays of a search too
+
+// What the searches for codes have in common.
+struct Problem {
+    const float *gram;   // [n, stride]
+    size_t stride;       // n rounded up to COLUMN_PAD
+    int n, limit, moves;
+    int tenure;          // moves that a dimension rests, and as many more at random
+    uint32_t seed;
+};
+
+// What the search of one vector works on: arrays of `stride` numbers, each on cache lines of its own.
+struct Desk {
+    float *g, *v, *b, *h, *diagonal, *best;
+    int *until;        // the move until which a dimension rests
+    int *flip, *keep;  // masks that turn f into its size, with the sign of a move that b allows (refine_search.hpp)
+};
+
+// Matrices are row-major.
+struct Kernels {
+    const char *name;
+    size_t panel;  // columns of a product that are computed together
+    // out[width] = Σ table[rows[i]]: the vector of a word from its grams.
+    void (*sum_rows)(const float *table, size_t width, const int32_t *rows, size_t count, float *out);
+    // One more word of a text: close the window of the word before it (peak), move the two open ones on.
+    void (*slide)(const float *word, const float *bias, size_t width, float *open, float *next, float *peak);
+    void (*tanh)(float *values, size_t count);
+    // out = in · weight + bias: in [rows, depth] with row stride in_stride, weight [depth, columns].
+    void (*multiply)(const float *in, size_t in_stride, size_t rows, size_t depth, const float *weight,
+                     const float *bias, size_t columns, float *out, size_t out_stride);
+    float (*dot)(const float *a, const float *b, size_t count);
+    // Improves `count` codes b [count, n] in place, two vectors by turns; one_plane says that b is ±1.
+    void (*refine)(const Problem &problem, bool one_plane, const float *g, const float *v, float *b, const float *h,
+                   size_t count, const Desk desks[2]);
+};
+
+#if defined(__x86_64__)
+extern const Kernels AVX512, AVX2;
+#endif
+extern const Kernels PORTABLE;
+
+inline const Kernels &kernels(const std::string &isa) {
+#if defined(__x86_64__)
+    return kernels_for<Kernels>(isa, {&AVX512, &AVX2, &PORTABLE});
+#else
+    return kernels_for<Kernels>(isa, {&PORTABLE});
+#endif
+}
+
+}  // namespace rbegir::floats

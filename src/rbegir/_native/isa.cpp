@@ -1,0 +1,58 @@
+#include "isa.hpp"
+
+#include <nanobind/nanobind.h>
+
+namespace nb = nanobind;
+
+namespace rbegir {
+namespace {
+
+#if defined(__x86_64__)
+bool avx2() {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
+           __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
+}
+
+// F, BW and VL for all; DQ for tower and refine; VBMI, VBMI2 and BITALG for the scan. Ice Lake and Zen 4 have all.
+bool avx512() {
+    return avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2") &&
+           __builtin_cpu_supports("avx512bitalg");
+}
+#else
+bool avx2() { return false; }
+bool avx512() { return false; }
+#endif
+
+bool always() { return true; }
+
+struct Isa {
+    const char *name;
+    bool (*runs)();
+};
+
+// The best first.
+constexpr Isa ISAS[] = {
+    {"avx512", avx512},
+    {"avx2", avx2},
+    {"portable", always},
+};
+
+}  // namespace
+
+bool runs(const std::string &isa) {
+    for (const Isa &known : ISAS)
+        if (isa == known.name) return known.runs();
+    return false;
+}
+
+}  // namespace rbegir
+
+void bind_isa(nb::module_ &m) {
+    m.def("isas", [] {
+        nb::dict known;
+        for (const rbegir::Isa &isa : rbegir::ISAS) known[isa.name] = isa.runs();
+        return known;
+    });
+}

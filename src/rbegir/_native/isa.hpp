@@ -1,0 +1,25 @@
+// The instruction sets that kernels are written for, and which of them this CPU runs.
+//
+// A name means the same for every family of kernels (scan, tower, refine): what their kernels of that name need
+// together. So one name tells what ran, and one override (RBEGIR_ISA, read in isa.py) holds for all. A CPU with some
+// of AVX-512 but not all of it runs `avx2`.
+#pragma once
+
+#include <initializer_list>
+#include <stdexcept>
+#include <string>
+
+namespace rbegir {
+
+// Whether this CPU runs the instruction set of this name; false for names that are not known.
+bool runs(const std::string &isa);
+
+// The kernels of a family for one instruction set. Each member has a `name`.
+template <class Kernels>
+const Kernels &kernels_for(const std::string &isa, std::initializer_list<const Kernels *> family) {
+    for (const Kernels *kernels : family)
+        if (isa == kernels->name && runs(isa)) return *kernels;
+    throw std::invalid_argument("this CPU runs no kernels for the instruction set '" + isa + "'");
+}
+
+}  // namespace rbegir

@@ -1,0 +1,65 @@
+"""One choice of instruction set for all native kernels, and one override."""
+
+from __future__ import annotations
+
+import pytest
+
+from rbegir._native import _core
+from rbegir._native.isa import available_isas, choose_isa
+from rbegir.errors import InputError
+from tests.isa import every_isa
+
+
+def test_every_cpu_runs_portable_code() -> None:
+    assert list(_core.isas()) == ["avx512", "avx2", "portable"]
+    assert available_isas()[-1] == "portable"
+
+
+def test_the_best_is_chosen_unless_another_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RBEGIR_ISA", raising=False)
+    assert choose_isa() == choose_isa("") == available_isas()[0]
+    monkeypatch.setenv("RBEGIR_ISA", "portable")
+    assert choose_isa() == "portable"
+    assert choose_isa(available_isas()[0]) == available_isas()[0]
+
+
+@pytest.mark.parametrize("source", ["isa", "RBEGIR_ISA"])
+def test_refuses(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_core, "isas", lambda: {"avx512": False, "avx2": True, "portable": True})
+
+    def message(name: str) -> str:
+        monkeypatch.setenv("RBEGIR_ISA", name)
+        with pytest.raises(InputError) as caught:
+            choose_isa(name if source == "isa" else None)
+        return str(caught.value)
+
+    hint = "(hint: choose one of avx2, portable)"
+    assert message("avx512") == (
+        f"{source} must name an instruction set that this CPU runs, got 'avx512' {hint}"
+    )
+    assert message("sse9") == f"{source} must name an instruction set that is known, got 'sse9' {hint}"
+
+
+def test_emulated_sets_are_never_chosen_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RBEGIR_ISA", raising=False)
+    assert choose_isa("toy", emulated=("toy",)) == "toy"
+    assert choose_isa(emulated=("toy",)) == available_isas()[0]
+    with pytest.raises(InputError, match="got 'toy'"):
+        choose_isa("toy")
+
+
+def test_a_missing_instruction_set_is_skipped_unless_it_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_core, "isas", lambda: {"avx512": False, "avx2": False, "portable": True})
+
+    def skipped() -> dict[str, list[str]]:
+        params = every_isa().args[1]
+        return {param.id: [mark.args[0] for mark in param.marks] for param in params}
+
+    monkeypatch.setenv("RBEGIR_REQUIRE_ISA", "")
+    reasons = {"avx512": ["this CPU does not run avx512"], "avx2": ["this CPU does not run avx2"]}
+    assert skipped() == reasons | {"portable": []}
+    monkeypatch.setenv("RBEGIR_REQUIRE_ISA", "avx512, portable")
+    assert skipped() == reasons | {"avx512": [], "portable": []}
+    monkeypatch.setenv("RBEGIR_REQUIRE_ISA", "avx3")
+    with pytest.raises(pytest.UsageError, match="RBEGIR_REQUIRE_ISA names avx3, which is not known"):
+        every_isa()
