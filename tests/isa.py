@@ -1,7 +1,7 @@
 """Instruction sets as parameters of tests.
 
-One that this CPU lacks is reported as skipped, with the reason. RBEGIR_REQUIRE_ISA (names separated by commas)
-turns that skip into a failure, for machines that are there to test an instruction set.
+One that this CPU lacks is reported as skipped, with the reason. RBEGIR_REQUIRE_ISA (names separated by
+commas) turns that skip into a failure, for machines that are there to test an instruction set.
 """
 
 from __future__ import annotations

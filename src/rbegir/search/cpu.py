@@ -1,8 +1,8 @@
 """Exact search on the CPU: a thin face of the native scan (`_native/scan_*.cpp`).
 
-There are kernels for each instruction set of `rbegir._native.isa`. The best one that the CPU runs is chosen when
-a backend is made; `isa=` or the environment variable RBEGIR_ISA forces another.
-Threads default to the CPUs that this process may use.
+There are kernels for each instruction set of `rbegir._native.isa`. The best one that the CPU runs is chosen
+when a backend is made; `isa=` or the environment variable RBEGIR_ISA forces another. Threads default to the
+CPUs that this process may use.
 """
 
 from __future__ import annotations
