@@ -130,6 +130,7 @@ struct Kernel {
 };
 
 extern const Kernel PORTABLE;
+extern const Kernel EMULATED512;
 #if defined(__x86_64__)
 extern const Kernel AVX2;
 extern const Kernel AVX512;
