@@ -2,9 +2,9 @@
 
     python -m torture.native_mutants            all of them; seconds and results until each is found
 
-Each is one plausible mistake: a text of a source file and what stands there instead. The scan alone is built
-from a copy of the sources and takes the place of the sound one while worlds are searched until a result is
-wrong. A harness that passes the sound scan proves something only if it fails these.
+Each is one plausible mistake: a text of a source file and what stands there instead. The scan alone is
+built from a copy of the sources and takes the place of the sound one while worlds are searched until a result
+is wrong. A harness that passes the sound scan proves something only if it fails these.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ MUTANTS = {
 
 def build(folder: Path, mutant: Mutant | None) -> Path:
     """A native module of the scan alone, with a fault or (None) without."""
-    shutil.copy(ROOT / "CMakeLists.txt", folder)
     (folder / NATIVE).mkdir(parents=True, exist_ok=True)
+    shutil.copy(ROOT / "CMakeLists.txt", folder)
     for path in (ROOT / NATIVE).iterdir():
         if path.suffix == ".hpp" or (path.suffix == ".cpp" and path.name.startswith(("scan", "isa"))):
             text = path.read_text()

@@ -1,8 +1,8 @@
 """Keywords and queries that are hard for an exact search, and whether every backend finds the wanted hits.
 
 A still world is a set of codes that does not change, a batch of queries, and the order of all keywords for
-each query, computed from `codes.score` alone. It is asked for different k, in batches of different sizes, with
-and without masks, whole and cut into partitions. What makes it hard:
+each query, computed from `codes.score` alone. It is asked for different k, in batches of different sizes,
+with and without masks, whole and cut into partitions. What makes it hard:
 
     keywords    planted around the queries or opposite to them, with the smallest norm, the largest and all
                 between; one bit apart; few distinct ones, so that ties abound; codes of a model and of a
@@ -72,7 +72,7 @@ def make_queries(rng: Chance, count: int, n: int) -> Values:
 
 
 def planted(rng: Chance, count: int, planes: int, queries: Values, side: int) -> Values:
-    """Keywords around queries (side 1) or opposite to them (−1), of norms from the smallest to the largest."""
+    """Keywords around queries (side 1) or opposite to them (−1), of the smallest norm up to the largest."""
     n, top = queries.shape[1], 2**planes - 1
     target = np.sign(queries[rng.integers(0, len(queries), count)])
     target = np.where(target == 0, np.where(rng.random((count, n)) < 0.5, -1, 1), target)
@@ -94,7 +94,7 @@ def encoded(n: int, planes: int) -> Values:
         return made.values()
     config = ModelConfig(n=n, keyword_planes=planes, conv=8, hash_buckets=1)
     tensors = {k: rng.normal(0, 0.3, shape).astype(np.float32) for k, shape in tensor_shapes(config).items()}
-    words = np.array("red blue old new shoe coat tea map sea clock".split())
+    words = ["red", "blue", "old", "new", "shoe", "coat", "tea", "map", "sea", "clock"]
     with tempfile.TemporaryDirectory() as folder:
         checkpoint.write(Path(folder) / "model", config, tensors)
         texts = [" ".join(rng.choice(words, 3)) for _ in range(400)]
