@@ -70,7 +70,7 @@ def fuzz(r: Json) -> str:
 
 
 def exact(r: Json) -> str:
-    return f"{r['results']:,} query results in {r['worlds']:,} indexes through {r['changes']:,} changes"
+    return f"{r['results']:,} query results in {r['worlds']:,} sets of keywords"
 
 
 def resources(r: Json) -> str:
