@@ -221,7 +221,7 @@ def backends_of(world: Still, devices: list[str]) -> dict[str, Backend]:
     """Everything that can search a still world."""
     found = cpu_backends(world.n, world.planes, KERNELS)
     if devices:
-        from rbegir.search.gpu import GpuBackend
+        from rbegir.search.gpu.backend import GpuBackend
 
         for device in devices:
             name = "cpu" if device == "interpreter" else device

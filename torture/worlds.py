@@ -24,14 +24,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from rbegir.binarizer.estimator import Binarizer
 from rbegir.codes import score
 from rbegir.codes.layout import GROUP, groups, pack
 from rbegir.codes.planes import Codes
-from rbegir.model import checkpoint
-from rbegir.model.model import Model
-from rbegir.model.presets import ModelConfig
-from rbegir.model.shapes import tensor_shapes
+from rbegir.encode.binarizer.estimator import Binarizer
+from rbegir.encode.clsm import checkpoint
+from rbegir.encode.clsm.model import Model
+from rbegir.encode.clsm.presets import ModelConfig
+from rbegir.encode.clsm.shapes import tensor_shapes
 from rbegir.search.backend import Backend, Partition, make_mask
 from rbegir.search.cpu import CpuBackend
 
