@@ -97,8 +97,8 @@ def build(folder: Path, mutant: Mutant | None) -> Path:
     settings = ("-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O1")  # compiled fast
     python = f"-DPython_EXECUTABLE={sys.executable}"
     for command in (
-        ["cmake", "-G", "Ninja", "-S", folder, "-B", made, python, *settings],
-        ["cmake", "--build", made],
+        ["cmake", "-G", "Ninja", "-S", str(folder), "-B", str(made), python, *settings],
+        ["cmake", "--build", str(made)],
     ):
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return folder / NATIVE / f"_core{sysconfig.get_config_var('EXT_SUFFIX')}"

@@ -71,7 +71,7 @@ def test_large_enough_to_sample(isa: str, batch: int, threads: int) -> None:
 @every_isa(*EMULATED)
 @pytest.mark.parametrize(("n", "planes", "distinct"), [(64, 2, 0), (128, 1, 5)])
 def test_long_runs_of_groups(isa: str, n: int, planes: int, distinct: int) -> None:
-    """Enough keywords for groups to be read from several places in turn, and for threads to share two queries."""
+    """Enough keywords to read groups from several places in turn, and to share two queries among threads."""
     rng = np.random.default_rng(n)
     parts = [partition(rng, 300_001, n, planes, distinct=distinct)]
     values = queries(rng, 2, n)
