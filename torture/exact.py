@@ -247,8 +247,8 @@ def still(rng: np.random.Generator, devices: list[str]) -> Iterator[tuple[str, i
         world = Still(rng, n=64 * int(rng.integers(1, 4)), count=int(rng.choice((65, 150))), work=1000)
     else:
         world = Still(rng)
-    for way, *result in world.results(backends_of(world, devices)):
-        yield f"still, {way}", *result
+    for way, count, same, asked in world.results(backends_of(world, devices)):
+        yield f"still, {way}", count, same, asked
 
 
 def differ(

@@ -162,10 +162,12 @@ class Still:
     def __init__(self, rng: Chance, *, n: int = 0, planes: int = 0, count: int = 0, work: int = WORK) -> None:
         """What is not given is drawn."""
         self.rng = rng
-        self.n = n or 64 * int(rng.choice((1, rng.integers(1, 17))))
+        self.n = n or 64 * int(rng.choice((1, int(rng.integers(1, 17)))))
         self.planes = planes or int(rng.integers(1, 5))
         sizes = (TINY, MEDIUM, LARGE)[rng.choice(3, p=(0.1, 0.7, 0.2))]
         self.count = count or int(rng.choice(sizes))
+        if self.n == 64 and self.count > SMALL:  # cheap enough for a batch that is worth several threads
+            work *= 10
         size = self.count * self.planes * (self.n // 64)
         asked = int(np.clip(work // size, 3, QUERY_TILE + 40))
         values = make_queries(rng, asked, self.n)
