@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 
 from rbegir.model import checkpoint
 from rbegir.model.checkpoint import CONFIG, WEIGHTS
