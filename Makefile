@@ -35,14 +35,14 @@ DATA ?=
 tables: setup  ## the paper's tables beside ours: the small version, or all of DATA=folder
 	$(BIN)/rbegir reproduce $(if $(DATA),--data $(DATA),--small)
 
-test: setup chromium  ## the whole test suite
-	$(BIN)/python -m pytest
+test: setup chromium  ## the whole test suite, in as many processes as there are cores, four at most
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 
 test-gpu: setup  ## every test that needs a real GPU
 	$(BIN)/python -m pytest -m gpu
 
 test-gpu-lean:  ## the GPU search alone, where there is only torch, triton, numpy and pytest
-	PYTHONPATH=src $(PYTHON) -m pytest -c tests/gpu/card.ini --rootdir . -m gpu tests/gpu
+	PYTHONPATH=src $(PYTHON) -m pytest -c tests/search/gpu/card.ini --rootdir . -m gpu tests/search/gpu
 
 check: setup  ## ruff and mypy --strict
 	$(BIN)/ruff check .
@@ -63,7 +63,7 @@ bench: setup  ## the committed speed figures, with peers in the same run
 bench-gpu:  ## the committed figures of one GPU, and what its scans cost
 	mkdir -p build
 	PYTHONPATH=src $(PYTHON) -c "from rbegir.cli import main; main()" bench costs --json > build/costs.json
-	mv build/costs.json src/rbegir/search/kernels/costs.json
+	mv build/costs.json src/rbegir/search/gpu/costs.json
 	PYTHONPATH=src $(PYTHON) -c "from rbegir.cli import main; main()" bench scan --device cuda --peers --keywords 1e6,1e7,1e8,1.2e9,8e9 --batches 1,8,64,256,1024 -k 1000 --json > benchmarks/results/scan-gpu.json
 
 torture: setup  ## hours of crashes, bit rot, hostile files and load; what they found goes to benchmarks/results

@@ -29,17 +29,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from rbegir.bench.host import describe
 from rbegir.codes.score import cosine, keys, norm_squared
-from rbegir.data import sample_path
+from rbegir.encode.clsm.model import Model
+from rbegir.encode.clsm.presets import ModelConfig
 from rbegir.evaluate.evaluator import corpus_texts
 from rbegir.evaluate.retrieval import Targets
-from rbegir.heads.upgrade import measure, upgrade
-from rbegir.model.model import Model
-from rbegir.model.presets import ModelConfig
-from rbegir.training.pairs import read_pairs, read_texts
-from rbegir.training.split import positions
+from rbegir.lab.bench.host import describe
+from rbegir.read.pairs import read_pairs, read_texts
+from rbegir.read.sample import sample_path
+from rbegir.read.split import positions
 from rbegir.training.trainer import train
+from rbegir.training.upgrade import measure, upgrade
 
 CUTOFFS = (1, 10, 100)
 BLOCK = 256  # queries at a time

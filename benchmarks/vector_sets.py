@@ -30,12 +30,12 @@ from typing import Any
 
 import numpy as np
 
-from rbegir.bench import accuracy
-from rbegir.bench.host import describe
-from rbegir.bench.scorer import top
-from rbegir.binarizer.estimator import Binarizer
-from rbegir.binarizer.vectors import as_rows, sample, unit_blocks
-from rbegir.peers.arrays import map_npy
+from rbegir.encode.binarizer.estimator import Binarizer
+from rbegir.encode.binarizer.vectors import as_rows, sample, unit_blocks
+from rbegir.index.exchange.arrays import map_npy
+from rbegir.lab.bench import accuracy
+from rbegir.lab.bench.host import describe
+from rbegir.lab.bench.scorer import top
 
 QUICK = ("binarizer", "turbovec", "scalar", "rabitq")
 ONE_BIT: dict[str, Any] = {"bits": (1,), "methods": (*QUICK, "sign_rescore")}

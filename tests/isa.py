@@ -1,7 +1,7 @@
 """Instruction sets as parameters of tests.
 
-One that this CPU lacks is reported as skipped, with the reason. RBEGIR_REQUIRE_ISA (names separated by commas)
-turns that skip into a failure, for machines that are there to test an instruction set.
+One that this CPU lacks is reported as skipped, with the reason. RBEGIR_REQUIRE_ISA (names separated by
+commas) turns that skip into a failure, for machines that are there to test an instruction set.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ def _required() -> set[str]:
     return names
 
 
-def _param(name: str, runs: bool, required: bool):
-    if runs or required:  # required and missing: the test runs, and the kernels refuse the name
-        return pytest.param(name, id=name)
-    return pytest.param(name, id=name, marks=pytest.mark.skip(f"this CPU does not run {name}"))
+def needs_isa(name: str) -> pytest.MarkDecorator:
+    """Skips a test if the CPU lacks an instruction set. If the set is required, the test runs and fails."""
+    missing = not _core.isas()[name] and name not in _required()
+    return pytest.mark.skipif(missing, reason=f"this CPU does not run {name}")
 
 
 def every_isa(*emulated: str) -> pytest.MarkDecorator:
     """Runs a test with `isa` set to every known instruction set, and to the emulated ones named here."""
-    required = _required()
-    params = [_param(name, runs, name in required) for name, runs in _core.isas().items()]
+    params = [pytest.param(name, id=name, marks=needs_isa(name)) for name in _core.isas()]
     return pytest.mark.parametrize("isa", [*params, *emulated])

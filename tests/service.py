@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import rbegir
-from rbegir.bench.serve import random_model
+from rbegir.lab.bench.serve import random_model
 
 TEXTS = (
     "running shoes", "trail running shoes", "leather shoes", "hiking boots", "rain boots",

@@ -110,7 +110,7 @@ pairs are needed.
 from pathlib import Path
 
 import rbegir
-from rbegir.heads.hashing import HashingConfig, SemanticHashing
+from rbegir.lab.hashing import HashingConfig, SemanticHashing
 
 documents = Path("titles.txt").read_text().splitlines()  # any texts, the longer the better
 hasher = SemanticHashing.fit(documents, HashingConfig(epochs=2))
@@ -145,7 +145,7 @@ word2vec's CBOW asks the words around a place for the word at it. The RBE layers
 `words around → sum → RBE → b → the word`. The code of a word is what they make of the word alone.
 
 ```python
-from rbegir.heads.cbow import CBOW, CBOWConfig
+from rbegir.lab.cbow import CBOW, CBOWConfig
 
 words = CBOW.fit(documents, CBOWConfig(min_count=3, epochs=2))
 frequent = words.vocabulary[10]

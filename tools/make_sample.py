@@ -1,11 +1,11 @@
-"""Draw the sample in src/rbegir/data from the full redirect and title files.
+"""Draw the sample in src/rbegir/read/sample from the full redirect and title files.
 
-    python tools/make_sample.py redirects.tsv.gz titles.txt.gz src/rbegir/data
+    python tools/make_sample.py redirects.tsv.gz titles.txt.gz src/rbegir/read/sample
 
 Everything is chosen by hashes of texts, so the same input gives the same files:
 
 - titles with at least three aliases, so that a title shows more than one way of being asked for;
-- validation: those whose `hash_position` is below VALID_SHARE (the rule of `rbegir.training.split`, so a
+- validation: those whose `hash_position` is below VALID_SHARE (the rule of `rbegir.read.split`, so a
   model trained on a full split has not seen them either), one alias of each;
 - training: the first of the other titles in the order of a second hash, with all of their aliases, until
   there are TRAIN_PAIRS of them;
@@ -22,8 +22,8 @@ from collections import defaultdict
 from pathlib import Path
 
 from rbegir.errors import RbegirError
-from rbegir.training.pairs import read_pairs, read_texts
-from rbegir.training.split import VALID_SHARE, hash_position
+from rbegir.read.pairs import read_pairs, read_texts
+from rbegir.read.split import VALID_SHARE, hash_position
 
 MIN_ALIASES = 3
 TRAIN_PAIRS = 150_000

@@ -1,4 +1,4 @@
-"""Writes src/rbegir/cluster/plan/figures.json, what the planner knows, from the committed results.
+"""Writes src/rbegir/lab/plan/figures.json, what the planner knows, from the committed results.
 
 python tools/plan_figures.py
 """
@@ -109,9 +109,9 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 def plans() -> str:
     """What the planner says to a few wishes, and the tails behind it."""
-    from rbegir.cluster.plan.figures import parse
-    from rbegir.cluster.plan.planner import Wish, plan
     from rbegir.errors import InputError
+    from rbegir.lab.plan.figures import parse
+    from rbegir.lab.plan.planner import Wish, plan
 
     known = parse(figures())
     rows = []

@@ -70,7 +70,7 @@ def fuzz(r: Json) -> str:
 
 
 def exact(r: Json) -> str:
-    return f"{r['results']:,} query results in {r['worlds']:,} indexes through {r['changes']:,} changes"
+    return f"{r['results']:,} query results in {r['worlds']:,} sets of keywords"
 
 
 def resources(r: Json) -> str:
@@ -138,7 +138,7 @@ PROMISES = (
     ),
     Promise(
         "The same on a GPU.",
-        ("tests/gpu",),
+        ("tests/search/gpu",),
         "exact-gpu",
         exact,
     ),
@@ -179,7 +179,7 @@ caught by `tests/torture/test_powerloss.py`, and every other attempt has a test 
 
 ## How it is tried
 
-- **Power cuts**: all changes to an index go through a few calls (`src/rbegir/index/disk.py`). A random history of
+- **Power cuts**: all changes to an index go through a few calls (`src/rbegir/base/disk.py`). A random history of
   adds, replacements, deletes, compactions, builds, killed processes and failing calls is recorded once, then cut
   after every call. A simulated disk keeps what was synced; of the rest each 512-byte sector is there, lost, zero
   or garbage, in any order, and each change of a name has happened or has not. After each cut the index opens, holds

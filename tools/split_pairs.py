@@ -10,8 +10,8 @@ import json
 import sys
 
 from rbegir.errors import RbegirError
-from rbegir.training.pairs import read_pairs
-from rbegir.training.split import VALID_SHARE, split_by_keyword
+from rbegir.read.pairs import read_pairs
+from rbegir.read.split import VALID_SHARE, split_by_keyword
 
 
 def main() -> int:

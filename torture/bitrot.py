@@ -31,14 +31,14 @@ from typing import Any
 
 import numpy as np
 
+from rbegir.encode.clsm import checkpoint
+from rbegir.encode.clsm.model import Model
+from rbegir.encode.clsm.presets import ModelConfig
+from rbegir.encode.clsm.shapes import tensor_shapes
 from rbegir.errors import FileError
 from rbegir.index import lock
 from rbegir.index.store import Index
 from rbegir.index.verify import damage
-from rbegir.model import checkpoint
-from rbegir.model.model import Model
-from rbegir.model.presets import ModelConfig
-from rbegir.model.shapes import tensor_shapes
 from tests.index.fakes import HashEncoder
 from torture.limits import Limits
 from torture.powerloss import memory

@@ -19,19 +19,19 @@ import pyarrow.parquet as pq
 
 from rbegir._native._core import crc32c, crc32c_blocks
 from rbegir.codes.planes import Codes
+from rbegir.encode.clsm import checkpoint
+from rbegir.encode.clsm.model import Model
+from rbegir.encode.clsm.presets import ModelConfig
+from rbegir.encode.clsm.shapes import random_tensors
+from rbegir.encode.directory import seal as seal_config
+from rbegir.encode.tensorfile import TensorFile
 from rbegir.index.deletes import read_deletes
 from rbegir.index.filter import Filter
 from rbegir.index.format import BLOCK, FOOTER, HEADER, MAGIC, VERSION, File, Kind
 from rbegir.index.segment import Segment, Shape
 from rbegir.index.store import Index
-from rbegir.model import checkpoint
-from rbegir.model.directory import seal as seal_config
-from rbegir.model.model import Model
-from rbegir.model.presets import ModelConfig
-from rbegir.model.shapes import random_tensors
-from rbegir.model.tensorfile import TensorFile
-from rbegir.tables.texts import read_texts
-from rbegir.training.pairs import read_pairs
+from rbegir.read.pairs import read_pairs
+from rbegir.read.texts import read_texts
 from tests.index.fakes import HashEncoder
 
 ENCODER = HashEncoder()

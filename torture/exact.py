@@ -1,9 +1,11 @@
-"""Every kernel and mode against the specification, while segments come and go.
+"""Every kernel and mode against the specification, in worlds that change and in worlds that are hard.
 
-A world is an index of codes that is changed at random (adds of all sizes, replaced ids, deletes, compactions,
-merges) and a plain list of what it should hold. After each change some queries are answered in every way:
+Most worlds are still: codes and queries made to be hard for the kernels, see `worlds`. The others change: an
+index of codes that is changed at random (adds of all sizes, replaced ids, deletes, compactions, merges) and a
+plain list of what it should hold. After each change some queries are answered in every way:
 
-    exact                 the whole index, by every kernel of this CPU, with one thread and with several
+    exact                 the whole index, by every kernel of this CPU and the emulated one, with one thread
+                          and with several
     where, allow, deny    filters of all selectivities
     sharded               the segments dealt out to several backends, their hits merged
     paper, progressive    against Algorithm 1 and the refinement in plain NumPy over the same partitions
@@ -15,12 +17,16 @@ result; a difference in any id, score key, row or their order is a loss.
 
 from __future__ import annotations
 
+import itertools
+import multiprocessing
 import os
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -32,14 +38,17 @@ from rbegir._native.isa import available_isas
 from rbegir.codes import score
 from rbegir.codes.planes import Codes
 from rbegir.index.store import Index
-from rbegir.search.backend import Candidates
-from rbegir.search.cpu import CpuBackend
+from rbegir.search.backend import Backend, Candidates
+from rbegir.search.cpu import EMULATED, CpuBackend
 from rbegir.search.reference import ReferenceBackend, first_in_order
 from torture.history import no_fsync, small_tiers
 from torture.limits import Limits
 from torture.powerloss import memory
+from torture.worlds import Still, cpu_backends
 
 Ints = npt.NDArray[np.int64]
+KERNELS = (*available_isas(), *EMULATED)
+MOVING = 20  # one world in so many changes; it has many more results than a still one
 
 
 @dataclass
@@ -77,7 +86,7 @@ class World:
         )
         self._put(list(range(int(rng.choice((1, 65, 150) if self.small else (1, 63, 64, 65, 700, 2500))))))
         self.readers: dict[str, Index] = {}
-        for isa in available_isas():
+        for isa in KERNELS:
             for threads in (1, 3):
                 with mock.patch.dict(os.environ, {"RBEGIR_ISA": isa}):
                     self.readers[f"{isa} × {threads}"] = Index.open(
@@ -147,7 +156,7 @@ class World:
             mine = range(shard, len(numbers), 3)
             if not mine:
                 continue
-            isa = available_isas()[shard % len(available_isas())]
+            isa = KERNELS[shard % len(KERNELS)]
             part = CpuBackend(self.n, self.planes, threads=1, isa=isa).search(
                 [partitions[i] for i in mine], values, k
             )
@@ -208,36 +217,70 @@ def _merge(found: list[Candidates], queries: int, k: int) -> tuple[Ints, Ints]:
     return np.take_along_axis(keys, order, 1), np.take_along_axis(rows, order, 1)
 
 
+def backends_of(world: Still, devices: list[str]) -> dict[str, Backend]:
+    """Everything that can search a still world."""
+    found = cpu_backends(world.n, world.planes, KERNELS)
+    if devices:
+        from rbegir.search.gpu import GpuBackend
+
+        for device in devices:
+            name = "cpu" if device == "interpreter" else device
+            found[device] = GpuBackend(world.n, world.planes, name)
+    return found
+
+
+def moving(rng: np.random.Generator, devices: list[str], rounds: int) -> Iterator[tuple[str, int, bool, str]]:
+    """Results of one world that changes, each with what it is of."""
+    with tempfile.TemporaryDirectory(dir=memory()) as folder, small_tiers(), no_fsync():
+        world = World(Path(folder), rng, devices)
+        for turn in range(3 if world.small else rounds):
+            if turn:
+                world.change()
+            for result in world.results():
+                yield *result, f"n = {world.n}, {world.planes} planes, change {turn}"
+        world.close()
+
+
+def still(rng: np.random.Generator, devices: list[str]) -> Iterator[tuple[str, int, bool, str]]:
+    """Results of one world that is hard; under the interpreter a small one."""
+    if "interpreter" in devices:
+        world = Still(rng, n=64 * int(rng.integers(1, 4)), count=int(rng.choice((65, 150))), work=1000)
+    else:
+        world = Still(rng)
+    for way, *result in world.results(backends_of(world, devices)):
+        yield f"still, {way}", *result
+
+
 def differ(
     limits: Limits,
     devices: Callable[[int], list[str]],
     note: Callable[[dict[str, Any]], None] | None = None,
     rounds: int = 12,
+    share: tuple[int, int] = (0, 1),
 ) -> dict[str, Any]:
-    """Worlds until enough results have been compared; `devices` says which GPUs a world uses besides."""
+    """Worlds until enough results have been compared.
+
+    `devices` says which GPUs a world uses besides, `share` (first, step) which of the numbered worlds to use.
+    """
     end = time.monotonic() + limits.seconds
     seen: Counter[str] = Counter()
     wrong: list[str] = []
-    worlds = changes = 0
+    moved = 0
     report: dict[str, Any] = {}
-    while sum(seen.values()) < limits.points and time.monotonic() < end and len(wrong) < 5:
-        rng = np.random.default_rng([limits.seed, worlds])
-        with tempfile.TemporaryDirectory(dir=memory()) as folder, small_tiers(), no_fsync():
-            world = World(Path(folder), rng, devices(worlds))
-            for _ in range(3 if world.small else rounds):
-                for way, count, same in world.results():
-                    seen[way] += count
-                    if not same:
-                        wrong.append(f"world {worlds} (n = {world.n}, {world.planes} planes), {way}")
-                if time.monotonic() > end or wrong:
-                    break
-                world.change()
-                changes += 1
-            world.close()
-        worlds += 1
+    for worlds, number in enumerate(itertools.count(*share), start=1):
+        rng = np.random.default_rng([limits.seed, number])
+        moves = number % MOVING == 0
+        results = moving(rng, devices(number), rounds) if moves else still(rng, devices(number))
+        for way, count, same, where in results:
+            seen[way] += count
+            if not same:
+                wrong.append(f"world {number} ({where}), {way}")
+            if wrong or time.monotonic() > end:
+                break
+        moved += moves
         report = {
             "worlds": worlds,
-            "changes": changes,
+            "worlds_that_change": moved,
             "results": sum(seen.values()),
             "by_way": dict(sorted(seen.items())),
             "losses": len(wrong),
@@ -245,10 +288,30 @@ def differ(
         }
         if note is not None:
             note(report)
+        if wrong or report["results"] >= limits.points or time.monotonic() > end:
+            break
     return report
 
 
+def _share(limits: Limits, first: int) -> dict[str, Any]:
+    """One process of `run`; in one world in forty the kernels of the GPU take part."""
+    return differ(
+        limits,
+        lambda number: ["interpreter"] if number % 40 in (20, 21) else [],
+        share=(first, limits.processes),
+    )
+
+
 def run(limits: Limits) -> dict[str, Any]:
-    """On the CPU; in one small world in forty the kernels of the GPU take part."""
+    """On the CPU, with processes that share the worlds."""
     os.environ["TRITON_INTERPRET"] = "1"
-    return differ(limits, lambda world: ["interpreter"] if world % 40 == 1 else [])
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # of the reference: the processes are enough
+    own = replace(limits, points=-(-limits.points // limits.processes))
+    with ProcessPoolExecutor(limits.processes, multiprocessing.get_context("spawn")) as pool:
+        found = list(pool.map(partial(_share, own), range(limits.processes)))
+    ways = sum((Counter(part["by_way"]) for part in found), Counter())
+    numbers = ("worlds", "worlds_that_change", "results", "losses")
+    return {name: sum(part[name] for part in found) for name in numbers} | {
+        "by_way": dict(sorted(ways.items())),
+        "first_losses": [loss for part in found for loss in part["first_losses"]],
+    }

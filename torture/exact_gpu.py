@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rbegir.bench.host import describe, device_name
+from rbegir.lab.bench.host import describe, device_name
 from torture.exact import differ
 from torture.limits import Limits, store
 

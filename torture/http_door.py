@@ -12,11 +12,11 @@ from pathlib import Path
 
 from starlette.testclient import TestClient
 
+from rbegir.encode.clsm import checkpoint
+from rbegir.encode.clsm.model import Model
+from rbegir.encode.clsm.presets import ModelConfig
+from rbegir.encode.clsm.shapes import random_tensors
 from rbegir.index.store import Index
-from rbegir.model import checkpoint
-from rbegir.model.model import Model
-from rbegir.model.presets import ModelConfig
-from rbegir.model.shapes import random_tensors
 from rbegir.serve.app import create_app
 from rbegir.serve.logs import Log
 from rbegir.serve.settings import Settings

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rbegir.bench.host import describe
+from rbegir.lab.bench.host import describe
 
 
 @dataclass(frozen=True)

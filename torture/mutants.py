@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from rbegir.index import creation, disk, format, manifest, staging, writer
+from rbegir.base import disk
+from rbegir.index import creation, format, manifest, staging, writer
 
 Change = Callable[..., Any]
 

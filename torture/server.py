@@ -21,11 +21,11 @@ from pathlib import Path
 import httpx
 import numpy as np
 
+from rbegir.encode.clsm import checkpoint
+from rbegir.encode.clsm.model import Model
+from rbegir.encode.clsm.presets import ModelConfig
+from rbegir.encode.clsm.shapes import tensor_shapes
 from rbegir.index.store import Index
-from rbegir.model import checkpoint
-from rbegir.model.model import Model
-from rbegir.model.presets import ModelConfig
-from rbegir.model.shapes import tensor_shapes
 
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
 DISK_BYTES = 64 << 20

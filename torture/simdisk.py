@@ -1,6 +1,6 @@
 """A disk that forgets what was not synced.
 
-`Recorder` stands in for the calls of `rbegir.index.disk`: they happen for real (in a directory in memory, so
+`Recorder` stands in for the calls of `rbegir.base.disk`: they happen for real (in a directory in memory, so
 that the index can map its files) and are written down as a trace. `SimDisk` replays a trace and says, after
 any of its steps, what a disk may hold if the power is cut there:
 
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from rbegir.index import disk
+from rbegir.base import disk
 
 SECTOR = 512
 ROOT = 0  # the inode of the directory that is simulated
@@ -69,7 +69,7 @@ class KilledError(BaseException):
 
 
 class Recorder:
-    """Does and records what goes through `rbegir.index.disk` under one directory.
+    """Does and records what goes through `rbegir.base.disk` under one directory.
 
     `fault(name, number, arguments)` is asked before each call; what it raises is raised instead of the call.
     After a KilledError every call is refused until `revive`.

@@ -8,39 +8,42 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from rbegir import moved
+
 __version__ = "0.1.0"
+moved.install()
 
 if TYPE_CHECKING:
-    from rbegir.binarizer.estimator import Binarizer
     from rbegir.client.asynchronous import AsyncClient
     from rbegir.client.synchronous import Client
     from rbegir.cluster.client import Cluster
     from rbegir.codes.planes import Codes
+    from rbegir.encode.binarizer.estimator import Binarizer
+    from rbegir.encode.clsm.model import Model
+    from rbegir.encode.sentence.encoder import SentenceEncoder
     from rbegir.errors import RbegirError
-    from rbegir.heads.encoder import SentenceEncoder
-    from rbegir.heads.generations import Generations
-    from rbegir.heads.upgrade import upgrade
+    from rbegir.index.exchange.index_rbe import IndexRBE
+    from rbegir.index.generations import Generations
     from rbegir.index.store import Index
-    from rbegir.model.model import Model
-    from rbegir.peers.index_rbe import IndexRBE
     from rbegir.search.hits import Hits
     from rbegir.training.trainer import train
+    from rbegir.training.upgrade import upgrade
 
 _HOME = {
     "AsyncClient": "rbegir.client.asynchronous",
-    "Binarizer": "rbegir.binarizer.estimator",
+    "Binarizer": "rbegir.encode.binarizer.estimator",
     "Client": "rbegir.client.synchronous",
     "Cluster": "rbegir.cluster.client",
     "Codes": "rbegir.codes.planes",
-    "Generations": "rbegir.heads.generations",
+    "Generations": "rbegir.index.generations",
     "Hits": "rbegir.search.hits",
     "Index": "rbegir.index.store",
-    "IndexRBE": "rbegir.peers.index_rbe",
-    "Model": "rbegir.model.model",
+    "IndexRBE": "rbegir.index.exchange.index_rbe",
+    "Model": "rbegir.encode.clsm.model",
     "RbegirError": "rbegir.errors",
-    "SentenceEncoder": "rbegir.heads.encoder",
+    "SentenceEncoder": "rbegir.encode.sentence.encoder",
     "train": "rbegir.training.trainer",
-    "upgrade": "rbegir.heads.upgrade",
+    "upgrade": "rbegir.training.upgrade",
 }
 
 __all__ = [

@@ -64,7 +64,9 @@ FILTERS: list[tuple[Any, set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("filter", "expected"), FILTERS, ids=str)
+@pytest.mark.parametrize(
+    ("filter", "expected"), FILTERS, ids=lambda value: str(sorted(value) if isinstance(value, set) else value)
+)
 def test_filters(shop: RbegirVectorStore, filter: Any, expected: set[str]) -> None:
     assert found(shop, filter) == expected
 

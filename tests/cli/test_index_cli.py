@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from rbegir.cli import main
+from rbegir.encode.clsm import checkpoint
+from rbegir.encode.clsm.presets import ModelConfig
+from rbegir.encode.clsm.shapes import tensor_shapes
 from rbegir.index.store import Index
-from rbegir.model import checkpoint
-from rbegir.model.presets import ModelConfig
-from rbegir.model.shapes import tensor_shapes
 
 TEXTS = ["red running shoes", "blue running shoes", "green tea", "black tea", "cheap flights to rome"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rbegir.bench import cluster as bench
+from rbegir.lab.bench import cluster as bench
 
 
 @pytest.fixture(scope="module")

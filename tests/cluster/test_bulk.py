@@ -20,12 +20,12 @@ import pytest
 
 import rbegir
 from rbegir.cluster.bulk import STATE, build
-from rbegir.cluster.rowgroups import Reading
 from rbegir.cluster.unique import ranges, repeated
 from rbegir.codes.planes import Codes
 from rbegir.errors import FileError, InputError, MismatchError
 from rbegir.index.segment import Segment, Shape
-from rbegir.tables.texts import read_texts
+from rbegir.read.rowgroups import Reading
+from rbegir.read.texts import read_texts
 from tests.index.fakes import HashEncoder
 
 from .conftest import equal, words

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import rbegir
-from rbegir.model import checkpoint
-from rbegir.model.presets import ModelConfig
-from rbegir.model.shapes import random_tensors
+from rbegir.encode.clsm import checkpoint
+from rbegir.encode.clsm.presets import ModelConfig
+from rbegir.encode.clsm.shapes import random_tensors
 from tests.index.fakes import HashEncoder
 
 ROOT = Path(__file__).resolve().parents[2]

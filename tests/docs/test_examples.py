@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rbegir.data import sample_path
-from rbegir.training.pairs import read_pairs
+from rbegir.read.pairs import read_pairs
+from rbegir.read.sample import sample_path
 from rbegir.training.trainer import train
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import pytest
 
 from rbegir.cli import main
-from rbegir.model import checkpoint
-from rbegir.model.presets import preset
-from rbegir.model.shapes import random_tensors
+from rbegir.encode.clsm import checkpoint
+from rbegir.encode.clsm.presets import preset
+from rbegir.encode.clsm.shapes import random_tensors
 
 
 class Done(NamedTuple):

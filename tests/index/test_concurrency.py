@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rbegir.base import disk
 from rbegir.errors import CorruptError, FileError, LockedError
-from rbegir.index import disk, lock, writer
+from rbegir.index import lock, writer
 from rbegir.index.snapshot import Snapshot
 from rbegir.index.store import Index
 from tests.index.fakes import HashEncoder

@@ -20,8 +20,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from rbegir.base import disk
 from rbegir.errors import FileError
-from rbegir.index import disk, lock, manifest, writer
+from rbegir.index import lock, manifest, writer
 from rbegir.index.store import Index
 from tests.index.fakes import HashEncoder
 from torture.simdisk import CALLS

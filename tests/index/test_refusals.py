@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rbegir.binarizer import Binarizer
+from rbegir.base import disk
+from rbegir.encode.binarizer import Binarizer
 from rbegir.errors import DeviceError, FileError, InputError, MismatchError, RbegirError
-from rbegir.index import disk, lock
+from rbegir.index import lock
 from rbegir.index.store import Index
 from tests.index.fakes import HashEncoder, random_codes
 

@@ -12,9 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from rbegir.base import disk
 from rbegir.codes import layout, score
 from rbegir.errors import FileError, InputError, MismatchError
-from rbegir.index import disk, segment, writer
+from rbegir.index import segment, writer
 from rbegir.index.store import Index
 from rbegir.index.writer import tail_to_merge
 from rbegir.search.backend import Partition, make_mask

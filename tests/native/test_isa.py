@@ -53,7 +53,7 @@ def test_a_missing_instruction_set_is_skipped_unless_it_is_required(monkeypatch:
 
     def skipped() -> dict[str, list[str]]:
         params = every_isa().args[1]
-        return {param.id: [mark.args[0] for mark in param.marks] for param in params}
+        return {p.id: [mark.kwargs["reason"] for mark in p.marks if mark.args[0]] for p in params}
 
     monkeypatch.setenv("RBEGIR_REQUIRE_ISA", "")
     reasons = {"avx512": ["this CPU does not run avx512"], "avx2": ["this CPU does not run avx2"]}

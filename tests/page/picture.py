@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 import rbegir
-from rbegir.data import sample_path
+from rbegir.read.sample import sample_path
 from tests.page.browser import browser, tab
 from tests.service import running
 

@@ -9,9 +9,10 @@ from rbegir.codes.layout import pack
 from rbegir.codes.planes import Codes
 from rbegir.errors import InputError
 from rbegir.search.backend import Partition, make_mask, read_mask
-from rbegir.search.cpu import CpuBackend
+from rbegir.search.cpu import EMULATED, CpuBackend
 from rbegir.search.reference import ReferenceBackend
 from tests.isa import every_isa
+from torture.worlds import ORDERS, Still, arrange, planted, sampled_groups
 
 
 def partition(
@@ -36,7 +37,7 @@ def assert_equal(partitions, values, k, n, planes, isa, threads=1) -> None:
     np.testing.assert_array_equal(got.positions, expected.positions)
 
 
-@every_isa()
+@every_isa(*EMULATED)
 @pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 127, 129, 1000])
 @pytest.mark.parametrize("k", [1, 10, 5000])
 @pytest.mark.parametrize("batch", [0, 1, 3, 9])
@@ -45,7 +46,7 @@ def test_sizes(isa: str, count: int, k: int, batch: int) -> None:
     assert_equal([partition(rng, count, 64, 2)], queries(rng, batch, 64), k, 64, 2, isa)
 
 
-@every_isa()
+@every_isa(*EMULATED)
 @pytest.mark.parametrize("words", range(1, 17))
 @pytest.mark.parametrize("planes", [1, 2, 3, 4])
 def test_shapes(isa: str, words: int, planes: int) -> None:
@@ -56,7 +57,7 @@ def test_shapes(isa: str, words: int, planes: int) -> None:
         assert_equal(parts, queries(rng, batch, n, limit), 20, n, planes, isa)
 
 
-@every_isa()
+@every_isa(*EMULATED)
 @pytest.mark.parametrize("batch", [1, 5])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_large_enough_to_sample(isa: str, batch: int, threads: int) -> None:
@@ -67,7 +68,7 @@ def test_large_enough_to_sample(isa: str, batch: int, threads: int) -> None:
         assert_equal(parts, queries(rng, batch, 64), k, 64, 2, isa, threads)
 
 
-@every_isa()
+@every_isa(*EMULATED)
 @pytest.mark.parametrize("batch", [1, 6])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_ties(isa: str, batch: int, threads: int) -> None:
@@ -78,7 +79,7 @@ def test_ties(isa: str, batch: int, threads: int) -> None:
         assert_equal(parts, queries(rng, batch, 64), k, 64, 2, isa, threads)
 
 
-@every_isa()
+@every_isa(*EMULATED)
 def test_best_keywords_close_together(isa: str) -> None:
     """All good keywords in one corner: a sample misjudges the threshold, the proof by count must notice."""
     rng = np.random.default_rng(3)
@@ -94,7 +95,7 @@ def test_best_keywords_close_together(isa: str) -> None:
         assert_equal([Partition(pack(Codes(codes, 64)), 100_000)], values, 1000, 64, 2, isa)
 
 
-@every_isa()
+@every_isa(*EMULATED)
 @pytest.mark.parametrize("keep", [0.0, 0.001, 0.02, 0.1, 0.4, 0.6, 0.99])
 @pytest.mark.parametrize("batch", [1, 7])
 def test_masks(isa: str, keep: float, batch: int) -> None:
@@ -110,7 +111,7 @@ def test_masks(isa: str, keep: float, batch: int) -> None:
     assert_equal(parts[:1], queries(rng, batch, 64), 50, 64, 2, isa)
 
 
-@every_isa()
+@every_isa(*EMULATED)
 def test_masks_that_change_density(isa: str) -> None:
     """Dense and sparse groups by turns with ties: gathered and plain groups keep the order of positions."""
     rng = np.random.default_rng(5)
@@ -122,7 +123,7 @@ def test_masks_that_change_density(isa: str) -> None:
         assert_equal([part], queries(rng, 6, 64), k, 64, 2, isa)
 
 
-@every_isa()
+@every_isa(*EMULATED)
 @pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("planes", [1, 2, 4])
 def test_hostile_queries(isa: str, batch: int, planes: int) -> None:
@@ -140,7 +141,52 @@ def test_hostile_queries(isa: str, batch: int, planes: int) -> None:
         assert_equal(parts, values.astype(np.int16), 37, 64, planes, isa)
 
 
-@every_isa()
+@every_isa(*EMULATED)
+@pytest.mark.parametrize("words", range(1, 17))
+@pytest.mark.parametrize("planes", [1, 2, 3, 4])
+def test_hard_worlds(isa: str, words: int, planes: int) -> None:
+    """Every shape with keywords, queries, orders, batches and k that are made to be hard."""
+    rng = np.random.default_rng([words, planes])
+    for count in (700, 4161):
+        world = Still(rng, n=64 * words, planes=planes, count=count, work=15_000)
+        backend = CpuBackend(world.n, planes, threads=1, isa=isa)
+        wrong = [asked for _, _, same, asked in world.results({isa: backend}) if not same]
+        assert not wrong
+
+
+@every_isa(*EMULATED)
+@pytest.mark.parametrize("planes", [2, 3, 4])
+@pytest.mark.parametrize("words", [3, 5, 7, 9, 11, 13, 15])
+def test_small_norms_win(isa: str, planes: int, words: int) -> None:
+    """The best keywords have the smallest norms there are, of which few have exactly the smallest."""
+    rng = np.random.default_rng([words, planes])
+    values = queries(rng, 3, 64 * words)
+    keywords = planted(rng, 3000, planes, values, 1)
+    size = np.where(rng.random(keywords.shape) < rng.random((3000, 1)) / 20, 3, 1)
+    codes = Codes.from_values((np.sign(keywords) * size).astype(np.int16), planes)
+    for k in (1, 10, 100):
+        assert_equal([Partition(pack(codes), 3000)], values, k, 64 * words, planes, isa)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_hard_order_is_what_it_is_called(order: str) -> None:
+    """The places of the best keywords, so that the names in `worlds` keep their meaning."""
+    keys = np.random.default_rng(0).permutation(10_000)
+    placed = keys[arrange(np.random.default_rng(1), order, keys)]
+    np.testing.assert_array_equal(np.sort(placed), np.arange(10_000))
+    best = np.flatnonzero(placed >= 9_900)
+    if order == "best first":
+        assert best.max() == 99
+    elif order == "best last":
+        assert best.min() == 9_900
+    elif order == "shuffled":
+        assert best.min() < 1000
+        assert best.max() > 9000
+    else:
+        assert (sampled_groups(10_000)[best // 64] == (order == "best sampled")).all()
+
+
+@every_isa(*EMULATED)
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_anything(isa: str, data: st.DataObject) -> None:
@@ -168,7 +214,7 @@ def test_anything(isa: str, data: st.DataObject) -> None:
     assert_equal(parts, values, k, n, planes, isa, threads)
 
 
-@every_isa()
+@every_isa(*EMULATED)
 def test_unaligned_buffers(isa: str) -> None:
     rng = np.random.default_rng(1)
     part = partition(rng, 5000, 64, 2)

@@ -23,9 +23,9 @@ import pytest
 from starlette.testclient import TestClient
 
 import rbegir
-from rbegir.model import checkpoint
-from rbegir.model.presets import ModelConfig
-from rbegir.model.shapes import random_tensors
+from rbegir.encode.clsm import checkpoint
+from rbegir.encode.clsm.presets import ModelConfig
+from rbegir.encode.clsm.shapes import random_tensors
 from rbegir.serve.app import create_app
 from rbegir.serve.engine import Engine
 from rbegir.serve.logs import Log

@@ -15,9 +15,9 @@ import pytest
 from starlette.testclient import TestClient
 
 import rbegir
+from rbegir.base import disk
 from rbegir.codes.planes import Codes
 from rbegir.errors import InputError
-from rbegir.index import disk
 from rbegir.serve import schema
 from rbegir.serve.app import create_app
 from tests.serve.conftest import TEXTS, Local

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rbegir.errors import FileError
-from rbegir.problems import KINDS, URN
 from rbegir.serve.problems import from_error
+from rbegir.wire.problems import KINDS, URN
 from tests.serve.conftest import TEXTS, Local
 
 Start = Callable[..., Local]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from rbegir.errors import FullError
 from rbegir.index import format as file_format
 from rbegir.index.store import Index
 from rbegir.search.cpu import CpuBackend
-from torture import bitrot, crowd, exact, kill, resources
+from torture import bitrot, crowd, exact, kill, native_mutants, resources
 from torture.limits import Limits
 
 
@@ -87,7 +88,7 @@ def test_no_memory_is_left(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_says_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rbegir.index import disk
+    from rbegir.base import disk
 
     index = Index.create(tmp_path / "x.rbe", resources.ENCODER, id_type="int64")
 
@@ -123,6 +124,24 @@ def test_one_wrong_hit_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None
     found = exact.differ(Limits(points=1, seconds=60.0, seed=7), lambda world: [], rounds=5)
     assert found["losses"]
     assert "portable" in found["first_losses"][0] or "sharded" in found["first_losses"][0]
+
+
+def test_hard_worlds_are_exact() -> None:
+    found = exact.differ(Limits(points=3000, seconds=60.0, seed=7), lambda world: [], share=(1, 1))
+    assert found["first_losses"] == []
+    assert found["results"] >= 3000
+    assert {f"still, {isa} × 1" for isa in exact.KERNELS} <= set(found["by_way"])
+
+
+@pytest.mark.skipif(shutil.which("ninja") is None, reason="needs cmake and ninja to build the native module")
+@pytest.mark.timeout(900)  # two builds of the scan
+def test_a_bound_that_is_too_large_would_be_noticed(tmp_path: Path) -> None:
+    """The faulty bound loses hits for some shapes only, and only for planted keywords."""
+    name = "classes of norms that do not exist"
+    module = native_mutants.build(tmp_path / name, native_mutants.MUTANTS[name])
+    found = native_mutants.hunt(module, 600.0)
+    assert found["found"]
+    assert "planes" in found["where"]
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

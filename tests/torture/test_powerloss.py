@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rbegir.index import disk
+from rbegir.base import disk
 from torture import powerloss
 from torture.mutants import MUTANTS
 from torture.simdisk import SECTOR, Recorder, SimDisk

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from rbegir.encode.clsm.checkpoint import write
+from rbegir.encode.clsm.model import Model
+from rbegir.encode.clsm.presets import ModelConfig
+from rbegir.encode.clsm.shapes import random_tensors
 from rbegir.errors import CorruptError, FileError
 from rbegir.index.store import Index
 from rbegir.index.wreck import WreckedSegment
-from rbegir.model.checkpoint import write
-from rbegir.model.model import Model
-from rbegir.model.presets import ModelConfig
-from rbegir.model.shapes import random_tensors
 from tests.cli.test_index_cli import rbegir
 from torture import salvage
 from torture.salvage import ENCODER, Specimen

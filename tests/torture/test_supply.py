@@ -61,7 +61,7 @@ def test_searching_an_index_imports_none_of_them() -> None:
     import subprocess
 
     script = (
-        "import sys; before = set(sys.modules); import rbegir.index.store, rbegir.model.model\n"
+        "import sys; before = set(sys.modules); import rbegir.index.store, rbegir.encode.clsm.model\n"
         "print(sorted(set(sys.modules) - before))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

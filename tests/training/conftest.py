@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rbegir.model.presets import ModelConfig
+from rbegir.encode.clsm.presets import ModelConfig
 
 SMALL = ModelConfig(conv=16, hash_buckets=64)
 

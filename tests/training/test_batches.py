@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 import torch
 
-from rbegir.model.clsm import TowerBatch
-from rbegir.text.tokenizer import GramBatch, tokenize
+from rbegir.encode.clsm.clsm import TowerBatch
+from rbegir.read.tokenizer import GramBatch, tokenize
 from rbegir.training.batches import Chunk, HostBatch, build, cut
 from rbegir.training.data import tokenize_pairs
 from rbegir.training.pipeline import BatchPlan, epoch_batches, steps_in

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rbegir.cli import main
-from rbegir.model import presets
+from rbegir.encode.clsm import presets
 
 from .conftest import SMALL
 

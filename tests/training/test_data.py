@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rbegir.ahead import ahead
+from rbegir.base.ahead import ahead
+from rbegir.read.pairs import read_pairs
+from rbegir.read.split import VALID_SHARE, hash_position
 from rbegir.training import data as module
 from rbegir.training.data import Data
-from rbegir.training.pairs import read_pairs
-from rbegir.training.split import VALID_SHARE, hash_position
 
 
 def of(path: Path, buffer_pairs: int = 10_000, *, hold_out: bool = True) -> Data:

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rbegir.model import checkpoint
-from rbegir.model.presets import ModelConfig
+from rbegir.encode.clsm import checkpoint
+from rbegir.encode.clsm.presets import ModelConfig
 from rbegir.training.config import TrainConfig
 from rbegir.training.trainer import run
 
@@ -23,7 +23,7 @@ from .conftest import SMALL
 
 CHILD = r"""
 import json, os, sys
-from rbegir.model.presets import ModelConfig
+from rbegir.encode.clsm.presets import ModelConfig
 from rbegir.training.config import TrainConfig
 from rbegir.training.trainer import run
 

@@ -19,8 +19,8 @@ pytestmark = pytest.mark.gpu
 
 @pytest.mark.parametrize("width", [1, 127, 128, 129, 288])
 def test_kernels(width: int) -> None:
-    from rbegir.model import kernels
-    from rbegir.model.clsm import _Windows, window_max_backward, window_max_forward
+    from rbegir.encode.clsm import kernels
+    from rbegir.encode.clsm.clsm import _Windows, window_max_backward, window_max_forward
 
     rng = np.random.default_rng(width)
     lengths = rng.integers(1, 12, size=1000)

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 
+from rbegir.encode.clsm import checkpoint
+from rbegir.encode.clsm.draws import Draw
+from rbegir.encode.clsm.twotower import FeatureDropout, TwoTower
 from rbegir.errors import InputError
-from rbegir.model import checkpoint
-from rbegir.model.draws import Draw
-from rbegir.model.twotower import FeatureDropout, TwoTower
+from rbegir.read.pairs import read_pairs
 from rbegir.training.batches import StepBatch, build
 from rbegir.training.config import TrainConfig
 from rbegir.training.data import Data
 from rbegir.training.engine import Engine
 from rbegir.training.loss import group_loss
-from rbegir.training.pairs import read_pairs
 from rbegir.training.sharing import Share
 from rbegir.training.trainer import fit, run
 from rbegir.training.validate import Validation
@@ -122,7 +122,7 @@ def test_fitting_tokenised_pairs_is_training_a_file(pairs_file: Path) -> None:
 def test_a_preset_shares_its_towers_unless_told_otherwise(
     pairs_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rbegir.model import presets
+    from rbegir.encode.clsm import presets
 
     monkeypatch.setitem(presets.PRESETS, "rbe_star", SMALL)
     quick = {"device": "cpu", "epochs": 1, "batch_size": 500, "valid": False}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rbegir.model import checkpoint
+from rbegir.encode.clsm import checkpoint
 from rbegir.training import state
 from rbegir.training.config import TrainConfig
 from rbegir.training.trainer import run
@@ -19,7 +19,7 @@ from .conftest import SMALL
 # The second process kills itself at its sixth step of the first attempt, when states have been saved.
 CHILD = r"""
 import json, os, signal, sys
-from rbegir.model.presets import ModelConfig
+from rbegir.encode.clsm.presets import ModelConfig
 from rbegir.training import engine
 from rbegir.training.config import TrainConfig
 from rbegir.training.trainer import run

@@ -21,8 +21,8 @@ from .conftest import SMALL
 CHILD = """
 import os, signal, sys
 from pathlib import Path
-from rbegir.model import checkpoint
-from rbegir.model.presets import ModelConfig
+from rbegir.encode.clsm import checkpoint
+from rbegir.encode.clsm.presets import ModelConfig
 from rbegir.training import engine, state, trainer, validate
 
 pairs, out, where, count = sys.argv[1:]

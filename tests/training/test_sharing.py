@@ -21,14 +21,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rbegir.encode.clsm.clsm import TowerBatch
 from rbegir.errors import CorruptError, InputError, MismatchError
-from rbegir.model.clsm import TowerBatch
-from rbegir.text.tokenizer import GramBatch
+from rbegir.read.pairs import read_pairs
+from rbegir.read.tokenizer import GramBatch
 from rbegir.training import data as data_module
 from rbegir.training.batches import StepBatch
 from rbegir.training.data import Data
 from rbegir.training.distributed import Bytes, Exchange
-from rbegir.training.pairs import read_pairs
 from rbegir.training.pipeline import BatchPlan, epoch_batches
 from rbegir.training.sharing import Rows, Share
 

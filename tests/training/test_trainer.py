@@ -14,9 +14,9 @@ from sklearn.metrics import roc_auc_score
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import rbegir
+from rbegir.encode.clsm import checkpoint
+from rbegir.encode.clsm.presets import ESTIMATORS, PRESETS, Estimator
 from rbegir.errors import DeviceError, FileError, InputError
-from rbegir.model import checkpoint
-from rbegir.model.presets import ESTIMATORS, PRESETS, Estimator
 from rbegir.training import trainer
 from rbegir.training.config import TrainConfig
 from rbegir.training.device import resolve_device
@@ -59,7 +59,7 @@ def test_the_model_gives_the_codes_that_training_measured(pairs_file: Path, tmp_
     result = run(pairs_file, **QUICK, epochs=2, valid=pairs_file)
     from rbegir.evaluate.groups import sample_groups
     from rbegir.evaluate.metrics import fit_gamma, group_auc, log_loss
-    from rbegir.training.pairs import read_pairs
+    from rbegir.read.pairs import read_pairs
 
     groups = sample_groups(read_pairs(pairs_file).read_all())
     scores = groups.scores(

@@ -21,6 +21,7 @@ template <class T, int Dimensions>
 using Array = nb::ndarray<const T, nb::numpy, nb::ndim<Dimensions>, nb::c_contig, nb::device::cpu>;
 
 const Kernel &kernel_named(const std::string &isa) {
+    if (isa == EMULATED512.name) return EMULATED512;
     return rbegir::kernels_for(isa, {
 #if defined(__x86_64__)
                                         &AVX512, &AVX2,

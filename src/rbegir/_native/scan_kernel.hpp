@@ -41,10 +41,12 @@ struct Shape {
     RBEGIR_INLINE constexpr size_t rows() const { return 8 * static_cast<size_t>(words); }  // of a plane of a group
     RBEGIR_INLINE constexpr size_t plane_bytes() const { return rows() * GROUP; }           // of a group
     RBEGIR_INLINE constexpr int top() const { return (1 << planes) - 1; }  // the largest value of a dimension
-    // The weights of the pairs of planes add up to 0, 1, 7, 35 for 1 to 4 planes.
-    RBEGIR_INLINE constexpr int max_class() const {
-        return (planes == 1 ? 0 : planes == 2 ? 1 : planes == 3 ? 7 : 35) * n();
-    }
+    // The largest class there is. A dimension is an odd integer, so its square is at least 1 and the norm at least n:
+    // top²·n − 8·class ≥ n gives class ≤ (top² − 1)/8·n, a whole number since odd squares are 1 modulo 8. A keyword
+    // whose dimensions are all ±1 attains it. The weights of the pairs of planes add up to more for three planes and
+    // up, since no bits make all pairs of planes disagree; classes beyond this bound would have norms below n, down
+    // to negative ones.
+    RBEGIR_INLINE constexpr int max_class() const { return (top() * top() - 1) / 8 * n(); }
     RBEGIR_INLINE constexpr int64_t norm(int cls) const {
         return static_cast<int64_t>(top()) * top() * n() - 8 * static_cast<int64_t>(cls);
     }
@@ -128,6 +130,7 @@ struct Kernel {
 };
 
 extern const Kernel PORTABLE;
+extern const Kernel EMULATED512;
 #if defined(__x86_64__)
 extern const Kernel AVX2;
 extern const Kernel AVX512;

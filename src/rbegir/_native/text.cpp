@@ -1,4 +1,4 @@
-// The gram tokeniser: texts → unique words → gram ids, in the layout of rbegir.text.tokenizer.GramBatch.
+// The gram tokeniser: texts → unique words → gram ids, in the layout of rbegir.read.tokenizer.GramBatch.
 #include "texts.hpp"
 
 #include <nanobind/stl/optional.h>

@@ -44,8 +44,8 @@ def accuracy(
     from rich.progress import Progress
     from rich.table import Table
 
-    from rbegir.bench.accuracy import METHODS, measure, sizes
-    from rbegir.peers.arrays import map_npy
+    from rbegir.index.exchange.arrays import map_npy
+    from rbegir.lab.bench.accuracy import METHODS, measure, sizes
 
     stored = map_npy(vectors)
     asked = None if queries is None else map_npy(queries)

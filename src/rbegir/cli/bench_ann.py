@@ -29,7 +29,7 @@ def ann(
     from rich.table import Table
 
     from rbegir.cli.options import wholes
-    from rbegir.peers.annbench import run
+    from rbegir.lab.annbench import run
 
     parameters = {"keyword_planes": keyword_planes, "threads": threads} | ({} if n is None else {"n": n})
     result = run(

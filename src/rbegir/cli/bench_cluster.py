@@ -28,7 +28,7 @@ def cluster(
     from rich.progress import Progress
     from rich.table import Table
 
-    from rbegir.bench import cluster as bench
+    from rbegir.lab.bench import cluster as bench
 
     with Progress(console=Console(stderr=True)) as bar:
         task = bar.add_task("cluster", total=1.0)

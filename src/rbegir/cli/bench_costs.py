@@ -21,8 +21,8 @@ def costs(
     from rich.console import Console
     from rich.table import Table
 
-    import rbegir.search.gpu  # noqa: F401  says what to install where torch or triton is missing
-    from rbegir.bench import costs_gpu
+    import rbegir.search.gpu.backend  # noqa: F401  says what to install where torch or triton is missing
+    from rbegir.lab.bench import costs_gpu
 
     with Console(stderr=True).status("measuring") as status:
         result = costs_gpu.run(device, rounds, lambda what: status.update(what))

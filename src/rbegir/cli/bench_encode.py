@@ -32,9 +32,9 @@ def encode(
     from rich.progress import Progress
     from rich.table import Table
 
-    from rbegir.bench.encode import measure
-    from rbegir.data import sample_path
-    from rbegir.tables.texts import read_texts
+    from rbegir.lab.bench.encode import measure
+    from rbegir.read.sample import sample_path
+    from rbegir.read.texts import read_texts
 
     column: list[str] = []
     for batch in read_texts(texts or sample_path("titles")):

@@ -27,7 +27,7 @@ def scan(
     from rich.progress import Progress, TextColumn
     from rich.table import Table
 
-    from rbegir.bench import scan as bench
+    from rbegir.lab.bench import scan as bench
 
     errors = Console(stderr=True)
     with Progress(*Progress.get_default_columns(), TextColumn("{task.fields[cell]}"), console=errors) as bar:

@@ -37,7 +37,7 @@ def serve(
     from rich.progress import Progress, TextColumn
     from rich.table import Table
 
-    from rbegir.bench import serve as bench
+    from rbegir.lab.bench import serve as bench
 
     errors = Console(stderr=True)
     with Progress(*Progress.get_default_columns(), TextColumn("{task.fields[what]}"), console=errors) as bar:

@@ -34,9 +34,9 @@ def train(
     from rich.console import Console
     from rich.table import Table
 
-    from rbegir.bench.train import measure
-    from rbegir.data import sample_path
-    from rbegir.training.pairs import read_pairs
+    from rbegir.lab.bench.train import measure
+    from rbegir.read.pairs import read_pairs
+    from rbegir.read.sample import sample_path
 
     stream = read_pairs(
         pairs or sample_path("train"), query_column=query_column, keyword_column=keyword_column

@@ -16,8 +16,8 @@ from rbegir.errors import FileError, MissingExtraError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from rbegir.encode.clsm.model import Model
     from rbegir.evaluate.evaluator import Report
-    from rbegir.model.model import Model
     from rbegir.search.hits import Hits
 
 app = typer.Typer()
@@ -44,9 +44,9 @@ def demo(
         raise MissingExtraError(
             f"the demo trains a model, which needs {error.name}", hint="pip install 'rbegir[train]'"
         ) from None
-    from rbegir.data import sample_path
     from rbegir.index.store import Index
-    from rbegir.training.pairs import read_pairs, read_texts
+    from rbegir.read.pairs import read_pairs, read_texts
+    from rbegir.read.sample import sample_path
 
     say = Console(stderr=True).print
     began = time.monotonic()
@@ -107,14 +107,14 @@ def _evaluate(model: Model, valid: pa.Table) -> dict[str, Report]:
     from rich.console import Console
     from rich.progress import Progress
 
-    from rbegir.data import sample_path
+    from rbegir.encode.clsm import checkpoint
+    from rbegir.encode.clsm.model import Model
+    from rbegir.encode.clsm.twotower import TwoTower
     from rbegir.evaluate.baselines import TriletterCosine
     from rbegir.evaluate.evaluator import corpus_texts, evaluate
     from rbegir.evaluate.scorers import ModelScorer, Scorer
-    from rbegir.model import checkpoint
-    from rbegir.model.model import Model
-    from rbegir.model.twotower import TwoTower
-    from rbegir.training.pairs import read_texts
+    from rbegir.read.pairs import read_texts
+    from rbegir.read.sample import sample_path
 
     corpus = corpus_texts(read_texts(sample_path("titles")))
     with torch.random.fork_rng(devices=[]), tempfile.TemporaryDirectory() as temporary:

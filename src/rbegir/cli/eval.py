@@ -63,13 +63,13 @@ def evaluate(
     from rich.console import Console
     from rich.progress import Progress
 
+    from rbegir.encode.clsm.model import Model
     from rbegir.evaluate import evaluator
     from rbegir.evaluate.baselines import TriletterCosine
     from rbegir.evaluate.retrieval import CUTOFFS
     from rbegir.evaluate.scorers import ModelScorer, Scorer
     from rbegir.evaluate.tables import report_table
-    from rbegir.model.model import Model
-    from rbegir.training.pairs import read_labels, read_pairs, read_texts
+    from rbegir.read.pairs import read_labels, read_pairs, read_texts
 
     scorers: dict[str, Scorer] = {str(model): ModelScorer(Model.load(model, device))}
     if baseline:

@@ -18,9 +18,9 @@ from rbegir.cli.options import whole
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rbegir.index.encoder import Encoder
+    from rbegir.encode.encoder import Encoder
     from rbegir.index.store import Index
-    from rbegir.tables.texts import TextStream
+    from rbegir.read.texts import TextStream
 
 app = typer.Typer(no_args_is_help=True, help="Build and change a stored index.")
 
@@ -113,7 +113,7 @@ def build(
         with Index.open(out, read_only=True) as made:
             _report(made, as_json, **facts)
         return
-    from rbegir.tables.texts import read_texts
+    from rbegir.read.texts import read_texts
 
     stream = read_texts(sources[-1], text_column=text_column, id_column=id_column, strict=strict)
     if encoder:
@@ -121,7 +121,7 @@ def build(
     else:
         if n is not None or keyword_planes is not None:
             raise InputError("--n and --keyword-planes belong to --encoder", hint="a model has its own")
-        from rbegir.model.model import Model
+        from rbegir.encode.clsm.model import Model
 
         model = Model.load(sources[0])
     with _watched(stream, "building") as batches:
@@ -148,7 +148,7 @@ def add(
     """Add texts to an index. Every million is durable on its own: a run that is stopped keeps those."""
     from rbegir.index.build import fill
     from rbegir.index.store import Index
-    from rbegir.tables.texts import read_texts
+    from rbegir.read.texts import read_texts
 
     stream = read_texts(texts, text_column=text_column, id_column=id_column, strict=strict)
     with Index.open(index) as opened:
@@ -254,8 +254,8 @@ app.command("migrate")(migrate)
 
 def _sentence_encoder(name: str, stream: TextStream, n: int | None, keyword_planes: int | None) -> Encoder:
     """A sentence-transformers model; without an RBE head it gets a Binarizer fitted on the first texts."""
+    from rbegir.encode.sentence.encoder import FIT_TEXTS, SentenceEncoder
     from rbegir.errors import InputError
-    from rbegir.heads.encoder import FIT_TEXTS, SentenceEncoder
 
     encoder = SentenceEncoder.load(name)
     if encoder.head is not None:
@@ -288,7 +288,7 @@ def _build_on_cluster(
 ) -> dict[str, Any]:
     from rbegir.cli.options import cluster_address
     from rbegir.cluster.bulk import build as build_bulk
-    from rbegir.cluster.rowgroups import Reading
+    from rbegir.read.rowgroups import Reading
 
     with bar("building") as show:
 

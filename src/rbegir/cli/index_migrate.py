@@ -44,7 +44,7 @@ def migrate(
     one goes on. Both can be searched meanwhile: rbegir search OLD QUERY --newer NEW
     """
     from rbegir.errors import InputError
-    from rbegir.heads.generations import Generations
+    from rbegir.index.generations import Generations
 
     for name, value in (("--most", most), ("--batch", batch)):
         if value is not None and value < 1:
@@ -76,10 +76,10 @@ def migrate(
 
 def _create(old: Path, new: Path, model: Path) -> None:
     """An empty index of the model, if its queries read the codes of the old one."""
+    from rbegir.encode.clsm.model import Model
     from rbegir.errors import MismatchError
     from rbegir.index.manifest import read_manifest
     from rbegir.index.store import Index
-    from rbegir.model.model import Model
 
     loaded = Model.load(model)
     fingerprint = read_manifest(old).fingerprint

@@ -30,8 +30,8 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Machines, memory, latency and what decides, from measured figures and a simulation of slow answers."""
-    from rbegir.cluster.plan.planner import Wish
-    from rbegir.cluster.plan.planner import plan as make_plan
+    from rbegir.lab.plan.planner import Wish
+    from rbegir.lab.plan.planner import plan as make_plan
 
     wish = Wish(
         keywords=keywords,

@@ -61,12 +61,12 @@ def reproduce(
 
     say = Console(stderr=True).print
     try:
-        from rbegir.reproduce.job import Request, make, read_results, tables_of, write_report
+        from rbegir.lab.reproduce.job import Request, make, read_results, tables_of, write_report
     except ModuleNotFoundError as error:
         raise MissingExtraError(
             f"the tables train models, which needs {error.name}", hint="pip install 'rbegir[train,tables]'"
         ) from None
-    from rbegir.reproduce.rows import FULL, TABLES, chosen
+    from rbegir.lab.reproduce.rows import FULL, TABLES, chosen
 
     wanted = tuple(tables or TABLES)
     chosen(FULL, wanted)  # refuses a table that there is not

@@ -43,7 +43,7 @@ def search(
 
     With --newer, several generations (`rbegir upgrade`) are searched by the query code of the newest model.
     """
-    from rbegir.heads.generations import Generations
+    from rbegir.index.generations import Generations
     from rbegir.index.store import Index
 
     opened: Index | Generations

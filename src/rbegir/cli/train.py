@@ -88,9 +88,9 @@ def train(
     from dataclasses import replace
     from typing import cast
 
+    from rbegir.encode.clsm.presets import Estimator
+    from rbegir.encode.clsm.presets import preset as named_preset
     from rbegir.errors import InputError, MissingExtraError
-    from rbegir.model.presets import Estimator
-    from rbegir.model.presets import preset as named_preset
 
     if valid is not None and no_valid:
         raise InputError("--valid and --no-valid contradict each other", hint="leave one of them out")

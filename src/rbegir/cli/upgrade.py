@@ -66,11 +66,11 @@ def upgrade(
     except ImportError:
         raise MissingExtraError("training needs torch", hint="pip install 'rbegir[train]'") from None
 
-    from rbegir.heads.upgrade import KeywordSide
-    from rbegir.heads.upgrade import adopt as put_into
-    from rbegir.heads.upgrade import upgrade as train
-    from rbegir.tables.texts import read_texts
+    from rbegir.read.texts import read_texts
     from rbegir.training.progress import Bar
+    from rbegir.training.upgrade import KeywordSide
+    from rbegir.training.upgrade import adopt as put_into
+    from rbegir.training.upgrade import upgrade as train
 
     texts = None
     if corpus is not None:

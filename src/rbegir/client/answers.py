@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rbegir.errors import AccessError, BusyError, RbegirError, ServiceError
-from rbegir.problems import KINDS, URN
 from rbegir.search.hits import Hits
 from rbegir.search.missrate import MissCertificate
+from rbegir.wire.problems import KINDS, URN
 
 BY_STATUS: dict[int, type[RbegirError]] = {401: AccessError, 403: AccessError, 503: BusyError}  # of others
 OWN = ("query", "rank", "id", "score", "text", "key", "row")  # columns of a stream that are no attributes

@@ -29,20 +29,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rbegir.base import disk
 from rbegir.cluster.engine import Session, import_ray
 from rbegir.cluster.piece import TEMPORARY, Maker, Task, count_row, is_done, raise_first
 from rbegir.cluster.pool import root_cause
-from rbegir.cluster.rowgroups import Group, Reading, Slice, cut, find_files, find_groups
 from rbegir.cluster.unique import refuse_repeated_ids
+from rbegir.encode.clsm.model import Model
+from rbegir.encode.encoder import Encoder, Savable
 from rbegir.errors import ClusterError, InputError, MismatchError
-from rbegir.index import disk
 from rbegir.index.build import SEGMENT_ROWS
 from rbegir.index.creation import first_manifest, make
-from rbegir.index.encoder import Encoder, Savable
 from rbegir.index.manifest import NAME, Entry, Manifest, commit, prepare, read_manifest
 from rbegir.index.segment import MAX_ROWS, Segment, Shape
 from rbegir.index.staging import staged
-from rbegir.model.model import Model
+from rbegir.read.rowgroups import Group, Reading, Slice, cut, find_files, find_groups
 
 STATE = "BUILD"
 

@@ -35,8 +35,8 @@ from rbegir.cluster.states import PREPARE_SECONDS, State, not_shared, prepare
 from rbegir.cluster.writer import Writing
 from rbegir.codes.planes import Codes
 from rbegir.codes.score import norm_squared
+from rbegir.encode.encoder import Encoder, check_encoder, check_match, load_stored
 from rbegir.errors import FileError, InputError
-from rbegir.index.encoder import Encoder, check_encoder, check_match, load_stored
 from rbegir.index.query import Filters, Query, SearchOptions, query_values
 from rbegir.index.rows import check_ids, check_queries, check_texts
 from rbegir.index.store import ENCODE_ROWS, Ids

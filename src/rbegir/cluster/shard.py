@@ -25,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 import rbegir
+from rbegir.base import masks
 from rbegir.cluster.batcher import Batcher
 from rbegir.cluster.engine import import_ray
 from rbegir.cluster.messages import (
@@ -44,8 +45,6 @@ from rbegir.cluster.view import Places, Share
 from rbegir.cluster.wire import pack, unpack
 from rbegir.codes.layout import LAYOUT_VERSION
 from rbegir.errors import BusyError, DeadlineError, FileError, RbegirError
-from rbegir.index import masks
-from rbegir.index.backends import open_backend
 from rbegir.index.filter import Filter
 from rbegir.index.format import VERSION
 from rbegir.index.query import Query
@@ -54,6 +53,7 @@ from rbegir.search.backend import Partition
 from rbegir.search.cpu import CpuBackend
 from rbegir.search.paper import BLOCK, thread_of
 from rbegir.search.progressive import coarse
+from rbegir.search.registry import open_backend
 
 VIEWS = 4  # kept open
 READERS = 4  # threads for everything but scans

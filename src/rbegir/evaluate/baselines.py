@@ -15,7 +15,7 @@ from scipy import sparse
 from rbegir.evaluate.groups import SampleGroups
 from rbegir.evaluate.retrieval import BLOCK, QUERY_BLOCK, Positions, TopK
 from rbegir.evaluate.scorers import Progress
-from rbegir.text.tokenizer import VOCABULARY, tokenize
+from rbegir.read.tokenizer import VOCABULARY, tokenize
 
 HASH_BUCKETS = 8192
 _ROWS = 65_536  # pairs multiplied at once

@@ -16,7 +16,7 @@ from rbegir.evaluate.labels import LabelReport, evaluate_labels
 from rbegir.evaluate.metrics import fit_gamma, group_auc, group_losses
 from rbegir.evaluate.retrieval import CUTOFFS, Targets
 from rbegir.evaluate.scorers import Embedder, ModelScorer, Scorer
-from rbegir.training.pairs import LabelStream, PairStream, TextStream
+from rbegir.read.pairs import LabelStream, PairStream, TextStream
 
 Stage: TypeAlias = Callable[[str, float], None]  # (what is being done, fraction done)
 

@@ -39,7 +39,7 @@ class Scorer(Protocol):
 
 
 class Embedder(Protocol):
-    """The part of `rbegir.model.model.Model` that evaluation needs; encode_* may raise MismatchError."""
+    """The part of `Model` that evaluation needs; encode_* may raise MismatchError."""
 
     def embed_queries(self, texts: pa.StringArray) -> npt.NDArray[np.float32]: ...
     def embed_keywords(self, texts: pa.StringArray) -> npt.NDArray[np.float32]: ...

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_PLANES, check_dimension
+from rbegir.encode.encoder import Encoder, Savable, check_encoder
 from rbegir.errors import InputError, MismatchError
-from rbegir.index.encoder import Encoder, Savable, check_encoder
 from rbegir.index.manifest import ID_TYPES, MODEL, Manifest, commit, prepare
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rbegir.index import masks
+from rbegir.base import masks
 from rbegir.index.format import File, FileWriter, Kind, Stamp
 
 

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rbegir.base import masks
 from rbegir.errors import FilterError
-from rbegir.index import masks
 from rbegir.index.segment import Segment
 from rbegir.index.where import parse
 

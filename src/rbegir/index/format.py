@@ -43,8 +43,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rbegir._native._core import crc32c, crc32c_blocks
+from rbegir.base import disk
 from rbegir.errors import CorruptError, FileError, VersionError
-from rbegir.index import disk
 from rbegir.index.mapping import map_file
 
 VERSION = 1

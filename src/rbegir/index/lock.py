@@ -13,8 +13,8 @@ import socket
 import time
 from pathlib import Path
 
+from rbegir.base import disk
 from rbegir.errors import LockedError
-from rbegir.index import disk
 
 NAME = "LOCK"
 

@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 from rbegir.codes.planes import Codes
 from rbegir.codes.score import QUERY_LIMIT, cosine, norm_squared
 from rbegir.errors import InputError, MismatchError
-from rbegir.index.backends import open_backend
 from rbegir.index.filter import Filter
 from rbegir.index.manifest import Manifest
 from rbegir.index.rows import check_ids
@@ -28,6 +27,7 @@ from rbegir.search.backend import Candidates, Partition
 from rbegir.search.cpu import CpuBackend
 from rbegir.search.hits import Hits
 from rbegir.search.progressive import check_planes, coarse
+from rbegir.search.registry import open_backend
 
 MODES = ("exact", "paper")
 

@@ -26,10 +26,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rbegir.base import disk, masks
+from rbegir.encode.encoder import load_encoder
 from rbegir.errors import CorruptError, FileError
-from rbegir.index import disk, masks
 from rbegir.index.columns import int64_array
-from rbegir.index.encoder import load_encoder
 from rbegir.index.format import Kind
 from rbegir.index.manifest import MODEL, NAME, Entry, Manifest, commit, parse, prepare, read_manifest
 from rbegir.index.rebuild import Claim, rebuilt

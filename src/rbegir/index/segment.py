@@ -21,10 +21,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rbegir.base import masks
 from rbegir.codes import layout
 from rbegir.codes.planes import Codes
 from rbegir.errors import CorruptError, VersionError
-from rbegir.index import masks
 from rbegir.index.columns import Column, ColumnSpec, int64_array, int64_numpy, write_column
 from rbegir.index.format import File, FileWriter, Kind, Stamp
 from rbegir.index.keys import STRIDE, SortedKeys, keys_of, write_keys

@@ -15,8 +15,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from rbegir.base import disk
 from rbegir.errors import FileError, LockedError
-from rbegir.index import disk, manifest
+from rbegir.index import manifest
 from rbegir.index.lock import WriterLock
 from rbegir.index.writer import Writer
 

@@ -28,11 +28,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rbegir.base.disk import explained
 from rbegir.codes.planes import Codes
-from rbegir.errors import CorruptError, FileError, InputError, LockedError, MismatchError
-from rbegir.index.creation import first_manifest, make
-from rbegir.index.disk import explained
-from rbegir.index.encoder import (
+from rbegir.encode.encoder import (
     Encoder,
     check_adds,
     check_encoder,
@@ -41,6 +39,8 @@ from rbegir.index.encoder import (
     load_stored,
     takes_vectors,
 )
+from rbegir.errors import CorruptError, FileError, InputError, LockedError, MismatchError
+from rbegir.index.creation import first_manifest, make
 from rbegir.index.manifest import MODEL, Manifest
 from rbegir.index.mapping import arm
 from rbegir.index.query import Filters, Query, Searcher, SearchOptions

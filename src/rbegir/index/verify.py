@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from rbegir.binarizer.store import is_binarizer
+from rbegir.encode.binarizer.store import is_binarizer
+from rbegir.encode.sentence.reference import BINARIZER, is_reference, read_reference
 from rbegir.errors import CorruptError, FileError
-from rbegir.heads.reference import BINARIZER, is_reference, read_reference
 from rbegir.index.format import File, Kind
 from rbegir.index.manifest import MODEL, NAME, Manifest, read_manifest
 from rbegir.index.snapshot import Snapshot
@@ -46,8 +46,8 @@ def _one_by_one(directory: Path, manifest: Manifest) -> Iterator[FileError]:
 
 def model_damage(directory: Path) -> Iterator[FileError]:
     """What is wrong with the model, the Binarizer or the reference to an encoder that is stored along."""
-    from rbegir.binarizer.estimator import Binarizer
-    from rbegir.model.model import Model
+    from rbegir.encode.binarizer.estimator import Binarizer
+    from rbegir.encode.clsm.model import Model
 
     try:
         if is_reference(directory):

@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rbegir._native._core import crc32c, crc32c_blocks
+from rbegir.base import masks
 from rbegir.codes import layout
 from rbegir.codes.planes import Codes
-from rbegir.index import masks
 from rbegir.index.columns import Column
 from rbegir.index.format import (
     ALIGN,

@@ -25,7 +25,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rbegir.index import disk, masks
+from rbegir.base import disk, masks
 from rbegir.index.deletes import write_deletes
 from rbegir.index.lock import WriterLock
 from rbegir.index.manifest import DELETES_NAME, NEW, SEGMENT_NAME, Entry, commit, prepare

@@ -1,8 +1,8 @@
 """Exact search on the CPU: a thin face of the native scan (`_native/scan_*.cpp`).
 
-There are kernels for each instruction set of `rbegir._native.isa`. The best one that the CPU runs is chosen when
-a backend is made; `isa=` or the environment variable RBEGIR_ISA forces another.
-Threads default to the CPUs that this process may use.
+There are kernels for each instruction set of `rbegir._native.isa`. The best one that the CPU runs is chosen
+when a backend is made; `isa=` or the environment variable RBEGIR_ISA forces another. Threads default to the
+CPUs that this process may use.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from rbegir.search.paper import BLOCK, search_paper
 from rbegir.search.progressive import Refining
 
 MAX_THREADS = 1024
+EMULATED = ("avx512-emulated",)  # slow: the AVX-512 kernels in plain C++, to test them on any CPU
 
 
 def usable_cpus() -> int:
@@ -46,7 +47,7 @@ class CpuBackend(Refining):
             threads = usable_cpus()
         if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= MAX_THREADS:
             raise InputError(f"threads must be an integer from 1 to {MAX_THREADS}, got {threads!r}")
-        self.n, self.planes, self.threads, self.isa = n, planes, threads, choose_isa(isa)
+        self.n, self.planes, self.threads, self.isa = n, planes, threads, choose_isa(isa, emulated=EMULATED)
 
     def search(self, partitions: Sequence[Partition], values: npt.NDArray[np.int16], k: int) -> Candidates:
         """The best k of each query, exactly."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rbegir.codes.planes import Codes
-from rbegir.index.encoder import Encoder
+from rbegir.encode.encoder import Encoder
 from rbegir.index.query import Filters, SearchOptions
 from rbegir.search.hits import Hits
 

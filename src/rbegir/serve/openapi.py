@@ -14,11 +14,11 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from rbegir.problems import KINDS
 from rbegir.serve import schema
 from rbegir.serve.arrow import MEDIA_TYPE as ARROW
 from rbegir.serve.problems import MEDIA_TYPE as PROBLEM
 from rbegir.serve.service import Service
+from rbegir.wire.problems import KINDS
 
 REF = "#/components/schemas/{model}"
 JSON = "application/json"

@@ -27,7 +27,7 @@ from rbegir.errors import (
     RbegirError,
     TextError,
 )
-from rbegir.problems import KINDS, URN
+from rbegir.wire.problems import KINDS, URN
 
 MEDIA_TYPE = "application/problem+json"
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from rbegir.encode.encoder import takes_vectors
 from rbegir.errors import FileError, RbegirError
-from rbegir.index.encoder import takes_vectors
 from rbegir.serve.auth import Guard
 from rbegir.serve.batcher import Batcher
 from rbegir.serve.committer import Committer

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from rbegir._native import _core
-from rbegir.model.clsm import TowerBatch, transpose
-from rbegir.text.tokenizer import GramBatch
+from rbegir.encode.clsm.clsm import TowerBatch, transpose
+from rbegir.read.tokenizer import GramBatch
 from rbegir.training.groups import Ints, group
 from rbegir.training.sharing import Part
 

@@ -29,16 +29,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rbegir._native._core import hash_strings
-from rbegir.ahead import ahead
+from rbegir.base.ahead import ahead
 from rbegir.errors import MismatchError
-from rbegir.tables.rows import Skipped
-from rbegir.text.tokenizer import GramBatch, tokenize
+from rbegir.read.pairs import PairStream
+from rbegir.read.rows import Skipped
+from rbegir.read.split import VALID_SHARE, positions
+from rbegir.read.tokenizer import GramBatch, tokenize
 from rbegir.training.batches import Chunk
 from rbegir.training.distributed import Bytes, Exchange
 from rbegir.training.groups import Ints
-from rbegir.training.pairs import PairStream
 from rbegir.training.sharing import KEY, Places, Rows, join
-from rbegir.training.split import VALID_SHARE, positions
 from rbegir.training.validate import MAX_PAIRS
 
 BUFFER_BYTES = 1 << 30  # of text, going by the first rows, whatever the number of pairs

@@ -15,10 +15,10 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from rbegir.model.binarize import slope_at
-from rbegir.model.clsm import TowerBatch
-from rbegir.model.draws import Draw
-from rbegir.model.twotower import FeatureDropout, Side, TwoTower
+from rbegir.encode.clsm.binarize import slope_at
+from rbegir.encode.clsm.clsm import TowerBatch
+from rbegir.encode.clsm.draws import Draw
+from rbegir.encode.clsm.twotower import FeatureDropout, Side, TwoTower
 from rbegir.training.batches import StepBatch
 from rbegir.training.config import TrainConfig
 from rbegir.training.device import cpu_count

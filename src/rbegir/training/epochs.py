@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from rbegir.encode.clsm import checkpoint
+from rbegir.encode.clsm.presets import ModelConfig
+from rbegir.encode.clsm.twotower import TwoTower
 from rbegir.errors import FileError, InputError
-from rbegir.model import checkpoint
-from rbegir.model.presets import ModelConfig
-from rbegir.model.twotower import TwoTower
 from rbegir.training import state
 from rbegir.training.batches import HostBatch, StepBatch
 from rbegir.training.config import TrainConfig
@@ -41,7 +41,7 @@ from rbegir.training.sharing import Share
 from rbegir.training.validate import Scores, Validation
 
 if TYPE_CHECKING:
-    from rbegir.model.model import Model
+    from rbegir.encode.clsm.model import Model
 
 WARM_UP = 50  # steps
 SHOW_SECONDS = 0.2
@@ -260,7 +260,7 @@ class Run:
 
     def finish(self, shape: ModelConfig) -> Model:
         """Write the best epoch's parameters and load them as the model that searching uses."""
-        from rbegir.model.model import Model
+        from rbegir.encode.clsm.model import Model
 
         parameters = self.best or self.engine.model.state_dict()
         tensors = {name: value.detach().float().cpu().numpy() for name, value in parameters.items()}

@@ -16,8 +16,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from rbegir.model.presets import ModelConfig
-from rbegir.model.twotower import Side
+from rbegir.encode.clsm.presets import ModelConfig
+from rbegir.encode.clsm.twotower import Side
 from rbegir.training.loss import Gamma
 
 

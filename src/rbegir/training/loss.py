@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from rbegir.model.twotower import unit
+from rbegir.encode.clsm.twotower import unit
 
 MAX_GAMMA = 40.0  # exp(−2γ) must stay a normal float32
 BLOCK = 1 << 25  # scores at a time: 128 MB

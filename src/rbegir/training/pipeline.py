@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rbegir.ahead import ahead
+from rbegir.base.ahead import ahead
 from rbegir.training.batches import Chunk, HostBatch, build
 
 # A thread may have to wait this long for the interpreter's lock. The usual 5 ms would let a GPU that takes

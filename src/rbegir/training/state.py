@@ -20,8 +20,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from rbegir.encode.clsm import checkpoint
 from rbegir.errors import CorruptError, FileError, MismatchError, VersionError
-from rbegir.model import checkpoint
 from rbegir.training.config import TrainConfig
 from rbegir.training.loss import Baseline, Gamma
 from rbegir.training.optim import RowRMS

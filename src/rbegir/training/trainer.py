@@ -17,23 +17,23 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec
 
 import pyarrow as pa
 
+from rbegir.encode.clsm import checkpoint
+from rbegir.encode.clsm.presets import ModelConfig
+from rbegir.encode.clsm.presets import preset as named_preset
+from rbegir.encode.clsm.twotower import TwoTower
 from rbegir.errors import InputError
-from rbegir.model import checkpoint
-from rbegir.model.presets import ModelConfig
-from rbegir.model.presets import preset as named_preset
-from rbegir.model.twotower import TwoTower
+from rbegir.read.pairs import PairStream, read_pairs
 from rbegir.training import state
 from rbegir.training.config import Precision, TrainConfig, change
 from rbegir.training.data import Data
 from rbegir.training.device import cpu_count, resolve_device
 from rbegir.training.distributed import Exchange, join_processes
 from rbegir.training.epochs import begun, train_all
-from rbegir.training.pairs import PairStream, read_pairs
 from rbegir.training.progress import Bar
 from rbegir.training.validate import MAX_PAIRS, Validation
 
 if TYPE_CHECKING:
-    from rbegir.model.model import Model
+    from rbegir.encode.clsm.model import Model
 
 
 @dataclass(frozen=True)
@@ -268,7 +268,7 @@ def _validation(pairs: pa.Table, shape: ModelConfig, what: str) -> Validation:
 
 
 def _already_done(out: Path) -> TrainResult:
-    from rbegir.model.model import Model
+    from rbegir.encode.clsm.model import Model
 
     _, _, extra = checkpoint.read(out)
     training = extra.get("training", {})

@@ -19,10 +19,10 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from rbegir.encode.clsm.clsm import TowerBatch, tower_batch
+from rbegir.encode.clsm.twotower import Side, TwoTower, unit
 from rbegir.evaluate.groups import NEGATIVES, sample_groups
-from rbegir.model.clsm import TowerBatch, tower_batch
-from rbegir.model.twotower import Side, TwoTower, unit
-from rbegir.text.tokenizer import GramBatch, tokenize
+from rbegir.read.tokenizer import GramBatch, tokenize
 from rbegir.training.batches import cut
 
 MAX_PAIRS = 50_000

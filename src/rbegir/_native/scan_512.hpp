@@ -1,0 +1,62 @@
+// Vectors of 64 bytes with tables of 128: the trait of AVX-512 with VBMI, and of its emulation.
+//
+// A row holds 8 dimensions of 64 keywords. Its low 7 bits are an index as they are; the high bits of the 8 rows of
+// a word make a ninth index. That leaves one dimension a word: 9 lookups instead of 64 / 6 = 11 with tables of 64
+// bytes. For one word the left-out bit costs nothing, as it joins the index of the limit.
+#pragma once
+
+#include "scan_simd.hpp"
+
+namespace rbegir::scan {
+namespace {
+
+// `Ops` supplies the vector and the operations that are one instruction (scan_avx512.hpp, scan_emulated512.hpp).
+template <class Ops>
+struct Trait512 : Ops {
+    using V = typename Ops::V;
+    static constexpr int LANES = 64, INDEX_BITS = 7, LOOKUPS = 9, CHUNK = 5;
+    static constexpr bool LEFT = true, KEEPS_ROWS = true;
+    struct Table {
+        V low, high;
+    };
+
+    RBEGIR_INLINE static V shift_right8(V a, int by) {
+        return Ops::bit_and(Ops::shift_right16(a, by), Ops::set8(255 >> by));
+    }
+    RBEGIR_INLINE static V low_bytes(V a) { return Ops::bit_and(a, Ops::set16(255)); }
+    RBEGIR_INLINE static V high_bytes(V a) { return Ops::shift_right16(a, 8); }
+    RBEGIR_INLINE static V halve8(V a) { return Ops::average8(a, Ops::zero()); }  // rounds up
+
+    RBEGIR_INLINE static Table table(const uint8_t *p) { return {Ops::load(p), Ops::load(p + 64)}; }
+    RBEGIR_INLINE static V lookup(const Table &t, V index) { return Ops::permute8(t.low, index, t.high); }
+    // Compilers would rather load the 18 registers again for every group.
+    RBEGIR_INLINE static void pin(Table &t) { Ops::pin(t.low, t.high); }
+
+    RBEGIR_INLINE static void indices(const uint8_t *rows, V *index) {
+        const V below = Ops::set8(0x7f);
+        V high = index[0] = Ops::load(rows);
+#pragma GCC unroll 8
+        for (int r = 1; r < 8; ++r) {  // high bit of row r to bit r: shift down, then take bit 7 from the row
+            index[r] = Ops::load(rows + r * GROUP);
+            high = Ops::select(below, Ops::shift_right16(high, 1), index[r]);
+        }
+        index[8] = high;
+    }
+};
+
+template <class Ops>
+void compact_512(const Shape &shape, Group group, uint64_t lanes, uint8_t *out, int fill) {
+    for (int p = 0; p < shape.planes; ++p)
+        for (size_t r = 0; r < shape.rows(); ++r, out += COMPACT_ROW)
+            Ops::store(out + fill, Ops::compress8(lanes, Ops::load(group.data + p * group.stride + r * GROUP)));
+}
+
+template <class Ops>
+constexpr Kernel kernel_512(const char *name) {
+    using Filters = Simd<Trait512<Ops>>;
+    return {name,           Filters::PLAN,       Filters::expanded_bytes, Filters::expand,
+            Filters::filter, Filters::filter_raw, exact_lanes,             compact_512<Ops>, count_bits};
+}
+
+}  // namespace
+}  // namespace rbegir::scan

@@ -1,0 +1,117 @@
+// The operations of 64-byte vectors in plain C++, so that the AVX-512 kernels can be tested on every CPU.
+#pragma once
+
+#include "scan_kernel.hpp"
+
+namespace rbegir::scan {
+namespace {
+
+struct Emulated512 {
+    struct alignas(64) V {
+        uint8_t byte[64];
+    };
+
+    RBEGIR_INLINE static V load(const uint8_t *p) {
+        V v;
+        __builtin_memcpy(v.byte, p, 64);
+        return v;
+    }
+    RBEGIR_INLINE static void store(uint8_t *p, V v) { __builtin_memcpy(p, v.byte, 64); }
+    RBEGIR_INLINE static V zero() { return set8(0); }
+    RBEGIR_INLINE static V set8(int x) {
+        return map8([=](int) { return x; });
+    }
+    RBEGIR_INLINE static V set16(int x) {
+        return map16([=](int) { return x; });
+    }
+    RBEGIR_INLINE static V add8(V a, V b) {
+        return map8([&](int i) { return a.byte[i] + b.byte[i]; });
+    }
+    RBEGIR_INLINE static V adds8(V a, V b) {
+        return map8([&](int i) { return least(a.byte[i] + b.byte[i], 255); });
+    }
+    RBEGIR_INLINE static V average8(V a, V b) {
+        return map8([&](int i) { return (a.byte[i] + b.byte[i] + 1) / 2; });
+    }
+    RBEGIR_INLINE static V min8(V a, V b) {
+        return map8([&](int i) { return least(a.byte[i], b.byte[i]); });
+    }
+    RBEGIR_INLINE static V popcount8(V a) {
+        return map8([&](int i) { return __builtin_popcount(a.byte[i]); });
+    }
+    RBEGIR_INLINE static V add16(V a, V b) {
+        return map16([&](int i) { return word(a, i) + word(b, i); });
+    }
+    RBEGIR_INLINE static V adds16(V a, V b) {
+        return map16([&](int i) { return least(word(a, i) + word(b, i), 65535); });
+    }
+    RBEGIR_INLINE static V min16(V a, V b) {
+        return map16([&](int i) { return least(word(a, i), word(b, i)); });
+    }
+    RBEGIR_INLINE static V shift_left16(V a, int by) {
+        return map16([&](int i) { return word(a, i) << by; });
+    }
+    RBEGIR_INLINE static V shift_right16(V a, int by) {
+        return map16([&](int i) { return word(a, i) >> by; });
+    }
+    RBEGIR_INLINE static V bit_and(V a, V b) {
+        return map8([&](int i) { return a.byte[i] & b.byte[i]; });
+    }
+    RBEGIR_INLINE static V bit_or(V a, V b) {
+        return map8([&](int i) { return a.byte[i] | b.byte[i]; });
+    }
+    RBEGIR_INLINE static V bit_xor(V a, V b) {
+        return map8([&](int i) { return a.byte[i] ^ b.byte[i]; });
+    }
+    RBEGIR_INLINE static V select(V mask, V a, V b) {
+        return map8([&](int i) { return (mask.byte[i] & a.byte[i]) | (~mask.byte[i] & b.byte[i]); });
+    }
+    RBEGIR_INLINE static V permute8(V low, V index, V high) {
+        uint8_t table[128];
+        store(table, low);
+        store(table + 64, high);
+        return map8([&](int i) { return table[index.byte[i] % 128]; });
+    }
+    RBEGIR_INLINE static V compress8(uint64_t lanes, V a) {
+        V out = zero();
+        for (int at = 0; lanes; lanes &= lanes - 1) out.byte[at++] = a.byte[__builtin_ctzll(lanes)];
+        return out;
+    }
+    RBEGIR_INLINE static uint64_t at_most8(V a, V b) {
+        uint64_t lanes = 0;
+        for (int i = 0; i < 64; ++i) lanes |= static_cast<uint64_t>(a.byte[i] <= b.byte[i]) << i;
+        return lanes;
+    }
+    RBEGIR_INLINE static uint64_t at_most16(V even, V odd, V even_limit, V odd_limit) {
+        uint64_t lanes = 0;
+        for (int i = 0; i < 32; ++i) {
+            lanes |= static_cast<uint64_t>(word(even, i) <= word(even_limit, i)) << (2 * i);
+            lanes |= static_cast<uint64_t>(word(odd, i) <= word(odd_limit, i)) << (2 * i + 1);
+        }
+        return lanes;
+    }
+    RBEGIR_INLINE static void pin(V &, V &) {}
+
+  private:
+    RBEGIR_INLINE static int least(int a, int b) { return a < b ? a : b; }
+    RBEGIR_INLINE static int word(const V &v, int i) { return v.byte[2 * i] | v.byte[2 * i + 1] << 8; }
+    template <class F>
+    RBEGIR_INLINE static V map8(const F &f) {
+        V v;
+        for (int i = 0; i < 64; ++i) v.byte[i] = static_cast<uint8_t>(f(i));
+        return v;
+    }
+    template <class F>
+    RBEGIR_INLINE static V map16(const F &f) {
+        V v;
+        for (int i = 0; i < 32; ++i) {
+            const int x = f(i);
+            v.byte[2 * i] = static_cast<uint8_t>(x);
+            v.byte[2 * i + 1] = static_cast<uint8_t>(x >> 8);
+        }
+        return v;
+    }
+};
+
+}  // namespace
+}  // namespace rbegir::scan

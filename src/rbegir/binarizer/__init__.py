@@ -1,5 +1,0 @@
-"""Float vectors of any encoder → binary codes: `Binarizer`."""
-
-from rbegir.binarizer.estimator import Binarizer
-
-__all__ = ["Binarizer"]

@@ -1,0 +1,110 @@
+"""Float vectors as they come in: checked, brought to unit length, a block of rows at a time.
+
+Arrays may be memory-mapped and larger than RAM: only a block, or a sample of rows, is ever read. Scores are
+cosines, so every row is divided by its length; a row of zeros has no direction and stays zero (it then
+stands for the mean of the data).
+
+| comes in                                   | is                                                          |
+|--------------------------------------------|-------------------------------------------------------------|
+| float16, float32, float64, bfloat16 (torch, ml_dtypes) | taken                                           |
+| integers, lists                            | taken as numbers                                            |
+| uint16                                     | refused: it is how bfloat16 files are often read            |
+| NaN, infinity                              | refused, with the first such row                            |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rbegir.encode.binarizer.sums import dots
+from rbegir.errors import InputError
+
+BLOCK_VALUES = 1 << 22  # values in a block of rows: 16 MB of float32, near a cache
+
+Floats = npt.NDArray[np.float32]
+BFLOAT16 = "bfloat16"
+
+
+def as_rows(X: Any, name: str = "X", dims: int | None = None) -> Any:
+    """X as a two-dimensional array of numbers with `dims` columns, nothing copied that is one already."""
+    if hasattr(X, "detach"):  # a torch tensor; NumPy has no bfloat16
+        X = X.detach().cpu()
+        X = (X.float() if BFLOAT16 in str(X.dtype) else X).numpy()
+    if hasattr(X, "toarray"):
+        raise InputError(f"{name} is sparse, dense vectors are needed", hint=f"pass {name}.toarray()")
+    rows = X if isinstance(X, np.ndarray) else np.asarray(X)
+    if rows.dtype == object:
+        rows = _from_objects(rows, name)
+    if rows.dtype.kind == "c":
+        raise InputError(f"Complex data not supported: {name} is {rows.dtype}")
+    if rows.dtype == np.uint16:
+        raise InputError(
+            f"{name} is uint16, which may be bfloat16 in disguise",
+            hint="for bfloat16 pass (x.astype('u4') << 16).view('f4'), for integers x.astype('i4')",
+        )
+    if rows.dtype.kind not in "fiub" and rows.dtype.name != BFLOAT16:
+        raise InputError(f"{name} must hold numbers, got {rows.dtype}")
+    if rows.ndim != 2:
+        raise InputError(
+            f"Expected 2D array [count, dims] for {name}, got {rows.ndim}D array instead. "
+            "Reshape your data: a single vector is x.reshape(1, -1)"
+        )
+    if rows.shape[1] == 0:
+        raise InputError(
+            f"Found array with 0 feature(s) (shape={rows.shape}) while a minimum of 1 is required."
+        )
+    if dims is not None and rows.shape[1] != dims:
+        raise InputError(
+            f"{name} has {rows.shape[1]} features, but Binarizer is expecting {dims} features as input",
+            hint="encode with the vectors of the encoder that the Binarizer was fitted on",
+        )
+    return rows
+
+
+def unit_blocks(rows: Any, name: str = "X") -> Iterator[Floats]:
+    """All rows in order, float32 of unit length, a block at a time."""
+    size = max(1, BLOCK_VALUES // rows.shape[1])
+    for start in range(0, len(rows), size):
+        yield unit(rows[start : start + size], name, start)
+
+
+def unit(block: Any, name: str, start: int = 0) -> Floats:
+    """Rows as float32 of unit length; `start` is the first one's number, for messages."""
+    wide = np.asarray(block, dtype=np.float64 if block.dtype.itemsize > 4 else np.float32)
+    finite = np.isfinite(wide).all(axis=1)
+    if not finite.all():
+        row = start + int(np.argmin(finite))
+        raise InputError(
+            f"{name} holds NaN or infinity (inf), first in row {row}", hint="drop or repair such rows"
+        )
+    peak = np.abs(wide).max(
+        axis=1, keepdims=True
+    )  # [count, 1]; squares of huge or tiny values would not be finite
+    ratio = np.divide(wide, peak, out=np.zeros_like(wide), where=peak > 0)
+    scaled: Floats = ratio.astype(np.float32, copy=False)  # a float32 row as float64 has the same bits here
+    rows: Floats = scaled / np.maximum(np.sqrt(dots(scaled, scaled)), np.float32(1))[:, None]
+    return rows
+
+
+def sample(rows: Any, count: int, seed: int, name: str = "X") -> Floats:
+    """At most `count` rows drawn without replacement, read in the order of the file."""
+    if len(rows) <= count:
+        return np.concatenate(list(unit_blocks(rows, name)))
+    chosen = np.sort(np.random.default_rng(seed).choice(len(rows), count, replace=False))
+    out = np.empty((count, rows.shape[1]), np.float32)
+    size = max(1, BLOCK_VALUES // rows.shape[1])
+    for start in range(0, count, size):
+        part = chosen[start : start + size]
+        out[start : start + size] = unit(rows[part], f"{name} (sampled)", 0)
+    return out
+
+
+def _from_objects(rows: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
+    try:
+        return rows.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} must hold numbers, got objects: {error}") from error

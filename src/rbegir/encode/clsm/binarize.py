@@ -1,0 +1,118 @@
+"""ρ, the step from real numbers to ±1, and four ways to send a gradient through it.
+
+    ρ(x) = +1 if x > 0 else −1          # 0 is −1: `torch.sign` has a third value, which is no bit
+
+The derivative of ρ is 0 almost everywhere, so training replaces it by an estimate ρ′(x):
+
+| estimator                | ρ′(x)                | forward while training   |
+|--------------------------|----------------------|--------------------------|
+| straight_through         | 1                    | ρ(x)                     |
+| straight_through_variant | 1 if |x| ≤ 1 else 0  | ρ(x)                     |
+| annealing_tanh           | α (1 − tanh²(αx))    | ρ(x)                     |
+| stochastic               | none: see below      | +1 with probability σ(x) |
+
+The slope α of annealing tanh starts at 1 and is raised by the trainer (`slope_at`).
+
+The stochastic estimator is the unbiased one of Bengio, Léonard and Courville (2013): a unit fires with
+probability p = σ(x), and (h − p)·L, with h ∈ {0, 1} the outcome and L the loss, has the expectation
+∂E[L]/∂x. A backward pass knows ∂L/∂h but not L, so this cannot be written as a ρ′. What can be written is the
+same thing seen from the loss: ∂ log P(h) / ∂x = h − p, hence
+
+    surrogate = L + (L detached) · Σ log P(h)
+
+has exactly that gradient, and through L itself the ordinary one for everything after the units. `binarize`
+therefore also returns log P(h) summed over the units of a row; `rbegir.training.loss` adds the second term.
+Outside of training every estimator is the deterministic ρ.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from rbegir.encode.clsm.draws import Draw
+from rbegir.encode.clsm.presets import Estimator
+
+FINAL_SLOPE = 10.0
+
+
+def rho(x: Tensor) -> Tensor:
+    """+1 where x > 0, else −1, in the dtype of x."""
+    return (x > 0).to(x.dtype).mul_(2).sub_(1)
+
+
+def slope_at(progress: float) -> float:
+    """The annealing slope α after a share `progress` (0 to 1) of the training: from 1 straight to 10."""
+    return 1.0 + (FINAL_SLOPE - 1.0) * min(max(progress, 0.0), 1.0)
+
+
+class _StraightThrough(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return rho(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad
+
+
+class _StraightThroughVariant(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x.abs() <= 1)
+        return rho(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (inside,) = ctx.saved_tensors
+        return torch.mul(grad, inside)
+
+
+class _AnnealingTanh(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, slope: float) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.slope = slope
+        return rho(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (x,) = ctx.saved_tensors
+        return grad * ctx.slope * (1 - torch.tanh(ctx.slope * x) ** 2), None
+
+
+def _draw(x: Tensor, draw: Draw | None) -> tuple[Tensor, Tensor]:
+    """Stochastic units: ±1 with P(+1) = σ(x), no gradient, and log P of each row's outcome, with gradient."""
+    with torch.no_grad():
+        p = torch.sigmoid(x)
+        fires = (torch.rand_like(p) if draw is None else draw(p, torch.Tensor.uniform_)) < p
+        units = fires.to(x.dtype) * 2 - 1
+    return units, torch.nn.functional.logsigmoid(units * x).sum(dim=-1)
+
+
+def binarize(
+    x: Tensor,
+    estimator: Estimator,
+    *,
+    training: bool,
+    slope: float = 1.0,
+    draw: Draw | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """ρ(x) with the estimator's gradient, and log P of each row where the units are stochastic."""
+    if not training:
+        return rho(x), None
+    if estimator == "stochastic":
+        return _draw(x, draw)
+    if estimator == "annealing_tanh":
+        bits = _AnnealingTanh.apply(x, slope)  # type: ignore[no-untyped-call]
+    elif estimator == "straight_through":
+        bits = _StraightThrough.apply(x)  # type: ignore[no-untyped-call]
+    else:
+        bits = _StraightThroughVariant.apply(x)  # type: ignore[no-untyped-call]
+    return bits, None

@@ -1,0 +1,152 @@
+"""A model on disk: the directory of `rbegir.encode.directory` with the tensors of a ModelConfig. No pickle.
+
+`config.json` holds the fields of ModelConfig as `model`, and whatever the trainer adds. Its fingerprint is
+what an index remembers.
+
+*Checking.* `read` checks every byte. `Checkpoint`, which searching uses, checks all of config.json, the
+size and the header at once and each tensor at its first use, so that the keyword tower's 200 MB are never
+touched by a process that encodes only queries; a flipped byte cannot go unnoticed in anything that is used.
+`verify` checks the rest on demand.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rbegir._native import _core
+from rbegir.encode.clsm.presets import ModelConfig
+from rbegir.encode.clsm.shapes import tensor_shapes
+from rbegir.encode.directory import CONFIG, WEIGHTS, Kind, read_pair, replace, write_pair
+from rbegir.encode.tensorfile import REPAIR, Array
+from rbegir.errors import CorruptError, InputError
+
+__all__ = ["CONFIG", "WEIGHTS", "Checkpoint", "read", "write"]
+
+KIND = Kind(
+    format="rbegir-model",
+    version=1,
+    noun="model",
+    article="an rbegir model",
+    weights=frozenset({"bytes", "crc32c", "header_crc32c", "tensors"}),
+    find="pass the directory that training wrote",
+    renew="train the model anew",
+    repair=REPAIR,
+)
+RESERVED = ("format", "version", "model", "weights", "fingerprint", "crc32c")
+
+
+def write(
+    path: str | os.PathLike[str],
+    config: ModelConfig,
+    tensors: Mapping[str, Array],
+    extra: Mapping[str, Any] | None = None,
+) -> str:
+    """Write a model into the directory `path`, replacing one that is there; returns its fingerprint."""
+    _check_tensors(tensor_shapes(config), tensors)
+    taken = sorted(set(extra or {}) & set(RESERVED))
+    if taken:
+        raise InputError(f"extra must not use the names {', '.join(taken)}")
+    whole = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    return write_pair(Path(path), KIND, config.to_dict(), whole, extra)
+
+
+def read(path: str | os.PathLike[str]) -> tuple[ModelConfig, dict[str, Array], dict[str, Any]]:
+    """Configuration, memory-mapped tensors and the trainer's additions, every byte checked."""
+    checkpoint = Checkpoint(path)
+    checkpoint.verify()
+    return checkpoint.config, {name: checkpoint.tensor(name) for name in checkpoint.shapes}, checkpoint.extra
+
+
+class Checkpoint:
+    """A model on disk, open. Tensors are mapped and checked as they are asked for."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.file, body, self.config_text = read_pair(self.path, KIND)
+        self.config = _model_config(body["model"], self.path / CONFIG)
+        self.fingerprint: str = body["fingerprint"]
+        self.extra = {key: value for key, value in body.items() if key not in RESERVED}
+        self.shapes = tensor_shapes(self.config)
+        self._weights: dict[str, Any] = body["weights"]
+        self._checked: set[str] = set()
+        self._check_header()
+
+    def tensor(self, name: str) -> Array:
+        """A tensor, a view of the mapped file; its checksum is verified the first time."""
+        array = self.file.array(name)
+        if name not in self._checked:
+            if _core.crc32c(array) != self._weights["tensors"][name]:
+                raise self.file.corrupt(f"does not match its checksum in tensor {name!r}")
+            self._checked.add(name)
+        return array
+
+    def verify(self) -> None:
+        """Check every byte of the weights now."""
+        if _core.crc32c(self.file.data) != self._weights["crc32c"]:
+            for name in self.shapes:
+                self.tensor(name)
+            raise self.file.corrupt("does not match its checksum")
+        self._checked.update(self.shapes)
+
+    def save(self, directory: str | os.PathLike[str]) -> None:
+        """The same model in another directory: a hard link of the weights where that works, else a copy."""
+        replace(Path(directory), KIND, self.config_text, self.file)
+
+    def _check_header(self) -> None:
+        weights, spans = self._weights, self.file.spans
+        if self.file.size != weights["bytes"]:
+            raise self.file.corrupt(f"should have {weights['bytes']} bytes, but has {self.file.size}")
+        if _core.crc32c(self.file.data[: self.file.data_start]) != weights["header_crc32c"]:
+            raise self.file.corrupt("does not match its checksum in the header")
+        for name, shape in self.shapes.items():
+            if name not in spans:
+                raise self.file.corrupt(f"lacks tensor {name!r}")
+            if spans[name].shape != shape:
+                raise self.file.corrupt(
+                    f"holds tensor {name!r} as {list(spans[name].shape)}, its config asks for {list(shape)}"
+                )
+        surplus = sorted(set(spans) - set(self.shapes))
+        if surplus:
+            raise self.file.corrupt(f"holds tensor {surplus[0]!r}, of which its config knows nothing")
+        if set(weights["tensors"]) != set(self.shapes):
+            raise CorruptError(f"{self.path / CONFIG} lists other tensors than {WEIGHTS}", hint=REPAIR)
+
+
+def _check_tensors(shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Array]) -> None:
+    for names, what in ((set(shapes) - set(tensors), "lack"), (set(tensors) - set(shapes), "must not hold")):
+        if names:
+            raise InputError(f"tensors {what} {', '.join(sorted(names))}")
+    for name, shape in shapes.items():
+        array = tensors[name]
+        if not isinstance(array, np.ndarray) or array.dtype != np.float32 or array.shape != shape:
+            came = (
+                f"{array.dtype} {list(array.shape)}"
+                if isinstance(array, np.ndarray)
+                else type(array).__name__
+            )
+            raise InputError(f"tensor {name!r} must be float32 {list(shape)}, got {came}")
+        if not np.isfinite(array).all():
+            raise InputError(
+                f"tensor {name!r} holds NaN or infinity", hint="training diverged: lower the rate"
+            )
+
+
+def _model_config(data: Any, path: Path) -> ModelConfig:
+    """ModelConfig refuses wrong values; wrong types, which only a forged file can hold, are refused here."""
+    defaults = ModelConfig().to_dict()
+    if not isinstance(data, dict) or set(data) != {field.name for field in fields(ModelConfig)}:
+        raise CorruptError(f"{path} does not hold the settings of a model", hint=REPAIR)
+    for name, value in data.items():
+        members = value if isinstance(value, list) else []
+        if type(value) is not type(defaults[name]) or not all(type(member) is int for member in members):
+            raise CorruptError(f"{path} sets {name} to {value!r}", hint=REPAIR)
+    try:
+        return ModelConfig.from_dict(data)
+    except InputError as error:
+        raise CorruptError(f"{path}: {error.message}", hint=REPAIR) from error

@@ -1,0 +1,170 @@
+"""A trained model: texts in, codes out.
+
+    model = Model.load("model/")
+    codes = model.encode_keywords(["red shoes", "city maps"])      # Codes, what an index stores
+    vectors = model.embed_queries(["shoes"])                       # float32 [count, n]
+
+On the CPU it needs NumPy and the native module alone. The weights are memory-mapped and each side is made
+at its first use, so a process that only searches pays for the query side: a few milliseconds.
+`device="cuda"` goes through torch, for bulk encoding.
+
+A code is what search compares: planes worth 1, ½, ¼ … A float query side (m_5) is rounded to eight planes:
+the largest magnitude of a vector becomes 255, every dimension the nearest odd integer. Keywords of a float
+side, and planes that all weigh the same, have no such code; `embed_*` still gives their vectors.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rbegir.codes.planes import MAX_PLANES, Codes
+from rbegir.encode.clsm import checkpoint
+from rbegir.encode.clsm.inference import NativeSide
+from rbegir.encode.clsm.presets import FLOAT, ModelConfig
+from rbegir.encode.clsm.shapes import planes_of
+from rbegir.errors import InputError, MismatchError
+
+if TYPE_CHECKING:
+    from rbegir.read.text_batch import TextInput
+
+Side = Literal["query", "keyword"]
+
+
+class Encoder(Protocol):
+    """One side of a model on some device; both methods raise TextError for a text without words."""
+
+    def planes(self, texts: TextInput) -> npt.NDArray[np.uint64]: ...
+    def vectors(self, texts: TextInput) -> npt.NDArray[np.float32]: ...
+
+
+class Model:
+    """Two encoders and their configuration. Safe to share between threads. Made by `load`."""
+
+    def __init__(self, stored: checkpoint.Checkpoint, device: str, threads: int | None) -> None:
+        self._stored, self._device, self._threads = stored, device, threads
+        self._encoders: dict[Side, Encoder] = {}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], device: str = "cpu", *, threads: int | None = None) -> Model:
+        """Open the model in a directory. `threads` bounds the CPU threads of a call (default: all cores)."""
+        if threads is not None and (type(threads) is not int or threads < 1):
+            raise InputError(f"threads must be a positive integer, got {threads!r}")
+        if device != "cpu":
+            from rbegir.encode.clsm.device import check_device
+
+            check_device(device)
+        return cls(checkpoint.Checkpoint(path), device, threads)
+
+    def save(self, directory: str | os.PathLike[str]) -> None:
+        """Store the same model in another directory, by hard link where the file system allows it."""
+        self._stored.save(directory)
+
+    def verify(self) -> None:
+        """Check every byte on disk now; otherwise each tensor is checked when it is first used."""
+        self._stored.verify()
+
+    @property
+    def config(self) -> ModelConfig:
+        return self._stored.config
+
+    @property
+    def n(self) -> int:
+        return self.config.n
+
+    @property
+    def query_planes(self) -> int:
+        """Planes of an encoded query: a float query is encoded to eight."""
+        return self.config.query_planes or MAX_PLANES
+
+    @property
+    def keyword_planes(self) -> int:
+        """Planes of an encoded keyword; 0 for a float side, whose keywords have no code."""
+        return self.config.keyword_planes
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies configuration and weights; an index remembers it."""
+        return self._stored.fingerprint
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Fingerprints of the models whose keywords its queries search: itself and what it upgrades."""
+        return (self.fingerprint, *self._stored.extra.get("reads", ()))
+
+    @property
+    def same_keywords(self) -> tuple[str, ...]:
+        """Fingerprints of the models that give a keyword the same code: itself, and whose side it kept."""
+        return (self.fingerprint, *self._stored.extra.get("same_keywords", ()))
+
+    def tensor(self, name: str) -> npt.NDArray[np.float32]:
+        """A tensor by the name it has in the checkpoint (`shapes`), read-only."""
+        return self._stored.tensor(name)
+
+    def encode_queries(self, texts: TextInput) -> Codes:
+        """The codes of queries, from a list of str or a pyarrow string array."""
+        if self.config.query_planes == FLOAT:
+            return quantise(self._encoder("query").vectors(texts))
+        return self._encode("query", texts)
+
+    def encode_keywords(self, texts: TextInput) -> Codes:
+        """The codes of keywords, from a list of str or a pyarrow string array."""
+        if self.config.keyword_planes == FLOAT:
+            raise MismatchError(
+                "the keyword side of this model is a float vector, which has no binary code",
+                hint="use embed_keywords, or train a preset with keyword planes such as rbe_star",
+            )
+        return self._encode("keyword", texts)
+
+    def embed_queries(self, texts: TextInput) -> npt.NDArray[np.float32]:
+        """The real-valued embeddings [count, n] of queries: Σ (½)^t · plane t, or the tanh vector."""
+        return self._embed("query", texts)
+
+    def embed_keywords(self, texts: TextInput) -> npt.NDArray[np.float32]:
+        """The real-valued embeddings [count, n] of keywords."""
+        return self._embed("keyword", texts)
+
+    def _encode(self, side: Side, texts: TextInput) -> Codes:
+        if not self.config.residual_weights and planes_of(self.config, side) > 1:
+            raise MismatchError(
+                "this model gives all its planes the same weight; codes are compared with weights 1, ½, ¼",
+                hint="use embed_queries and embed_keywords, or train with residual_weights on",
+            )
+        return Codes(self._encoder(side).planes(texts), self.n)
+
+    def _embed(self, side: Side, texts: TextInput) -> npt.NDArray[np.float32]:
+        planes = planes_of(self.config, side)
+        if planes == FLOAT:
+            return self._encoder(side).vectors(texts)
+        codes = Codes(self._encoder(side).planes(texts), self.n)
+        if self.config.residual_weights:
+            return codes.values().astype(np.float32) * np.float32(0.5 ** (planes - 1))
+        ones: npt.NDArray[np.float32] = codes.signs().sum(axis=0, dtype=np.float32)
+        return 2 * ones - np.float32(planes)
+
+    def _encoder(self, side: Side) -> Encoder:
+        with self._lock:
+            if side not in self._encoders:
+                self._encoders[side] = self._make(side)
+            return self._encoders[side]
+
+    def _make(self, side: Side) -> Encoder:
+        if self._device == "cpu":
+            return NativeSide(self.config, side, self._stored.tensor, threads=self._threads)
+        from rbegir.encode.clsm.device import TorchSide
+
+        return TorchSide(self.config, side, self._stored.tensor, self._device, threads=self._threads)
+
+
+def quantise(vectors: npt.NDArray[np.float32]) -> Codes:
+    """Eight planes of float vectors [count, n]: the largest magnitude is 255, each a nearest odd integer."""
+    peak = np.abs(vectors).max(axis=1, keepdims=True, initial=0)  # [count, 1]
+    scaled = vectors * (np.float32(255) / np.where(peak > 0, peak, 1))
+    # the odd integer of the interval [2j, 2j + 2), which is the nearest
+    values = 2 * np.floor(scaled / 2) + 1
+    return Codes.from_values(np.clip(values, -255, 255).astype(np.int16), MAX_PLANES)

@@ -1,0 +1,139 @@
+"""Both towers and their heads: the whole trainable model.
+
+    query text   ─ conv ─ hidden ─ RBE (u rounds) or tanh ─ b_q ┐
+                                                                 ├ cos(b_q, b_k)
+    keyword text ─ conv ─ hidden ─ RBE (v rounds) or tanh ─ b_k ┘
+
+The two sides have the same shape and their own parameters; with `share_towers` conv and hidden layers exist
+once, under the name `shared`, and only the heads differ. The names in `state_dict()` are those of the
+checkpoint.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rbegir.codes.planes import Codes
+from rbegir.encode.clsm.clsm import Conv, TowerBatch
+from rbegir.encode.clsm.draws import Draw
+from rbegir.encode.clsm.presets import FLOAT, ModelConfig
+from rbegir.encode.clsm.rbe import RBE, Embedding
+from rbegir.errors import MismatchError
+from rbegir.read.tokenizer import VOCABULARY
+
+Side = Literal["query", "keyword"]
+
+
+class _Part(nn.Module):
+    """A named group of layers: the tower (conv, hidden), a head (rbe or out), or both."""
+
+    def __init__(self, config: ModelConfig, *, tower: bool, planes: int | None) -> None:
+        super().__init__()
+        if tower:
+            self.conv = Conv(VOCABULARY + config.hash_buckets, config.conv, bias=config.bias)
+            widths = (config.conv, *config.hidden)
+            self.hidden = nn.ModuleList(
+                nn.Linear(before, after, bias=config.bias) for before, after in pairwise(widths)
+            )
+        if planes == FLOAT:
+            self.out = nn.Linear(config.width, config.n, bias=config.bias)
+        elif planes is not None:
+            self.rbe = RBE(config, planes)
+
+    def features(self, batch: TowerBatch) -> Tensor:
+        f: Tensor = self.conv(batch)
+        for layer in self.hidden:
+            f = torch.tanh(layer(f))
+        return f  # [texts, m]
+
+    def head(self, f: Tensor) -> Embedding:
+        if hasattr(self, "rbe"):
+            embedding: Embedding = self.rbe(f)
+            return embedding
+        return Embedding(torch.tanh(self.out(f)), (), None, f)
+
+
+class FeatureDropout(nn.Module):
+    """Leaves out a share of the features f in training, the rest scaled up to the same mean.
+
+    f is all that a code is made from, so a code learns not to hang on single features. `draw` is set by the
+    trainer in each step, which makes it a function of the step; outside of training f passes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.share = 0.0
+        self.draw: Draw | None = None
+
+    def forward(self, f: Tensor) -> Tensor:
+        if not self.training or not self.share:
+            return f
+        assert self.draw is not None
+        kept = self.draw(f, partial(Tensor.bernoulli_, p=1 - self.share))  # [texts, m]
+        return f * kept.div_(1 - self.share)
+
+
+class TwoTower(nn.Module):
+    """The model of a configuration, with fresh parameters drawn from torch's global generator."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        own = not config.share_towers
+        self.query = _Part(config, tower=own, planes=config.query_planes)
+        self.keyword = _Part(config, tower=own, planes=config.keyword_planes)
+        if config.share_towers:
+            self.shared = _Part(config, tower=True, planes=None)
+        self.dropout = nn.ModuleDict({"query": FeatureDropout(), "keyword": FeatureDropout()})
+        self._start_alike()
+
+    @torch.no_grad()
+    def _start_alike(self) -> None:
+        """Give the keyword side the query side's first parameters, so that equal texts start as equal codes.
+
+        Untrained, the model is then a random projection of grams that already ranks similar spellings high;
+        with two independent draws it starts from nothing.
+        """
+        query = self.query.state_dict()
+        for name, value in self.keyword.state_dict().items():
+            if name in query and query[name].shape == value.shape:
+                value.copy_(query[name])
+
+    def embed(self, side: Side, batch: TowerBatch) -> Embedding:
+        """Vectors, planes and (stochastic estimator only) log probabilities of the texts of a batch."""
+        part = self.query if side == "query" else self.keyword
+        tower = self.shared if self.config.share_towers else part
+        return part.head(self.dropout[side](tower.features(batch)))
+
+    @torch.no_grad()
+    def encode(self, side: Side, batch: TowerBatch) -> Codes:
+        """The packed codes of a batch; only a side made of planes has them."""
+        was_training = self.training
+        self.eval()
+        embedding = self.embed(side, batch)
+        self.train(was_training)
+        if not embedding.planes:
+            raise MismatchError(f"the {side} side of this model is a float vector, not planes")
+        signs = torch.stack(embedding.planes) > 0  # [planes, texts, n]
+        return Codes.from_signs(np.ascontiguousarray(signs.cpu().numpy()))
+
+    def table_parameters(self) -> list[nn.Parameter]:
+        """The gram tables, whose gradients are row-sparse."""
+        parts = [self.shared] if self.config.share_towers else [self.query, self.keyword]
+        return [part.conv.weight for part in parts]
+
+
+def cosine(query: Tensor, keyword: Tensor) -> Tensor:
+    """Cosine similarity in float32: [queries, n], [keywords, n] → [queries, keywords]."""
+    return unit(query) @ unit(keyword).T
+
+
+def unit(vector: Tensor) -> Tensor:
+    """Rows scaled to length 1 in float32 (without residual weights a code can be all zero: it stays 0)."""
+    return nn.functional.normalize(vector.float(), dim=-1)

@@ -1,0 +1,224 @@
+"""A directory of two files that belong together: `config.json` and `model.safetensors`, replaced as one.
+
+Models and Binarizers are stored this way; a `Kind` says what differs between them. The config:
+
+    format, version       of the kind
+    model | binarizer     the settings
+    weights               bytes and crc32c of model.safetensors, tensors: the crc32c of each
+                          (of a model also header_crc32c, of what precedes the data)
+    fingerprint           32 hex digits of SHA-256 over the settings and the tensors' checksums
+    …                     whatever the writer adds
+    crc32c                of all that precedes
+
+*Replacing.* Two files cannot be renamed at once, so the header of the weights carries the fingerprint, and
+the order is: write both as `*.new` and sync them, rename the weights, rename the config. Between the two
+renames the config that belongs to the weights is `config.json.new`, and readers look there when
+fingerprints differ. At every moment, killed or not, the directory holds one whole pair: the old or the new.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rbegir._native import _core
+from rbegir.encode.tensorfile import Array, TensorFile, header
+from rbegir.errors import CorruptError, FileError, FullError, InputError, VersionError
+
+CONFIG, WEIGHTS, NEW = "config.json", "model.safetensors", ".new"
+MAX_CONFIG = 1 << 24
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a directory may hold, and what to tell people about it."""
+
+    format: str
+    version: int
+    noun: str  # "model": also the name of the settings in the config
+    article: str  # "an rbegir model"
+    weights: frozenset[str]  # what the config says of the file of weights
+    find: str  # hint: which directory to pass
+    renew: str  # hint: what else than upgrading rbegir makes a directory of this version
+    repair: str  # hint: what to do about damage
+    older: tuple[int, ...] = ()  # versions that are read as well
+
+
+class Pair(NamedTuple):
+    """A config and the weights that belong to it."""
+
+    weights: TensorFile
+    body: dict[str, Any]
+    text: bytes  # the config as it was written
+
+
+def fingerprint(settings: Mapping[str, Any], sums: Mapping[str, int]) -> str:
+    """The name of the space that codes live in: a hash of the settings and of every tensor's checksum."""
+    text = json.dumps([settings, sorted(sums.items())], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def seal(body: Mapping[str, Any]) -> bytes:
+    """The bytes of config.json: `body` and, last, its checksum."""
+    try:
+        plain = json.loads(_dump(body))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"extra must be plain JSON: {error}") from error
+    return _dump({**plain, "crc32c": _core.crc32c(_dump(plain))})
+
+
+def write_pair(
+    directory: Path,
+    kind: Kind,
+    settings: Mapping[str, Any],
+    tensors: Mapping[str, Array],
+    extra: Mapping[str, Any] | None = None,
+) -> str:
+    """Store settings and contiguous float32 tensors, replacing what is there; returns the fingerprint."""
+    ordered = {name: tensors[name] for name in sorted(tensors)}
+    sums = {name: _core.crc32c(array) for name, array in ordered.items()}
+    name = fingerprint(settings, sums)
+    shapes = {key: array.shape for key, array in ordered.items()}
+    head = header(shapes, {"format": kind.format, "fingerprint": name})
+    whole = head_sum = _core.crc32c(head)
+    for array in ordered.values():
+        whole = _core.crc32c(array, whole)
+    size = len(head) + sum(array.nbytes for array in ordered.values())
+    weights = {"bytes": size, "crc32c": whole, "header_crc32c": head_sum, "tensors": sums}
+    body = {
+        "format": kind.format,
+        "version": kind.version,
+        kind.noun: settings,
+        "weights": {key: value for key, value in weights.items() if key in kind.weights},
+        "fingerprint": name,
+        **(extra or {}),
+    }
+    replace(directory, kind, seal(body), [head, *ordered.values()])
+    return name
+
+
+def read_pair(directory: Path, kind: Kind) -> Pair:
+    """Weights and the config that belongs to them, even while another process replaces both.
+
+    All of the config is checked; of the weights only what TensorFile checks, so no tensor is touched.
+    """
+    if not directory.is_dir():
+        raise FileError(f"no {kind.noun} at {directory}", hint=kind.find)
+    for _ in range(3):
+        configs = [directory / name for name in (CONFIG, CONFIG + NEW) if (directory / name).is_file()]
+        if not configs:
+            raise FileError(f"{directory} holds no {kind.noun}: {CONFIG} is missing", hint=kind.find)
+        bodies = [_read_config(config, kind) for config in configs]
+        if not (directory / WEIGHTS).is_file():
+            raise FileError(f"{directory} holds no {kind.noun}: {WEIGHTS} is missing", hint=kind.repair)
+        weights = TensorFile(directory / WEIGHTS)
+        for body, text in bodies:
+            if body["fingerprint"] == weights.metadata.get("fingerprint"):
+                return Pair(weights, body, text)
+    raise CorruptError(f"{CONFIG} and {WEIGHTS} in {directory} do not belong together", hint=kind.repair)
+
+
+def replace(directory: Path, kind: Kind, config: bytes, weights: list[Any] | TensorFile) -> None:
+    """Put both files in place, in the order that the docstring explains; an open file is linked if it can."""
+    new_weights, new_config = directory / (WEIGHTS + NEW), directory / (CONFIG + NEW)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if new_config.exists() and not new_weights.exists():  # killed between the two renames: finish them
+            os.replace(new_config, directory / CONFIG)
+        try:
+            if not isinstance(weights, TensorFile):
+                _write_synced(new_weights, weights)
+            elif not _link(weights, new_weights):
+                _write_synced(new_weights, [weights.data])
+            _write_synced(new_config, [config])
+            _sync(directory)
+        except OSError:  # a full disk: what was there stays as it is
+            new_config.unlink(missing_ok=True)
+            new_weights.unlink(missing_ok=True)
+            raise
+        os.replace(new_weights, directory / WEIGHTS)
+        os.replace(new_config, directory / CONFIG)
+        _sync(directory)
+    except OSError as error:
+        message = f"cannot write a {kind.noun} to {directory}: {error.strerror}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise FullError(message, hint="free some space and try again") from error
+        raise FileError(message) from error
+
+
+def is_kind(directory: Path, kind: Kind) -> bool:
+    """Whether a directory holds something of this kind, by the format that its config names."""
+    try:
+        body = json.loads((directory / CONFIG).read_bytes()[:MAX_CONFIG])
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(body, dict) and body.get("format") == kind.format
+
+
+def _read_config(path: Path, kind: Kind) -> tuple[dict[str, Any], bytes]:
+    """The content of a config file, once it is sure to be what was written."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_CONFIG)
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        body = json.loads(text)
+        if not isinstance(body, dict) or body.get("format") != kind.format:
+            raise FileError(f"{path} is not the config of {kind.article}", hint=kind.find)
+        if body.get("version") not in (kind.version, *kind.older):
+            raise VersionError(
+                f"{path} is of format version {body.get('version')!r}, "
+                f"this rbegir reads version {kind.version}",
+                hint=f"upgrade rbegir, or {kind.renew}",
+            )
+        whole = seal({key: value for key, value in body.items() if key != "crc32c"}) == text
+        weights = body["weights"]
+        sound = whole and set(weights) == kind.weights
+        sound = sound and body["fingerprint"] == fingerprint(body[kind.noun], weights["tensors"])
+    except FileError:
+        raise
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptError(f"{path} is not what was written", hint=kind.repair) from error
+    if not sound:
+        raise CorruptError(f"{path} is not what was written", hint=kind.repair)
+    return body, text
+
+
+def _dump(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body, indent=2, allow_nan=False).encode() + b"\n"
+
+
+def _link(weights: TensorFile, target: Path) -> bool:
+    """Whether `target` is now a hard link of the file that is open (its path may be another file by now)."""
+    with suppress(OSError):
+        target.unlink(missing_ok=True)
+        os.link(weights.path, target)
+        status = target.stat()
+        if (status.st_dev, status.st_ino) == weights.inode:
+            return True
+        target.unlink()
+    return False
+
+
+def _write_synced(path: Path, parts: list[Any]) -> None:
+    with path.open("wb") as file:
+        for part in parts:
+            file.write(memoryview(part).cast("B"))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

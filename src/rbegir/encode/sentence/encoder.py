@@ -1,0 +1,282 @@
+"""Any sentence-transformers model as an encoder of an index: texts in, codes out.
+
+    encoder = SentenceEncoder.load("sentence-transformers/all-MiniLM-L6-v2").fit(texts)
+    index = rbegir.Index.create("titles.rbe", encoder)
+
+A model that ends in an `RBEHead` makes codes itself. Any other makes vectors, and a Binarizer, fitted on
+some of the texts to be stored, turns those into codes.
+
+*What an index keeps.* Not the encoder, which may be gigabytes and is shared by many indexes, but where it is:
+
+    model/encoder.json       the reference, a path or a name, and the fingerprint (`reference.py`)
+    model/binarizer/         the Binarizer, where there is one
+
+The fingerprint covers all weights of the encoder. An index whose encoder is gone, or is another one by now,
+says so when a text is to be encoded; its codes can still be searched by codes.
+
+*Nothing is fetched.* A name is looked up in the local Hugging Face cache and nowhere else. No code of a
+model is run: module classes come from sentence-transformers or from here, and a model that names others is
+refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from rbegir.codes.planes import Codes
+from rbegir.encode.binarizer.estimator import Binarizer
+from rbegir.encode.sentence.reference import BINARIZER, read_reference, write_reference
+from rbegir.errors import FileError, InputError, MismatchError, MissingExtraError
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+    from rbegir.encode.sentence.head import RBEHead
+
+HEAD = "rbegir.heads.sentence.RBEHead"  # as saved models name the class
+FIT_TEXTS = 10_000  # a Binarizer looks at so many of them
+
+
+class SentenceEncoder:
+    """Codes by a SentenceTransformer and, without RBE head, a Binarizer. Threads may share it."""
+
+    def __init__(
+        self,
+        model: SentenceTransformer,
+        binarizer: Binarizer | None = None,
+        *,
+        reference: str | None = None,
+        batch_size: int = 64,
+    ) -> None:
+        """`reference`: the path or name under which `load` finds the model again; None cannot be stored."""
+        self.model, self.binarizer, self.reference, self.batch_size = model, binarizer, reference, batch_size
+        self.head = _head_of(model)
+        if self.head is not None and binarizer is not None:
+            raise InputError("the model ends in an RBE head, so it takes no binarizer", hint="leave it out")
+        self._weights: str | None = None
+        self._lock = threading.Lock()
+
+    @classmethod
+    def load(cls, name_or_path: str | os.PathLike[str], *, device: str = "cpu", batch_size: int = 64) -> Self:
+        """The model in a directory, or of a name in the local Hugging Face cache. Nothing is downloaded."""
+        path, reference = _locate(os.fspath(name_or_path))
+        return cls(_open(path, device), reference=reference, batch_size=batch_size)
+
+    def fit(
+        self, texts: Sequence[str], *, n: int | None = None, query_planes: int = 8, keyword_planes: int = 2
+    ) -> Self:
+        """Fit the Binarizer to (some of) these texts; a model with an RBE head needs no fitting."""
+        if self.head is not None:
+            raise InputError(
+                "the model ends in an RBE head, which is trained, not fitted", hint="use it as it is"
+            )
+        step = max(1, len(texts) // FIT_TEXTS)
+        vectors = self.vectors(list(texts[::step]), "document")
+        self.binarizer = Binarizer(vectors.shape[1], n, query_planes, keyword_planes).fit(vectors)
+        return self
+
+    @property
+    def n(self) -> int:
+        return self.head.n if self.head is not None else self._fitted().n
+
+    @property
+    def query_planes(self) -> int:
+        return self.head.query_planes if self.head is not None else self._fitted().query_planes
+
+    @property
+    def keyword_planes(self) -> int:
+        return self.head.keyword_planes if self.head is not None else self._fitted().keyword_planes
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the model's weights and the Binarizer; an index remembers it."""
+        if self._weights is None:
+            self._weights = _digest(self.model)
+        own = "" if self.head is not None else self._fitted().fingerprint
+        return hashlib.sha256(f"{self._weights} {own}".encode()).hexdigest()[:32]
+
+    def encode_queries(self, texts: Sequence[str]) -> Codes:
+        """The codes of queries."""
+        vectors = self.vectors(texts, "query")
+        return _codes(vectors, self.query_planes) if self.head else self._fitted().encode_queries(vectors)
+
+    def encode_keywords(self, texts: Sequence[str]) -> Codes:
+        """The codes of keywords."""
+        vectors = self.vectors(texts, "document")
+        return _codes(vectors, self.keyword_planes) if self.head else self._fitted().encode_keywords(vectors)
+
+    def vectors(self, texts: Sequence[str], task: str) -> npt.NDArray[np.float32]:
+        """What the SentenceTransformer makes of texts: float32 [count, dims]; `task` is query or document."""
+        if not len(texts):
+            return np.zeros((0, self._dims()), np.float32)
+        encode = self.model.encode_query if task == "query" else self.model.encode_document
+        with self._lock:  # tokenizers are not made for several threads at once
+            out: npt.NDArray[np.float32] = encode(
+                list(texts), batch_size=self.batch_size, show_progress_bar=False, convert_to_numpy=True
+            )
+        return out
+
+    def save(self, directory: str | os.PathLike[str]) -> None:
+        """Write down where the model is, and the Binarizer, for an index to find them again."""
+        if self.reference is None:
+            raise MismatchError(
+                "this encoder was made from a model in memory, so an index cannot say where it is",
+                hint="save the model and load it with SentenceEncoder.load(path)",
+            )
+        if self.binarizer is not None:
+            self.binarizer.save(Path(directory) / BINARIZER)
+        write_reference(Path(directory), self.reference, self.fingerprint)
+
+    def _fitted(self) -> Binarizer:
+        if self.binarizer is None:
+            raise InputError(
+                "this encoder makes vectors and has no codes yet",
+                hint="call fit(texts), or train the model with an RBEHead at its end",
+            )
+        return self.binarizer
+
+    def _dims(self) -> int:
+        return self.head.n if self.head is not None else self._fitted().n_features_in_
+
+
+def load_reference(directory: Path) -> SentenceEncoder:
+    """The encoder that an index refers to."""
+    body = read_reference(directory)
+    reference = str(body["reference"])
+    try:
+        encoder = SentenceEncoder.load(reference)
+    except FileError as error:
+        raise FileError(
+            f"the encoder of this index, {reference}, is gone: {error.message}",
+            hint="put it back, or open the index with Index.open(path, model=SentenceEncoder.load(…))",
+        ) from error
+    if (directory / BINARIZER).is_dir():
+        encoder.binarizer = Binarizer.load(directory / BINARIZER)
+    if encoder.fingerprint != body["fingerprint"]:
+        raise MismatchError(
+            f"{reference} is not the encoder that this index was built with: its weights are others",
+            hint="put the old one back, or build the index anew",
+        )
+    return encoder
+
+
+def _package() -> Any:
+    try:
+        import sentence_transformers
+    except ImportError as error:
+        raise MissingExtraError(
+            "encoders of sentence-transformers need that package, release 6 or later",
+            hint="pip install 'rbegir[sentence-transformers]'",
+        ) from error
+    return sentence_transformers
+
+
+def _locate(name: str) -> tuple[Path, str]:
+    """The directory of a model and how to write it down: an absolute path, or the name."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path, str(path.absolute())
+    _package()
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, local_files_only=True)), name
+    except (LocalEntryNotFoundError, HFValidationError, OSError) as error:
+        raise FileError(
+            f"there is no encoder {name!r}: it is no directory and not in the local Hugging Face cache",
+            hint="nothing is downloaded: fetch it first, or pass the path of a saved SentenceTransformer",
+        ) from error
+
+
+def _open(path: Path, device: str) -> SentenceTransformer:
+    transformers = _package()
+    from safetensors import SafetensorError
+
+    types = _module_types(path)
+    foreign = [name for name in types if not name.startswith("sentence_transformers.") and name != HEAD]
+    if foreign:
+        raise InputError(
+            f"the encoder {path} is made of {foreign[0]}, code of its own, which is not run here",
+            hint="load it with SentenceTransformer yourself and pass SentenceEncoder(model)",
+        )
+    try:
+        if HEAD not in types:
+            whole: SentenceTransformer = transformers.SentenceTransformer(
+                str(path), device=device, local_files_only=True
+            )
+            return whole
+        return _assemble(path, device)
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise FileError(
+            f"{path} cannot be opened as a SentenceTransformer: {reason}",
+            hint="pass the directory of a saved one",
+        ) from error
+
+
+def _module_types(path: Path) -> list[str]:
+    """The classes that a saved model names; none for a bare transformer."""
+    listing = path / "modules.json"
+    if not listing.is_file():
+        if not (path / "config.json").is_file():
+            raise FileError(
+                f"{path} holds no encoder: neither modules.json nor config.json is there",
+                hint="pass the directory of a saved SentenceTransformer",
+            )
+        return []
+    try:
+        return [str(entry["type"]) for entry in json.loads(listing.read_bytes())]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise FileError(f"{listing} does not list the modules of a SentenceTransformer") from error
+
+
+def _assemble(path: Path, device: str) -> SentenceTransformer:
+    """A model with our head, module by module: its own loader asks to trust all code of a model for it."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.util import import_from_string
+
+    from rbegir.encode.sentence.head import RBEHead
+
+    modules = []
+    for entry in json.loads((path / "modules.json").read_bytes()):
+        kind: Any = RBEHead if entry["type"] == HEAD else import_from_string(entry["type"])
+        if Path(entry["path"]).is_absolute() or ".." in Path(entry["path"]).parts:
+            raise ValueError(f"modules.json names the path {entry['path']!r}")
+        modules.append(kind.load(str(path), subfolder=entry["path"], local_files_only=True))
+    settings: dict[str, Any] = {}
+    if (path / "config_sentence_transformers.json").is_file():
+        settings = json.loads((path / "config_sentence_transformers.json").read_bytes())
+    known = ("prompts", "default_prompt_name", "similarity_fn_name")
+    given = {key: settings[key] for key in known if settings.get(key)}
+    return SentenceTransformer(modules=modules, device=device, **given)
+
+
+def _head_of(model: SentenceTransformer) -> RBEHead | None:
+    _package()
+    from rbegir.encode.sentence.head import RBEHead
+
+    *_, last = model.children()
+    return last if isinstance(last, RBEHead) else None
+
+
+def _codes(vectors: npt.NDArray[np.float32], planes: int) -> Codes:
+    """The outputs of a head are Σ (½)^t · plane t: the odd integers over 2^(planes − 1)."""
+    return Codes.from_values(np.rint(vectors * 2.0 ** (planes - 1)).astype(np.int16), planes)
+
+
+def _digest(model: SentenceTransformer) -> str:
+    digest = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(value.detach().float().cpu().numpy()).tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,130 @@
+"""RBE layers as the last module of a `SentenceTransformer`: its trainer, its losses, its files.
+
+    model = SentenceTransformer(modules=[transformer, pooling, RBEHead(384, n=128)])
+
+    features["sentence_embedding"] [batch, 384] ─ length 1 ─ RBE ─ b^t [batch, n] in its place
+
+What comes out are multiples of (½)^t between −2 and 2, so the cosine of two outputs is the score of their
+codes (`rbegir.codes.score`), and every loss that compares embeddings by cosine trains what will be
+searched.
+
+*Two sides, one head.* A query is encoded with `query_planes`, a keyword with the first `keyword_planes` of
+them. `encode_query` and `encode_document` say which of the two a text is (the `task`); `encode` gives all
+planes. Losses do not say it, so in training every text shows all planes or only the stored ones by the toss
+of a coin: whichever column it is in, it learns both of its codes. Rejected: a head for each side behind a
+Router. Both sides of a pretrained encoder already live in one space, and two heads drift apart on the few
+pairs of a fine-tuning.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_PLANES
+from rbegir.encode.binarizer.estimator import default_n
+from rbegir.encode.sentence.layers import prefixes, rbe_layers, start_as_quantiser
+from rbegir.errors import InputError, MissingExtraError
+
+if TYPE_CHECKING:
+    from rbegir.encode.clsm.presets import Estimator
+
+try:
+    from sentence_transformers.base.modules import Module
+except ImportError as error:
+    raise MissingExtraError(
+        "encoders of sentence-transformers need that package, release 6 or later",
+        hint="pip install 'rbegir[sentence-transformers]'",
+    ) from error
+
+KEYWORD_TASKS = ("document", "keyword")
+
+
+class RBEHead(Module):
+    """The layers above for vectors of `in_features` numbers.
+
+    n                 dimension of the codes, a multiple of 64; `in_features` rounded up if not given
+    query_planes      bits a dimension of a query
+    keyword_planes    bits a dimension of a stored keyword: n · keyword_planes / 8 bytes each
+    """
+
+    __module__ = "rbegir.heads.sentence"  # saved models name the class by this path, see `rbegir.moved`
+    config_keys: list[str] = ["in_features", "n", "query_planes", "keyword_planes", "estimator"]  # noqa: RUF012
+    forward_kwargs: set[str] = {"task"}  # noqa: RUF012
+
+    def __init__(
+        self,
+        in_features: int,
+        n: int | None = None,
+        query_planes: int = 3,
+        keyword_planes: int = 2,
+        estimator: Estimator = "straight_through_variant",
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        most = min(MAX_KEYWORD_PLANES, query_planes) if type(query_planes) is int else MAX_KEYWORD_PLANES
+        if type(keyword_planes) is not int or not 1 <= keyword_planes <= most:
+            raise InputError(f"keyword_planes must be from 1 to {most}, got {keyword_planes!r}")
+        if type(query_planes) is not int or not 1 <= query_planes <= MAX_PLANES:
+            raise InputError(f"query_planes must be from 1 to {MAX_PLANES}, got {query_planes!r}")
+        self.in_features = in_features
+        self.n = default_n(in_features) if n is None else n
+        self.query_planes, self.keyword_planes = query_planes, keyword_planes
+        self.estimator = estimator
+        self.rbe = rbe_layers(in_features, self.n, query_planes, estimator=estimator)
+        # a cloud in all directions, until `start` has seen real vectors
+        cloud = torch.randn(4 * in_features, in_features, generator=torch.Generator().manual_seed(0))
+        start_as_quantiser(self.rbe, functional.normalize(cloud))
+
+    def start(self, vectors: Tensor) -> Self:
+        """Begin as a good quantiser of vectors like these [count, in_features], before training."""
+        if vectors.ndim != 2 or vectors.shape[1] != self.in_features or len(vectors) < 2:
+            raise InputError(
+                f"vectors must be [2 or more, {self.in_features}], got {list(vectors.shape)}",
+                hint="pass the encoder's vectors of some texts",
+            )
+        if not torch.isfinite(vectors).all():
+            raise InputError("vectors hold NaN or infinity")
+        start_as_quantiser(self.rbe, functional.normalize(vectors.float()))
+        return self
+
+    def forward(
+        self, features: dict[str, Tensor | Any], task: str | None = None, **_: Any
+    ) -> dict[str, Tensor | Any]:
+        task = task or features.get("task")  # type: ignore[assignment]
+        f = functional.normalize(features["sentence_embedding"])  # [batch, in_features]
+        vectors = prefixes(self.rbe(f.to(self.rbe.W.weight.dtype)))
+        full, stored = vectors[-1], vectors[self.keyword_planes - 1]  # [batch, n]
+        if task in KEYWORD_TASKS:
+            out = stored
+        elif task is None and self.training:
+            heads = torch.rand(len(full), 1, device=full.device) < 0.5
+            out = torch.where(heads, full, stored)
+        else:
+            out = full
+        features["sentence_embedding"] = out
+        return features
+
+    def get_embedding_dimension(self) -> int:
+        return self.n
+
+    def get_sentence_embedding_dimension(self) -> int:
+        """The same, by the name it has before release 6."""
+        return self.n
+
+    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
+        self.save_config(output_path)
+        self.save_torch_weights(output_path, safe_serialization=True)  # never pickle
+
+    @classmethod
+    def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any) -> Self:  # type: ignore[override]
+        hub = {
+            key: value
+            for key, value in kwargs.items()
+            if key in ("token", "cache_folder", "revision", "local_files_only")
+        }
+        head = cls(**cls.load_config(model_name_or_path, subfolder=subfolder, **hub))
+        loaded: Self = cls.load_torch_weights(model_name_or_path, subfolder=subfolder, model=head, **hub)
+        return loaded

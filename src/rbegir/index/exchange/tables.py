@@ -1,0 +1,228 @@
+"""Codes as a table, for Parquet and for Hugging Face datasets.
+
+    id        int64 or string
+    text      string, where there are texts
+    plane_0, plane_1, …    binary, n / 8 bytes each: plane t of the code, dimension 8i + j in bit j of byte i
+    …         the attributes, under their names
+
+A table of vectors has, instead of planes, one column of float lists, which a Binarizer encodes. Both
+directions stream: memory holds some ten thousand rows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rbegir.codes.planes import MAX_KEYWORD_PLANES, WORD, Codes
+from rbegir.encode.binarizer.estimator import Binarizer
+from rbegir.encode.encoder import Encoder
+from rbegir.errors import FileError, InputError, MissingExtraError
+from rbegir.index.exchange.export import ROWS, Keywords, source_of
+from rbegir.index.exchange.landing import land, staged
+from rbegir.index.exchange.vectors import land_vectors
+from rbegir.index.store import Index
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+PLANE = "plane_"
+
+
+def to_batch(keywords: Keywords) -> pa.RecordBatch:
+    """The table above, of some keywords."""
+    columns: dict[str, pa.Array] = {"id": keywords.ids}
+    if keywords.texts is not None:
+        columns["text"] = keywords.texts
+    size = keywords.codes.n // 8
+    for t, plane in enumerate(keywords.codes.planes):  # [count, words]
+        raw = np.ascontiguousarray(plane.astype("<u8", copy=False)).tobytes()
+        offsets = pa.array(np.arange(0, len(raw) + 1, size), pa.int32()).buffers()[1]
+        columns[f"{PLANE}{t}"] = pa.Array.from_buffers(
+            pa.binary(), len(keywords), [None, offsets, pa.py_buffer(raw)]
+        )
+    clash = sorted(set(columns) & set(keywords.attributes))
+    if clash:
+        raise InputError(f"an attribute is called {clash[0]!r}, which names a column of codes")
+    return pa.RecordBatch.from_pydict({**columns, **keywords.attributes})
+
+
+def from_batch(batch: pa.RecordBatch, start: int = 0) -> Keywords:
+    """Keywords of the table above; without ids they are numbered from `start`."""
+    names = plane_columns(batch.schema.names)
+    planes = [_bytes_of(batch.column(name), name) for name in names]  # [count, n / 8] each
+    if len({plane.shape[1] for plane in planes}) > 1:
+        raise InputError(f"the columns {', '.join(names)} hold codes of different lengths")
+    size = planes[0].shape[1]
+    words = np.stack(planes).view("<u8").astype(np.uint64, copy=False)  # [planes, count, words]
+    ids, texts, others = _around(batch, names, start)
+    return Keywords(Codes(words, size * 8), ids, texts, others)
+
+
+def plane_columns(names: Iterable[str]) -> list[str]:
+    """plane_0, plane_1 … as far as they go; an error if there is none."""
+    there = set(names)
+    found = [f"{PLANE}{t}" for t in range(MAX_KEYWORD_PLANES) if f"{PLANE}{t}" in there]
+    if not found or found != [f"{PLANE}{t}" for t in range(len(found))]:
+        raise InputError(
+            f"the table has no columns plane_0, plane_1 … of codes, but {', '.join(sorted(there))}",
+            hint="name the column of float vectors with vector_column",
+        )
+    return found
+
+
+def export_parquet(source: Index | Codes, path: str | os.PathLike[str]) -> None:
+    """Write codes, ids, texts and attributes as one Parquet file."""
+    batches = (to_batch(keywords) for keywords in source_of(source))
+    first = next(batches, None)
+    if first is None:
+        raise InputError("there is nothing to export: no keywords")
+    with staged(path) as stage, pq.ParquetWriter(stage, first.schema) as writer:
+        for batch in chain([first], batches):
+            writer.write_batch(batch.cast(first.schema) if batch.schema != first.schema else batch)
+
+
+def import_parquet(
+    path: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    vector_column: str | None = None,
+    encoder: Encoder | None = None,
+) -> Index:
+    """A Parquet file of codes or, with `vector_column`, of vectors as a new index.
+
+    `encoder` is what made the codes (it is stored along), or the Binarizer of the vectors.
+    """
+    try:
+        file = pq.ParquetFile(path)
+    except FileNotFoundError as error:
+        raise FileError(f"there is no file {path}") from error
+    except (OSError, pa.ArrowInvalid) as error:
+        raise FileError(f"{path} is not a Parquet file: {error}") from error
+    with file:
+        try:
+            return _import(file.schema_arrow.names, file.iter_batches(ROWS), out, vector_column, encoder)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise FileError(f"{path} cannot be read: {error}") from error
+
+
+def to_dataset(source: Index | Codes) -> Dataset:
+    """Codes, ids, texts and attributes as a Hugging Face Dataset, in memory."""
+    datasets = _datasets()
+    table = pa.Table.from_batches([to_batch(keywords) for keywords in source_of(source)])
+    made: Dataset = datasets.Dataset(table)
+    return made
+
+
+def import_dataset(
+    dataset: Dataset,
+    out: str | os.PathLike[str],
+    *,
+    vector_column: str | None = None,
+    encoder: Encoder | None = None,
+) -> Index:
+    """A Hugging Face Dataset of codes or, with `vector_column`, of vectors as a new index."""
+    datasets = _datasets()
+    if not isinstance(dataset, datasets.Dataset):
+        raise InputError(
+            f"dataset must be a datasets.Dataset, got {type(dataset).__name__}",
+            hint="choose a split of a DatasetDict",
+        )
+    plain = dataset.with_format("arrow")
+    parts = (plain[low : low + ROWS] for low in range(0, len(plain), ROWS))
+    batches = (batch for part in parts for batch in part.combine_chunks().to_batches())
+    return _import(dataset.column_names, batches, out, vector_column, encoder)
+
+
+def _import(
+    names: list[str],
+    batches: Iterator[pa.RecordBatch],
+    out: str | os.PathLike[str],
+    vector_column: str | None,
+    encoder: Encoder | None,
+) -> Index:
+    if vector_column is None:
+        planes = plane_columns(names)
+        first = next(batches, None)
+        if first is None or not first.num_rows:
+            raise InputError("there is nothing to import: no rows", hint="check the source")
+        n = from_batch(first).codes.n
+
+        def keywords() -> Iterator[Keywords]:
+            start = 0
+            for batch in chain([first], batches):
+                yield from_batch(batch, start)
+                start += batch.num_rows
+
+        return land(out, keywords(), encoder, shape=None if encoder else (n, len(planes)))
+    if vector_column not in names:
+        raise InputError(f"there is no column {vector_column!r}; the columns are {', '.join(names)}")
+    if encoder is not None and not isinstance(encoder, Binarizer):
+        raise InputError(f"vectors need a Binarizer, got {type(encoder).__name__}", hint="leave encoder out")
+    table = pa.Table.from_batches(list(batches)).combine_chunks()
+    batch = table.to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], table.schema)
+    vectors = _vectors_of(batch.column(vector_column), vector_column)
+    ids, texts, others = _around(batch, [vector_column], 0)
+    return land_vectors(out, vectors, ids, texts, others, encoder)
+
+
+def _around(
+    batch: pa.RecordBatch, taken: list[str], start: int
+) -> tuple[pa.Array, pa.Array | None, dict[str, pa.Array]]:
+    """Ids, texts and attributes: what is beside the codes or vectors."""
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    ids = columns.get("id", pa.array(np.arange(start, start + batch.num_rows)))
+    others = {name: column for name, column in columns.items() if name not in ("id", "text", *taken)}
+    return ids, columns.get("text"), others
+
+
+def _bytes_of(column: pa.Array, name: str) -> npt.NDArray[np.uint8]:
+    """A column of equally long byte strings as [count, bytes]."""
+    types = pa.types
+    if not (
+        types.is_binary(column.type)
+        or types.is_large_binary(column.type)
+        or types.is_fixed_size_binary(column.type)
+    ):
+        raise InputError(f"column {name!r} must hold bytes, got {column.type}")
+    if column.null_count:
+        raise InputError(f"column {name!r} has {column.null_count} rows without a code")
+    values = column.to_pylist()
+    lengths = {len(value) for value in values}
+    if len(lengths) != 1 or min(lengths) * 8 % WORD or not min(lengths):
+        raise InputError(f"column {name!r} must hold codes of n / 8 bytes, got lengths {sorted(lengths)[:5]}")
+    return np.frombuffer(b"".join(values), np.uint8).reshape(len(values), -1)
+
+
+def _vectors_of(column: pa.Array, name: str) -> npt.NDArray[np.float32]:
+    """A column of equally long float lists as [count, dims]."""
+    types = pa.types
+    lists = (
+        types.is_list(column.type)
+        or types.is_large_list(column.type)
+        or types.is_fixed_size_list(column.type)
+    )
+    if not lists or not types.is_floating(column.type.value_type):
+        raise InputError(f"column {name!r} must hold lists of floats, got {column.type}")
+    lengths = column.value_lengths().unique().to_pylist() if len(column) else []
+    if len(lengths) != 1 or not lengths[0]:
+        raise InputError(f"column {name!r} must hold vectors of one length, got {lengths[:5]}")
+    flat = column.flatten().to_numpy(zero_copy_only=False)
+    return np.asarray(flat.reshape(len(column), lengths[0]))
+
+
+def _datasets() -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise MissingExtraError(
+            "datasets of Hugging Face need that package", hint="pip install datasets"
+        ) from error
+    return datasets

@@ -1,0 +1,246 @@
+"""Several generations of codes searched as one index: old keywords as they were stored, new ones as they
+come.
+
+    both = rbegir.Generations(["ads.rbe", "ads-2.rbe"], model)       # oldest first
+    both.search("cheap flights", k=10)                                # Hits, as from one index
+    both.add(texts); both.delete(ids)                                 # new keywords go to the newest
+    both.migrate(100_000)                                             # encode some of the oldest again
+
+Each generation is an index of its own, made by the model that encoded it. The queries of `model`, the
+newest one, read the codes of all of them (`rbegir.upgrade`), so a query is encoded once and its one code is
+compared with every keyword.
+
+*What "correct" means.* The keywords are the live keywords of all generations; of an id that lives in
+several, the newest one counts. Their order is that of one index:
+
+    (order key descending, global row ascending)     global row = rows of all older generations + row
+
+Order keys are exact and comparable between generations: they are ⌊2³⁶ (q·k)² / ‖k‖²⌋ with the sign of q·k,
+q is the same integer vector everywhere, and scaling k changes nothing, so generations may differ in keyword
+planes. Equal keys are equal cosines. `search` returns the first k of that order, ties included; tests
+compare it with a list that is sorted as a whole. That scores of different generations mean the same is a
+matter of training, not of this file: see `upgrade.py`.
+
+*An id in two generations* appears while a keyword moves: it is added to the newer index before it is
+deleted from the older one, so that no reader misses it and a crash in between loses nothing. Search asks
+the newer indexes for the ids of older hits and searches again without those that are there, until none is.
+
+*Default ids* are global rows: they never repeat, in whichever generation a keyword is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+import numpy.typing as npt
+
+from rbegir.codes.planes import Codes
+from rbegir.encode.encoder import Encoder
+from rbegir.errors import InputError, MismatchError
+from rbegir.index.query import Query, SearchOptions
+from rbegir.index.rows import check_ids, check_queries
+from rbegir.index.store import Ids, Index
+from rbegir.search.hits import Hits, merge
+
+
+class Generations:
+    """Indexes of several generations, oldest first, and the model whose queries read them all."""
+
+    def __init__(
+        self,
+        indexes: Sequence[str | os.PathLike[str]],
+        model: Encoder | None = None,
+        *,
+        device: str | Sequence[str] = "cpu",
+        read_only: bool = False,
+        threads: int | None = None,
+    ) -> None:
+        """Open the indexes; the model is the newest index's own if not given."""
+        if isinstance(indexes, (str, os.PathLike)) or not indexes:
+            raise InputError("indexes must be a list of paths, oldest first", hint="Generations([old, new])")
+        with contextlib.ExitStack() as opened:
+            *older, newest = (Path(path) for path in indexes)
+            last = opened.enter_context(
+                Index.open(newest, device, model=model, read_only=read_only, threads=threads)
+            )
+            self.model: Encoder = last.model
+            first = [
+                opened.enter_context(
+                    Index.open(path, device, model=self.model, read_only=read_only, threads=threads)
+                )
+                for path in older
+            ]
+            self.indexes = [*first, last]
+            self._check_ids()
+            self._open = opened.pop_all()
+
+    def __enter__(self) -> Generations:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all indexes."""
+        self._open.close()
+
+    def refresh(self) -> None:
+        """See what writers have done since."""
+        for index in self.indexes:
+            index.refresh()
+
+    def __len__(self) -> int:
+        """Live keywords; those that are just moving are counted in both places."""
+        return sum(len(index) for index in self.indexes)
+
+    def __repr__(self) -> str:
+        return f"Generations({len(self.indexes)} indexes, {len(self)} keywords)"
+
+    def info(self) -> dict[str, Any]:
+        """The sum of the indexes, and what each is, oldest first."""
+        each = [index.info() for index in self.indexes]
+        totals = {
+            key: sum(one[key] for one in each) for key in ("keywords", "deleted", "segments", "disk_bytes")
+        }
+        newest = {
+            key: each[-1][key] for key in ("n", "keyword_planes", "query_planes", "id_type", "fingerprint")
+        }
+        return {**totals, **newest, "next_row": self._rows_before(len(each)), "generations": each}
+
+    # ---- ask ----
+
+    def search(self, queries: str | Sequence[str], k: int = 10, **options: Unpack[SearchOptions]) -> Hits:
+        """The best k keywords of all generations for each text."""
+        asked = [queries] if isinstance(queries, str) else check_queries(queries)
+        return self.search_codes(self.model.encode_queries(asked), k, **options)
+
+    def search_codes(
+        self, codes: Codes | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
+    ) -> Hits:
+        """The best k keywords of all generations for each code: exactly; filters as for an index."""
+        Query.check(k, **options)
+        if options.get("mode", "exact") != "exact" or options.get("planes") is not None:
+            raise InputError(
+                "generations are searched exactly, without mode='paper' and planes",
+                hint="search the indexes one by one for those",
+            )
+        parts = []
+        for number, index in enumerate(self.indexes):
+            if not len(index) and len(self):
+                continue  # an empty index knows no columns to filter by
+            hits = self._visible(number, index, codes, k, options)
+            parts.append(replace(hits, rows=hits.rows + self._rows_before(number)))
+        if all(part.attributes is None for part in parts):
+            return merge(parts, k)
+        return merge([_with_attributes(part) for part in parts], k)
+
+    def get(self, ids: Any) -> list[dict[str, Any] | None]:
+        """The keywords with these ids, each from the newest generation that has it."""
+        found: list[dict[str, Any] | None] = [None] * len(ids)
+        for index in self.indexes:
+            if index.info()["next_row"]:
+                found = [new or old for new, old in zip(index.get(ids), found, strict=True)]
+        return found
+
+    # ---- change ----
+
+    def add(self, texts: Sequence[str], ids: Any = None, attributes: Any = None) -> Ids:
+        """Add keywords to the newest generation; an id that is in any of them is refused."""
+        if ids is None and self.info()["id_type"] == "int64":
+            start = self._rows_before(len(self.indexes))
+            ids = np.arange(start, start + len(texts))
+        elif ids is None:
+            raise InputError("ids must be given: the ids of this index are strings")
+        there = [found["id"] for found in self.get(ids) if found is not None]
+        if there:
+            raise InputError(
+                f"id {there[0]!r} is in the index already ({len(there)} such ids)",
+                hint="use upsert to replace keywords",
+            )
+        return self.indexes[-1].add(texts, ids, attributes)
+
+    def upsert(self, texts: Sequence[str], ids: Any, attributes: Any = None) -> Ids:
+        """Add keywords to the newest generation, replacing those with the same ids in any of them."""
+        made = self.indexes[-1].upsert(texts, ids, attributes)
+        self._delete_older(ids)
+        return made
+
+    def delete(self, ids: Any) -> int:
+        """Delete keywords by id from all generations; returns how many keywords there were."""
+        there = sum(found is not None for found in self.get(list(dict.fromkeys(check_ids(ids).to_pylist()))))
+        for index in self.indexes:
+            if index.info()["next_row"]:
+                index.delete(ids)
+        return there
+
+    def compact(self) -> None:
+        """Compact every index."""
+        for index in self.indexes:
+            index.compact()
+
+    def migrate(self, count: int) -> int:
+        """Encode up to `count` keywords of the oldest generation that has any again, from their stored texts.
+
+        They keep their ids and attributes and go to the newest generation. Returns how many moved: 0 when all
+        are there. Keywords stored without a text cannot be encoded and stay.
+        """
+        from rbegir.index.exchange.export import rows_of
+
+        if type(count) is not int or count < 1:
+            raise InputError(f"count must be a positive whole number, got {count!r}")
+        for index in self.indexes[:-1]:
+            rows = rows_of(index, limit=count, with_text=True)
+            if len(rows.ids):
+                assert rows.texts is not None
+                self.upsert(rows.texts, rows.ids, rows.attributes or None)
+                return len(rows.ids)
+        return 0
+
+    # ---- inside ----
+
+    def _visible(
+        self, number: int, index: Index, codes: Codes | npt.NDArray[Any], k: int, options: SearchOptions
+    ) -> Hits:
+        """The best k of one generation that no newer one replaces."""
+        newer = [other for other in self.indexes[number + 1 :] if len(other)]
+        hidden: list[Any] = []
+        given = options.get("deny")
+        denied = [] if given is None else check_ids(given, "deny").to_pylist()
+        while True:
+            asked: SearchOptions = {**options}
+            if denied or hidden:
+                asked["deny"] = denied + hidden
+            hits = index.search_codes(codes, k, **asked)
+            ids = list(dict.fromkeys(hits.ids.ravel().tolist()))
+            replaced = {
+                found["id"] for other in newer if ids for found in other.get(ids) if found is not None
+            }
+            if not replaced:
+                return hits
+            hidden += replaced
+
+    def _rows_before(self, number: int) -> int:
+        return sum(int(index.info()["next_row"]) for index in self.indexes[:number])
+
+    def _delete_older(self, ids: Any) -> None:
+        for index in self.indexes[:-1]:
+            if index.info()["next_row"]:
+                index.delete(ids)
+
+    def _check_ids(self) -> None:
+        kinds = {index.info()["id_type"] for index in self.indexes if index.info()["next_row"]}
+        if len(kinds) > 1:
+            raise MismatchError(f"the generations have ids of different types: {', '.join(sorted(kinds))}")
+
+
+def _with_attributes(hits: Hits) -> Hits:
+    """An index without attributes beside one with them: its hits have none."""
+    if hits.attributes is not None:
+        return hits
+    return replace(hits, attributes=[[{} for _ in range(hits.k)] for _ in range(len(hits))])

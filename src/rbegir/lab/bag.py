@@ -1,0 +1,132 @@
+"""What the word model and the document model have in common: words of a vocabulary in, planes out.
+
+    words ─ features f of a network ─ RBE ─ b⁰, b¹, …
+
+where `cbow.py` and `hashing.py` differ in f and in the loss.
+
+A query is compared with all planes, a stored keyword with the first few of the same code. The float model,
+`planes=0`, has no RBE layers and no codes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import ClassVar, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_PLANES, Codes, check_dimension
+from rbegir.encode.clsm.rbe import RBE
+from rbegir.encode.sentence.layers import codes_of, fingerprint_of
+from rbegir.errors import InputError, MismatchError
+
+Progress = Callable[[float, float], None]  # share done, mean loss so far
+Batch = TypeVar("Batch")
+
+
+@dataclass(frozen=True)
+class BagConfig:
+    """The shape of a model of words, and how it is trained."""
+
+    n: int = 64
+    planes: int = 3  # of a query; 0: the float model
+    keyword_planes: int = 2  # of what is stored: the first of them
+    width: int = 64  # of f
+    batch_size: int = 256
+    epochs: int = 1
+    lr: float = 1e-3
+    seed: int = 0
+
+    positive: ClassVar[tuple[str, ...]] = ("width", "batch_size")  # whole numbers of at least 1
+
+    def __post_init__(self) -> None:
+        check_dimension(self.n)
+        if not 0 <= self.planes <= MAX_PLANES:
+            raise InputError(f"planes must be from 0 (float) to {MAX_PLANES}, got {self.planes!r}")
+        most = min(MAX_KEYWORD_PLANES, self.planes or MAX_KEYWORD_PLANES)
+        if not 1 <= self.keyword_planes <= most:
+            raise InputError(f"keyword_planes must be from 1 to {most}, got {self.keyword_planes!r}")
+        for name in self.positive:
+            if type(getattr(self, name)) is not int or getattr(self, name) < 1:
+                raise InputError(f"{name} must be a positive whole number, got {getattr(self, name)!r}")
+        if type(self.epochs) is not int or self.epochs < 0:
+            raise InputError(f"epochs must be a whole number of at least 0, got {self.epochs!r}")
+
+
+class BagNetwork(nn.Module):
+    """A network with RBE layers; None in the float model."""
+
+    rbe: RBE | None
+
+
+C = TypeVar("C", bound=BagConfig)
+N = TypeVar("N", bound=BagNetwork)
+
+
+class BagEncoder(ABC, Generic[C, N]):
+    """A trained model and its vocabulary, as an encoder that an index can be made with."""
+
+    noun: ClassVar[str]  # what it encodes, for messages
+
+    def __init__(self, config: C, vocabulary: Sequence[str], network: N) -> None:
+        self.config, self.vocabulary = config, list(vocabulary)
+        self.network = network.eval()
+        self._number = {word: i for i, word in enumerate(self.vocabulary)}
+        self.fingerprint = fingerprint_of({**asdict(config), "words": len(self.vocabulary)}, network)
+
+    @property
+    def n(self) -> int:
+        return self.config.n
+
+    @property
+    def query_planes(self) -> int:
+        return self.config.planes
+
+    @property
+    def keyword_planes(self) -> int:
+        return self.config.keyword_planes if self.config.planes else 0
+
+    @torch.no_grad()
+    def encode_queries(self, texts: Sequence[str]) -> Codes:
+        """Codes of texts with all planes; words outside the vocabulary are passed over."""
+        if self.network.rbe is None:
+            raise MismatchError(
+                f"a float {self.noun} model has no codes", hint="train with planes=3, or use embed"
+            )
+        return Codes.concat([codes_of(self.network.rbe(f)) for f in self._features(texts)])
+
+    def encode_keywords(self, texts: Sequence[str]) -> Codes:
+        """Codes of texts with the planes that are stored."""
+        return self.encode_queries(texts).first_planes(self.config.keyword_planes)
+
+    @abstractmethod
+    def _features(self, texts: Sequence[str]) -> Iterator[Tensor]:
+        """What the RBE layers see [some texts, width], some texts at a time."""
+
+
+def descend(
+    epochs: int,
+    batches_of_epoch: Callable[[], Sequence[Batch]],
+    loss_of: Callable[[Batch], Tensor],
+    optimisers: Sequence[torch.optim.Optimizer],
+    progress: Progress | None,
+) -> None:
+    """Train: a step a batch, with rates that fall to 0 in a straight line."""
+    rates = [optimiser.param_groups[0]["lr"] for optimiser in optimisers]
+    for epoch in range(epochs):
+        batches, total = batches_of_epoch(), 0.0
+        for step, batch in enumerate(batches):
+            share = (epoch + step / len(batches)) / epochs
+            for optimiser, rate in zip(optimisers, rates, strict=True):
+                optimiser.param_groups[0]["lr"] = rate * (1 - share)
+                optimiser.zero_grad(set_to_none=True)
+            loss = loss_of(batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+            for optimiser in optimisers:
+                optimiser.step()
+            total += float(loss.detach())
+            if progress is not None:
+                progress(share + 1 / len(batches) / epochs, total / (step + 1))

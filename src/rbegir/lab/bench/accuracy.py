@@ -1,0 +1,314 @@
+"""What recall so many bytes buy: the Binarizer beside its peers, on your vectors.
+
+The truth is the float vectors' own top 10 and top 100 by cosine. Figures a row:
+
+    recall@10, recall@100     the part of the true top k among the k found
+    recall@1                  how often the true best is among the 10 found
+
+All methods see the same training rows and queries. The rows to learn from are not among those that are
+searched: quantisers with large codebooks would remember them. Each seed draws learning rows and queries anew
+and gives each method another random state; the summary holds the mean over seeds with its lowest, its
+highest and the half-width of the 95 % interval of the mean (Student's t; seeds see other queries, so it also
+covers which were asked), and how far the Binarizer is ahead of each peer, seed by seed.
+
+Peers search with float32 queries; the Binarizer's are 8-bit integers (3-bit in a row of its own), so it is
+never the one with the finer query. Sizes count what a method stores for each vector, correction factors
+included. A budget in bits a dimension counts dimensions rounded up to a multiple of 64, the unit of a code
+here, and every peer may use all of it.
+
+With `out`, the result is written after every row, and rows that the file already holds are not measured
+again: a run that is stopped goes on where it was, and sizes or seeds can be added, on another machine too
+(`hosts` lists them, the `host` of a row says which).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rbegir.codes.planes import WORD
+from rbegir.encode.binarizer.estimator import WORK, Binarizer
+from rbegir.encode.binarizer.shape import best_shape
+from rbegir.encode.binarizer.vectors import as_rows, sample, unit_blocks
+from rbegir.errors import FileError, InputError
+from rbegir.lab.bench.host import describe
+from rbegir.lab.bench.quantizers import PEERS, Outcome
+from rbegir.lab.bench.scorer import top
+
+Floats = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.int64]
+DEPTH = 100
+QUICK = 8  # an eighth of the default moves, in the quick row
+PATIENT = 4  # four times as many, in the patient one
+OURS = ("binarizer", "binarizer_patient", "binarizer_quick", "binarizer_start", "binarizer_3_planes")
+METHODS = (*OURS, *PEERS)
+FIGURES = ("recall@10", "recall@100", "recall@1")
+STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)  # 97.5 % points for 1, 2, … degrees
+PACKAGES = ("faiss-cpu", "turbovec", "torch")
+
+Report = Callable[[dict[str, Any]], None]
+
+
+def sizes(dims: int, bits: Sequence[int], byte_budgets: Sequence[int]) -> list[int]:
+    """Budgets in bytes a vector, each once, in the order given: bits a dimension first."""
+    wide = -(-dims // WORD) * WORD
+    return list(dict.fromkeys([wide * b // 8 for b in bits] + list(byte_budgets)))
+
+
+def measure(
+    vectors: Any,
+    queries: Any = None,
+    *,
+    bits: Sequence[int] = (2,),
+    byte_budgets: Sequence[int] = (),
+    seeds: int = 1,
+    methods: Sequence[str] = METHODS,
+    query_count: int = 1000,
+    train_rows: int = 100_000,
+    search_rows: int | None = None,
+    apart: bool = True,
+    budget_s: float | None = None,
+    out: Path | None = None,
+    about: str = "",
+    report: Report = lambda row: None,
+) -> dict[str, Any]:
+    """The benchmark's result as JSON values; `report` gets each row as soon as it is known."""
+    unknown = sorted(set(methods) - set(METHODS))
+    if unknown:
+        raise InputError(f"unknown method {unknown[0]!r}", hint=f"methods are {', '.join(METHODS)}")
+    began = time.perf_counter()
+    known = as_rows(vectors, "vectors")
+    asked = None if queries is None else as_rows(queries, "queries", known.shape[1])
+    plan = _Plan(query_count, train_rows, search_rows, apart)
+    budgets = sizes(known.shape[1], bits, byte_budgets)
+    rows: list[dict[str, Any]] = []
+    shapes: dict[int, tuple[int, int]] = {}  # bytes → (n, planes), chosen by the first seed
+    described: dict[str, Any] | None = None
+    hosts: list[dict[str, Any]] = []
+    earlier = _read(out)
+    if earlier is not None:
+        rows, described, hosts = earlier["cells"], earlier["vectors"], earlier["hosts"]
+        about = about or earlier["about"]
+    hosts.append(describe(PACKAGES))
+    have = {(row["method"], row["budget_bytes"], row["seed"]) for row in rows}
+    result = _result(rows, described, about, hosts)
+    for seed in range(seeds):
+        wanted = [(m, size) for size in budgets for m in methods if (m, size, seed) not in have]
+        if not wanted or (budget_s is not None and time.perf_counter() - began > budget_s):
+            continue
+        drawn = plan.draw(known, asked, seed)
+        if described is not None and described != drawn.about:
+            raise InputError(
+                f"{out} holds figures of other vectors: {described}, not {drawn.about}",
+                hint="name another file, or give the options of the run that wrote it",
+            )
+        described = drawn.about
+        for method, size in wanted:
+            if budget_s is not None and time.perf_counter() - began > budget_s:
+                break
+            row = _row(method, drawn, size, seed, shapes)
+            if row is None:
+                continue
+            rows.append({**row, "host": len(hosts) - 1})
+            result = _result(rows, described, about, hosts)
+            if out is not None:
+                out.write_text(json.dumps(result, indent=1) + "\n")
+            report(row)
+    return result
+
+
+class Drawn(NamedTuple):
+    """What one seed measures on."""
+
+    train: Floats  # [rows, dims]
+    every: Floats  # [count, dims], those that are searched
+    asked: Floats  # [Q, dims]
+    truth: Ids  # [Q, 100]
+    about: dict[str, Any]
+
+
+class _Plan(NamedTuple):
+    """How rows are divided among queries, learning and search."""
+
+    query_count: int
+    train_rows: int
+    search_rows: int | None
+    apart: bool
+
+    def draw(self, rows: Any, queries: Any, seed: int) -> Drawn:
+        order = np.random.default_rng(seed).permutation(len(rows))
+        if queries is None:
+            if len(rows) < 4 * self.query_count:
+                raise InputError(f"{len(rows)} vectors are too few to draw {self.query_count} queries from")
+            asked = _rows_of(rows, order[: self.query_count])
+            order = order[self.query_count :]
+        else:
+            asked = sample(queries, self.query_count, seed, "queries")
+        if self.apart:
+            learn = min(self.train_rows, len(order) // 2)
+            train, order = _rows_of(rows, order[:learn]), order[learn:]
+            every = _rows_of(rows, order[: self.search_rows])
+        else:
+            every = _rows_of(rows, order[: self.search_rows])
+            train = sample(every, self.train_rows, seed)
+        about = {
+            "count": len(every),
+            "dims": every.shape[1],
+            "queries": len(asked),
+            "train_rows": len(train),
+            "learning": "rows apart from those searched" if self.apart else "rows among those searched",
+        }
+        return Drawn(train, every, asked, top(asked, every, DEPTH), about)
+
+
+def _rows_of(rows: Any, chosen: npt.NDArray[np.int64]) -> Floats:
+    """The rows named, in the order of the file, float32 of unit length."""
+    return np.concatenate(list(unit_blocks(rows[np.sort(chosen)], "vectors")))
+
+
+def _result(
+    rows: list[dict[str, Any]],
+    described: dict[str, Any] | None,
+    about: str,
+    hosts: list[dict[str, Any]],
+) -> dict[str, Any]:
+    return {
+        "host": hosts[-1],
+        "hosts": hosts,
+        "about": about,
+        "vectors": described,
+        "cells": rows,
+        "summary": summary(rows),
+    }
+
+
+def _read(path: Path | None) -> dict[str, Any] | None:
+    if path is None or not path.exists():
+        return None
+    try:
+        found = json.loads(path.read_text())
+        if {"cells", "vectors", "hosts", "about"} <= set(found):
+            return dict(found)
+    except (OSError, ValueError, TypeError) as error:
+        raise FileError(f"cannot read earlier figures from {path}: {error}") from error
+    raise FileError(f"{path} is not a result of this benchmark", hint="name another file to write")
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One line a method and size, over seeds; `ahead`: recall@10 of the Binarizer less this method's."""
+    groups: dict[tuple[int, str], dict[int, dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["budget_bytes"], row["method"]), {})[row["seed"]] = row
+    lines = []
+    for (size, method), group in groups.items():
+        line = {
+            "budget_bytes": size,
+            "method": method,
+            "bytes": next(iter(group.values()))["bytes"],
+            "seeds": len(group),
+            **{f: spread([row[f] for row in group.values()]) for f in FIGURES},
+        }
+        ours = groups.get((size, OURS[0]), {})
+        both = [seed for seed in group if seed in ours]
+        if method not in OURS and both:
+            line["ahead"] = spread([ours[seed][FIGURES[0]] - group[seed][FIGURES[0]] for seed in both])
+        lines.append(line)
+    return lines
+
+
+def spread(values: Sequence[float]) -> dict[str, float | None]:
+    """Mean, lowest, highest, and half the width of the 95 % interval of the mean; none for one value."""
+    count = len(values)
+    half = None
+    if count > 1:
+        t = STUDENT[min(count - 2, len(STUDENT) - 1)]
+        half = t * float(np.std(values, ddof=1)) / count**0.5
+    return {"mean": float(np.mean(values)), "low": min(values), "high": max(values), "half_width": half}
+
+
+def recalls(found: Ids, truth: Ids) -> dict[str, float]:
+    """The three figures for hits [Q, ≥ 100] against the truth [Q, 100], both best first."""
+
+    def share(k: int) -> float:
+        common = sum(len(np.intersect1d(f[:k], t[:k])) for f, t in zip(found, truth, strict=True))
+        return float(common / (len(truth) * min(k, truth.shape[1])))
+
+    first = float(np.mean((found[:, :10] == truth[:, :1]).any(axis=1)))
+    return {"recall@10": share(10), "recall@100": share(100), "recall@1": first}
+
+
+def _row(
+    method: str, drawn: Drawn, size: int, seed: int, shapes: dict[int, tuple[int, int]]
+) -> dict[str, Any] | None:
+    """None where a method has no code of this size."""
+    common = {"method": method, "budget_bytes": size, "seed": seed}
+    if method in OURS:
+        return {**common, **_ours(method, drawn, size, seed, shapes)}
+    outcome = PEERS[method](drawn.train, drawn.every, size, seed)
+    if outcome is None:
+        return None
+    return {
+        **common,
+        "bytes": outcome.code_bytes + outcome.factor_bytes,
+        "code_bytes": outcome.code_bytes,
+        "factor_bytes": outcome.factor_bytes,
+        "query": "float32",
+        "setting": outcome.setting,
+        **_peer_recalls(outcome, drawn.asked, drawn.truth),
+        "train_s": outcome.train_s,
+        "encode_per_s": len(drawn.every) / max(outcome.encode_s, 1e-9),
+    }
+
+
+def _peer_recalls(outcome: Outcome, asked: Floats, truth: Ids) -> dict[str, float]:
+    """By the peer's own score, or by inner product or distance to what it decodes: the better of the two."""
+    if outcome.search is not None:
+        few = slice(outcome.queries)
+        return recalls(outcome.search(asked[few], DEPTH), truth[few])
+    decoded = outcome.decoded
+    assert decoded is not None
+    if outcome.offsets is not None:
+        return recalls(top(asked, decoded, DEPTH, outcome.offsets), truth)
+    by_distance = -0.5 * np.einsum("ij,ij->i", decoded, decoded)
+    both = [recalls(top(asked, decoded, DEPTH, offsets), truth) for offsets in (None, by_distance)]
+    return max(both, key=lambda figures: figures["recall@10"])
+
+
+def _ours(
+    method: str, drawn: Drawn, size: int, seed: int, shapes: dict[int, tuple[int, int]]
+) -> dict[str, Any]:
+    if size not in shapes:
+        shapes[size] = best_shape(drawn.train, size, seed)
+    n, planes = shapes[size]
+    options: dict[str, Any] = {
+        "binarizer": {},
+        "binarizer_patient": {"moves": WORK // n * PATIENT},
+        "binarizer_quick": {"moves": WORK // n // QUICK},
+        "binarizer_start": {"rounds": 0},
+        "binarizer_3_planes": {"query_planes": 3},
+    }[method]
+    binarizer = Binarizer(n=n, keyword_planes=planes, seed=seed, **options)
+    began = time.perf_counter()
+    binarizer.fit(drawn.train)
+    fitted = time.perf_counter()
+    codes = binarizer.encode_keywords(drawn.every)
+    encoded = time.perf_counter()
+    values = codes.values().astype(np.float32)
+    values /= np.linalg.norm(values, axis=1, keepdims=True)
+    found = top(binarizer.encode_queries(drawn.asked).values().astype(np.float32), values, DEPTH)
+    return {
+        "bytes": n * planes // 8,
+        "code_bytes": n * planes // 8,
+        "factor_bytes": 0,
+        "query": f"{binarizer.query_planes}-bit integers",
+        "setting": f"n = {n}, {planes} planes",
+        **recalls(found, drawn.truth),
+        "train_s": fitted - began,
+        "encode_per_s": len(drawn.every) / (encoded - fitted),
+    }

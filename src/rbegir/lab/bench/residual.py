@@ -1,0 +1,123 @@
+"""A residual quantiser in torch, learned and coded as FAISS does it, for machines with a GPU.
+
+A vector is stood for by a sum of codewords, one of each book. The search for it keeps the `beam` best sums so
+far and tries every codeword of the next book with each:
+
+    ‖r − w‖² = ‖r‖² + ‖w‖² − 2·r·w          r: what a sum leaves over, w: a codeword
+
+The books are learned in turn, each by k-means of what all sums in the beam leave over. As in FAISS, k-means
+goes through growing numbers of dimensions, the directions of largest variance first: its centroids in the
+first d^(i/10) of them start those in the first d^((i+1)/10).
+
+FAISS did not finish 96 books of 384 dimensions in nine minutes on six cores; a GPU takes seconds. With the
+same books the sums are those of FAISS up to rounding, and books learned here leave the same error as FAISS's
+do: tests hold to both.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+Array = npt.NDArray[np.float32]
+ROWS = 1 << 14
+CODEWORDS = 256
+BEAM = 5
+LEVELS, ITERATIONS = 10, 10  # of k-means: numbers of dimensions, turns with each
+POINTS = 256  # a codeword that k-means looks at, at most
+NUDGE = 1 / 1024  # by which the halves of a cluster are told apart
+
+
+class Residual:
+    """Codebooks on a device, and the search for the best sum of codewords."""
+
+    def __init__(self, books: list[Tensor], beam: int = BEAM) -> None:
+        self.books, self.beam = books, beam  # each book [codewords, dims]
+
+    @classmethod
+    def of_faiss(cls, index: Any, device: torch.device | str) -> Residual:
+        """Those of a trained `faiss.IndexResidualQuantizer`."""
+        import faiss
+
+        rq: Any = faiss.downcast_index(index).rq  # type: ignore[attr-defined]
+        sizes = [1 << bits for bits in faiss.vector_to_array(rq.nbits).tolist()]
+        books = torch.from_numpy(faiss.vector_to_array(rq.codebooks).reshape(-1, rq.d)).to(device)
+        return cls(list(torch.split(books, sizes)), int(rq.max_beam_size))
+
+    @classmethod
+    def learned(
+        cls, vectors: Array, books: int, device: torch.device | str, seed: int, codewords: int = CODEWORDS
+    ) -> Residual:
+        """From vectors [rows, dims]."""
+        chance = torch.Generator(device).manual_seed(seed)
+        made = cls([])
+        left = torch.from_numpy(vectors).to(device)[:, None]  # [rows, beam, dims]
+        for _ in range(books):
+            book = k_means(left.flatten(0, 1), codewords, chance)
+            made.books.append(book)
+            left = torch.cat([made._next(part, book) for part in torch.split(left, ROWS)])
+        return made
+
+    def decode(self, vectors: Array) -> Array:
+        """What the codes of vectors [count, dims] stand for, the same shape."""
+        out = np.empty_like(vectors)
+        for start in range(0, len(vectors), ROWS):
+            x = torch.from_numpy(vectors[start : start + ROWS]).to(self.books[0].device)
+            out[start : start + ROWS] = (x - self.left_over(x)).cpu().numpy()
+        return out
+
+    def left_over(self, x: Tensor) -> Tensor:
+        """What the best sum of codewords leaves of each vector: [rows, dims] → [rows, dims]"""
+        left = x[:, None]
+        for book in self.books:
+            left = self._next(left, book)
+        return left[:, 0]
+
+    def _next(self, left: Tensor, book: Tensor) -> Tensor:
+        """What the best sums with one more codeword leave over: [rows, beam, dims] → the same, best first"""
+        size = left.square().sum(dim=2, keepdim=True) + book.square().sum(dim=1)
+        cost = (size - 2 * (left @ book.T)).flatten(1)  # [rows, beam · codewords]
+        best = cost.topk(min(self.beam, cost.shape[1]), largest=False, sorted=True).indices
+        parent = (best // len(book))[:, :, None].expand(-1, -1, left.shape[2])
+        return left.gather(1, parent) - book[best % len(book)]
+
+
+def k_means(points: Tensor, count: int, chance: torch.Generator) -> Tensor:
+    """`count` centroids [count, dims] of points [rows, dims], through growing numbers of dimensions."""
+    order = torch.randperm(len(points), generator=chance, device=points.device)[: count * POINTS]
+    points = points[order]
+    dims = points.shape[1]
+    centre = points.mean(dim=0)
+    variance = (points - centre).T @ (points - centre)
+    turn: Tensor = torch.linalg.eigh(variance.double()).eigenvectors.flip(1).float()  # largest first
+    turned = points @ turn
+    centroids = turned[:count]  # the points are in a random order
+    known = max(1, int(dims ** (1 / LEVELS)))
+    for level in range(1, LEVELS + 1):
+        width = dims if level == LEVELS else int(dims ** (level / LEVELS))
+        start = turned.new_zeros(count, width)
+        start[:, :known] = centroids[:, :known]
+        centroids = _lloyd(turned[:, :width], start)
+        known = width
+    return centroids @ turn.T
+
+
+def _lloyd(points: Tensor, centroids: Tensor) -> Tensor:
+    """Turns of assigning and averaging; an empty cluster takes half of the largest."""
+    count = len(centroids)
+    for _ in range(ITERATIONS):
+        nearest = (centroids.square().sum(dim=1) - 2 * (points @ centroids.T)).argmin(dim=1)  # [rows]
+        sizes = torch.bincount(nearest, minlength=count)
+        sums = torch.zeros_like(centroids).index_add_(0, nearest, points)
+        centroids = sums / sizes.clamp(min=1)[:, None]
+        empty = (sizes == 0).nonzero()[:, 0]
+        if len(empty):
+            largest = sizes.topk(len(empty)).indices
+            apart = 1 + NUDGE * (1 - 2 * (torch.arange(points.shape[1], device=points.device) % 2))
+            centroids[empty] = centroids[largest] * apart
+            centroids[largest] = centroids[largest] * (2 - apart)
+    return centroids

@@ -1,0 +1,232 @@
+"""Speed of the exact scan beside the machine's limit and its peers, measured in turns.
+
+A cell is (keywords, batch, k, threads) over random rbe* codes: n = 64, two keyword planes (16 bytes),
+queries of three planes. A round times, one after the other: reading the codes once from beginning to end
+(the best of three), the scan, and every peer (small batches: the best of three, too). The figures of a cell
+are medians over rounds, and ratios are taken within rounds, so that a machine that slows down for a while
+slows all sides alike.
+
+`bandwidth_fraction` compares a single query with that plain read; `read_gb_per_s_interleaved` is what
+reading 2 to 16 places in turn reaches, which some CPUs do faster.
+
+How this can mislead: codes are random, so hits are spread evenly, and the first threshold comes from a good
+sample; all is warm and in memory; peers search float vectors of the same size and return approximate
+scores, not the same hits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rbegir.codes.layout import packed_bytes
+from rbegir.errors import InputError, MissingExtraError, RbegirError
+from rbegir.lab.bench import host, start
+from rbegir.lab.bench.peers import PACKAGES
+
+N, PLANES, QUERY_PLANES = 64, 2, 3
+STREAMS = (2, 4, 8, 16)  # places of memory that are read in turn
+SMALL_BATCH = 8  # up to here every side takes the best of three in a round, as reading does
+PEER_SECONDS = 10.0  # a peer is not asked again in a cell after so long
+
+
+class Peer:
+    """A peer in its own process (see `peers`)."""
+
+    def __init__(self, name: str, keywords: int, threads: int) -> None:
+        self.name = name
+        environment = {**os.environ, "RAYON_NUM_THREADS": str(threads)}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "rbegir.lab.bench.peers", name, str(keywords), str(threads)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        self._read()
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            self.close()
+            raise RbegirError(f"the peer {self.name} ended with status {self._process.returncode}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def search(self, batch: int, k: int) -> float:
+        """Milliseconds of one search."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"batch": batch, "k": k}) + "\n")
+        self._process.stdin.flush()
+        return float(self._read()["ms"])
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+def require_peers() -> None:
+    """Refuse to start when a peer is not installed."""
+    missing = [
+        package
+        for module, package in (("faiss", "faiss-cpu"), ("turbovec", "turbovec"))
+        if not find_spec(module)
+    ]
+    if missing:
+        raise MissingExtraError(
+            f"--peers needs {' and '.join(missing)}",
+            hint="pip install 'rbegir[bench]', or leave --peers away",
+        )
+
+
+def _milliseconds(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return (time.perf_counter() - start) * 1e3
+
+
+def random_codes(keywords: int) -> npt.NDArray[np.uint8]:
+    """Packed random keywords, aligned to 64 bytes as a mapped segment is."""
+    size = packed_bytes(keywords, N, PLANES)
+    buffer = np.empty(size + 64, dtype=np.uint8)
+    packed = buffer[-buffer.ctypes.data % 64 :][:size]
+    rng = np.random.default_rng(0)
+    step = 1 << 24
+    for at in range(0, size, step):
+        part = packed[at : at + step]
+        part[:] = rng.integers(0, 2**64, len(part) // 8, dtype=np.uint64).view(np.uint8)
+    return packed
+
+
+def random_queries(batch: int) -> npt.NDArray[np.int16]:
+    """Random queries of three planes."""
+    bits = np.random.default_rng(3).integers(0, 2**QUERY_PLANES, (batch, N), dtype=np.int16)
+    return 2 * bits - np.int16(2**QUERY_PLANES - 1)
+
+
+def run(
+    *,
+    keywords: Sequence[int],
+    batches: Sequence[int],
+    ks: Sequence[int],
+    threads: Sequence[int],
+    device: str = "cpu",
+    peers: bool = False,
+    rounds: int = 7,
+    progress: Callable[[str, int, int], None] = lambda cell, done, total: None,
+) -> dict[str, Any]:
+    """All cells; `progress` is called with (cell, cells done, cells in all)."""
+    if device != "cpu":
+        import rbegir.search.gpu.backend  # noqa: F401  says what to install where torch or triton is missing
+        from rbegir.lab.bench import scan_gpu
+
+        return scan_gpu.run(
+            keywords=keywords,
+            batches=batches,
+            ks=ks,
+            device=device,
+            peers=peers,
+            rounds=rounds,
+            progress=progress,
+        )
+    for name, numbers in (("keywords", keywords), ("batches", batches), ("k", ks), ("threads", threads)):
+        if not numbers or any(number < 1 for number in numbers):
+            raise InputError(f"{name} must be positive numbers, got {list(numbers)}")
+    if rounds < 1:
+        raise InputError(f"rounds must be at least 1, got {rounds}")
+    if peers:
+        require_peers()
+    cells: list[dict[str, Any]] = []
+    total = len(keywords) * len(threads) * len(batches) * len(ks)
+    for count in keywords:
+        packed = random_codes(count)
+        for thread_count in threads:
+            with ExitStack() as stack:
+                progress(f"{count:,} keywords: preparing", len(cells), total)
+                names = PACKAGES if peers else ()
+                running = [stack.enter_context(closing(Peer(name, count, thread_count))) for name in names]
+                for batch in batches:
+                    for k in ks:
+                        cell = f"{count:,} keywords, batch {batch}, top {k}, {thread_count} threads"
+                        progress(cell, len(cells), total)
+                        cells.append(measure(packed, count, batch, k, thread_count, running, rounds))
+    progress("done", total, total)
+    return {
+        "host": host.describe(("faiss-cpu", "turbovec") if peers else ()),
+        "rounds": rounds,
+        "cells": cells,
+        "start": start.measure(max(keywords)),
+    }
+
+
+def measure(
+    packed: npt.NDArray[np.uint8],
+    keywords: int,
+    batch: int,
+    k: int,
+    threads: int,
+    peers: Sequence[Peer],
+    rounds: int,
+) -> dict[str, Any]:
+    """One cell."""
+    from rbegir._native import _core
+    from rbegir.search.backend import Partition
+    from rbegir.search.cpu import CpuBackend
+
+    backend = CpuBackend(N, PLANES, threads=threads)
+    partitions, values = [Partition(packed, keywords)], random_queries(batch)
+
+    def scan() -> object:
+        return backend.search(partitions, values, k)
+
+    def read(streams: Sequence[int]) -> float:
+        return min(_milliseconds(partial(_core.read_sum, packed, threads, s)) for s in streams)
+
+    scan()  # once without looking: caches, page tables
+    for peer in peers:
+        peer.search(batch, k)
+    repeats = 3 if batch <= SMALL_BATCH else 1
+    ours: list[float] = []
+    reads: list[float] = []
+    theirs: dict[str, list[float]] = {peer.name: [] for peer in peers}
+    for _ in range(rounds):
+        reads.append(read((1, 1, 1)))
+        ours.append(min(_milliseconds(scan) for _ in range(repeats)))
+        for peer in peers:
+            if sum(theirs[peer.name]) < PEER_SECONDS * 1e3:
+                theirs[peer.name].append(min(peer.search(batch, k) for _ in range(repeats)))
+    fraction = statistics.median(r / o for r, o in zip(reads, ours, strict=True))
+    return {
+        "backend": f"cpu/{backend.isa}",
+        "keywords": keywords,
+        "batch": batch,
+        "k": k,
+        "threads": threads,
+        "ms": statistics.median(ours),
+        "ms_min": min(ours),
+        "ms_max": max(ours),
+        "bandwidth_fraction": fraction if batch == 1 else None,
+        "read_gb_per_s": len(packed) / statistics.median(reads) / 1e6,
+        "read_gb_per_s_interleaved": len(packed) / read(STREAMS * 3) / 1e6,
+        "peers": {name: statistics.median(times) for name, times in theirs.items()},
+        "ratios": {
+            name: statistics.median(t / o for t, o in zip(times, ours, strict=False))
+            for name, times in theirs.items()
+        },
+    }

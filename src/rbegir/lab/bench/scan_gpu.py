@@ -1,0 +1,298 @@
+"""Speed of the exact scan on a GPU beside the card's read bandwidth and what a user would write in torch.
+
+A cell is (keywords, batch, k) over random rbe* codes made on the device: n = 64, two keyword planes (16
+bytes), queries of three planes. Times are between events on the device, from query codes that lie there to
+sorted keys and positions, medians over rounds after a warm-up; `wall_ms` is what the caller waits, results
+on the host included. The read bandwidth is measured over the same bytes in the same run. The peer is float16
+matmul and topk over vectors of the same dimension, on 10⁸ keywords at most and scaled to the cell's number.
+`cases` are what a variation costs (planes of the query, k, a filter, small batches) over the largest set of
+keywords that is one shard, `paper` is the published algorithm beside the exact one (`paper_gpu`), and
+`equality` are random searches of small sets compared with the reference (`equal_gpu`).
+
+How this can mislead: codes are random, so hits are spread evenly and the first threshold comes from a good
+sample; the peer is exact in float16, whose ties and rounding differ.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from rbegir.errors import DeviceError, InputError
+from rbegir.lab.bench import equal_gpu, paper_gpu
+from rbegir.lab.bench.device import describe_card, timed, walled
+from rbegir.search.gpu import words
+from rbegir.search.gpu.card import Batch, Card
+from rbegir.search.gpu.devices import find_devices
+from rbegir.search.gpu.nvrtc import Kernel, compile_cubin
+from rbegir.search.gpu.proof import Pending
+from rbegir.search.gpu.replay import Replays
+from rbegir.search.gpu.residency import MAX_SHARD, Residency
+from rbegir.search.gpu.shard import Piece, with_sample
+
+N, PLANES, QUERY_PLANES = 64, 2, 3
+PEER_KEYWORDS = 100_000_000
+PEER_BATCH = 64
+CASES: list[tuple[str, dict[str, Any]]] = [
+    *((f"{planes} query planes", {"planes": planes}) for planes in range(1, 9)),
+    *((f"{planes} query planes", {"planes": planes, "batch": 256}) for planes in (1, 2, 4, 7, 8)),
+    *((f"top {k}", {"k": k}) for k in (10, 100, 10_000, 100_000)),
+    *((f"top {k}", {"k": k, "batch": 256}) for k in (10, 10_000)),
+    *((f"batch of {batch}", {"batch": batch}) for batch in (2, 3, 4, 16, 32, 128, 512)),
+    *(
+        (f"a filter that keeps {share} %", {"batch": batch, "density": share / 100})
+        for share in (1, 10, 50)
+        for batch in (1, 64)
+    ),
+]
+READ = r"""
+struct Reading { const uint4* from; long long count; unsigned* out; };
+extern "C" __global__ void __launch_bounds__(512) read_all(const Reading a) {
+  long long step = (long long)gridDim.x * 512, i = (long long)blockIdx.x * 512 + threadIdx.x;
+  unsigned x = 0;
+  for (; i + 3 * step < a.count; i += 4 * step)
+    for (int j = 0; j < 4; j++) { uint4 v = __ldcs(a.from + i + j * step); x ^= v.x ^ v.y ^ v.z ^ v.w; }
+  if (x == 0x12345678u) a.out[0] = x;  // so that nothing is optimised away
+}
+"""
+
+
+class _Reading(ctypes.Structure):
+    _fields_ = (("from", ctypes.c_void_p), ("count", ctypes.c_int64), ("out", ctypes.c_void_p))
+
+
+def read_ms(pieces: Sequence[Piece], rounds: int) -> float:
+    """Milliseconds to read all codes once: the floor of a search."""
+    capability = torch.cuda.get_device_capability()
+    kernel = Kernel(compile_cubin(READ, f"sm_{capability[0]}{capability[1]}", []), "read_all", 0)
+    out = torch.zeros(4, dtype=torch.int32, device="cuda")
+    processors = torch.cuda.get_device_properties(0).multi_processor_count
+    arguments = [
+        _Reading(piece.shard.words.data_ptr(), piece.shard.words.numel() // 4, out.data_ptr())
+        for piece in pieces
+    ]
+
+    def read(blocks: int) -> None:
+        for argument in arguments:
+            kernel.launch(processors * blocks, 512, argument)
+
+    return min(timed(lambda blocks=blocks: read(blocks), rounds)["ms"] for blocks in (4, 8, 16))  # type: ignore[misc]
+
+
+def random_pieces(keywords: int, device: torch.device) -> list[Piece]:
+    """Random codes made on the device, in shards."""
+    pieces, base = [], 0
+    generator = torch.Generator(device=device).manual_seed(1)
+    shards = -(-keywords // MAX_SHARD)
+    for shard in range(shards):
+        count = keywords // shards + (shard < keywords % shards)
+        lanes = torch.empty(
+            words.streams(N, PLANES), words.stride_of(count), dtype=torch.int32, device=device
+        )
+        lanes.random_(-(2**31), 2**31, generator=generator)
+        pieces.append(Piece(with_sample(lanes, count), base, None, count))
+        base += count
+    return pieces
+
+
+def check_room(keywords: int, device: torch.device) -> None:
+    """Refuse to start with more keywords than the card holds."""
+    fit = Residency(N, PLANES, device).fits(keywords)
+    if fit < keywords:
+        raise DeviceError(
+            f"{keywords:,} keywords do not fit into the memory of {device}: {fit:,} do",
+            hint=f"--keywords {fit} or fewer",
+        )
+
+
+def random_queries(batch: int, planes: int = QUERY_PLANES) -> np.ndarray[Any, np.dtype[np.int16]]:
+    top = 2**planes - 1
+    odd = 2 * np.random.default_rng(3).integers(0, top + 1, (batch, N)) - top
+    values: np.ndarray[Any, np.dtype[np.int16]] = odd.astype(np.int16)
+    return values
+
+
+def filtered(piece: Piece, density: float) -> Piece:
+    """The same keywords, of which a random share are candidates."""
+    count, device = piece.shard.count, piece.shard.words.device
+    mask = torch.zeros(-(-count // 32), dtype=torch.int32, device=device)
+    generator = torch.Generator(device=device).manual_seed(2)
+    candidates = 0
+    for bit in range(32):
+        chosen = torch.rand(mask.shape, device=device, generator=generator) < density
+        chosen &= torch.arange(bit, bit + 32 * len(mask), 32, device=device) < count
+        candidates += int(chosen.sum())
+        mask |= chosen.int() << bit
+    return piece._replace(mask=mask, candidates=candidates)
+
+
+def cell(
+    replays: Replays, pieces: list[Piece], batch: int, k: int, rounds: int, planes: int = QUERY_PLANES
+) -> dict[str, Any]:
+    """One measured search."""
+    card = replays.card
+    keywords, candidates = (
+        sum(each) for each in zip(*((p.shard.count, p.candidates) for p in pieces), strict=True)
+    )
+    queries = Batch(random_queries(batch, planes), card.device)
+    k = min(k, candidates)
+
+    def search() -> Pending:
+        return replays.begin(pieces, queries, k)
+
+    timing = timed(search, rounds, warm=3)  # compiled, captured, replayed
+    pending = search()
+    counts = pending.found.counts[:batch].float()
+    wall = walled(
+        lambda: replays.begin(pieces, Batch(queries.host, card.device), k).result(), max(1, rounds // 2)
+    )
+    return {
+        "backend": f"cuda/{card.method(queries)}",
+        "keywords": keywords,
+        "batch": batch,
+        "k": k,
+        "threads": 1,
+        "query_planes": planes,
+        **timing,
+        "wall_ms": wall,
+        "queries_per_s": batch / timing["ms"] * 1e3,
+        "survivors": float(counts.mean()),
+        "repaired": int(((counts < k) | (counts > pending.found.positions.shape[1])).sum()),
+        "peers": {},
+        "ratios": {},
+    }
+
+
+def peer_ms(keywords: int, batch: int, k: int, device: torch.device, rounds: int) -> float:
+    """float16 matmul and topk in torch, scaled to `keywords` from at most PEER_KEYWORDS."""
+    held = min(keywords, PEER_KEYWORDS)
+    vectors = torch.randn(held, N, device=device, dtype=torch.float16)
+    queries = torch.randn(batch, N, device=device, dtype=torch.float16)
+    return timed(lambda: torch.topk(queries @ vectors.T, k, dim=1), rounds)["ms"] * keywords / held
+
+
+def add_peers(cells: list[dict[str, Any]], device: torch.device, rounds: int) -> None:
+    """The peer's milliseconds in each cell; batches beyond PEER_BATCH are so many of those."""
+    known: dict[tuple[int, int, int], float] = {}
+    for measured in cells:
+        size = min(measured["batch"], PEER_BATCH)
+        asked = (measured["keywords"], size, measured["k"])
+        if asked not in known:
+            known[asked] = peer_ms(*asked, device, rounds)
+            torch.cuda.empty_cache()
+        ms = known[asked] * measured["batch"] / size
+        measured["peers"]["torch_float16_topk"] = ms
+        measured["ratios"]["torch_float16_topk"] = ms / measured["ms"]
+
+
+def cases(
+    replays: Replays, pieces: list[Piece], rounds: int, report: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """What every variation of CASES costs; `case` says which."""
+    measured = []
+    for name, wanted in CASES:
+        report(name)
+        density = wanted.get("density", 1.0)
+        searched = pieces if density == 1 else [filtered(piece, density) for piece in pieces]
+        found = cell(
+            replays,
+            searched,
+            wanted.get("batch", 1),
+            wanted.get("k", 1000),
+            rounds,
+            wanted.get("planes", QUERY_PLANES),
+        )
+        measured.append({"case": name, **found})
+    return measured
+
+
+def _report(progress: Callable[[str, int, int], None], count: int, done: int, total: int, name: str) -> None:
+    progress(f"{count:,} keywords: {name}", done, total)
+
+
+def run(
+    *,
+    keywords: Sequence[int],
+    batches: Sequence[int],
+    ks: Sequence[int],
+    device: str = "cuda",
+    peers: bool = False,
+    rounds: int = 7,
+    progress: Callable[[str, int, int], None] = lambda cell, done, total: None,
+    keep: Callable[[dict[str, Any]], None] = lambda so_far: None,
+) -> dict[str, Any]:
+    """All cells; with `peers` also the peer, the published algorithm, what variations cost, and equality.
+
+    `keep` gets what there is after every number of keywords: on a lent machine time may run out.
+    """
+    for name, numbers in (("keywords", keywords), ("batches", batches), ("k", ks)):
+        if not numbers or any(number < 1 for number in numbers):
+            raise InputError(f"{name} must be positive numbers, got {list(numbers)}")
+    if rounds < 1:
+        raise InputError(f"rounds must be at least 1, got {rounds}")
+    where = find_devices(device)[0]
+    if where.type != "cuda":
+        raise DeviceError(f"bench scan needs a GPU, got {device!r}")
+    torch.cuda.set_device(where)
+    check_room(max(keywords), where)
+    replays = Replays(Card(N, PLANES, where))
+    cells: list[dict[str, Any]] = []
+    papers: list[dict[str, Any]] = []
+    result: dict[str, Any] = {
+        "command": command(keywords, batches, ks, device, peers, rounds),
+        "host": describe_card(where),
+        "rounds": rounds,
+        "cells": cells,
+        "cases": [],
+        "paper": papers,
+        "equality": {},
+    }
+    widest = max((count for count in keywords if count <= MAX_SHARD), default=0)
+    total = len(keywords) * len(batches) * len(ks)
+    if peers:
+        progress("random searches beside the reference", 0, total)
+        result["equality"] = equal_gpu.run(str(where))
+    for count in keywords:
+        progress(f"{count:,} keywords: preparing", len(cells), total)
+        pieces = random_pieces(count, where)
+        floor = read_ms(pieces, rounds)
+        for batch in batches:
+            for k in ks:
+                progress(f"{count:,} keywords, batch {batch}, top {k}", len(cells), total)
+                measured = cell(replays, pieces, batch, k, rounds)
+                measured["read_gb_per_s"] = count * 16 / floor / 1e6
+                measured["bandwidth_fraction"] = floor / measured["ms"] if batch == 1 else None
+                cells.append(measured)
+        if peers and count >= 1_000_000:
+            progress(f"{count:,} keywords: the published algorithm", len(cells), total)
+            papers += paper_gpu.run(replays, pieces, 1000, rounds, random_queries(64))
+        if peers and count == widest:
+            report = partial(_report, progress, count, len(cells), total)
+            result["cases"] = cases(replays, pieces, rounds, report)
+        replays.clear()
+        del pieces
+        torch.cuda.empty_cache()
+        if peers:
+            add_peers(
+                [measured for measured in cells if measured["keywords"] == count], where, min(rounds, 3)
+            )
+        keep(result)
+    progress("done", total, total)
+    return result
+
+
+def command(
+    keywords: Sequence[int], batches: Sequence[int], ks: Sequence[int], device: str, peers: bool, rounds: int
+) -> str:
+    """The command line that measures the same again."""
+    lists = (
+        ",".join(f"{number:g}".replace("e+0", "e") for number in numbers)
+        for numbers in (keywords, batches, ks)
+    )
+    options = "--keywords {} --batches {} -k {}".format(*lists)
+    return f"rbegir bench scan --device {device} {options}{' --peers' * peers} --rounds {rounds} --json"

@@ -1,0 +1,363 @@
+"""The service under load: a real `rbegir serve` in a process of its own, over the loopback of this machine.
+
+Clients in closed loops send a mix of searches and writes (`load.py`). Servers with and without micro-batching
+take turns over the same index, each round in a new process; what is reported is the median over rounds, the
+spread, and the median of the ratios of neighbouring rounds. After each round every written id is read back
+over HTTP, the server is stopped, and the ids are read once more from the files it leaves.
+
+Texts are shipped titles combined at random. Without a model of the caller's, weights are random: a trained
+model of the same shape takes about the same time, and only the hits mean less.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import os
+import random
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rbegir.encode.clsm import checkpoint
+from rbegir.encode.clsm.model import Model
+from rbegir.encode.clsm.presets import preset
+from rbegir.encode.clsm.shapes import tensor_shapes
+from rbegir.errors import InputError, RbegirError
+from rbegir.index.store import Index
+from rbegir.lab.bench import host
+from rbegir.lab.bench.load import Ledger, Mix, Tally, drive, prepared, read_back
+from rbegir.lab.bench.serve_peers import PACKAGES, PEERS
+from rbegir.read.sample import sample_path
+
+QUERIES = 2000
+WARM_S = 1.0
+LIMIT_S = 3.0
+PEER_LIMIT_S = 300.0
+BATCH_ROWS = 1 << 16
+SETTINGS = {"batched": (), "unbatched": ("--max-batch", "1")}
+Progress = Callable[[str, float], None]  # what is being done, and the share of all that is done
+
+
+def run(
+    *,
+    keywords: int = 1_000_000,
+    k: int = 100,
+    clients: int = 64,
+    seconds: float = 60.0,
+    rounds: int = 3,
+    writes: float = 0.05,
+    model: Path | None = None,
+    peers: bool = False,
+    peer_seconds: float = 10.0,
+    progress: Progress = lambda what, share: None,
+) -> dict[str, Any]:
+    """The benchmark; `seconds` is the load of each setting, split over the rounds."""
+    for name, value, least in (
+        ("keywords", keywords, k),
+        ("k", k, 1),
+        ("clients", clients, 1),
+        ("rounds", rounds, 1),
+    ):
+        if value < least:
+            raise InputError(f"{name} must be at least {least}, got {value}")
+    with tempfile.TemporaryDirectory(prefix="rbegir-bench-") as name:
+        folder = Path(name)
+        progress("building the index", 0.0)
+        data = Data(folder, keywords, model)
+        mix = Mix([_search_request(text, k) for text in data.queries], data.queries, k, writes)
+        ledger = Ledger()
+        cells: list[dict[str, Any]] = []
+        total = 2 * rounds + 1 + (len(PEERS) if peers else 0)
+        for number in range(rounds):
+            order = list(SETTINGS) if number % 2 == 0 else list(reversed(SETTINGS))
+            for setting in order:
+                progress(f"round {number + 1}, {setting}", len(cells) / total)
+                cells.append(_round(folder, mix, ledger, number, setting, clients, seconds / rounds))
+        progress("limit of the generator", len(cells) / total)
+        generator = _generator_limit(folder, mix, clients)
+        beside: dict[str, Any] = {}
+        for at, name in enumerate(PEERS if peers else ()):
+            progress(name, (len(cells) + 1 + at) / total)
+            beside[name] = _peer(name, folder, peer_seconds, k, writes)
+        progress("done", 1.0)
+        return _result(cells, ledger, generator, beside, data, k=k, clients=clients, writes=writes)
+
+
+class Data:
+    """Texts, queries and the index, in a folder."""
+
+    def __init__(self, folder: Path, keywords: int, model: Path | None) -> None:
+        with gzip.open(sample_path("titles"), "rt", encoding="utf-8") as file:
+            titles = file.read().splitlines()
+        rng = random.Random(0)
+        self.queries = rng.sample(titles, QUERIES)
+        self.model = "random weights" if model is None else str(model.name)
+        self._rng, self._titles = rng, titles
+        loaded = Model.load(model if model is not None else random_model(folder / "model"))
+        self.keywords = keywords
+        with (folder / "texts.txt").open("w") as texts:
+            Index.build(folder / "index.rbe", loaded, self._batches(texts)).close()
+        (folder / "queries.txt").write_text("\n".join(self.queries))
+        self._write_vectors(folder, loaded)
+
+    def _batches(self, kept: Any) -> Iterator[pa.RecordBatch]:
+        """Titles as they are first, then a title and the last word of another."""
+        for start in range(0, self.keywords, BATCH_ROWS):
+            texts = []
+            for row in range(start, min(start + BATCH_ROWS, self.keywords)):
+                title = self._titles[row % len(self._titles)]
+                texts.append(
+                    title
+                    if row < len(self._titles)
+                    else f"{title} {self._rng.choice(self._titles).split()[-1]}"
+                )
+            kept.write("".join(f"{text}\n" for text in texts))
+            yield pa.record_batch({"id": pa.array(range(start, start + len(texts))), "text": pa.array(texts)})
+
+    def _write_vectors(self, folder: Path, model: Model) -> None:
+        """The values of the codes, for the peers: the same cosines."""
+        texts = (folder / "texts.txt").read_text().splitlines()
+        out = np.lib.format.open_memmap(folder / "vectors.npy", "w+", np.float32, (len(texts), model.n))
+        for start in range(0, len(texts), BATCH_ROWS):
+            codes = model.encode_keywords(texts[start : start + BATCH_ROWS])
+            out[start : start + len(codes)] = codes.values()
+        out.flush()
+        np.save(folder / "queries.npy", model.encode_queries(self.queries).values().astype(np.float32))
+
+
+def random_model(folder: Path, **changes: Any) -> Path:
+    """A model like rbe_star with random weights, the same for both sides: a text is nearest to itself.
+
+    `changes` are made to the configuration, such as conv=16 for a small one.
+    """
+    config = replace(preset("rbe_star"), share_towers=True, **changes)
+    rng = np.random.default_rng(0)
+    tensors = {
+        name: rng.standard_normal(shape, np.float32) * np.float32(2 / shape[-1] ** 0.5)
+        for name, shape in tensor_shapes(config).items()
+    }
+    for name in tensors:
+        if name.startswith("keyword."):
+            tensors[name] = tensors[name.replace("keyword", "query", 1)]
+    checkpoint.write(folder, config, tensors, {})
+    return folder
+
+
+def _search_request(text: str, k: int) -> bytes:
+    return prepared("POST", "/v1/search", json.dumps({"queries": [text], "k": k}).encode())
+
+
+@contextmanager
+def service(index: Path, *options: str) -> Iterator[tuple[int, int]]:
+    """A running `rbegir serve`; gives its port and process, and stops it in the end."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rbegir", "serve", str(index), "--port", "0", "--no-access-log", *options],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    said: list[str] = []
+    for line in process.stderr:
+        said.append(line)
+        if found := re.search(r" at http://127\.0\.0\.1:(\d+)", line):
+            break
+    else:
+        process.wait()
+        raise RbegirError(f"the service did not start: {' '.join(said)[-300:]}")
+    try:
+        yield int(found[1]), process.pid
+    finally:
+        process.terminate()
+        try:
+            process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+
+
+def _round(
+    folder: Path, mix: Mix, ledger: Ledger, number: int, setting: str, clients: int, seconds: float
+) -> dict[str, Any]:
+    """One server, warmed up, loaded, read back, stopped, and its files looked into."""
+    with service(folder / "index.rbe", *SETTINGS[setting]) as (port, process):
+        warm = Mix(mix.searches, mix.texts, mix.k, 0.0)
+        asyncio.run(drive(port, warm, Ledger(), clients=clients, seconds=WARM_S, seed=0))
+        before, cpu_before = _counters(port), _cpu_seconds(process)
+        tally = asyncio.run(drive(port, mix, ledger, clients=clients, seconds=seconds, seed=number + 1))
+        after, cpu_after = _counters(port), _cpu_seconds(process)
+        asyncio.run(read_back(port, ledger))
+        if not (folder / "answer.json").exists():
+            _keep_answer(port, mix.searches[0], folder / "answer.json")
+    with Index.open(folder / "index.rbe", read_only=True) as index:
+        keys = sorted(ledger.expected)
+        for key, found in zip(keys, index.get(keys) if keys else [], strict=True):
+            ledger.read(key, None if found is None else found["text"])
+    queries = after["rbegir_batch_queries_sum"] - before["rbegir_batch_queries_sum"]
+    scans = after["rbegir_batch_queries_count"] - before["rbegir_batch_queries_count"]
+    return {
+        "round": number + 1,
+        "setting": setting,
+        **_figures(tally),
+        "queries_a_scan": queries / scans if scans else None,
+        "cpu_ms_a_search": (
+            None
+            if cpu_before is None or cpu_after is None
+            else (cpu_after - cpu_before) * 1e3 / max(queries, 1)
+        ),
+        "load_average": host.describe()["load_average"],
+    }
+
+
+def _cpu_seconds(process: int) -> float | None:
+    """What a process has computed so far, on all cores; unlike time it does not depend on what else runs."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None  # not Linux
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _counters(port: int) -> dict[str, float]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    return {
+        line.split()[0]: float(line.split()[1]) for line in lines if line.startswith("rbegir_batch_queries_")
+    }
+
+
+def _keep_answer(port: int, request: bytes, path: Path) -> None:
+    body = request.partition(b"\r\n\r\n")[2]
+    asked = urllib.request.Request(
+        f"http://127.0.0.1:{port}/v1/search", body, {"Content-Type": "application/json"}, method="POST"
+    )
+    with urllib.request.urlopen(asked, timeout=30) as answer:
+        path.write_bytes(answer.read())
+
+
+def _figures(tally: Tally) -> dict[str, Any]:
+    def at(times: list[float], share: float) -> float | None:
+        return float(np.percentile(times, share)) if times else None
+
+    return {
+        "seconds": tally.seconds,
+        "searches": len(tally.search_ms),
+        "writes": len(tally.write_ms),
+        "reads": len(tally.read_ms),
+        "searches_per_s": len(tally.search_ms) / tally.seconds,
+        "requests_per_s": (len(tally.search_ms) + len(tally.write_ms) + len(tally.read_ms)) / tally.seconds,
+        "p50_ms": at(tally.search_ms, 50),
+        "p99_ms": at(tally.search_ms, 99),
+        "write_p50_ms": at(tally.write_ms, 50),
+        "write_p99_ms": at(tally.write_ms, 99),
+        "answer_bytes": tally.answer_bytes,
+        "errors": dict(tally.errors),
+    }
+
+
+def _generator_limit(folder: Path, mix: Mix, clients: int) -> dict[str, Any]:
+    """What the generator reaches against a server that only replays an answer of the service."""
+    command = [sys.executable, "-m", "rbegir.lab.bench.load_stub", str(folder / "answer.json")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as stub:
+        assert stub.stdout is not None
+        try:
+            port = int(stub.stdout.readline())
+            searches = Mix(mix.searches, mix.texts, mix.k, 0.0)
+            tally = asyncio.run(drive(port, searches, Ledger(), clients=clients, seconds=LIMIT_S, seed=0))
+        finally:
+            stub.terminate()
+    return {"searches_per_s": len(tally.search_ms) / tally.seconds, "answer_bytes": tally.answer_bytes}
+
+
+def _peer(name: str, folder: Path, seconds: float, k: int, writes: float) -> dict[str, Any]:
+    words = [name, str(folder), str(seconds), str(k), str(writes)]
+    command = [sys.executable, "-m", "rbegir.lab.bench.serve_peers", *words]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PEER_LIMIT_S + seconds)
+    except subprocess.TimeoutExpired:
+        return {"failed": f"it was not ready after {PEER_LIMIT_S:.0f} s"}
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or ["no message"]
+        return {"failed": last[0]}
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def _result(
+    cells: list[dict[str, Any]],
+    ledger: Ledger,
+    generator: dict[str, Any],
+    peers: dict[str, Any],
+    data: Data,
+    *,
+    k: int,
+    clients: int,
+    writes: float,
+) -> dict[str, Any]:
+    by = {setting: [cell for cell in cells if cell["setting"] == setting] for setting in SETTINGS}
+    ratios = [
+        on["searches_per_s"] / off["searches_per_s"]
+        for on, off in zip(by["batched"], by["unbatched"], strict=True)
+    ]
+    batched = statistics.median(cell["searches_per_s"] for cell in by["batched"])
+    return {
+        "host": host.describe(("fastapi", "uvicorn", "pydantic", *PACKAGES.values())),
+        "keywords": data.keywords,
+        "model": data.model,
+        "k": k,
+        "clients": clients,
+        "write_share": writes,
+        "cells": cells,
+        **{setting: _summary(of) for setting, of in by.items()},
+        "ratio": {"median": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios)},
+        "errors": sum(sum(cell["errors"].values()) for cell in cells),
+        "integrity": {
+            "acknowledged_writes": ledger.acknowledged,
+            "reads": ledger.reads,
+            "written_ids_seen_in_searches": ledger.searched_ids,
+            "lost": len(ledger.lost),
+            "phantom": len(ledger.phantoms),
+            "examples": (ledger.lost + ledger.phantoms)[:5],
+        },
+        "generator": generator,
+        "peers": {
+            name: {**peer, "ratio": batched / peer["searches_per_s"]} if "searches_per_s" in peer else peer
+            for name, peer in peers.items()
+        },
+    }
+
+
+def _summary(cells: list[dict[str, Any]]) -> dict[str, Any]:
+    """Medians over rounds, with the lowest and highest."""
+    names = (
+        "searches_per_s",
+        "requests_per_s",
+        "p50_ms",
+        "p99_ms",
+        "write_p50_ms",
+        "write_p99_ms",
+        "queries_a_scan",
+        "cpu_ms_a_search",
+    )
+    summary: dict[str, Any] = {"seconds": sum(cell["seconds"] for cell in cells)}
+    for name in names:
+        values = [cell[name] for cell in cells if cell[name] is not None]
+        if values:
+            summary[name] = {
+                "median": statistics.median(values),
+                "lowest": min(values),
+                "highest": max(values),
+            }
+    return summary

@@ -1,0 +1,206 @@
+"""How fast a model trains, from text to updated parameters, and where the time of a step goes.
+
+The pairs are streamed as a file larger than memory would be: every epoch is read, tokenised, shuffled and
+cut into batches again. The first epoch warms up; each of the others gives one figure, `pairs_per_s` is their
+median and `spread` the lowest and highest. Then `parts_ms` times single steps, each part waited for: the
+parts add up to more than a step of the stream, in which the host works ahead of the device.
+
+`floor_ms` is what memory traffic alone would take at the device's measured copy rate, counting each byte
+once:
+
+    forward    each gram's row read, word vectors written; a window's three parts read, maxima written
+    loss       the score matrix written, then read and written by exp, read by the sum and two products
+    backward   word gradients written twice (zeros, sums) and read once a gram, row gradients written
+    update     touched rows of the tables read and written, their gradients read twice, scaled, read
+"""
+
+from __future__ import annotations
+
+import platform
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from rbegir.encode.clsm.clsm import TowerBatch
+from rbegir.encode.clsm.presets import preset as named_preset
+from rbegir.encode.clsm.twotower import TwoTower
+from rbegir.read.pairs import PairStream, read_pairs
+from rbegir.training.batches import StepBatch, build
+from rbegir.training.config import recipe
+from rbegir.training.data import Data, tokenize_pairs
+from rbegir.training.device import batch_threads, cpu_count, matmul_precision, resolve_device
+from rbegir.training.engine import Engine
+from rbegir.training.pipeline import BatchPlan, epoch_batches
+from rbegir.training.sharing import Share
+
+STEPS = 20  # timed part by part
+GPU_ROWS = 4_000_000
+
+
+def measure(
+    pairs: PairStream,
+    *,
+    preset: str = "rbe_star",
+    device: str = "auto",
+    batch_size: int | None = None,
+    negatives: str | int = "in_batch",
+    rows: int | None = None,
+    epochs: int = 5,
+) -> dict[str, Any]:
+    """The benchmark of one setting. `rows`: pairs an epoch, repeating the file.
+
+    By default all that the file has, but 4 million on a GPU, which would be done with less before it is warm.
+    """
+    chosen = resolve_device(device)
+    shape = named_preset(preset)
+    table = pairs.read_all()
+    rows = rows or (GPU_ROWS if chosen.type == "cuda" else table.num_rows)
+    copies = -(-rows // table.num_rows)
+    table = pa.concat_tables([table] * copies).slice(0, rows)
+    settings = recipe("default", batch_size=batch_size, negatives=negatives).for_pairs(table.num_rows)
+    assert settings.batch_size is not None
+    plan = BatchPlan(
+        batch_size=settings.batch_size,
+        seed=0,
+        dropout=settings.word_dropout,
+        gram_dropout=settings.gram_dropout,
+        negatives=0 if settings.negatives == "in_batch" else settings.negatives,
+        pin=chosen.type == "cuda",
+    )
+    with tempfile.TemporaryDirectory() as directory, matmul_precision(chosen, settings):
+        path = Path(directory) / "pairs.parquet"
+        pq.write_table(table, path)
+        data = Data(
+            read_pairs(path),
+            hash_buckets=shape.hash_buckets,
+            buffer_pairs=max(2 * settings.batch_size, table.num_rows // 16),
+            threads=cpu_count(),
+            hold_out=False,
+        )
+        engine = Engine(TwoTower(shape), settings, chosen, Share())
+        try:
+            speeds = [_epoch(engine, data, plan, epoch) for epoch in range(epochs + 1)][1:]
+            parts, floor = _parts(engine, table, plan)
+        finally:
+            engine.close()
+    return {
+        "host": host(chosen),
+        "preset": preset,
+        "pairs": table.num_rows,
+        "batch_size": settings.batch_size,
+        "negatives": settings.negatives,
+        "guide": settings.guide,
+        "pairs_per_s": float(np.median(speeds)),
+        "spread": [min(speeds), max(speeds)],
+        "step_ms": settings.batch_size / float(np.median(speeds)) * 1e3,
+        "parts_ms": parts,
+        "floor_ms": floor,
+    }
+
+
+def _epoch(engine: Engine, data: Data, plan: BatchPlan, epoch: int) -> float:
+    """Pairs a second of one epoch, reading included."""
+    _wait(engine.device)
+    began, pairs = time.perf_counter(), 0
+    for batch in epoch_batches(data.chunks(), plan, epoch, threads=batch_threads(engine.device)):
+        engine.step(batch.to(engine.device), lr_scale=0.1, progress=0.5)
+        pairs += batch.pairs
+    _wait(engine.device)
+    return pairs / (time.perf_counter() - began)
+
+
+def _parts(engine: Engine, table: pa.Table, plan: BatchPlan) -> tuple[dict[str, float], dict[str, float]]:
+    """(milliseconds of each part of a step, the floor of those that the device does)."""
+    times: dict[str, list[float]] = {}
+    last = time.perf_counter()
+
+    def mark(part: str) -> None:
+        nonlocal last
+        _wait(engine.device)
+        now = time.perf_counter()
+        times.setdefault(part, []).append((now - last) * 1e3)
+        last = now
+
+    table = table.slice(0, STEPS * plan.batch_size)
+    hash_buckets = engine.model.config.hash_buckets
+    mark("")
+    chunk = tokenize_pairs(table, hash_buckets, cpu_count())
+    mark("tokenise")
+    order = np.random.default_rng(0).permutation(len(chunk))
+    floors = []
+    bandwidth = _copy_rate(engine.device)
+    for step, pairs in enumerate(np.array_split(order, max(1, len(order) // plan.batch_size))):
+        mark("")
+        host_batch = build(
+            chunk, pairs, key=(0, 0, step), dropout=plan.dropout, negatives=plan.negatives, pin=plan.pin
+        )
+        mark("build")
+        batch = host_batch.to(engine.device)
+        mark("transfer")
+        engine.step(batch, lr_scale=0.1, progress=0.5, mark=mark)
+        floors.append(_floor(batch, engine))
+    result = {name: float(np.median(values)) for name, values in times.items() if name}
+    result["tokenise"] *= plan.batch_size / len(chunk)  # for one batch, with all cores
+    floor = {name: float(np.median([f[name] for f in floors])) / bandwidth * 1e3 for name in floors[0]}
+    return result, floor
+
+
+def _floor(batch: StepBatch, engine: Engine) -> dict[str, float]:
+    """Bytes that each part of the step must move."""
+    width, rows = engine.model.config.conv * 4, 3 * engine.model.config.conv * 4  # bytes of f, of a table row
+
+    def count(side: TowerBatch) -> tuple[int, int, int, int, int]:
+        return len(side.gram_ids), len(side.gram_offsets) - 1, len(side.word_ids), len(side), len(side.rows)
+
+    sides = [count(batch.query), count(batch.keyword)]
+    scores = (
+        4
+        * len(batch.target)
+        * (batch.negatives.shape[1] + 1 if batch.negatives.shape[1] else len(batch.keyword))
+    )
+    return {
+        "forward": sum(
+            (grams + words) * rows + places * rows + 2 * texts * width
+            for grams, words, places, texts, _ in sides
+        ),
+        "loss": 6.0 * scores,
+        "backward": sum(
+            (2 * words + grams + touched) * rows + 8 * texts * width
+            for grams, words, _, texts, touched in sides
+        ),
+        "update": sum(6 * touched * rows for *_, touched in sides),
+    }
+
+
+def _copy_rate(device: torch.device) -> float:
+    """Bytes a second, read and written, of a large copy."""
+    source = torch.ones(1 << 26, device=device)  # 256 MB
+    target = torch.empty_like(source)
+    target.copy_(source)
+    _wait(device)
+    began = time.perf_counter()
+    for _ in range(5):
+        target.copy_(source)
+    _wait(device)
+    return 5 * 2 * source.nbytes / (time.perf_counter() - began)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def host(device: torch.device) -> dict[str, Any]:
+    """The machine, in words."""
+    name = (
+        torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else platform.processor() or platform.machine()
+    )
+    return {"device": name, "cores": cpu_count(), "torch": torch.__version__, "system": platform.platform()}

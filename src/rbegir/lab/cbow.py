@@ -1,0 +1,253 @@
+"""word2vec's CBOW with RBE layers after the sum layer: words as binary codes.
+
+    words around a place ─ sum layer f = mean of their vectors ─ RBE ─ b^t ─ scores b^t · u_w of every word w
+
+CBOW asks the words around a place for the word at it. Between its sum layer and its output the paper puts
+the RBE layers; the code of a word is then what they make of the word alone. The float model, `planes=0`, is
+CBOW as it is known: the sum layer itself meets the output vectors.
+
+*Loss.* The softmax over all words is estimated on the true word and `negatives` words drawn for a whole
+batch, each with probability p ∝ count^¾; subtracting log p from the scores removes the bias of drawing
+(sampled softmax). One draw for a batch makes it a matrix product. All planes learn together: the loss is
+the mean over b⁰, b¹, … so that the first planes of a code are a code as well.
+
+*The sum layer* is scaled to length 1 before the RBE layers. Its direction is what a context means; its
+length says how many words there are, and residual planes would be spent on telling that. The layers start
+as a quantiser of such vectors (`layers.py`) and learn slowly, so that the words move and the code stays
+still: ten times the rate lost a third of the neighbours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rbegir.codes.layout import pack
+from rbegir.codes.score import cosine, norm_squared
+from rbegir.encode.sentence.layers import prefixes, rbe_layers, start_as_quantiser, without_sparse_checks
+from rbegir.errors import InputError, TextError
+from rbegir.lab.bag import BagConfig, BagEncoder, BagNetwork, Progress, descend
+from rbegir.search.backend import Partition
+from rbegir.search.cpu import CpuBackend
+
+WORD = re.compile(r"\w+")
+ENCODE = 1 << 14  # texts embedded at a time
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class CBOWConfig(BagConfig):
+    """The shape of a word model and how it is trained. The float model's `width` is n."""
+
+    window: int = 5  # words on each side
+    min_count: int = 5  # rarer words are left out
+    subsample: float = 1e-3  # share of the text above which a frequent word is thinned out
+    negatives: int = 128  # words drawn for a batch
+    batch_size: int = 1024
+    epochs: int = 3
+    lr: float = 1e-4  # of the RBE layers: from 1e-3 on they move faster than the words can follow
+    table_lr: float = 0.1  # of the word vectors
+
+    positive = ("width", "window", "min_count", "negatives", "batch_size")
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text, in lower case."""
+    return WORD.findall(text.lower())
+
+
+class _Corpus:
+    """Texts as one long array of word numbers, and where each text lies in it."""
+
+    def __init__(self, texts: Iterable[str], min_count: int) -> None:
+        split = [words_of(text) for text in texts]
+        counts = Counter(chain.from_iterable(split))
+        kept = sorted((-count, word) for word, count in counts.items() if count >= min_count)
+        self.vocabulary = [word for _, word in kept]  # most frequent first
+        self.counts = np.array([-count for count, _ in kept], dtype=np.float64)  # [words]
+        number = {word: i for i, word in enumerate(self.vocabulary)}
+        tokens = np.fromiter((number.get(word, -1) for word in chain.from_iterable(split)), np.int64)
+        places = np.repeat(np.arange(len(split)), [len(words) for words in split])
+        self.tokens, self.texts = tokens[tokens >= 0], places[tokens >= 0]  # words, and their texts
+
+    def thinned(self, subsample: float, rng: np.random.Generator) -> tuple[Ints, Ints]:
+        """Tokens and their texts with the most frequent words thinned out, anew in every epoch."""
+        share = self.counts / self.counts.sum()
+        keep = np.minimum(1.0, np.sqrt(subsample / share))  # [words]
+        chosen = rng.random(len(self.tokens)) < keep[self.tokens]
+        return self.tokens[chosen], self.texts[chosen]
+
+
+def contexts(tokens: Ints, texts: Ints, places: Ints, window: int) -> tuple[Ints, Ints]:
+    """The words around each of some places, one place after the other, and how many each has."""
+    steps = np.array([step for step in range(-window, window + 1) if step])
+    at = places[:, None] + steps  # [places, 2 window]
+    inside = (at >= 0) & (at < len(tokens))
+    at[~inside] = 0
+    inside &= texts[at] == texts[places, None]
+    return tokens[at[inside]], inside.sum(axis=1)
+
+
+class _Network(BagNetwork):
+    def __init__(self, words: int, config: CBOWConfig) -> None:
+        super().__init__()
+        width = config.width if config.planes else config.n
+        self.inputs = nn.EmbeddingBag(words, width, mode="mean", sparse=True)
+        self.outputs = nn.Embedding(words, config.n, sparse=True)
+        self.rbe = rbe_layers(width, config.n, config.planes) if config.planes else None
+        nn.init.normal_(self.inputs.weight, std=0.3 / width**0.5)
+        nn.init.zeros_(self.outputs.weight)
+        if self.rbe is not None:
+            start_as_quantiser(self.rbe, functional.normalize(self.inputs.weight), config.seed)
+
+    def direction(self, words: Tensor, starts: Tensor) -> Tensor:
+        """The sum layer, scaled to length 1: what the RBE layers see.  [texts, width]"""
+        return functional.normalize(self.inputs(words, starts))
+
+    def forward(self, words: Tensor, starts: Tensor) -> list[Tensor]:
+        """The vectors that meet the outputs: one for each number of planes, or the sum layer itself."""
+        if self.rbe is None:
+            return [self.inputs(words, starts)]  # [texts, n]
+        scale = self.outputs.embedding_dim**-0.5  # ±1 a dimension would make every step a leap
+        return [scale * vector for vector in prefixes(self.rbe(self.direction(words, starts)))]
+
+
+class CBOW(BagEncoder[CBOWConfig, _Network]):
+    """A trained word model: words and short texts in, codes out. Made by `fit`.
+
+    It is an encoder like any other: `rbegir.Index.create(path, words)` stores what it encodes.
+    """
+
+    noun = "word"
+
+    @classmethod
+    def fit(
+        cls,
+        texts: Iterable[str],
+        config: CBOWConfig | None = None,
+        *,
+        progress: Progress | None = None,
+    ) -> CBOW:
+        """Learn from texts. `progress` is called with (share done, mean loss so far)."""
+        config = config or CBOWConfig()
+        corpus = _Corpus(texts, config.min_count)
+        if len(corpus.vocabulary) < 2:
+            raise InputError(
+                f"texts hold {len(corpus.vocabulary)} words that occur {config.min_count} times or more, "
+                "at least 2 are needed",
+                hint="give more texts or a lower min_count",
+            )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            network = _Network(len(corpus.vocabulary), config)
+            _train(network, corpus, config, progress)
+        return cls(config, corpus.vocabulary, network)
+
+    def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """The sum layer of texts: float32 [count, width]."""
+        with torch.no_grad():
+            return np.concatenate([f.numpy() for f in self._features(texts)])
+
+    def similar(self, word: str, k: int = 10) -> list[tuple[str, float]]:
+        """The k words whose stored codes (or, in a float model, vectors) are nearest, with their cosines."""
+        if word not in self._number:
+            raise InputError(f"{word!r} is not one of the {len(self.vocabulary)} words of the model")
+        (order,), (scores,) = self.neighbours([word], k)
+        return [(self.vocabulary[i], float(score)) for i, score in zip(order, scores, strict=True)]
+
+    def neighbours(
+        self, words: Sequence[str], k: int, *, planes: tuple[int, int] | None = None
+    ) -> tuple[Ints, npt.NDArray[np.float64]]:
+        """Numbers and cosines [words, k] of the nearest other words, best first, ties by frequency.
+
+        `planes` are those that ask and those that are stored: (1, 1) compares the base vectors alone.
+        """
+        own = np.array([self._number[word] for word in words])
+        k = min(k, len(self.vocabulary) - 1)
+        if self.network.rbe is None:
+            table = self.embed(self.vocabulary)
+            table /= np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-12)
+            best = torch.from_numpy(table[own] @ table.T).topk(k + 1)
+            scores, order = best.values.double().numpy(), best.indices.numpy()
+        else:
+            ask, keep = planes or (self.query_planes, self.keyword_planes)
+            stored = self.encode_queries(self.vocabulary).first_planes(keep)
+            asked = self.encode_queries(words).first_planes(ask).values()
+            backend = CpuBackend(self.n, stored.plane_count)
+            found = backend.search([Partition(pack(stored), len(stored))], asked, k + 1)
+            scores, order = cosine(found.keys, norm_squared(asked)), found.positions
+        others = order != own[:, None]  # a word is not its own neighbour
+        others[others.all(axis=1), -1] = False
+        return order[others].reshape(len(own), k), scores[others].reshape(len(own), k)
+
+    def _features(self, texts: Sequence[str]) -> Iterator[Tensor]:
+        for low in range(0, len(texts), ENCODE):
+            known = []
+            for i, text in enumerate(texts[low : low + ENCODE], start=low):
+                known.append([self._number[word] for word in words_of(text) if word in self._number])
+                if not known[-1]:
+                    raise TextError(
+                        f"text at position {i} has no word of the model's vocabulary", hint="drop it first"
+                    )
+            starts = np.cumsum([0, *(len(words) for words in known[:-1])])
+            flat = torch.tensor([i for words in known for i in words])
+            yield self.network.direction(flat, torch.from_numpy(starts))
+
+
+def _train(network: _Network, corpus: _Corpus, config: CBOWConfig, progress: Progress | None) -> None:
+    rng = np.random.default_rng(config.seed)
+    noise = corpus.counts**0.75
+    noise /= noise.sum()
+    log_noise = torch.from_numpy(np.log(noise)).float()
+    cumulative = np.cumsum(noise)
+
+    def batches() -> list[tuple[Ints, Ints, Ints]]:
+        """The tokens of an epoch, their texts, and the places that a batch asks for."""
+        tokens, texts = corpus.thinned(config.subsample, rng)
+        together = texts[1:] == texts[:-1]  # a word and the next are of one text
+        usable = rng.permutation(np.flatnonzero(np.append(together, False) | np.append(False, together)))
+        if not len(usable):
+            raise InputError("no text has two words of the vocabulary", hint="give longer texts")
+        parts = np.array_split(usable, max(1, len(usable) // config.batch_size))
+        return [(tokens, texts, places) for places in parts]
+
+    def loss(batch: tuple[Ints, Ints, Ints]) -> Tensor:
+        tokens, texts, places = batch
+        words, lengths = contexts(tokens, texts, places, config.window)
+        starts = np.cumsum(lengths) - lengths
+        draws = np.searchsorted(cumulative, rng.random(config.negatives) * cumulative[-1], "right")
+        vectors = network(torch.from_numpy(words), torch.from_numpy(starts))
+        return _loss(network, vectors, torch.from_numpy(tokens[places]), torch.from_numpy(draws), log_noise)
+
+    without_sparse_checks()
+    optimisers: list[torch.optim.Optimizer] = [
+        torch.optim.Adagrad([network.inputs.weight, network.outputs.weight], lr=config.table_lr)
+    ]
+    if network.rbe is not None:
+        optimisers.append(torch.optim.Adam(network.rbe.parameters(), lr=config.lr))
+    network.train()
+    descend(config.epochs, batches, loss, optimisers, progress)
+
+
+def _loss(
+    network: _Network, vectors: list[Tensor], target: Tensor, drawn: Tensor, log_noise: Tensor
+) -> Tensor:
+    """The sampled softmax above, averaged over the numbers of planes."""
+    true, other = network.outputs(target), network.outputs(drawn)  # [batch, n], [negatives, n]
+    hit = target[:, None] == drawn  # a drawn word that is the true one says nothing
+    losses = []
+    for vector in vectors:
+        positive = (vector * true).sum(dim=1) - log_noise[target]  # [batch]
+        negative = (vector @ other.T - log_noise[drawn]).masked_fill(hit, -torch.inf)
+        losses.append(functional.softplus(torch.logsumexp(negative, dim=1) - positive).mean())
+    return torch.stack(losses).mean()

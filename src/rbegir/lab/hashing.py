@@ -1,0 +1,166 @@
+"""Semantic hashing with RBE layers for its code layer: documents as binary codes that stay similar.
+
+    word counts ─ tanh ─ f ─ RBE ─ b^t ─ tanh ─ softmax over the vocabulary ─ the counts again
+                              └ the code of the document
+
+Semantic hashing squeezes a bag of words through a narrow layer and asks for the words back; documents about
+the same things then get codes with few different bits. Its code layer, a row of logistic units that noise
+drives towards 0 and 1, is here replaced by the RBE layers, which are binary from the start and add residual
+planes. The float model, `planes=0`, keeps a code layer of n tanh units.
+
+*Input* is log(1 + count) of the `vocabulary` most telling words, scaled to length 1, so that a long
+document is not a loud one. *Loss* is the cross entropy of the document's words under the softmax, a word
+each, averaged over b⁰, b¹, … so that the first planes alone are a code too. No labels and no pairs are
+used.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rbegir.encode.sentence.layers import prefixes, rbe_layers, start_as_quantiser
+from rbegir.errors import InputError, TextError
+from rbegir.lab.bag import BagConfig, BagEncoder, BagNetwork, Progress, descend
+
+TERM = re.compile(r"[^\W\d_]{3,}")  # three letters or more
+ENCODE = 4096  # documents encoded at a time
+
+
+@dataclass(frozen=True)
+class HashingConfig(BagConfig):
+    """The shape of a document model and how it is trained."""
+
+    vocabulary: int = 2000
+    width: int = 128
+    most_common: float = 0.5  # a word in a larger share of the documents tells nothing
+    epochs: int = 30
+    lr: float = 2e-3
+
+    positive = ("vocabulary", "width", "batch_size")
+
+
+def terms_of(document: str) -> list[str]:
+    """The words of a document that may be counted, in lower case."""
+    return TERM.findall(document.lower())
+
+
+class _Network(BagNetwork):
+    def __init__(self, words: int, config: HashingConfig) -> None:
+        super().__init__()
+        self.inner = nn.Linear(words, 2 * config.width)
+        self.features = nn.Linear(2 * config.width, config.width)
+        self.rbe = rbe_layers(config.width, config.n, config.planes) if config.planes else None
+        self.code = None if config.planes else nn.Linear(config.width, config.n)
+        self.outer = nn.Linear(config.n, 2 * config.width)
+        self.words = nn.Linear(2 * config.width, words)
+
+    def f(self, counts: Tensor) -> Tensor:
+        loud = functional.normalize(torch.log1p(counts))  # [documents, words]
+        f: Tensor = torch.tanh(self.features(torch.tanh(self.inner(loud))))
+        return f  # [documents, width]
+
+    def forward(self, counts: Tensor) -> list[Tensor]:
+        """log P of every word [documents, words], from each number of planes."""
+        f = self.f(counts)
+        vectors = prefixes(self.rbe(f)) if self.rbe is not None else [self.float_code(f)]
+        return [functional.log_softmax(self.words(torch.tanh(self.outer(b))), dim=1) for b in vectors]
+
+    def float_code(self, f: Tensor) -> Tensor:
+        assert self.code is not None
+        return torch.tanh(self.code(f))  # [documents, n]
+
+
+class SemanticHashing(BagEncoder[HashingConfig, _Network]):
+    """A trained document model: documents in, codes out. Made by `fit`; an encoder like any other."""
+
+    noun = "document"
+
+    @classmethod
+    def fit(
+        cls,
+        documents: Sequence[str],
+        config: HashingConfig | None = None,
+        *,
+        progress: Progress | None = None,
+    ) -> SemanticHashing:
+        """Learn from documents. `progress` is called with (share done, mean loss so far)."""
+        config = config or HashingConfig()
+        if len(documents) < 2:
+            raise InputError(f"documents must be at least 2, got {len(documents)}")
+        vocabulary = _telling_words(documents, config)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            model = cls(config, vocabulary, _Network(len(vocabulary), config))
+            counts = [counts for counts in model._counts(documents, strict=False) if len(counts)]
+            _train(model.network, torch.cat(counts), config, progress)
+        return cls(config, vocabulary, model.network)
+
+    @torch.no_grad()
+    def embed(self, documents: Sequence[str]) -> npt.NDArray[np.float32]:
+        """float32 vectors of documents: the tanh code [count, n] of a float model, else f [count, width]."""
+        parts = list(self._features(documents))
+        if self.network.code is not None:
+            parts = [self.network.float_code(f) for f in parts]
+        return torch.cat(parts).numpy()
+
+    def _features(self, documents: Sequence[str]) -> Iterator[Tensor]:
+        return (self.network.f(counts) for counts in self._counts(documents))
+
+    def _counts(self, documents: Sequence[str], *, strict: bool = True) -> Iterator[Tensor]:
+        """Counts [documents, words] a few thousand at a time; without `strict` documents without words go."""
+        for low in range(0, len(documents), ENCODE):
+            part = documents[low : low + ENCODE]
+            counts = np.zeros((len(part), len(self.vocabulary)), dtype=np.float32)
+            for row, document in enumerate(part):
+                for word, count in Counter(terms_of(document)).items():
+                    if word in self._number:
+                        counts[row, self._number[word]] = count
+            empty = np.flatnonzero(counts.sum(axis=1) == 0)
+            if strict and len(empty):
+                raise TextError(
+                    f"document at position {low + int(empty[0])} has no word of the model's vocabulary",
+                    hint="drop it first",
+                )
+            yield torch.from_numpy(np.delete(counts, empty, axis=0))
+
+
+def _telling_words(documents: Sequence[str], config: HashingConfig) -> list[str]:
+    """The words of most documents, less those of nearly all."""
+    spread = Counter(word for document in documents for word in set(terms_of(document)))
+    limit = config.most_common * len(documents)
+    ranked = sorted((-count, word) for word, count in spread.items() if 2 <= count <= limit)
+    if len(ranked) < 2:
+        raise InputError(
+            "documents have fewer than 2 words that occur in more than one of them and not in nearly all",
+            hint="give more documents",
+        )
+    return [word for _, word in ranked[: config.vocabulary]]
+
+
+def _train(network: _Network, counts: Tensor, config: HashingConfig, progress: Progress | None) -> None:
+    shuffle = torch.Generator().manual_seed(config.seed)
+    if network.rbe is not None:
+        with torch.no_grad():
+            sample = counts[torch.randperm(len(counts), generator=shuffle)[:ENCODE]]
+            start_as_quantiser(network.rbe, network.f(sample), config.seed)
+
+    def batches() -> Sequence[Tensor]:
+        order = torch.randperm(len(counts), generator=shuffle)
+        return order.chunk(max(1, len(counts) // config.batch_size))
+
+    def loss(chosen: Tensor) -> Tensor:
+        batch = counts[chosen]
+        weights = batch / batch.sum(dim=1, keepdim=True)
+        return torch.stack([-(weights * logs).sum(dim=1).mean() for logs in network(batch)]).mean()
+
+    network.train()
+    descend(config.epochs, batches, loss, [torch.optim.Adam(network.parameters(), lr=config.lr)], progress)

@@ -1,0 +1,196 @@
+"""Every model of every table: its shape, how it is trained, and what is measured on it besides its accuracy.
+
+A row is trained once for each seed and used by all tables that name it. All rows share one recipe, the
+default of `rbegir train`, and differ in what the table is about and nothing else; table 1 is also made with
+two other recipes, since its lift depends on them. Tables 3, 4 and 7 compare many models with each other; at
+full size these, and those of other recipes, are trained for fewer epochs, those they differ from too.
+
+Rows have tiers, the most telling first: the first two are made with every seed before the third begins, whose
+second seeds come before the first ones of the last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rbegir.encode.clsm.presets import FLOAT, ModelConfig, preset
+from rbegir.errors import InputError
+from rbegir.training.config import RECIPES, TrainConfig
+
+TABLES = ("1", "2", "3", "4", "5", "6", "7", "bytes")
+PAPER, PLAIN = "the paper's recipe", "no regularisation"
+OTHER_RECIPES = {
+    PAPER: RECIPES["paper"],
+    PLAIN: replace(RECIPES["default"], word_dropout=0.0, gram_dropout=0.0, feature_dropout=0.0, guide=0.0),
+}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large the whole is made."""
+
+    name: str
+    conv: int = 288
+    hash_buckets: int = 8192
+    pairs: int | None = None  # train on so many, all if None
+    corpus: int | None = None  # search so many titles (those of the test among them), all if None
+    epochs: int | None = None
+    short: int | None = None  # epochs of what tables 3, 4 and 7 compare, if others than of the rest
+    batch_size: int | None = None
+    seeds: int = 3
+    quantiser_train: int = 65_536  # vectors that the quantisers beside us learn from
+    slow_quantisers: bool = True
+
+
+FULL = Scale("full", epochs=15, short=5)
+SMALL = Scale(
+    "small",
+    conv=144,
+    pairs=40_000,
+    epochs=8,  # fewer, and codes of several planes, which learn slower, are behind those of one
+    short=3,
+    batch_size=512,
+    seeds=1,
+    quantiser_train=10_000,
+    slow_quantisers=False,
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model to train."""
+
+    name: str
+    shape: ModelConfig
+    tables: tuple[str, ...]
+    settings: TrainConfig = field(default_factory=TrainConfig)
+    studies: tuple[str, ...] = ()
+    short: bool = False  # trained for `Scale.short` epochs
+    tier: int = 0
+
+
+def rows(scale: Scale = FULL) -> list[Row]:
+    """All rows, the most telling first."""
+    return [_scaled(row, scale) for row in _rows(scale)]
+
+
+def chosen(scale: Scale, tables: tuple[str, ...], names: tuple[str, ...] = ()) -> list[Row]:
+    """The rows of some tables, or those of some names."""
+    unknown = sorted(set(tables) - set(TABLES))
+    if unknown:
+        raise InputError(f"unknown table {unknown[0]!r}", hint=f"choose from {', '.join(TABLES)}")
+    every = rows(scale)
+    if not names:
+        return [row for row in every if set(row.tables) & set(tables)]
+    known = {row.name: row for row in every}
+    for name in names:
+        if name not in known:
+            raise InputError(f"unknown row {name!r}", hint=f"choose from {' · '.join(known)}")
+    return [known[name] for name in names]
+
+
+def _scaled(row: Row, scale: Scale) -> Row:
+    epochs = scale.short or scale.epochs if row.short else row.settings.epochs or scale.epochs
+    settings = replace(row.settings, epochs=epochs, batch_size=scale.batch_size)
+    shape = replace(row.shape, conv=scale.conv, hash_buckets=scale.hash_buckets)
+    return replace(row, shape=shape, settings=settings)
+
+
+def _rows(scale: Scale) -> list[Row]:
+    default = RECIPES["default"]
+    star = _shape("rbe_star")
+    first = [
+        Row("rbe_star", star, _tables("1 2 3 4 5 6 7 bytes"),
+            studies=("sizes", "selection", "latency", "top_five")),
+        Row("m_1", _shape("m_1"), _tables("1 5 bytes"), studies=("sizes", "top_five", "quantisers")),
+        Row("m_3", _shape("m_3"), _tables("1 bytes"), studies=("sizes",)),
+        Row("m_5", _shape("m_5"), _tables("1 7 bytes"), tier=1),
+        Row("m_2", _shape("m_2"), _tables("1 2 3 bytes"), tier=1),
+        Row("rbe_2", _shape("rbe_2"), _tables("2 3 4 7 bytes"), tier=1),
+        Row("rbe_3", _shape("rbe_3"), _tables("2 3 4 bytes"), tier=1),
+        Row("64x1, 8-plane query", _shape("rbe_star", keyword_planes=1, query_planes=8), _tables("bytes"),
+            tier=1),
+        *(
+            Row(under(recipe, name), _shape(name, share_towers=settings.share_towers),
+                _tables("1 7" if name == "rbe_star" else "1"), settings, short=True, tier=1)
+            for recipe, settings in OTHER_RECIPES.items()
+            for name in ("rbe_star", "m_1", "m_3", *(("m_5", "m_2") if recipe == PAPER else ()))
+        ),
+    ]  # fmt: skip
+    second = [
+        *(
+            Row(f"{name}, no weights", _shape(name, residual_weights=False), _tables("4"), short=True, tier=2)
+            for name in ("rbe_star", "rbe_2", "rbe_3")
+        ),
+        *(
+            Row(f"{name}, annealing tanh", _shape(name, estimator="annealing_tanh"), _tables("3"),
+                short=True, tier=2)
+            for name in ("rbe_star", "rbe_1", "rbe_2", "rbe_3")
+        ),
+        *(
+            Row(f"{name}, straight-through", _shape(name, estimator="straight_through"), _tables("3"),
+                short=True, tier=2)
+            for name in ("rbe_star", "rbe_1", "rbe_2", "rbe_3")
+        ),
+    ]  # fmt: skip
+    if scale.short is not None:
+        second = [
+            *(
+                Row(like(name, scale), _shape(name), _tables("3 4 7"), short=True, tier=2)
+                for name in ("rbe_star", "rbe_1", "rbe_2", "rbe_3")
+            ),
+            *second,
+            Row("m_1, 10 epochs, 20 % feature dropout", _shape("m_1"), _tables("bytes"),
+                replace(default, epochs=10, feature_dropout=0.2), tier=2),
+        ]  # fmt: skip
+    last = [
+        Row("fixed B and R", replace(star, time_varying=False), _tables("7")),
+        Row("separate towers", replace(star, share_towers=False), _tables("7")),
+        Row("10 negatives", star, _tables("7"), replace(default, negatives=10)),
+        Row("100 negatives", star, _tables("7"), replace(default, negatives=100)),
+        Row("8 query planes", replace(star, query_planes=8), _tables("7")),
+        Row("1 query plane", replace(star, query_planes=1), _tables("7")),
+        Row("4 query planes", replace(star, query_planes=4), _tables("7")),
+        Row("no float guide", star, _tables("7"), replace(default, guide=0.0)),
+        Row("no gram dropout", star, _tables("7"), replace(default, gram_dropout=0.0)),
+        Row("no feature dropout", star, _tables("7"), replace(default, feature_dropout=0.0)),
+        Row("no word dropout", star, _tables("7"), replace(default, word_dropout=0.0)),
+        Row("6 query planes", replace(star, query_planes=6), _tables("7")),
+        Row("1 negative", star, _tables("7"), replace(default, negatives=1)),
+    ]
+    wide = [
+        Row("128x1, 3-plane query", _shape("rbe_star", n=128, keyword_planes=1), _tables("bytes"), tier=3),
+        Row("64x1, 3-plane query", _shape("rbe_star", keyword_planes=1), _tables("bytes"), tier=3),
+    ]
+    return [*first, *second, *(replace(row, short=True, tier=3) for row in last), *wide]
+
+
+def like(name: str, scale: Scale) -> str:
+    """The row to compare with rows that are trained for short: the same model, trained for as long."""
+    return name if scale.short is None else f"{name}, {scale.short} epochs"
+
+
+def under(recipe: str, name: str) -> str:
+    """The row of a model under a recipe; under the default one, "", it has the model's name."""
+    return f"{name}, {recipe}" if recipe else name
+
+
+def _shape(name: str, **changes: Any) -> ModelConfig:
+    return replace(preset(name), **{"share_towers": RECIPES["default"].share_towers, **changes})
+
+
+def _tables(keys: str) -> tuple[str, ...]:
+    return tuple(keys.split())
+
+
+def bytes_of(shape: ModelConfig) -> int:
+    """What a stored keyword takes."""
+    return 4 * shape.n if shape.keyword_planes == FLOAT else shape.n * shape.keyword_planes // 8
+
+
+def query_bits(shape: ModelConfig) -> str:
+    """The precision of a query, in words."""
+    if shape.query_planes == FLOAT:
+        return "float" if shape.keyword_planes == FLOAT else "8 bits, from a float"
+    return f"{shape.query_planes} bit" + ("s" if shape.query_planes > 1 else "")

@@ -1,0 +1,158 @@
+"""Measurements on a trained network beyond its accuracy. A row names those that it is asked for.
+
+sizes       recall@10 among ever more titles: what a larger corpus costs
+selection   recall@1000 of the published selection against the exact one, on this corpus
+top_five    grades of the five best titles of every judged query, for all titles or for a share of them
+latency     one query at a time, two and three query planes, on the CPU
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from torch import Tensor
+
+from rbegir.codes.layout import pack
+from rbegir.codes.planes import Codes
+from rbegir.encode.clsm.twotower import TwoTower, unit
+from rbegir.evaluate.groups import distinct
+from rbegir.evaluate.ranks import ranks, recalls
+from rbegir.lab.reproduce.dataset import headline, sample_rows
+from rbegir.lab.reproduce.testbed import Json, Testbed, Vectors
+from rbegir.search.backend import Partition
+from rbegir.search.cpu import CpuBackend
+from rbegir.search.paper import search_paper
+
+SIZES = (10_000, 100_000, 1_000_000)
+SELECTION_QUERIES, TOP, PER_THREAD = 500, 1000, 256
+LATENCY_QUERIES = 50
+FLOAT_BYTES, CODE_BYTES = 256, 16  # a title of m_1 and of rbe*
+GRADES = ("bad", "fair", "good")
+BLOCK = 1 << 18
+
+
+def sizes(bed: Testbed, vectors: Vectors) -> Json:
+    """Recall@10 in random parts of the corpus that hold every target.  {titles: recall}"""
+    found: Json = {}
+    for size in (*SIZES, len(vectors.corpus)):
+        if len(bed.target) < size <= len(vectors.corpus):
+            kept, place = bed.part(size)
+            rank = ranks(vectors.queries, vectors.corpus[kept], bed.query, place, exact=vectors.codes)
+            found[str(size)] = float(recalls(rank, bed.query, len(bed.queries), [10])[10].mean())
+    return found
+
+
+def selection(bed: Testbed, vectors: Vectors, network: TwoTower) -> Json:
+    """Recall@1000 of local selection with a queue of one, beside its certificate."""
+    backend, part, values = _searchable(vectors, network)
+    chosen = values[sample_rows(len(values), SELECTION_QUERIES, 0)]
+    top = min(TOP, part.count)
+    exact = backend.search([part], chosen, top).positions
+    published, promise = search_paper(backend, [part], chosen, top, per_thread=PER_THREAD, queue=1)
+    shared = [len(np.intersect1d(a, b)) / top for a, b in zip(exact, published.positions, strict=True)]
+    return {
+        "queries": len(chosen),
+        "keywords": part.count,
+        "top": top,
+        "recall": float(np.mean(shared)),
+        "std": float(np.std(shared) / np.sqrt(len(shared))),
+        "expected": promise.expected_recall,
+    }
+
+
+def latency(bed: Testbed, vectors: Vectors, network: TwoTower) -> Json:
+    """Milliseconds of one exact search, one query at a time, by the number of query planes."""
+    backend, part, values = _searchable(vectors, network)
+    chosen = values[sample_rows(len(values), LATENCY_QUERIES, 1)]
+    by_planes = {"3": chosen, "2": _first_planes(chosen, 3, 2)}
+    times: dict[str, list[float]] = {planes: [] for planes in by_planes}
+    for row in range(len(chosen)):
+        for planes, asked in by_planes.items():
+            began = time.perf_counter()
+            backend.search([part], asked[row : row + 1], min(TOP, part.count))
+            times[planes].append(1e3 * (time.perf_counter() - began))
+    return {"keywords": part.count, "ms": {planes: statistics.median(t) for planes, t in times.items()}}
+
+
+def _first_planes(values: np.ndarray[Any, np.dtype[np.int16]], planes: int, kept: int) -> Any:
+    """Codes of `planes` planes as odd integers, cut to the first `kept`."""
+    return Codes(Codes.from_values(values, planes).planes[:kept], values.shape[1]).values()
+
+
+def _searchable(vectors: Vectors, network: TwoTower) -> tuple[CpuBackend, Partition, Any]:
+    """The corpus and the queries as a search has them: (backend, keywords, values of queries)."""
+    config = network.config
+
+    def values(x: Tensor, planes: int) -> Any:
+        return (x * 2 ** (planes - 1)).round().to(torch.int16).cpu().numpy()
+
+    codes = Codes.from_values(values(vectors.corpus, config.keyword_planes), config.keyword_planes)
+    backend = CpuBackend(config.n, config.keyword_planes)
+    return backend, Partition(pack(codes), len(codes)), values(vectors.queries, config.query_planes)
+
+
+def top_five(bed: Testbed, vectors: Vectors, network: TwoTower) -> Json:
+    """Grades of the first five among all titles; for float keywords also among those of equal memory.
+
+    Judged titles that are not in the corpus are added to it, as a judge found them somewhere.
+    """
+    judgements = Judgements(bed.data.labels["all"], bed.data.corpus)
+    queries = unit(bed.embed(network, "query", bed.tokens(judgements.queries)))
+    more = bed.embed(network, "keyword", bed.tokens(judgements.added))
+    keywords = torch.cat([vectors.corpus, more])
+    found = {"all titles": judgements.count(best(queries, keywords, 5).cpu().numpy())}
+    if not vectors.codes:
+        share = sample_rows(len(keywords), len(keywords) * CODE_BYTES // FLOAT_BYTES, 0)
+        kept = torch.from_numpy(share).to(keywords.device)
+        few = best(queries, keywords[kept], 5).cpu().numpy()
+        found["the same memory"] = judgements.count(share[few])
+    head = headline(bed.data.labels)
+    return {"found": found, "queries": len(judgements.queries), "slice": head}
+
+
+def best(queries: Tensor, keywords: Tensor, k: int) -> Tensor:
+    """Positions of the k keywords of the largest cosine: [queries, k]."""
+    scores: Tensor | None = None
+    places: Tensor | None = None
+    for start in range(0, len(keywords), BLOCK):
+        block = queries @ unit(keywords[start : start + BLOCK]).T
+        top = block.topk(min(k, block.shape[1]), dim=1)
+        here = (top.values, top.indices + start)
+        if scores is None or places is None:
+            scores, places = here
+            continue
+        merged = torch.cat([scores, here[0]], dim=1).topk(k, dim=1)
+        scores, places = merged.values, torch.cat([places, here[1]], dim=1).gather(1, merged.indices)
+    assert places is not None
+    return places
+
+
+class Judgements:
+    """Grades of (query, position) over the corpus with the judged titles added at its end."""
+
+    def __init__(self, labels: pa.Table, corpus: pa.Array) -> None:
+        self.queries, query = distinct(labels["query"])
+        titles = labels["keyword"].combine_chunks().cast(corpus.type)
+        missing = pc.invert(pc.is_in(titles, value_set=corpus))
+        self.added = titles.filter(missing).unique()
+        place = pc.index_in(titles, value_set=pa.concat_arrays([corpus, self.added]))
+        self._grade: dict[tuple[int, int], int] = {}
+        for key, grade in zip(
+            zip(query.tolist(), place.to_pylist(), strict=True), labels["label"].to_pylist(), strict=True
+        ):
+            self._grade[key] = max(self._grade.get(key, 0), int(min(grade, len(GRADES) - 1)))
+
+    def count(self, positions: np.ndarray[Any, np.dtype[np.int64]]) -> dict[str, int]:
+        """How many of the positions [queries, k] have each grade; a negative one is no hit."""
+        counts = dict.fromkeys((*GRADES, "unjudged"), 0)
+        for query, row in enumerate(positions.tolist()):
+            for place in filter(lambda p: p >= 0, row):
+                grade = self._grade.get((query, place))
+                counts["unjudged" if grade is None else GRADES[grade]] += 1
+        return counts

@@ -1,0 +1,163 @@
+"""CSV and TSV, parsed by Arrow.
+
+CSV knows quotes, and a quoted field may hold a newline. TSV knows nothing but tab and newline: a quote is a
+letter like any other, because that is how logs are written and because one stray quote must not swallow a
+million rows. The first row names the columns.
+
+Texts are read as binary, since Arrow would fail a whole block for one wrong byte. Rows with too many or too
+few fields reach `malformed` through Arrow's invalid-row handler, which numbers rows only when parsing is
+single-threaded (about five million short rows a second, so that costs little) and which gives up on the whole
+file if such a row is not UTF-8. So Arrow sees a marker, a noncharacter of Unicode, in place of wrong bytes,
+and the marker becomes a wrong byte again behind it.
+
+A quote that is never closed would swallow the rest of a CSV file into one field without a word. Therefore a
+row of markers with one field too many is sent after the last one: if it does not come back as malformed, some
+quote is open.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+from rbegir.errors import InputError
+from rbegir.read.source import BLOCK_BYTES, EMPTY, Block, ByteStream, Malformed, Wanted, line_blocks
+
+WRONG_FIELDS = "wrong number of fields"
+_MARKER = "\U0010ffff"
+_WRONG = re.compile("[\udc80-\udcff]+")  # what errors="surrogateescape" makes of bytes that are not UTF-8
+
+
+class DelimitedSource:
+    """One CSV (quoted) or TSV file with a header."""
+
+    def __init__(self, path: Path, *, quoted: bool) -> None:
+        self.path = path
+        self.rows = None
+        self._quoted = quoted
+        self._delimiter = "," if quoted else "\t"
+        with ByteStream(path) as stream:
+            text = _Utf8(stream, path)
+            try:
+                self.columns = self._open(text, (), lambda row: "skip", others=True).schema.names
+            except pa.ArrowInvalid as error:
+                if "Empty CSV file" in str(error):
+                    raise InputError(f"{path} is empty", hint=EMPTY) from None
+                raise
+
+    def blocks(
+        self,
+        names: Sequence[str],
+        malformed: Malformed,
+        *,
+        others: bool = False,
+        wanted: Wanted | None = None,
+    ) -> Iterator[Block]:
+        # numbers of malformed rows from `start` on, ascending; Arrow's row 1 is the header
+        bad: list[int] = []
+        last = _MARKER + self._delimiter * len(self.columns)
+        ended = False
+
+        def skip(row: pyarrow.csv.InvalidRow) -> str:
+            nonlocal ended
+            if row.text == last:
+                ended = True
+            else:
+                bad.append(row.number - 2)
+                malformed(row.number - 2, WRONG_FIELDS)
+            return "skip"
+
+        with ByteStream(self.path) as stream:
+            start = 0
+            text = _Utf8(stream, self.path, last)
+            for batch in self._open(text, names, skip, others=others):
+                if text.repaired:
+                    for name in names:
+                        broken = pc.replace_substring(batch.column(name), _MARKER.encode(), b"\xff")
+                        batch = batch.set_column(batch.schema.get_field_index(name), name, broken)
+                yield Block(batch, partial(_number, bad, start), stream.done)
+                start = _number(bad, start, batch.num_rows)
+                del bad[: bisect_left(bad, start)]
+        if not ended:
+            raise InputError(
+                f"{self.path} opens a quote that is never closed", hint='write a quote inside a field as ""'
+            )
+
+    def place(self, number: int) -> str:
+        """The line of a row: Arrow does not keep it, so the lines (or quoted records) are counted again."""
+        opened = gzip.open if self.path.suffix.lower() == ".gz" else open
+        newline = "" if self._quoted else None
+        with opened(self.path, "rt", encoding="utf-8", errors="replace", newline=newline) as file:
+            seen = -2  # the header becomes −1
+            line = 0
+            reader = csv.reader(file) if self._quoted else None
+            for record in reader or file:
+                seen += record not in ([], "\n")
+                line += 1
+                if seen == number:
+                    break
+                line = reader.line_num if reader else line
+        return f"line {line:,}"
+
+    def _open(
+        self, text: _Utf8, names: Sequence[str], skip: object, *, others: bool
+    ) -> pyarrow.csv.CSVStreamingReader:
+        quoting = {"quote_char": '"', "double_quote": True} if self._quoted else {"quote_char": False}
+        return pyarrow.csv.open_csv(
+            text,
+            read_options=pyarrow.csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES),
+            parse_options=pyarrow.csv.ParseOptions(
+                delimiter=self._delimiter,
+                newlines_in_values=self._quoted,
+                invalid_row_handler=skip,
+                **quoting,
+            ),
+            convert_options=pyarrow.csv.ConvertOptions(
+                include_columns=None if others else names,
+                column_types={name: pa.binary() for name in names},
+            ),
+        )
+
+
+class _Utf8:
+    """The bytes of a stream as valid UTF-8, a marker in place of what is not, and one more row."""
+
+    closed = False
+
+    def __init__(self, stream: ByteStream, path: Path, last: str = "") -> None:
+        self._blocks = chain(line_blocks(stream, path), [last.encode()])
+        self._rest = b""
+        self.repaired = False
+
+    def read(self, size: int) -> bytes:
+        for block in self._blocks:
+            try:
+                block.decode()
+            except UnicodeDecodeError:
+                self.repaired = True
+                block = _WRONG.sub(_MARKER, block.decode(errors="surrogateescape")).encode()
+            self._rest += block if block.endswith(b"\n") else block + b"\n"
+            if len(self._rest) >= size:
+                break
+        out, self._rest = self._rest[:size], self._rest[size:]
+        return out
+
+
+def _number(bad: list[int], start: int, position: int) -> int:
+    """The number of the well-formed row at a position from `start` on; malformed ones are passed over."""
+    number = start + position
+    for other in bad:
+        if other > number:
+            break
+        number += 1
+    return number

@@ -1,0 +1,191 @@
+"""JSON lines: one object a line.
+
+A block of lines is parsed in one call of the standard library, each line as an array of its own,
+
+    [[line], [line], …]
+
+so that whatever a line holds stays inside it; a block that is not of the form [[{…}], [{…}], …] with one
+array a line is parsed again line by line, to find the bad ones. Arrow has a faster JSON reader, but it ends
+the process at a line that is `null` (pyarrow 26), and a data file must never do that.
+
+The columns and their types are those of the first block: a missing value is null, and a column that first
+appears later is an error rather than silently lost.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from rbegir.errors import InputError
+from rbegir.read.source import EMPTY, NOT_UTF8, Block, ByteStream, Malformed, Wanted, line_blocks
+
+NOT_JSON = "not a JSON object"
+WRONG_TYPE = "wrong type of value"
+
+Row = dict[str, Any]
+
+
+class JsonLinesSource:
+    """One file of JSON objects."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows = None
+        with ByteStream(path) as stream:
+            lines = next((found for block in line_blocks(stream, path) if (found := _lines(block))), None)
+        if lines is None:
+            raise InputError(f"{path} is empty", hint=EMPTY)
+        rows = [row for row in _parse(lines) if row is not None]
+        if not rows:
+            raise InputError(
+                f"{path} holds no JSON object in its first lines", hint="one object a line is expected"
+            )
+        self.columns = list(dict.fromkeys(name for row in rows for name in row))
+        for name in self.columns:
+            if not _is_text(name):
+                raise InputError(f"{path} has a column whose name is {NOT_UTF8}: {name!r}")
+        self._types = {name: _infer([row.get(name) for row in rows]) for name in self.columns}
+
+    def blocks(
+        self,
+        names: Sequence[str],
+        malformed: Malformed,
+        *,
+        others: bool = False,
+        wanted: Wanted | None = None,
+    ) -> Iterator[Block]:
+        types = {name: _loose(self._types[name]) for name in names}
+        if others:
+            types = {name: types.get(name, self._types[name]) for name in self.columns}
+        with ByteStream(self.path) as stream:
+            start = 0
+            for block in line_blocks(stream, self.path):
+                lines = _lines(block)
+                batch, kept = self._convert(_parse(lines), types, start, malformed, closed=others)
+                yield Block(batch, partial(_number, kept, start), stream.done)
+                start += len(lines)
+
+    def _convert(
+        self,
+        found: Sequence[Row | None],
+        types: dict[str, pa.DataType],
+        start: int,
+        malformed: Malformed,
+        *,
+        closed: bool,
+    ) -> tuple[pa.RecordBatch, list[int]]:
+        """Objects as columns; the good ones, and their positions among the lines."""
+        rows: list[Row] = []
+        kept: list[int] = []
+        for position, row in enumerate(found):
+            if row is None:
+                malformed(start + position, NOT_JSON)
+            elif closed and not row.keys() <= types.keys():
+                late = next(name for name in row if name not in types)
+                raise InputError(
+                    f"{self.path}: the column {late!r} first appears at {self.place(start + position)}, "
+                    "too late to be read",
+                    hint="give it in the first rows too (null where there is none), or use Parquet",
+                )
+            else:
+                rows.append(row)
+                kept.append(position)
+        columns, wrong = {}, dict[int, str]()
+        for name, kind in types.items():
+            columns[name], refused = _column([row.get(name) for row in rows], kind)
+            wrong = refused | wrong
+        batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+        if wrong:
+            for i in sorted(wrong):
+                malformed(start + kept[i], wrong[i])
+            good = [i for i in range(len(rows)) if i not in wrong]
+            batch, kept = batch.take(pa.array(good, pa.int64())), [kept[i] for i in good]
+        return batch, kept
+
+    def place(self, number: int) -> str:
+        with ByteStream(self.path) as stream:
+            line = seen = 0
+            for block in line_blocks(stream, self.path):
+                for text in block.removesuffix(b"\n").split(b"\n"):
+                    line += 1
+                    seen += bool(text.strip())
+                    if seen == number + 1:
+                        return f"line {line:,}"
+        raise AssertionError(f"row {number} is not in {self.path}")
+
+
+def _lines(block: bytes) -> list[str]:
+    """The lines that hold anything. Bytes that are not UTF-8 become lone surrogates, which Arrow refuses."""
+    text = block.decode("utf-8", errors="surrogateescape")
+    return [line for line in text.split("\n") if line and not line.isspace()]
+
+
+def _parse(lines: list[str]) -> Sequence[Row | None]:
+    """The object of each line, None for a line that is none."""
+    try:
+        found = json.loads("[[" + "],[".join(lines) + "]]") if lines else []
+    except (ValueError, RecursionError):
+        return [_parse_one(line) for line in lines]
+    if len(found) == len(lines) and all(len(items) == 1 and type(items[0]) is dict for items in found):
+        return [items[0] for items in found]
+    return [_parse_one(line) for line in lines]
+
+
+def _parse_one(line: str) -> Row | None:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _is_text(name: str) -> bool:
+    """Whether a name can be written; lone surrogates stand for bytes that are not UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _infer(values: list[Any]) -> pa.DataType:
+    """The type of a column's first values: of the very first if they differ, text if they are all null."""
+    present = [value for value in values if value is not None]
+    while present:
+        try:
+            return pa.array(present).type
+        except (pa.ArrowException, OverflowError, UnicodeEncodeError):
+            present = present[: len(present) // 2]
+    return pa.string()
+
+
+def _loose(kind: pa.DataType) -> pa.DataType:
+    """The type to ask for where nothing is to be inferred: 1 may be followed by 0.5."""
+    return pa.float64() if pa.types.is_integer(kind) or pa.types.is_floating(kind) else pa.string()
+
+
+def _column(values: list[Any], kind: pa.DataType) -> tuple[pa.Array, dict[int, str]]:
+    """Values as one array of a type, and why the values at some positions are refused (null in the array)."""
+    try:
+        return pa.array(values, kind), {}
+    except (pa.ArrowException, OverflowError, UnicodeEncodeError):
+        refused = {}
+        for i, value in enumerate(values):
+            try:
+                pa.array([value], kind)
+            except UnicodeEncodeError:
+                refused[i] = NOT_UTF8
+            except (pa.ArrowException, OverflowError):
+                refused[i] = WRONG_TYPE
+        return pa.array([None if i in refused else v for i, v in enumerate(values)], kind), refused
+
+
+def _number(kept: list[int], start: int, position: int) -> int:
+    """The number of a row that was kept."""
+    return start + kept[position]

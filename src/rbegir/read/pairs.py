@@ -1,0 +1,140 @@
+"""Pairs and labels: what people meant when they typed, and what judges think of it.
+
+A pairs file has the columns `query`, `keyword` and, optionally, `weight`; a labels file `query`, `keyword`
+and `label`. Other columns are ignored, other names are given by arguments. Formats are those of
+`rbegir.read`; files are streamed and may be larger than memory, and a stream can be iterated again (each
+epoch reopens the file).
+
+    for batch in read_pairs("clicks.tsv.gz", query_column="alias", keyword_column="title"):
+        batch["query"], batch["keyword"], batch["weight"]      # string, string, float32
+
+Rows that cannot be used (a lone field, null, invalid UTF-8, a text without a letter or digit, a weight that
+is not a positive finite number, an unknown label) are left out and counted in `stream.skipped`; strict=True
+makes the first of them an error. A file without any usable row is always an error.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rbegir.read.rows import Checker, Stream, as_binary, number_column, text_column
+from rbegir.read.source import Source, open_source, require_columns
+from rbegir.read.texts import TextStream, read_texts
+
+__all__ = [
+    "GRADES",
+    "LabelStream",
+    "PairStream",
+    "TextStream",
+    "count_pairs",
+    "read_labels",
+    "read_pairs",
+    "read_texts",
+]
+
+GRADES = {"bad": 0.0, "fair": 1.0, "good": 2.0, "excellent": 3.0}
+_SPELLINGS = {
+    way(word).encode(): grade for word, grade in GRADES.items() for way in (str, str.title, str.upper)
+}
+BAD_WEIGHT = "a weight that is not a positive finite number"
+BAD_LABEL = f"a label that is neither {'/'.join(GRADES)} nor a finite number"
+
+
+class PairStream(Stream):
+    """Pairs as RecordBatches with the columns query, keyword (string) and weight (float32, 1 by default)."""
+
+    what = "pair"
+    schema = pa.schema([("query", pa.string()), ("keyword", pa.string()), ("weight", pa.float32())])
+
+    def __init__(self, source: Source, *, query: str, keyword: str, weight: str | None, strict: bool) -> None:
+        super().__init__(source, strict=strict)
+        require_columns(source, [("query", query), ("keyword", keyword)])
+        if weight is not None and (weight != "weight" or "weight" in source.columns):
+            require_columns(source, [("weight", weight)])
+        else:
+            weight = None
+        self._query, self._keyword, self._weight = query, keyword, weight
+        self._names = list(dict.fromkeys([query, keyword, *([weight] if weight else [])]))
+
+    def _convert(self, batch: pa.RecordBatch, checker: Checker) -> pa.RecordBatch:
+        queries = text_column(batch.column(self._query), self._query, self.path, checker)
+        keywords = text_column(batch.column(self._keyword), self._keyword, self.path, checker)
+        if self._weight is None:
+            weights = np.ones(batch.num_rows, dtype=np.float32)
+        else:
+            wide = number_column(batch.column(self._weight), self._weight, self.path)
+            with np.errstate(over="ignore", under="ignore"):
+                weights = wide.astype(np.float32)
+            checker.reject(~(np.isfinite(weights) & (weights > 0)), BAD_WEIGHT)
+        return pa.RecordBatch.from_arrays([queries, keywords, pa.array(weights)], schema=self.schema)
+
+
+class LabelStream(Stream):
+    """Judged pairs as RecordBatches with the columns query, keyword (string) and label (float64 grade)."""
+
+    what = "label"
+    schema = pa.schema([("query", pa.string()), ("keyword", pa.string()), ("label", pa.float64())])
+
+    def __init__(self, source: Source, *, query: str, keyword: str, label: str, strict: bool) -> None:
+        super().__init__(source, strict=strict)
+        require_columns(source, [("query", query), ("keyword", keyword), ("label", label)])
+        self._query, self._keyword, self._label = query, keyword, label
+        self._names = list(dict.fromkeys([query, keyword, label]))
+
+    def _convert(self, batch: pa.RecordBatch, checker: Checker) -> pa.RecordBatch:
+        queries = text_column(batch.column(self._query), self._query, self.path, checker)
+        keywords = text_column(batch.column(self._keyword), self._keyword, self.path, checker)
+        labels = _grades(batch.column(self._label), self._label, self.path)
+        checker.reject(~np.isfinite(labels.to_numpy()), BAD_LABEL)
+        return pa.RecordBatch.from_arrays([queries, keywords, labels], schema=self.schema)
+
+
+def _grades(column: pa.Array, name: str, path: Path) -> pa.DoubleArray:
+    """Words and numbers as grades, NaN for anything else."""
+    numbers = pa.array(number_column(column, name, path))
+    words = as_binary(column)
+    if words is None:
+        return numbers
+    position = pc.index_in(words, pa.array(list(_SPELLINGS), pa.binary()))
+    return pc.coalesce(pc.take(pa.array(list(_SPELLINGS.values())), position), numbers)
+
+
+def read_pairs(
+    path: str | Path,
+    *,
+    query_column: str = "query",
+    keyword_column: str = "keyword",
+    weight_column: str | None = "weight",
+    strict: bool = False,
+) -> PairStream:
+    """Stream clicked pairs. The column `weight` is used if it is there; weight_column=None ignores it."""
+    return PairStream(
+        open_source(path), query=query_column, keyword=keyword_column, weight=weight_column, strict=strict
+    )
+
+
+def read_labels(
+    path: str | Path,
+    *,
+    query_column: str = "query",
+    keyword_column: str = "keyword",
+    label_column: str = "label",
+    strict: bool = False,
+) -> LabelStream:
+    """Stream judged pairs: bad, fair, good and excellent are 0, 1, 2 and 3; numbers are taken as they are."""
+    return LabelStream(
+        open_source(path), query=query_column, keyword=keyword_column, label=label_column, strict=strict
+    )
+
+
+def count_pairs(
+    path: str | Path, *, query_column: str = "query", keyword_column: str = "keyword", strict: bool = False
+) -> int:
+    """How many usable pairs a file holds; reads it once."""
+    return read_pairs(
+        path, query_column=query_column, keyword_column=keyword_column, weight_column=None, strict=strict
+    ).count()

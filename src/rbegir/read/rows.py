@@ -1,0 +1,278 @@
+"""Which rows are good: counted, reported, or fatal.
+
+A row is bad for the first reason that applies to it, in the order in which its columns are checked. Checks
+run on whole Arrow arrays; only rows that a check cannot clear that way are looked at one by one:
+
+- UTF-8: casting binary to string validates a million texts in milliseconds but says only yes or no, so a bad
+  array is halved until the bad rows are found;
+- something to encode: one regular expression clears texts with a plain letter or digit; the rest
+  (punctuation, symbols such as ™ that normalise to letters, rare scripts) go through the tokeniser.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rbegir.errors import InputError
+from rbegir.read.source import NOT_UTF8, Block, Source, Wanted, reading
+from rbegir.read.tokenizer import tokenize
+
+MISSING = "missing field or null"
+NO_WORD = "no letter or digit"
+
+# Common letters and digits, all of which make a word; the tokeniser knows the others.
+_PLAIN = (
+    r"[0-9A-Za-z\x{C0}-\x{D6}\x{D8}-\x{F6}\x{F8}-\x{24F}\x{391}-\x{3A1}\x{3A3}-\x{3CE}\x{400}-\x{481}\x{48A}-\x{52F}"
+    r"\x{0561}-\x{0587}\x{05D0}-\x{05EA}\x{0620}-\x{063F}\x{0641}-\x{064A}\x{0904}-\x{0939}\x{0E01}-\x{0E30}"
+    r"\x{3041}-\x{3096}\x{30A1}-\x{30FA}\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{AC00}-\x{D7A3}]"
+)
+_NUMBER = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+
+
+class Skipped:
+    """How many rows were read, and how many of them were left out, by reason."""
+
+    def __init__(self) -> None:
+        self.read = 0
+        self.reasons: Counter[str] = Counter()
+
+    @property
+    def total(self) -> int:
+        return self.reasons.total()
+
+    def __bool__(self) -> bool:
+        return self.total > 0
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{count:,} with {reason}" for reason, count in self.reasons.most_common())
+        return f"skipped {self.total:,} of {self.read:,} rows: {parts}" if parts else "skipped no row"
+
+    def to_dict(self) -> dict[str, int]:
+        return dict(self.reasons)
+
+
+class Checker:
+    """The state of one block while its columns are checked."""
+
+    def __init__(self, rows: int) -> None:
+        self.good = np.ones(rows, dtype=np.bool_)
+        self.reasons: Counter[str] = Counter()
+        self.first: tuple[int, str] | None = None  # the earliest bad row and its reason
+
+    def reject(self, bad: npt.NDArray[np.bool_], reason: str) -> None:
+        """Leave out the rows where `bad`, unless they are out already."""
+        bad = bad & self.good
+        count = int(bad.sum())
+        if count:
+            self.reasons[reason] += count
+            self.good &= ~bad
+            position = int(bad.argmax())
+            if self.first is None or position < self.first[0]:
+                self.first = position, reason
+
+
+class Stream(ABC):
+    """Good rows of a file as RecordBatches, read again at each iteration.
+
+    `skipped` counts the rows of the latest iteration, `progress` is the fraction of the file behind it.
+    With strict=True the first bad row is an InputError that says where it is.
+    """
+
+    what = "row"  # what a row is called in errors
+    _names: list[str]  # the columns to read
+    _others = False  # and the rest of them too
+
+    def __init__(self, source: Source, *, strict: bool) -> None:
+        self.path: Path = source.path
+        self.strict = strict
+        self.skipped = Skipped()
+        self.progress = 0.0
+        self._source = source
+
+    @abstractmethod
+    def _convert(self, batch: pa.RecordBatch, checker: Checker) -> pa.RecordBatch:
+        """Columns of the file → columns of the schema, all rows still there, bad ones rejected."""
+
+    @property
+    def rows(self) -> int | None:
+        """How many rows the file has, good or bad, where that is known without reading it."""
+        return self._source.rows
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for _, batch in self.part(None):
+            yield batch
+        self.check_usable()
+
+    def check_usable(self) -> None:
+        """Refuse a file of which no row was good, after it has been read."""
+        skipped = self.skipped
+        if skipped.total == skipped.read:
+            raise InputError(
+                f"{self.path} holds no usable {self.what}: {skipped}"
+                if skipped
+                else f"{self.path} holds no {self.what}"
+            )
+
+    def part(self, wanted: Wanted | None) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
+        """The good ones of the wanted rows (None: all) and their numbers, which ascend with the file.
+
+        Only wanted rows are checked and counted. Numbers do not depend on what is wanted.
+        """
+        skipped = self.skipped = Skipped()
+        self.progress = 0.0
+        malformed: dict[int, str] = {}  # kept in strict mode only
+
+        def note(number: int, reason: str) -> None:
+            if wanted is None or wanted(number, number + 1)[0]:
+                skipped.read += 1
+                skipped.reasons[reason] += 1
+            if self.strict:
+                malformed[number] = reason
+
+        with reading(self.path):
+            for block in self._source.blocks(self._names, note, others=self._others, wanted=wanted):
+                # from the number of the first row on: malformed rows leave gaps between blocks, not inside
+                numbers = np.arange(block.batch.num_rows) + (block.numbers(0) if block.batch.num_rows else 0)
+                if wanted is not None:
+                    block, numbers = _only(block, numbers, wanted)
+                checker = Checker(block.batch.num_rows)
+                batch = self._convert(block.batch, checker)
+                if self.strict:
+                    self._raise_first(_bad_rows(block, checker, malformed))
+                skipped.read += block.batch.num_rows
+                skipped.reasons += checker.reasons
+                self.progress = block.done
+                if checker.reasons:
+                    batch, numbers = batch.filter(pa.array(checker.good)), numbers[checker.good]
+                if batch.num_rows:
+                    yield numbers, batch
+        self._raise_first(malformed)  # those behind the last well-formed row
+        self.progress = 1.0
+
+    def _raise_first(self, bad: dict[int, str]) -> None:
+        if bad:
+            number = min(bad)
+            raise InputError(
+                f"{self.path}, {self._source.place(number)}: {bad[number]}",
+                hint="without --strict such rows are skipped and counted",
+            )
+
+    def read_all(self) -> pa.Table:
+        """All good rows at once."""
+        return pa.Table.from_batches(list(self))
+
+    def head(self, rows: int) -> pa.Table:
+        """The first good rows; no more of the file is read than they take."""
+        batches: list[pa.RecordBatch] = []
+        missing = rows
+        for batch in self:
+            batches.append(batch.slice(0, missing))
+            missing -= batches[-1].num_rows
+            if missing <= 0:
+                break
+        return pa.Table.from_batches(batches)
+
+    def count(self) -> int:
+        """How many good rows there are; reads the whole file."""
+        return sum(batch.num_rows for batch in self)
+
+
+def _only(
+    block: Block, numbers: npt.NDArray[np.int64], wanted: Wanted
+) -> tuple[Block, npt.NDArray[np.int64]]:
+    """The wanted rows of a block, and their numbers."""
+    if not len(numbers):
+        return block, numbers
+    chosen = np.flatnonzero(wanted(int(numbers[0]), int(numbers[-1]) + 1))
+    if len(chosen) == len(numbers):
+        return block, numbers
+    batch = block.batch.take(pa.array(chosen))
+    return block._replace(batch=batch, numbers=lambda i: block.numbers(int(chosen[i]))), numbers[chosen]
+
+
+def _bad_rows(block: Block, checker: Checker, malformed: dict[int, str]) -> dict[int, str]:
+    """Bad rows up to the end of a block by number; what a parser has met ahead of it waits for its block."""
+    if not block.batch.num_rows:
+        return {}
+    last = block.numbers(block.batch.num_rows - 1)
+    bad = {number: reason for number, reason in malformed.items() if number < last}
+    if checker.first is not None:
+        bad[block.numbers(checker.first[0])] = checker.first[1]
+    return bad
+
+
+def text_column(array: pa.Array, name: str, path: Path, checker: Checker) -> pa.StringArray:
+    """A column as strings, rejecting rows that are null, not UTF-8, or hold nothing to encode."""
+    raw = as_binary(array)
+    if raw is None:
+        raise InputError(f"the column {name!r} of {path} must hold text, got {array.type}")
+    if raw.null_count:
+        checker.reject(_mask(raw.is_null()), MISSING)
+    texts = _decode(raw, checker)
+    clear = _mask(pc.match_substring_regex(texts, _PLAIN).fill_null(False))
+    doubtful = np.flatnonzero(~clear & checker.good)
+    if len(doubtful):
+        empty = np.zeros(len(texts), dtype=np.bool_)
+        empty[doubtful] = np.diff(tokenize(texts.take(pa.array(doubtful))).text_offsets) == 0
+        checker.reject(empty, NO_WORD)
+    return texts
+
+
+def as_binary(array: pa.Array) -> pa.BinaryArray | None:
+    """Any kind of text column as binary; None if it holds something else."""
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        array, kind = array.cast(kind.value_type), kind.value_type
+    texts = (pa.string(), pa.binary(), pa.null(), pa.string_view(), pa.binary_view())
+    if kind in (pa.large_string(), pa.large_binary()):
+        array = array.cast(pa.large_binary())
+    elif kind not in texts:
+        return None
+    return array.cast(pa.binary())
+
+
+def _decode(raw: pa.BinaryArray, checker: Checker) -> pa.StringArray:
+    """Binary → string; rows that are not UTF-8 are rejected and come back empty."""
+    try:
+        return raw.cast(pa.string())
+    except pa.ArrowInvalid:
+        bad = np.zeros(len(raw), dtype=np.bool_)
+        todo = [(0, len(raw))]
+        while todo:
+            start, end = todo.pop()
+            try:
+                raw.slice(start, end - start).cast(pa.string())
+            except pa.ArrowInvalid:
+                if end - start == 1:
+                    bad[start] = True
+                else:
+                    middle = (start + end) // 2
+                    todo += [(start, middle), (middle, end)]
+        checker.reject(bad, NOT_UTF8)
+        return pc.if_else(pa.array(bad), pa.scalar(b""), raw).cast(pa.string())
+
+
+def number_column(array: pa.Array, name: str, path: Path) -> npt.NDArray[np.float64]:
+    """A column as float64, NaN where there is no number; text is parsed, other types are refused."""
+    if pa.types.is_integer(array.type) or pa.types.is_floating(array.type) or pa.types.is_decimal(array.type):
+        return np.asarray(array.cast(pa.float64(), safe=False).fill_null(math.nan))
+    raw = as_binary(array)
+    if raw is None:
+        raise InputError(f"the column {name!r} of {path} must hold numbers, got {array.type}")
+    texts = _decode(raw, Checker(len(raw)))  # what is not UTF-8 becomes empty, and so no number
+    texts = pc.utf8_trim_whitespace(texts)
+    numeric = pc.match_substring_regex(texts, _NUMBER)
+    return np.asarray(pc.if_else(numeric, texts, None).cast(pa.float64()).fill_null(math.nan))
+
+
+def _mask(array: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    return np.asarray(array.to_numpy(zero_copy_only=False), dtype=np.bool_)

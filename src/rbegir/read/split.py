@@ -1,0 +1,83 @@
+"""Train, validation and test by keyword, with a fixed hash.
+
+A random split by pair flatters every figure: the other aliases of a validation title would be in training. So
+a keyword belongs to one part, with all of its pairs, and which one depends on nothing but its text:
+
+    position = first 8 bytes of BLAKE2b(keyword), as a little-endian integer / 2⁶⁴  ∈ [0, 1)
+    position < valid → validation;  < valid + test → test;  else training
+
+The same keyword falls on the same side in every file, sample and run, so figures stay comparable.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rbegir.errors import FileError, InputError
+from rbegir.read.pairs import PairStream
+
+VALID_SHARE = 0.02
+
+
+def hash_position(text: str) -> float:
+    """Where a text falls in [0, 1)."""
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return (int.from_bytes(digest, "little") >> 11) / 2**53  # 53 bits: exact, and never rounded up to 1
+
+
+def positions(texts: Iterable[str]) -> npt.NDArray[np.float64]:
+    return np.fromiter(map(hash_position, texts), dtype=np.float64)
+
+
+def split_by_keyword(
+    pairs: PairStream, out: str | Path, *, valid: float = VALID_SHARE, test: float = 0.0
+) -> dict[str, int]:
+    """Write train.parquet, valid.parquet and, if test > 0, test.parquet under `out` → pairs in each.
+
+    The pairs are streamed; files appear under their names only when all of them are complete.
+    """
+    if not (0 < valid < 1 and 0 <= test < 1 and valid + test < 1):
+        raise InputError(
+            f"valid and test must be shares that leave some for training, got {valid} and {test}"
+        )
+    out = Path(out)
+    limits = {"valid": valid, **({"test": valid + test} if test else {}), "train": 1.0}  # ascending
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            partial = {name: out / f"{name}.parquet.partial" for name in limits}
+            for path in partial.values():
+                stack.callback(path.unlink, missing_ok=True)
+            counts = _write(pairs, partial, list(limits.values()))
+            for name, path in partial.items():
+                path.replace(out / f"{name}.parquet")
+    except OSError as error:
+        raise FileError(f"cannot write the split under {out}: {error.strerror or error}") from None
+    return {name: counts[name] for name in ("train", "valid", "test") if name in counts}
+
+
+def _write(pairs: PairStream, paths: dict[str, Path], limits: list[float]) -> dict[str, int]:
+    counts = dict.fromkeys(paths, 0)
+    with ExitStack() as stack:
+        writers = {
+            name: stack.enter_context(pq.ParquetWriter(path, pairs.schema, compression="zstd"))
+            for name, path in paths.items()
+        }
+        for batch in pairs:
+            encoded = batch.column("keyword").dictionary_encode()  # each text is hashed once a batch
+            where = np.searchsorted(limits, positions(encoded.dictionary.to_pylist()), side="right")
+            part = where[encoded.indices.to_numpy()]  # [rows] position in limits
+            for i, (name, writer) in enumerate(writers.items()):
+                chosen = batch.filter(pa.array(part == i))
+                if chosen.num_rows:
+                    writer.write_batch(chosen)
+                    counts[name] += chosen.num_rows
+    return counts

@@ -1,0 +1,351 @@
+"""Exact search on one or several GPUs, behind the same protocol as the CPU.
+
+Keywords are spread over the devices and stay there (`residency`); every device finds the best k of its own
+(`kernels.card`, `kernels.proof`) on its own stream, and the host merges them in the total order. Results
+equal those of every other backend, ties included. What does not fit into the devices together is streamed
+through them in chunks, search by search: right, but at the speed of the bus.
+
+The kernels run compiled on NVIDIA cards, or under Triton's interpreter on the CPU (TRITON_INTERPRET=1 and the
+device name "cpu"), which is how the tests run them where there is no card. A device may be named twice: it
+then does the work of two, which shows the way over several devices on a single one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rbegir.codes.layout import GROUP, check_keyword_planes, groups
+from rbegir.codes.planes import check_dimension
+from rbegir.errors import DeviceError, MissingExtraError
+from rbegir.search.backend import Candidates, Partition, check_k, check_search
+from rbegir.search.missrate import MissCertificate
+from rbegir.search.paper import BLOCK, queue_heads, search_paper, thread_of
+from rbegir.search.paper import Plan as PaperPlan
+from rbegir.search.paper import plan as plan_paper
+from rbegir.search.progressive import Progressive, check_candidates, check_planes
+
+try:
+    from rbegir.search.gpu import local
+    from rbegir.search.gpu.card import SURVIVOR_BYTES, Batch, power_of_two
+    from rbegir.search.gpu.devices import Worker, find_devices
+    from rbegir.search.gpu.proof import Pending, begin
+    from rbegir.search.gpu.residency import MAX_SHARD, Mask, OfMasks, Progress, Range
+    from rbegir.search.gpu.shard import Piece, Shard
+except ImportError as missing:  # torch or triton
+    raise MissingExtraError(
+        f"searching on a GPU needs torch and triton ({missing})", hint="pip install 'rbegir[gpu]'"
+    ) from missing
+
+SPLIT = 1 << 20  # partitions below this many keywords are not spread over devices
+QUERIES = 1024  # of one pass
+ALONE = 2  # queries up to which the published selection is worth a scan for each
+SEARCH_BYTES = 1 << 32  # for the survivors of one pass
+STREAM = 1 << 26  # keywords that are streamed at once, at most
+
+
+class Part(NamedTuple):
+    """A range of a partition in a search: where it lies, what may be found in it."""
+
+    range: Range
+    base: int
+    mask: Mask | None  # of the range
+    candidates: int
+
+
+class GpuBackend:
+    """Searches packed keywords of dimension n with a fixed number of planes on GPUs.
+
+    `memory` limits the bytes of keywords on each device; `stream=False` makes keywords that do not fit an
+    error; `progress` is called with (keywords uploaded, of how many new ones) during uploads.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        planes: int,
+        devices: str | Sequence[str] = "cuda",
+        *,
+        memory: int | None = None,
+        stream: bool = True,
+        progress: Progress | None = None,
+    ) -> None:
+        check_dimension(n)
+        check_keyword_planes(planes)
+        self.n, self.planes, self.stream, self.progress = n, planes, stream, progress
+        self._workers = [Worker(n, planes, device, memory) for device in find_devices(devices)]
+        self._counts = OfMasks[int]()  # candidates of frozen masks
+        self._lock = threading.Lock()
+
+    @property
+    def devices(self) -> list[str]:
+        return [str(worker.device) for worker in self._workers]
+
+    def search(self, partitions: Sequence[Partition], values: npt.NDArray[np.int16], k: int) -> Candidates:
+        """The best k of each query, exactly."""
+        parts, values, k = check_search(partitions, values, k, self.n, self.planes)
+        with self._lock:
+            placed, streamed, total = self._place(parts)
+            k = min(k, total)
+            if not k or not len(values):
+                nothing = np.zeros((len(values), k), np.int64)
+                return Candidates(nothing, nothing.copy())
+            step = max(1, min(QUERIES, SEARCH_BYTES // (SURVIVOR_BYTES * power_of_two(8192 + 4 * k))))
+            blocks = [
+                self._search(placed, streamed, values[q : q + step], k) for q in range(0, len(values), step)
+            ]
+        return Candidates(*(np.concatenate(arrays) for arrays in zip(*blocks, strict=True)))
+
+    def search_paper(
+        self,
+        partitions: Sequence[Partition],
+        values: npt.NDArray[np.int16],
+        k: int,
+        *,
+        per_thread: int = 256,
+        queue: int = 1,
+        block: int = BLOCK,
+    ) -> tuple[Candidates, MissCertificate]:
+        """The published selection and what it may miss.
+
+        One or two queries by Algorithm 1 (`kernels.local`), a scan for each. Larger batches, and keywords
+        that must be streamed: the same result from exact searches (`paper`), which read the keywords once for
+        many queries.
+        """
+        parts, values, k = check_search(partitions, values, k, self.n, self.planes)
+        plan = plan_paper(parts, k, per_thread, queue, block)
+        if plan.kept and 1 <= len(values) <= ALONE:
+            with self._lock:
+                placed, streamed, _ = self._place(parts)
+                if not streamed:
+                    geometry = local.Geometry(block, per_thread, queue)
+                    return self._queues(placed, values, plan, geometry), plan.certificate
+        return search_paper(self, parts, values, k, per_thread=per_thread, queue=queue, block=block)
+
+    def _queues(
+        self,
+        placed: list[list[Part]],
+        values: npt.NDArray[np.int16],
+        plan: PaperPlan,
+        geometry: local.Geometry,
+    ) -> Candidates:
+        """Algorithm 1 on every device, merged."""
+        want = plan.length
+        while True:
+            results: list[list[Candidates]] = [[] for _ in values]  # of each query, by device
+            started: list[tuple[Worker, local.Queues]] = []
+            for worker, pieces in self._pieces(placed):
+                with worker.active():
+                    batch = Batch(values, worker.device)
+                    started.append((worker, worker.replays.begin_queues(pieces, batch, want, want, geometry)))
+            for worker, queues in started:
+                with worker.active():
+                    for result, (keys, positions) in zip(results, queues.result(), strict=True):
+                        result.append(Candidates(keys[None], positions[None]))
+            heads = [_heads(result, want, plan.kept, geometry) for result in results]
+            if all(len(keys) == plan.kept for keys, _ in heads):
+                return Candidates(*(np.stack(arrays) for arrays in zip(*heads, strict=True)))
+            want = 4 * want
+
+    def search_progressive(
+        self,
+        partitions: Sequence[Partition],
+        values: npt.NDArray[np.int16],
+        k: int,
+        *,
+        planes: int = 1,
+        candidates: int | None = None,
+        measure: bool = False,
+    ) -> Progressive:
+        """The exact result. All planes of a keyword lie side by side on a device and are read at once, so a
+        scan of the first planes and a second look would save nothing: recall is 1, whatever was asked."""
+        check_planes(planes, self.planes)
+        k = check_k(k)
+        check_candidates(candidates, k)
+        return Progressive(self.search(partitions, values, k), 1.0, True)
+
+    # ---- where keywords lie
+
+    def _place(self, parts: list[Partition]) -> tuple[list[list[Part]], list[Part], int]:
+        """Parts of each worker, all resident now; parts to stream; candidates in all."""
+        placed: list[list[Part]] = [[] for _ in self._workers]
+        missing: list[Part] = []
+        base = 0
+        for partition in parts:
+            ranges = [
+                (worker, r)
+                for worker, own in enumerate(self._workers)
+                for r in own.resident.ranges_of(partition.packed)
+            ]
+            covered = sorted((r.begin, r.end) for _, r in ranges)
+            if _covers(covered, partition.count):
+                for worker, r in ranges:
+                    placed[worker].append(self._part(r, base, partition.mask))
+            elif partition.count:
+                missing += [self._part(r, base, partition.mask) for r in self._ranges(partition)]
+            base += partition.count
+        total = sum(part.candidates for part in (*missing, *(each for own in placed for each in own)))
+        streamed: list[Part] = []
+        new, uploaded = sum(part.range.end - part.range.begin for part in missing), 0
+        for part in missing:
+            chosen = self._roomiest(placed, part.range.end - part.range.begin)
+            if chosen is None:
+                streamed.append(part)
+            else:
+                with self._workers[chosen].active():
+                    self._workers[chosen].resident.add(part.range, self._uploading(uploaded, new))
+                uploaded += part.range.end - part.range.begin
+                placed[chosen].append(part)
+        if streamed:
+            self._make_way(placed, streamed)
+            self._check_streamed(parts, streamed)
+        return placed, streamed, total
+
+    def _part(self, wanted: Range, base: int, mask: Mask | None) -> Part:
+        """A range of a partition that begins at position `base`, with its part of the partition's mask."""
+        if mask is None:
+            return Part(wanted, base + wanted.begin, None, wanted.end - wanted.begin)
+        own = mask[wanted.begin // GROUP : groups(wanted.end)]
+        return Part(wanted, base + wanted.begin, own, self._counts.get(own, size))
+
+    def _uploading(self, before: int, total: int) -> Progress | None:
+        """Progress of one range as progress of all uploads of a search."""
+        report = self.progress
+        return None if report is None else lambda done, _: report(before + done, total)
+
+    def _ranges(self, partition: Partition) -> list[Range]:
+        """A new partition cut for the devices."""
+        pieces = -(-partition.count // MAX_SHARD)
+        if partition.count >= SPLIT:
+            pieces = max(pieces, len(self._workers))
+        step = -(-groups(partition.count) // pieces) * GROUP
+        return [
+            Range(partition.packed, partition.count, start, min(partition.count, start + step))
+            for start in range(0, partition.count, step)
+        ]
+
+    def _roomiest(self, placed: list[list[Part]], count: int) -> int | None:
+        """The worker with the fewest keywords of this search that has room for `count` more; None if none."""
+        loads = [sum(part.range.end - part.range.begin for part in own) for own in placed]
+        for worker in sorted(range(len(loads)), key=loads.__getitem__):
+            resident = self._workers[worker].resident
+            resident.evict({part.range.key for part in placed[worker]}, count)
+            if resident.fits(count) == count:
+                return worker
+        return None
+
+    def _make_way(self, placed: list[list[Part]], streamed: list[Part]) -> None:
+        """Free room to stream through on one worker: the last parts placed there are streamed as well."""
+        wanted = min(STREAM, max(part.range.end - part.range.begin for part in streamed))
+        chosen = max(range(len(placed)), key=lambda worker: self._workers[worker].resident.fits(STREAM))
+        resident = self._workers[chosen].resident
+        while placed[chosen] and resident.fits(wanted) < wanted:
+            part = placed[chosen].pop()
+            resident.drop(part.range)
+            streamed.append(part)
+
+    def _check_streamed(self, parts: list[Partition], streamed: list[Part]) -> None:
+        room = [worker.resident.fits(STREAM) for worker in self._workers]
+        if self.stream and max(room) >= GROUP:
+            return
+        wanted = sum(part.count for part in parts)
+        fit = wanted - sum(part.range.end - part.range.begin for part in streamed)
+        fit += sum(worker.resident.fits(MAX_SHARD) for worker in self._workers)
+        raise DeviceError(
+            f"{wanted:,} keywords of {self.planes * self.n // 8} bytes do not fit into the memory of "
+            f"{', '.join(self.devices)}: {min(fit, wanted - 1):,} do",
+            hint="use more devices, free memory on them, or use device='cpu'",
+        )
+
+    # ---- one pass
+
+    def _pieces(self, placed: list[list[Part]]) -> Iterator[tuple[Worker, list[Piece]]]:
+        """What each device has to search; those with nothing are left out."""
+        for worker, parts in zip(self._workers, placed, strict=True):
+            with worker.active():
+                pieces = [
+                    _piece(worker, part, worker.resident.get(part.range)) for part in parts if part.candidates
+                ]
+            if pieces:
+                yield worker, pieces
+
+    def _search(
+        self, placed: list[list[Part]], streamed: list[Part], values: npt.NDArray[np.int16], k: int
+    ) -> Candidates:
+        started: list[tuple[Worker, Pending]] = []
+        for worker, pieces in self._pieces(placed):
+            with worker.active():
+                started.append((worker, worker.replays.begin(pieces, Batch(values, worker.device), k)))
+        results = []
+        for worker, pending in started:
+            with worker.active():
+                results.append(Candidates(*pending.result()))
+        for part in streamed:
+            results += self._stream(part, values, k)
+        return merge(results, k)
+
+    def _stream(self, part: Part, values: npt.NDArray[np.int16], k: int) -> Iterator[Candidates]:
+        """Search a part that no device holds, chunk by chunk, each on the device with the most room."""
+        whole = part.range
+        worker = max(self._workers, key=lambda own: own.resident.fits(STREAM))
+        step = min(STREAM, worker.resident.fits(STREAM)) // GROUP * GROUP
+        for start in range(whole.begin, whole.end, step):
+            chunk = whole._replace(begin=start, end=min(whole.end, start + step))
+            first = (start - whole.begin) // GROUP
+            mask = None if part.mask is None else part.mask[first : first + groups(chunk.end - start)]
+            candidates = chunk.end - start if mask is None else size(mask)
+            piece = Part(chunk, part.base + start - whole.begin, mask, candidates)
+            if not candidates:
+                continue
+            with worker.active():
+                shard = worker.resident.upload(chunk)
+                on_device = _piece(worker, piece, shard)
+                batch = Batch(values, worker.device)
+                yield Candidates(*begin(worker.card, [on_device], batch, k).result())
+
+
+def _covers(ranges: list[tuple[int, int]], count: int) -> bool:
+    """Whether sorted, disjoint ranges are all of [0, count)."""
+    return bool(ranges) and sum(end - begin for begin, end in ranges) == count
+
+
+def size(mask: Mask) -> int:
+    """Candidates of a mask."""
+    return int(np.bitwise_count(mask).sum())
+
+
+def _piece(worker: Worker, part: Part, shard: Shard) -> Piece:
+    mask = None if part.mask is None else worker.resident.mask(part.mask)
+    return Piece(shard, part.base, mask, part.candidates)
+
+
+def _heads(
+    results: list[Candidates], want: int, kept: int, geometry: local.Geometry
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The best `kept` entries of all queues of one query: parts of a thread each sent their best.
+
+    A device that sent `want` entries may have more: what is below the last of them is not known yet.
+    """
+    merged = merge(results, sum(result.keys.shape[1] for result in results))
+    keys, positions = merged.keys[0], merged.positions[0]
+    known = len(keys)
+    for result in results:
+        if result.keys.shape[1] >= want:
+            known = min(known, 1 + int(np.flatnonzero(positions == result.positions[0, -1])[0]))
+    first = queue_heads(thread_of(positions, geometry.per_thread, geometry.threads), geometry.queue)
+    heads = np.flatnonzero(first[:known])[:kept]
+    return keys[heads], positions[heads]
+
+
+def merge(results: Sequence[Candidates], k: int) -> Candidates:
+    """The best k of several results for the same queries, in the total order."""
+    keys = np.concatenate([result.keys for result in results], axis=1)  # [Q, all]
+    positions = np.concatenate([result.positions for result in results], axis=1)
+    if len(results) > 1:
+        order = np.lexsort((positions, -keys), axis=1)[:, :k]
+        keys, positions = np.take_along_axis(keys, order, 1), np.take_along_axis(positions, order, 1)
+    return Candidates(np.ascontiguousarray(keys), np.ascontiguousarray(positions))

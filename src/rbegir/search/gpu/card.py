@@ -1,0 +1,287 @@
+"""The steps of exact top-k on one device: threshold by sample, one scan, final order.
+
+    sample → histogram of cosines → threshold → scan: append what passes → order
+
+These are the steps; `proof` puts them together. Nothing waits for the device between the query and the
+result, so that the launches of the last steps hide behind the scan.
+"""
+
+from __future__ import annotations
+
+import math
+from copy import copy
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from rbegir.search.gpu import dispatch, popcount, product, tensorcore, threshold
+from rbegir.search.gpu.dispatch import Method
+from rbegir.search.gpu.nvrtc import CompileError
+from rbegir.search.gpu.order import Survivors
+from rbegir.search.gpu.shard import Piece, sample_of
+from rbegir.search.gpu.threshold import BINS, EVERYTHING, UNIT
+from rbegir.search.gpu.words import query_planes
+
+DENSE = 1 << 16  # sample keywords a shard that the first threshold is taken from
+SURVIVOR_BYTES = 64  # a slot of survivors, with what sorting needs
+BLOCK, WARPS = 256, 1  # of the popcount scan: see dev/LOG.md
+STEPS, LONG_STEPS, LONG = 4, 32, 1 << 27  # blocks a program, and from LONG keywords on
+RISK = 1e-5  # the probability that a threshold lets fewer than k keywords pass
+
+
+def power_of_two(x: float) -> int:
+    return 1 << max(0, math.ceil(math.log2(max(1.0, x))))
+
+
+class Batch:
+    """Queries on a device, in the forms that the kernels take, all in one buffer that travels at once."""
+
+    def __init__(self, values: npt.NDArray[np.int16], device: torch.device) -> None:
+        words, self.planes, self.mixed = query_planes(values)
+        self.queries, self.n = values.shape
+        wide = values.astype(np.int64)
+        norms = np.maximum(np.einsum("qd,qd->q", wide, wide), 1)
+        scales = (1.0 / np.sqrt(norms)).astype(np.float32)
+        sums = wide.sum(axis=1).astype(np.int32)
+        self.largest = int(np.abs(values).max(initial=0))
+        self.host = values
+        flat = np.concatenate(
+            [values.reshape(-1).view(np.int32), words.reshape(-1), scales.view(np.int32), sums]
+        )
+        self._lay_out(torch.from_numpy(flat).to(device, non_blocking=True))
+
+    def _lay_out(self, flat: torch.Tensor) -> None:
+        """The parts of the buffer: values, words, scales, sums."""
+        queries, n = self.queries, self.n
+        cuts = np.cumsum([queries * n // 2, queries * (self.planes + self.mixed) * n // 32, queries, queries])
+        self.flat = flat
+        self.values = flat[: cuts[0]].view(torch.int16).view(queries, n)  # [Q, n]
+        self.words = flat[cuts[0] : cuts[1]].view(queries, -1, n // 32)  # [Q, planes + mixed, n/32] int32
+        self.scales = flat[cuts[1] : cuts[2]].view(torch.float32)  # [Q] 1/‖q‖
+        self.sums = flat[cuts[2] : cuts[3]]  # [Q] int32
+        self._operands: dict[tuple[tensorcore.Kind, int], torch.Tensor] = {}
+
+    def twin(self) -> Batch:
+        """A batch of the same shape and values in a buffer of its own."""
+        other = copy(self)
+        other._lay_out(self.flat.clone())
+        return other
+
+    def operand(self, kind: tensorcore.Kind, part: slice) -> torch.Tensor:
+        """Some of the queries as a tensor-core kernel takes them, made once."""
+        if (kind, part.start) not in self._operands:
+            self._operands[kind, part.start] = tensorcore.arrange(self.values[part], kind, self.wide)
+        return self._operands[kind, part.start]
+
+    @property
+    def device(self) -> torch.device:
+        return self.flat.device
+
+    @property
+    def wide(self) -> bool:
+        return self.largest > 127
+
+
+class Card:
+    """The kernels of one shape on one device."""
+
+    def __init__(self, n: int, planes: int, device: torch.device) -> None:
+        self.n, self.planes, self.device = n, planes, device
+        self.kinds = tensorcore.kinds_of(device)
+        self.force: Method | None = None  # for tests and benchmarks
+
+    # ---- the steps
+
+    def method(self, batch: Batch) -> Method:
+        """Which scan is fastest for a batch, by the costs of `dispatch`."""
+        return self.force or dispatch.choose(self._shape(batch), batch.queries, batch.largest, self.kinds)
+
+    def cost(self, batch: Batch) -> float:
+        """Milliseconds of a scan of 10⁹ keywords, by the same costs."""
+        return dispatch.cost(self.method(batch), self._shape(batch), batch.queries)
+
+    def _shape(self, batch: Batch) -> dispatch.Shape:
+        return dispatch.Shape(self.n, self.planes, batch.planes + batch.mixed, batch.wide)
+
+    def first_limits(
+        self, pieces: list[Piece], batch: Batch, k: int, boost: float = 1.0
+    ) -> tuple[torch.Tensor, float]:
+        """limits [Q, 3] from the sample, and how many survivors a query to expect.
+
+        `boost`: aim at so many times what should do.
+        """
+        limits = torch.empty(batch.queries, 3, dtype=torch.int64, device=self.device)
+        weight = max(p.shard.count / max(1, min(p.shard.drawn, DENSE)) for p in pieces)
+        finest = max(p.shard.count / max(1, p.shard.drawn) for p in pieces)
+        refine = finest < weight and boost == 1
+        final = boost * enough(k, finest if refine else weight)
+        # what the first threshold must let pass, so that the second is among it
+        first = enough(math.ceil(final), weight) if refine else final
+        bins = torch.zeros(batch.queries, BINS, dtype=torch.float32, device=self.device)
+        for piece in pieces:
+            shard, drawn = piece.shard, min(piece.shard.drawn, DENSE)
+            if drawn:
+                threshold.histogram[(-(-drawn // 1024), batch.queries)](
+                    shard.sample, shard.sample.shape[1], drawn, piece.mask, shard.places, batch.words,
+                    batch.scales, shard.count / drawn, bins, self.n, self.planes, batch.planes, batch.mixed,
+                    int(piece.mask is not None), BINS, 1024,
+                )  # fmt: skip
+        self._choose(bins, batch, first, weight, limits, False)
+        if refine:
+            self._refine(pieces, batch, first, final, finest, bins, limits)
+        return limits, final
+
+    def _refine(
+        self,
+        pieces: list[Piece],
+        batch: Batch,
+        first: float,
+        final: float,
+        finest: float,
+        bins: torch.Tensor,
+        limits: torch.Tensor,
+    ) -> None:
+        """A better threshold from what passes the first one in the whole sample: fewer survivors, and less
+        than a histogram of the whole sample, whose additions wait for each other. Where too little passed,
+        the first one stays."""
+        bins.zero_()
+        room = power_of_two(2 * first / finest + 1024)
+        found = self.survivors(batch, room)
+        for piece in pieces:
+            if not piece.shard.drawn:
+                continue
+            found.counts.zero_()
+            self.scan(sample_of(piece), batch, limits, found)
+            threshold.histogram_survivors[(-(-room // 1024), batch.queries)](
+                found.counts, found.dots, found.norms, room, batch.scales,
+                piece.shard.count / piece.shard.drawn, bins, BINS, 1024,
+            )  # fmt: skip
+        self._choose(bins, batch, final, finest, limits, True)
+
+    def _choose(
+        self, bins: torch.Tensor, batch: Batch, target: float, weight: float, limits: torch.Tensor, keep: bool
+    ) -> None:
+        target -= weight / 2  # half a keyword less, as float sums are not exact
+        threshold.choose[(batch.queries,)](bins, batch.scales, target, limits, keep, BINS, UNIT, EVERYTHING)
+
+    def survivors(self, batch: Batch, room: int) -> Survivors:
+        """Empty survivors for a batch."""
+        width = -(-batch.queries // 64) * 64 if batch.queries > 1 else 1
+        return Survivors(
+            torch.zeros(width, dtype=torch.int64, device=self.device),
+            torch.empty(width, room, dtype=torch.int64, device=self.device),
+            torch.empty(width, room, dtype=torch.int32, device=self.device),
+            torch.empty(width, room, dtype=torch.int32, device=self.device),
+        )
+
+    def scan(
+        self,
+        piece: Piece,
+        batch: Batch,
+        limits: torch.Tensor,
+        found: Survivors,
+        begin: int = 0,
+        end: int | None = None,
+    ) -> None:
+        """Append what passes `limits` [Q, 3] among keywords [begin, end) of a piece; 64 divides begin."""
+        end = piece.shard.count if end is None else end
+        if end <= begin:
+            return
+        while (method := self.method(batch)) != "popcount" and method != "product":
+            try:
+                self._scan_tensorcore(method, piece, batch, limits, found, begin, end)
+            except CompileError:
+                if self.force:
+                    raise
+                self.kinds = tuple(kind for kind in self.kinds if kind != method)  # do without it
+            else:
+                return
+        if method == "popcount":
+            self._scan_popcount(piece, batch, limits, found, begin, end)
+        else:
+            self._scan_product(piece, batch, limits, found, begin, end)
+
+    def _scan_popcount(
+        self, piece: Piece, batch: Batch, limits: torch.Tensor, found: Survivors, begin: int, end: int
+    ) -> None:
+        words, room = piece.shard.words, found.positions.shape[1]
+        masked = int(piece.mask is not None)
+        steps = LONG_STEPS if end - begin >= LONG else STEPS
+        grid = (-(-(end - begin // BLOCK * BLOCK) // (BLOCK * steps)),)
+        for q in range(batch.queries):
+            popcount.scan[grid](
+                words, words.shape[1], begin, end, piece.base, piece.mask, q, batch.words, limits,
+                found.counts, found.positions, found.dots, found.norms, room,
+                self.n, self.planes, batch.planes, batch.mixed, masked, BLOCK, steps, num_warps=WARPS,
+            )  # fmt: skip
+
+    def _scan_product(
+        self, piece: Piece, batch: Batch, limits: torch.Tensor, found: Survivors, begin: int, end: int
+    ) -> None:
+        words, room = piece.shard.words, found.positions.shape[1]
+        rows, columns = 128, 16 if batch.queries <= 16 else 32 if batch.queries <= 32 else 64
+        width = -(-batch.queries // columns) * columns
+        full = torch.zeros(width, self.n, dtype=torch.int16, device=self.device)
+        full[: batch.queries] = batch.values
+        parts = torch.stack([full >> 1, full & 1]) if batch.wide else full[None]  # [1 + wide, width, n]
+        operand = parts.to(torch.int8).transpose(1, 2).contiguous()
+        grid = (-(-(end - begin) // rows) * (width // columns),)
+        product.scan[grid](
+            words, words.shape[1], begin, end, piece.base, piece.mask, operand, width, padded(limits, width),
+            padded(batch.sums, width), found.counts, found.positions, found.dots, found.norms, room,
+            self.n, self.planes, int(batch.wide), int(piece.mask is not None), rows, columns, num_warps=4,
+        )  # fmt: skip
+
+    def _scan_tensorcore(
+        self, kind: tensorcore.Kind, piece: Piece, batch: Batch, limits: torch.Tensor, found: Survivors,
+        begin: int, end: int,
+    ) -> None:  # fmt: skip
+        shape = tensorcore.shape_for(kind, self.n, self.planes, batch.wide)
+        group = tensorcore.group_size(shape)
+        starts = range(0, batch.queries, group)
+        parts = [slice(first, min(batch.queries, first + group)) for first in starts]
+        for part in parts:  # compile all before any runs, so that nothing is appended twice after a failure
+            tensorcore.kernel(
+                shape, tensorcore.padded(kind, part.stop - part.start), piece.shard.words.device.index
+            )
+        for first, part in zip(starts, parts, strict=True):
+            width = tensorcore.padded(kind, part.stop - part.start)
+            test = tensorcore.make_test(shape, limits[part], batch.sums[part], width)
+            tensorcore.launch(
+                shape, piece.shard.words, begin, end, piece.base, piece.mask, batch.operand(kind, part), test,
+                padded(limits[part], width), padded(batch.sums[part], width),
+                found.counts[first:], found.positions[first:], found.dots[first:], found.norms[first:],
+            )  # fmt: skip
+
+
+@cache
+def enough(k: int, weight: float) -> float:
+    """Survivors to aim at when a sampled keyword stands for `weight`.
+
+    The threshold is the m-th best of the sample. Fewer than k keywords pass it when the sample holds m or
+    more of the best k, and those are a Poisson number of mean k / weight: take the least m for which that is
+    improbable.
+    """
+    if weight <= 1:
+        return float(k)
+    mean = k / weight
+    if mean > 1000:
+        return weight * (mean + 4.3 * math.sqrt(mean) + 4)
+    m, tail, term = 0, 1.0, math.exp(-mean)
+    while tail > RISK:  # P(Poisson ≥ m)
+        tail, m = tail - term, m + 1
+        term *= mean / m
+    return m * weight
+
+
+def padded(tensor: torch.Tensor, width: int) -> torch.Tensor:
+    """Rows up to `width`, the new ones with limits that nothing passes (or zero sums)."""
+    if len(tensor) == width:
+        return tensor.contiguous()
+    full = torch.zeros(width, *tensor.shape[1:], dtype=tensor.dtype, device=tensor.device)
+    full[: len(tensor)] = tensor
+    if tensor.dim() == 2:
+        full[len(tensor) :, 0], full[len(tensor) :, 1] = 1 << 44, 1
+    return full

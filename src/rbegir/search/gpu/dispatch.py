@@ -1,0 +1,84 @@
+"""Which scan for which batch: by what each of them took on a card, measured by a committed command.
+
+`costs.json` beside this file is what `rbegir bench costs` printed on one H200: milliseconds for 10⁹ keywords,
+by kernel and shape. Another card may choose differently: RBEGIR_GPU_COSTS names a file measured there.
+
+    popcount   a scan a query: reading up to three query planes, counting bits beyond   [by query planes]
+    others     a pass over the keywords (reading, unpacking), and so much a chunk of 8, 32 or 64 queries
+
+A shape that was not measured takes the nearest that was: the same planes if there are any, the nearest n, and
+costs in proportion. The table only chooses between kernels that give equal results.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from rbegir.errors import InputError
+from rbegir.search.gpu import tensorcore
+
+Method = Literal["popcount", "product", "mma", "wgmma", "float8"]
+CHUNK: dict[Method, int] = {"float8": 64, "wgmma": 32, "mma": 8, "product": 16}
+VARIABLE = "RBEGIR_GPU_COSTS"
+
+
+class Shape(NamedTuple):
+    """What a scan costs by, besides the number of queries."""
+
+    n: int
+    planes: int
+    query_planes: int  # that popcounts see: one more for queries with even entries
+    wide: bool  # queries beyond ±127
+
+
+@cache
+def table(path: str | None = None) -> dict[str, Any]:
+    """The measured costs of a file, by default those that come with the package."""
+    file = Path(path) if path else Path(__file__).with_name("costs.json")
+    try:
+        costs: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))["costs"]
+        if not all(costs[method] for method in ("popcount", "product")):
+            raise ValueError("no figures")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{VARIABLE} must name a file of scan costs, got {str(file)!r}: {error}",
+            hint="rbegir bench costs --json > FILE",
+        ) from error
+    return costs
+
+
+def _nearest(measured: dict[str, Any], n: int, planes: int) -> tuple[Any, float]:
+    """The figures of the nearest measured shape "n×planes", and what they are to be multiplied by."""
+    shapes = {name: tuple(int(part) for part in name.split("×")) for name in measured}
+    best = min(shapes, key=lambda name: (abs(shapes[name][1] - planes), abs(shapes[name][0] - n)))
+    return measured[best], n * planes / (shapes[best][0] * shapes[best][1])
+
+
+def cost(method: Method, shape: Shape, queries: int) -> float:
+    """Milliseconds for 10⁹ keywords."""
+    return _cost(method, shape, queries, os.environ.get(VARIABLE))
+
+
+@cache
+def _cost(method: Method, shape: Shape, queries: int, path: str | None) -> float:
+    costs = table(path)
+    if method == "popcount":
+        by_planes, factor = _nearest(costs[method], shape.n, shape.planes)
+        return queries * float(by_planes[min(shape.query_planes, len(by_planes)) - 1]) * factor
+    measured = costs.get(method + "/wide" if shape.wide else method) or costs.get(method)
+    if not measured:
+        return float("inf")
+    (once, chunk), factor = _nearest(measured, shape.n, shape.planes)
+    return float(once + chunk * -(-queries // CHUNK[method])) * factor
+
+
+def choose(shape: Shape, queries: int, largest: int, kinds: Collection[tensorcore.Kind]) -> Method:
+    """The cheapest scan that is right for a shape; `kinds` are the tensor-core kernels that the card runs."""
+    methods: list[Method] = ["popcount", "product"]
+    methods += [kind for kind in kinds if tensorcore.fits(kind, shape.n, shape.planes, largest)]
+    return min(methods, key=lambda method: cost(method, shape, queries))

@@ -1,1 +1,0 @@
-"""Text → words → tri-letter grams."""

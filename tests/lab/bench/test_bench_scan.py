@@ -1,0 +1,121 @@
+"""The scan benchmark: shape of its JSON, its refusals, its peers when they are installed."""
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from rbegir._native import _core
+from rbegir.cli.bench import app
+from rbegir.errors import InputError, MissingExtraError, RbegirError
+from rbegir.lab.bench import host, scan
+
+
+def test_json() -> None:
+    result = CliRunner().invoke(
+        app,
+        [
+            "scan",
+            "--keywords",
+            "2e3",
+            "--batches",
+            "1,3",
+            "--k",
+            "5",
+            "--threads",
+            "1",
+            "--rounds",
+            "2",
+            "--json",
+        ],
+    )
+    assert result.exit_code == 0, result.output
+    printed = json.loads(result.stdout)
+    assert {"cpu", "isa", "commit", "versions", "load_average"} <= set(printed["host"])
+    one, three = printed["cells"]
+    assert (one["keywords"], one["batch"], one["k"], one["threads"]) == (2000, 1, 5, 1)
+    assert one["backend"].startswith("cpu/")
+    assert 0 < one["ms_min"] <= one["ms"] <= one["ms_max"]
+    assert one["bandwidth_fraction"] > 0
+    assert three["bandwidth_fraction"] is None
+    assert one["peers"] == {}
+
+
+def test_table() -> None:
+    result = CliRunner().invoke(
+        app, ["scan", "--keywords", "100", "--batches", "1", "--k", "5", "--threads", "1", "--rounds", "1"]
+    )
+    assert result.exit_code == 0, result.output
+    assert "keywords" in result.stdout
+
+
+@pytest.mark.parametrize("text", ["a", "1,,2", "1.5"])
+def test_numbers_that_are_none(text: str) -> None:
+    result = CliRunner().invoke(app, ["scan", "--keywords", text])
+    assert result.exit_code == 2
+    assert "expected" in result.stderr
+
+
+def test_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    good = {"keywords": [100], "batches": [1], "ks": [1], "threads": [1], "rounds": 1}
+    with pytest.raises(InputError, match="device must be 'cpu', 'cuda' or 'cuda:N', got 'tpu'"):
+        scan.run(**good, device="tpu")
+    with pytest.raises(InputError, match=r"batches must be positive numbers, got \[0\]"):
+        scan.run(**{**good, "batches": [0]})
+    with pytest.raises(InputError, match="rounds must be at least 1, got 0"):
+        scan.run(**{**good, "rounds": 0})
+    monkeypatch.setattr(scan, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"--peers needs faiss-cpu and turbovec .*rbegir\[bench\]"):
+        scan.run(**good, peers=True)
+
+
+def test_a_peer_that_dies() -> None:
+    with pytest.raises(RbegirError, match="the peer nobody ended with status 1"):
+        scan.Peer("nobody", 100, 1)
+
+
+@pytest.mark.parametrize(("name", "module"), [("faiss_bin", "faiss"), ("turbovec", "turbovec")])
+def test_peers_answer(name: str, module: str) -> None:
+    if not find_spec(module):  # the peers are an extra; without them their absence is what can be tested
+        with pytest.raises(RbegirError, match=f"the peer {name} ended"):
+            scan.Peer(name, 3000, 1)
+        return
+    peer = scan.Peer(name, 3000, 1)
+    assert peer.search(2, 10) > 0
+    peer.close()
+
+
+def test_random_codes_are_aligned() -> None:
+    assert scan.random_codes(1000).ctypes.data % 64 == 0
+    assert set(np.unique(scan.random_queries(50))) == {-7, -5, -3, -1, 1, 3, 5, 7}
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("streams", [1, 2, 5])
+def test_read_sum_reads_everything(threads: int, streams: int) -> None:
+    words = np.random.default_rng(0).integers(0, 2**64, 64 * 60, dtype=np.uint64)
+    assert _core.read_sum(words.view(np.uint8), threads, streams) == int(words.sum(dtype=np.uint64))
+
+
+def test_host() -> None:
+    found = host.describe(["numpy", "no-such-package"])
+    assert found["versions"]["no-such-package"] is None
+    assert found["versions"]["numpy"] == np.__version__
+    assert found["cpus"] >= 1
+    json.dumps(found)
+
+
+def test_fresh_process() -> None:
+    assert 0 < host.fresh_process_seconds("pass", repeats=1) < 60
+    with pytest.raises(RbegirError, match="the measured program failed: ValueError: no"):
+        host.fresh_process_seconds("raise ValueError('no')", repeats=1)
+
+
+def test_search_never_imports_torch() -> None:
+    source = "import sys, rbegir.search.cpu; sys.exit('torch' in sys.modules or 'pyarrow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", source], env=os.environ).returncode == 0

@@ -1,0 +1,135 @@
+"""Faults put into the native scan on purpose, to show that `worlds` finds them.
+
+    python -m torture.native_mutants            all of them; seconds and results until each is found
+
+Each is one plausible mistake: a text of a source file and what stands there instead. The scan alone is
+built from a copy of the sources and takes the place of the sound one while worlds are searched until a result
+is wrong. A harness that passes the sound scan proves something only if it fails these.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import numpy as np
+
+from rbegir._native import _core
+from rbegir._native.isa import available_isas
+from rbegir.search.cpu import EMULATED
+from torture.worlds import Still, cpu_backends
+
+ROOT = Path(__file__).parents[1]
+NATIVE = Path("src/rbegir/_native")
+MODULE = """#include <nanobind/nanobind.h>
+void bind_isa(nanobind::module_ &m);
+void bind_scan(nanobind::module_ &m);
+NB_MODULE(_core, m) {
+    bind_isa(m);
+    bind_scan(m);
+}
+"""
+
+
+class Mutant(NamedTuple):
+    file: str
+    sound: str
+    faulty: str
+
+
+MUTANTS = {
+    "classes of norms that do not exist": Mutant(
+        "scan_kernel.hpp",
+        "return (top() * top() - 1) / 8 * n();",
+        "return (planes == 1 ? 0 : planes == 2 ? 1 : planes == 3 ? 7 : 35) * n();",
+    ),
+    "the limit of one end of a bin for all of it": Mutant(
+        "scan_query.cpp",
+        "std::max(largest_deficit(threshold, first), largest_deficit(threshold, last))",
+        "largest_deficit(threshold, first)",
+    ),
+    "the largest deficit one too small": Mutant("scan_query.cpp", "/ 2 + 1e-6)", "/ 2 - 1)"),
+    "limits not raised by what halving rounds up": Mutant(
+        "scan_query.cpp", "+ rounding);", "+ 0 * rounding);"
+    ),
+    "sums of bytes that wrap": Mutant("scan_simd.hpp", "T::adds8(total, sum)", "T::add8(total, sum)"),
+    "the left-out bit of the eighth word lost": Mutant(
+        "scan_simd.hpp", "T::shift_left16(bit, w % T::INDEX_BITS)", "T::shift_left16(bit, w % 8)"
+    ),
+    "ties decided before their positions are known": Mutant(
+        "scan_best.hpp", "if (full_ && last_.position < front)", "if (full_ && front >= 0)"
+    ),
+    "no proof by count": Mutant(
+        "scan_search.cpp", "if (found[i].size() < k) still_open", "if (found[i].empty()) still_open"
+    ),
+}
+
+
+def build(folder: Path, mutant: Mutant | None) -> Path:
+    """A native module of the scan alone, with a fault or (None) without."""
+    (folder / NATIVE).mkdir(parents=True, exist_ok=True)
+    shutil.copy(ROOT / "CMakeLists.txt", folder)
+    for path in (ROOT / NATIVE).iterdir():
+        if path.suffix == ".hpp" or (path.suffix == ".cpp" and path.name.startswith(("scan", "isa"))):
+            text = path.read_text()
+            if mutant is not None and path.name == mutant.file:
+                if text.count(mutant.sound) != 1:
+                    raise ValueError(f"{path.name} must have {mutant.sound!r} once")
+                text = text.replace(mutant.sound, mutant.faulty)
+            copy = folder / NATIVE / path.name
+            if not copy.exists() or copy.read_text() != text:  # what is the same need not be compiled again
+                copy.write_text(text)
+    (folder / NATIVE / "module.cpp").write_text(MODULE)
+    made = folder / "build"
+    settings = ("-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O1")  # compiled fast
+    python = f"-DPython_EXECUTABLE={sys.executable}"
+    for command in (
+        ["cmake", "-G", "Ninja", "-S", folder, "-B", made, python, *settings],
+        ["cmake", "--build", made],
+    ):
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return folder / NATIVE / f"_core{sysconfig.get_config_var('EXT_SUFFIX')}"
+
+
+def hunt(module: Path, seconds: float) -> dict[str, Any]:
+    """Search worlds with the scan of another native module, until a result is wrong."""
+    spec = importlib.util.spec_from_file_location(f"{module.parent.name}._core", module)
+    assert spec is not None
+    assert spec.loader is not None
+    scan = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(scan)
+    start, results = time.monotonic(), 0
+    with mock.patch.object(_core, "scan_search", scan.scan_search):
+        for number in itertools.count():
+            world = Still(np.random.default_rng([1, number]))
+            backends = cpu_backends(world.n, world.planes, [*available_isas(), *EMULATED])
+            for way, count, same, asked in world.results(backends):
+                results += count
+                spent = time.monotonic() - start
+                if not same or spent > seconds:
+                    where = "" if same else f"{way}, {asked}"
+                    return {"found": not same, "seconds": round(spent, 1), "results": results, "where": where}
+    raise AssertionError("worlds do not end")
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for number, (name, mutant) in enumerate(MUTANTS.items()):
+            module = build(Path(folder), mutant)
+            copy = Path(folder) / str(number) / module.name  # a process loads a file once
+            copy.parent.mkdir()
+            shutil.copy(module, copy)
+            print(name, hunt(copy, 600.0), flush=True)
+
+
+if __name__ == "__main__":
+    main()

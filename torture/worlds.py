@@ -1,0 +1,236 @@
+"""Keywords and queries that are hard for an exact search, and whether every backend finds the wanted hits.
+
+A still world is a set of codes that does not change, a batch of queries, and the order of all keywords for
+each query, computed from `codes.score` alone. It is asked for different k, in batches of different sizes,
+with and without masks, whole and cut into partitions. What makes it hard:
+
+    keywords    planted around the queries or opposite to them, with the smallest norm, the largest and all
+                between; one bit apart; few distinct ones, so that ties abound; codes of a model and of a
+                Binarizer
+    queries     of any magnitude, odd or not, sparse, constant, zero, with one dimension that drowns the rest,
+                equal to a keyword or opposite to it
+    order       shuffled, best first, best last, the best only in groups that the scan samples for its first
+                threshold, or only in groups that it does not
+    k, batch    around every size at which the scan changes its way
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from rbegir.binarizer.estimator import Binarizer
+from rbegir.codes import score
+from rbegir.codes.layout import GROUP, groups, pack
+from rbegir.codes.planes import Codes
+from rbegir.model import checkpoint
+from rbegir.model.model import Model
+from rbegir.model.presets import ModelConfig
+from rbegir.model.shapes import tensor_shapes
+from rbegir.search.backend import Backend, Partition, make_mask
+from rbegir.search.cpu import CpuBackend
+
+Ints = npt.NDArray[np.int64]
+Values = npt.NDArray[np.int16]
+Chance = np.random.Generator
+
+# Sizes at which the scan changes its way: scan_search.cpp and scan_worker.hpp.
+SAMPLE, SMALL, RAW_QUERIES, SHARE, QUERY_TILE, BLOCK = 64, 4096, 2, 16, 256, 16 * GROUP
+TINY = (1, 2, GROUP - 1, GROUP, GROUP + 1, 200)
+MEDIUM = (500, 700, BLOCK - 1, BLOCK, BLOCK + 1)  # enough to raise the threshold for small k
+LARGE = (SMALL - 1, SMALL, SMALL + 1, SMALL + GROUP + 1, 2 * SMALL)  # around what is sampled first
+BATCHES = (1, RAW_QUERIES, RAW_QUERIES + 1, SHARE, SHARE + 1, QUERY_TILE - 1, QUERY_TILE, QUERY_TILE + 1)
+KEYWORDS = ("random", "near", "opposite", "one bit", "few", "encoded")
+ENCODED_N = 256  # the largest n for which codes are learned, which takes its time
+ORDERS = ("shuffled", "best first", "best last", "best sampled", "best not sampled")
+WORK = 400_000  # queries · keywords · 64-bit words of one answer
+
+
+def odd(rng: Chance, shape: tuple[int, ...], top: int) -> Values:
+    """Random odd integers within ±top."""
+    return (2 * rng.integers(0, top + 1, shape) - top).astype(np.int16)
+
+
+def make_queries(rng: Chance, count: int, n: int) -> Values:
+    """Queries [count, n] of all kinds."""
+    top = rng.choice((1, 3, 7, 15, 127, 255), (count, 1))
+    kind = rng.choice(("even", "odd", "sparse", "constant", "zero", "drowned"), (count, 1))
+    values = np.rint((2 * rng.random((count, n)) - 1) * top)
+    sign = np.where(rng.random((count, n)) < 0.5, -1, 1)
+    values = np.where(kind == "odd", values // 2 * 2 + 1, values)
+    values = np.where((kind == "sparse") & (rng.random((count, n)) > 3 / n), 0, values)
+    values = np.where(kind == "constant", top * sign, values)
+    values = np.where(kind == "zero", 0, values)
+    loud = np.arange(n) == rng.integers(0, n, (count, 1))
+    values = np.where(kind == "drowned", np.where(loud, 255 * sign, sign), values)
+    return np.clip(values, -255, 255).astype(np.int16)
+
+
+def planted(rng: Chance, count: int, planes: int, queries: Values, side: int) -> Values:
+    """Keywords around queries (side 1) or opposite to them (−1), of the smallest norm up to the largest."""
+    n, top = queries.shape[1], 2**planes - 1
+    target = np.sign(queries[rng.integers(0, len(queries), count)])
+    target = np.where(target == 0, np.where(rng.random((count, n)) < 0.5, -1, 1), target)
+    wrong = rng.random((count, n)) < rng.choice((0.0, 0.01, 0.05, 0.2), (count, 1))
+    small = rng.random((count, n)) < rng.choice((0.0, 0.5, 0.9, 0.98, 1.0), (count, 1))
+    large = rng.random((count, 1)) < 0.5
+    size = np.where(small, 1, np.where(large, top, np.abs(odd(rng, (count, n), top))))
+    return np.asarray(side * target * np.where(wrong, -1, 1) * size, np.int16)
+
+
+@cache
+def encoded(n: int, planes: int) -> Values:
+    """Keywords that a Binarizer makes of clustered vectors, and for some shapes a model of texts."""
+    rng = np.random.default_rng([n, planes])
+    centres = rng.normal(size=(20, 32))
+    vectors = (centres[rng.integers(0, 20, 600)] + rng.normal(0, 0.3, (600, 32))).astype(np.float32)
+    made = Binarizer(32, n=n, keyword_planes=planes, rounds=1, moves=10).fit(vectors).encode_keywords(vectors)
+    if n > 64:
+        return made.values()
+    config = ModelConfig(n=n, keyword_planes=planes, conv=8, hash_buckets=1)
+    tensors = {k: rng.normal(0, 0.3, shape).astype(np.float32) for k, shape in tensor_shapes(config).items()}
+    words = ["red", "blue", "old", "new", "shoe", "coat", "tea", "map", "sea", "clock"]
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint.write(Path(folder) / "model", config, tensors)
+        texts = [" ".join(rng.choice(words, 3)) for _ in range(400)]
+        return Codes.concat([made, Model.load(Path(folder) / "model").encode_keywords(texts)]).values()
+
+
+def make_keywords(rng: Chance, kind: str, count: int, planes: int, queries: Values) -> Values:
+    """Keywords [count, n] of one kind."""
+    n, top = queries.shape[1], 2**planes - 1
+    if kind == "near" or kind == "opposite":
+        return planted(rng, count, planes, queries, 1 if kind == "near" else -1)
+    if kind == "one bit":
+        base = planted(rng, 1, planes, queries, 1)
+        signs = np.repeat(Codes.from_values(base, planes).signs(), count, axis=1)
+        signs[rng.integers(0, planes, count), np.arange(count), rng.integers(0, n, count)] ^= True
+        return Codes.from_signs(signs).values()
+    if kind == "few":
+        pool = np.concatenate([planted(rng, 3, planes, queries, 1), odd(rng, (2, n), top)])
+        return pool[rng.integers(0, len(pool), count)]
+    if kind == "encoded" and n <= ENCODED_N:
+        pool = encoded(n, planes)
+        return pool[rng.integers(0, len(pool), count)]
+    return odd(rng, (count, n), top)
+
+
+def sampled_groups(count: int) -> npt.NDArray[np.bool_]:
+    """Which groups of one partition the scan samples: `Work::sample` of scan_work.cpp."""
+    state, chosen, word = groups(count), [], (1 << 64) - 1
+    for first in range(0, groups(count), SAMPLE):
+        state = (state + 0x9E3779B97F4A7C15) & word
+        z = ((state ^ state >> 30) * 0xBF58476D1CE4E5B9) & word
+        z = ((z ^ z >> 27) * 0x94D049BB133111EB) & word
+        chosen.append(first + (z ^ z >> 31) % SAMPLE)
+    return np.isin(np.arange(groups(count)), chosen)
+
+
+def arrange(rng: Chance, order: str, keys: Ints) -> npt.NDArray[np.intp]:
+    """A permutation of keywords by their keys [count] for one query."""
+    if order == "shuffled":
+        return rng.permutation(len(keys))
+    worst_first = np.argsort(keys, kind="stable")
+    if order == "best last":
+        return worst_first
+    if order == "best first":
+        return worst_first[::-1]
+    sampled = np.repeat(sampled_groups(len(keys)), GROUP)[: len(keys)]
+    places = np.argsort(sampled if order == "best sampled" else ~sampled, kind="stable")
+    out = np.empty(len(keys), np.intp)
+    out[places] = worst_first
+    return out
+
+
+def edge_of_sample(count: int) -> int:
+    """About the largest k for which the scan trusts its sample (`Searcher::top`)."""
+    drawn = int(sampled_groups(count).sum()) * GROUP
+    ks = np.arange(1, count + 1)
+    expected = ks * drawn / count
+    trusted = np.ceil(expected + 3 * np.sqrt(expected) + 3) < drawn // 2
+    return int(ks[trusted].max(initial=1))
+
+
+class Still:
+    """Codes, queries and the wanted order of all keywords for each query."""
+
+    def __init__(self, rng: Chance, *, n: int = 0, planes: int = 0, count: int = 0, work: int = WORK) -> None:
+        """What is not given is drawn."""
+        self.rng = rng
+        self.n = n or 64 * int(rng.choice((1, rng.integers(1, 17))))
+        self.planes = planes or int(rng.integers(1, 5))
+        sizes = (TINY, MEDIUM, LARGE)[rng.choice(3, p=(0.1, 0.7, 0.2))]
+        self.count = count or int(rng.choice(sizes))
+        size = self.count * self.planes * (self.n // 64)
+        asked = int(np.clip(work // size, 3, QUERY_TILE + 40))
+        values = make_queries(rng, asked, self.n)
+        main, other = rng.choice(KEYWORDS, 2)
+        self.order = str(rng.choice(ORDERS))
+        self.name = (
+            f"n = {self.n}, {self.planes} planes, {self.count} keywords: {main} and {other}, {self.order}"
+        )
+        few = int(self.count * rng.choice((0.0, 0.02, 0.3)))
+        keywords = np.concatenate(
+            [
+                make_keywords(rng, main, self.count - few, self.planes, values),
+                make_keywords(rng, other, few, self.planes, values),
+            ]
+        )
+        own = rng.random(asked) < 0.2
+        values[own] = keywords[rng.integers(0, self.count, own.sum())] * rng.choice((-1, 1), (own.sum(), 1))
+        codes = Codes.from_values(keywords, self.planes)
+        codes = codes[arrange(rng, self.order, score.keys(values[:1], codes)[0])]
+        self.codes, self.values = codes, values
+        self.keys = score.keys(values, codes)  # [queries, count]
+        self.wanted = np.argsort(-self.keys, axis=1, kind="stable")  # [queries, count]: ties by position
+
+    def results(self, backends: dict[str, Backend], asks: int = 4) -> Iterator[tuple[str, int, bool, str]]:
+        """(way of answering, queries, whether all answers are right, what was asked)."""
+        for _ in range(asks):
+            parts, wanted = self._partitions()
+            k = self._k(wanted.shape[1])
+            batch = int(self.rng.choice(BATCHES))
+            rows = wanted[:, :k]
+            keys = np.take_along_axis(self.keys, rows, axis=1)
+            for name, backend in backends.items():
+                same = True
+                for first in range(0, len(self.values), batch):
+                    ours = slice(first, first + batch)
+                    found = backend.search(parts, self.values[ours], k)
+                    same = same and np.array_equal(found.keys, keys[ours])
+                    same = same and np.array_equal(found.positions, rows[ours])
+                yield name, len(self.values), same, f"{self.name}, k = {k}, batches of {batch}"
+
+    def _k(self, candidates: int) -> int:
+        """Small for the most part: for large k everything passes the filter."""
+        if self.rng.random() < 0.1:
+            return max(1, candidates + int(self.rng.choice((-1, 0, 1))))
+        edge = edge_of_sample(self.count) if self.count > SMALL else 40
+        edges = (edge // 8, edge // 8 + 1, edge, edge + 1) if self.rng.random() < 0.3 else (1, 2, 5, 10)
+        return max(1, int(self.rng.choice(edges)))
+
+    def _partitions(self) -> tuple[list[Partition], Ints]:
+        """The codes in one to three partitions, some of them masked; the wanted order of what passes."""
+        cuts = np.sort(self.rng.integers(0, self.count + 1, self.rng.choice((0, 0, 1, 2))))
+        if self.order in ("best sampled", "best not sampled"):
+            cuts = cuts[:0]  # the sample is that of one partition
+        keep = self.rng.choice((1.0, 1.0, 0.5, 0.05))
+        passes = self.rng.random(self.count) < keep
+        parts = []
+        for first, end in zip((0, *cuts), (*cuts, self.count), strict=True):
+            mask = None if keep == 1.0 else make_mask(passes[first:end])
+            parts.append(Partition(pack(self.codes[first:end]), int(end - first), mask))
+        if keep == 1.0:
+            return parts, self.wanted
+        return parts, self.wanted[passes[self.wanted]].reshape(len(self.wanted), -1)
+
+
+def cpu_backends(n: int, planes: int, isas: Sequence[str]) -> dict[str, Backend]:
+    """Every instruction set, the best one also with several threads."""
+    ways = [(isas[0], 3), *((isa, 1) for isa in isas)]
+    return {f"{isa} × {threads}": CpuBackend(n, planes, threads=threads, isa=isa) for isa, threads in ways}
