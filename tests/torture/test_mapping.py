@@ -16,6 +16,9 @@ from unittest import mock
 import pytest
 
 from rbegir._native._core import broken, guard, unguard
+from rbegir.encode.clsm import checkpoint
+from rbegir.encode.clsm.presets import ModelConfig
+from rbegir.encode.clsm.shapes import random_tensors
 from rbegir.errors import CorruptError
 from rbegir.index import manifest, writer
 from rbegir.index.mapping import map_file
@@ -100,7 +103,8 @@ SCRIPT = """
 import faulthandler, mmap, os, sys
 from pathlib import Path
 from rbegir.errors import CorruptError
-from rbegir.index.mapping import arm, map_file
+from rbegir.base.mapping import arm
+from rbegir.index.mapping import map_file
 from rbegir.index.store import Index
 from tests.index.fakes import HashEncoder
 folder = Path(sys.argv[1])
@@ -163,6 +167,45 @@ print("not reached")
 """
     done = _script(lines, tmp_path)
     assert (done.stdout, done.returncode) == ("", -signal.SIGBUS), done.stderr
+
+
+def test_a_thread_that_blocks_the_signal_is_told_too(path: Path) -> None:
+    lines = """
+import signal
+from concurrent.futures import ThreadPoolExecutor
+def ask():
+    try:
+        index.search("t5", k=2000)
+    except CorruptError:
+        return "told"
+with Index.open(folder / "x.rbe", model=HashEncoder(), read_only=True) as index:
+    index.search("t5", k=2000)
+    os.truncate(next((folder / "x.rbe").glob("*.rbs")), 4096)
+    block = (signal.SIG_BLOCK, {signal.SIGBUS})
+    with ThreadPoolExecutor(1, initializer=signal.pthread_sigmask, initargs=block) as pool:
+        print(pool.submit(ask).result(), flush=True)
+"""
+    done = _script(lines, path.parent)
+    assert (done.stdout, done.returncode) == ("told\n", 0), done.stderr
+
+
+def test_a_model_whose_table_is_cut_short_gives_an_error(tmp_path: Path) -> None:
+    """Words that are cached are still known; those that need the table are not, and nothing is believed after."""
+    config = ModelConfig(conv=24, hash_buckets=50)
+    checkpoint.write(tmp_path / "model", config, random_tensors(config))
+    lines = """
+from rbegir.encode.clsm.model import Model
+model = Model.load(folder / "model")
+before = model.encode_keywords(["red shoes"])
+os.truncate(folder / "model" / "model.safetensors", 4096)
+for text in ("zebra crossing", "red shoes"):
+    try:
+        model.encode_keywords([text])
+    except CorruptError as error:
+        print(error.message.partition("model.safetensors ")[2], flush=True)
+"""
+    done = _script(lines, tmp_path)
+    assert (done.stdout, done.returncode) == (2 * f"{CUT.replace('it was', 'was', 1)}\n", 0), done.stderr
 
 
 def test_slots_come_back(tmp_path: Path) -> None:

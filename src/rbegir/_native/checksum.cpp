@@ -67,6 +67,8 @@ uint32_t update_portable(uint32_t crc, const uint8_t *at, size_t size) {
 
 #ifdef RBEGIR_CRC_X86
 
+constexpr size_t LONG = 8192, MIDDLE = 1360, SHORT = 128;  // 3 · 1360 = 4080 of the 4096 bytes of a block
+
 // x · z^(8·lane) mod P as four lookups: the effect of feeding `lane` zero bytes to the register.
 template <size_t lane> struct Shift {
     std::array<Table, 4> tables;
@@ -90,8 +92,14 @@ template <size_t lane> struct Shift {
 };
 
 template <size_t lane>
-__attribute__((target("sse4.2"))) void lanes(uint32_t &crc, const uint8_t *&at, size_t &size) {
+const Shift<lane> &shift_of() {
     static const Shift<lane> shift;
+    return shift;
+}
+
+template <size_t lane>
+__attribute__((target("sse4.2"))) void lanes(uint32_t &crc, const uint8_t *&at, size_t &size) {
+    const Shift<lane> &shift = shift_of<lane>();
     for (; size >= 3 * lane; at += 3 * lane, size -= 3 * lane) {
         uint64_t a = crc, b = 0, c = 0;
         for (size_t i = 0; i < lane; i += 8) {
@@ -104,9 +112,9 @@ __attribute__((target("sse4.2"))) void lanes(uint32_t &crc, const uint8_t *&at, 
 }
 
 __attribute__((target("sse4.2"))) uint32_t update_sse42(uint32_t crc, const uint8_t *at, size_t size) {
-    lanes<8192>(crc, at, size);
-    lanes<1360>(crc, at, size);  // 3 · 1360 = 4080 of the 4096 bytes of a block
-    lanes<128>(crc, at, size);
+    lanes<LONG>(crc, at, size);
+    lanes<MIDDLE>(crc, at, size);
+    lanes<SHORT>(crc, at, size);
     uint64_t wide = crc;
     for (; size >= 8; at += 8, size -= 8) wide = _mm_crc32_u64(wide, load64(at));
     crc = uint32_t(wide);
@@ -120,7 +128,11 @@ using Update = uint32_t (*)(uint32_t, const uint8_t *, size_t);
 
 Update choose(bool portable) {
 #ifdef RBEGIR_CRC_X86
-    if (!portable && __builtin_cpu_supports("sse4.2")) return update_sse42;
+    if (!portable && __builtin_cpu_supports("sse4.2")) {
+        // The tables are made here, where Python's lock is held: a fork cannot find them half made.
+        shift_of<LONG>(), shift_of<MIDDLE>(), shift_of<SHORT>();
+        return update_sse42;
+    }
 #endif
     (void)portable;
     return update_portable;

@@ -22,6 +22,9 @@ public:
     template <class T>
     using Array = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
+    // The table of classes is made here, where Python's lock is held: a fork cannot find it half made.
+    Texts() { words::Classes::get(); }
+
     size_t size() const { return views_.size(); }
 
     // The binding keeps the arguments alive as long as this object, so the views stay good.

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rbegir.base.mapping import Mapping
 from rbegir.errors import CorruptError, FileError
 
 ALIGNMENT = 64
@@ -65,6 +66,8 @@ class TensorFile:
                 if self.size < 8:
                     raise self.corrupt(f"has only {self.size} bytes")
                 self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                self._guarded = Mapping(file.fileno(), 0, access=mmap.ACCESS_READ)
+                self._guarded.protect()
         except OSError as error:
             raise FileError(f"cannot read {path}: {error.strerror}") from error
         self.data_start = 8 + int.from_bytes(self.data[:8], "little")
@@ -75,14 +78,25 @@ class TensorFile:
     def corrupt(self, what: str) -> CorruptError:
         return CorruptError(f"{self.path} {what}", hint=REPAIR)
 
-    def array(self, name: str) -> Array:
-        """A tensor as a read-only view of the mapped file."""
+    def array(self, name: str, *, guarded: bool = False) -> Array:
+        """A tensor as a read-only view of the mapped file.
+
+        If the file is cut short, reading a view ends the process, unless it is `guarded`: then the missing
+        pages read as zeros, and the reader calls `check_intact` before it uses what it read.
+        """
         span = self.spans[name]
         count = (span.stop - span.start) // 4
         if count == 0:
             return np.zeros(span.shape, dtype=np.float32)
-        flat = np.frombuffer(self.data, dtype="<f4", count=count, offset=span.start)
+        flat = np.frombuffer(
+            self._guarded if guarded else self.data, dtype="<f4", count=count, offset=span.start
+        )
         return flat.reshape(span.shape)
+
+    def check_intact(self) -> None:
+        """Refuse what was read from guarded views if a page of them was missing."""
+        if self._guarded.broken:
+            raise self.corrupt("was cut short while it was being read, or the disk cannot read it")
 
     def _parse(self) -> tuple[dict[str, str], dict[str, Span]]:
         try:

@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rbegir.base.disk import explained
+from rbegir.base.mapping import arm
 from rbegir.codes.planes import Codes
 from rbegir.encode.encoder import (
     Encoder,
@@ -42,7 +43,6 @@ from rbegir.encode.encoder import (
 from rbegir.errors import CorruptError, FileError, InputError, LockedError, MismatchError
 from rbegir.index.creation import first_manifest, make
 from rbegir.index.manifest import MODEL, Manifest
-from rbegir.index.mapping import arm
 from rbegir.index.query import Filters, Query, Searcher, SearchOptions
 from rbegir.index.rows import (
     Rows,

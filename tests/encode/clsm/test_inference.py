@@ -209,7 +209,7 @@ def test_the_native_tower_refuses_wrong_shapes() -> None:
     with pytest.raises(ValueError, match=r"shapes do not belong together"):
         tower.add_hidden(zeros((2, 2), np.float32), none)  # too late
     assert tower.encode(texts, zeros((1, 1, 1), np.uint64), 0, 1) == -1
-    converted = (np.zeros((1, 1, 1), np.int64), np.zeros((1, 1, 2), np.uint64)[:, :, ::2])
+    converted = (np.zeros((1, 1, 1), np.int64), np.zeros((1, 4, 1), np.uint64)[:, ::2])
     for planes in converted:  # a copy would be filled, and thrown away
         with pytest.raises(TypeError, match="incompatible function arguments"):
             tower.encode(texts, planes, 0, 1)

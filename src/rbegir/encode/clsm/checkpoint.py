@@ -77,11 +77,11 @@ class Checkpoint:
         self._checked: set[str] = set()
         self._check_header()
 
-    def tensor(self, name: str) -> Array:
-        """A tensor, a view of the mapped file; its checksum is verified the first time."""
-        array = self.file.array(name)
+    def tensor(self, name: str, *, guarded: bool = False) -> Array:
+        """A tensor, a view of the mapped file (see `TensorFile.array`); its checksum is verified the first time."""
+        array = self.file.array(name, guarded=guarded)
         if name not in self._checked:
-            if _core.crc32c(array) != self._weights["tensors"][name]:
+            if _core.crc32c(self.file.array(name, guarded=True)) != self._weights["tensors"][name]:
                 raise self.file.corrupt(f"does not match its checksum in tensor {name!r}")
             self._checked.add(name)
         return array

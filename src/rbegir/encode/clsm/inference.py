@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from rbegir._native import _core
 from rbegir._native.isa import choose_isa
+from rbegir.base.mapping import arm
 from rbegir.encode.clsm.presets import FLOAT, ModelConfig
 from rbegir.encode.clsm.shapes import iterations_of, planes_of, tower_of
 from rbegir.errors import TextError
@@ -44,11 +45,23 @@ def default_threads() -> int:
 
 
 class NativeSide:
-    """Encodes texts with one side of a model. Safe to share between threads."""
+    """Encodes texts with one side of a model. Safe to share between threads.
+
+    The gram table stays where `tensor` has it, usually in a mapped file. `check_table` is called before results
+    are returned, and raises if a page of the table could not be read.
+    """
 
     def __init__(
-        self, config: ModelConfig, side: str, tensor: TensorOf, *, threads: int | None = None, isa: str = ""
+        self,
+        config: ModelConfig,
+        side: str,
+        tensor: TensorOf,
+        *,
+        threads: int | None = None,
+        isa: str = "",
+        check_table: Callable[[], None] = lambda: None,
     ) -> None:
+        self._check_table = check_table
         self._n, self._planes = config.n, planes_of(config, side)
         self._threads = threads or default_threads()
         none = np.zeros(0, dtype=np.float32)
@@ -74,6 +87,7 @@ class NativeSide:
         out = np.zeros((self._planes, count_texts(texts), self._n // 64), dtype=np.uint64)
         for start, block in _blocks(texts):
             _check(self._tower.encode(block, out, start, self._threads), start)
+        self._check_table()
         return out
 
     def vectors(self, texts: TextInput) -> npt.NDArray[np.float32]:
@@ -81,11 +95,13 @@ class NativeSide:
         out = np.zeros((count_texts(texts), self._n), dtype=np.float32)
         for start, block in _blocks(texts):
             _check(self._tower.embed(block, out, start, self._threads), start)
+        self._check_table()
         return out
 
 
 def _blocks(texts: TextInput) -> Iterator[tuple[int, _core.Texts]]:
     for start in range(0, len(texts), BLOCK):
+        arm()
         yield start, read_texts(texts[start : start + BLOCK], start)
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
@@ -155,7 +156,9 @@ class Model:
 
     def _make(self, side: Side) -> Encoder:
         if self._device == "cpu":
-            return NativeSide(self.config, side, self._stored.tensor, threads=self._threads)
+            tensor = partial(self._stored.tensor, guarded=True)
+            check = self._stored.file.check_intact
+            return NativeSide(self.config, side, tensor, threads=self._threads, check_table=check)
         from rbegir.encode.clsm.device import TorchSide
 
         return TorchSide(self.config, side, self._stored.tensor, self._device, threads=self._threads)
