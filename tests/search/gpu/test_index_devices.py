@@ -16,8 +16,8 @@ import torch
 from rbegir.codes.planes import Codes
 from rbegir.errors import DeviceError, InputError
 from rbegir.lab.bench import scan_gpu
-from rbegir.search.gpu.residency import Residency
-from rbegir.search.gpu.runtime import INTERPRETED
+from rbegir.search.gpu.device import Residency
+from rbegir.search.gpu.words import INTERPRETED
 from rbegir.search.hits import Hits
 
 DEVICES = ["interpreter" if INTERPRETED else "cuda:0"] * 2
