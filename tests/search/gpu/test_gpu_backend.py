@@ -19,6 +19,7 @@ from rbegir.search.gpu.slab import SlabSearch
 from rbegir.search.gpu.tensorcore import CompileError
 from rbegir.search.gpu.words import INTERPRETED
 from rbegir.search.partition import merge
+from rbegir.search.progressive import coarse
 from rbegir.search.reference import ReferenceBackend
 from tests.search.gpu.cases import assert_equal_to_reference, make_case
 
@@ -304,6 +305,30 @@ def test_wrong_devices(error: type[Exception], message: str, names: object) -> N
     with pytest.raises(error) as raised:
         find_devices(names)
     assert str(raised.value).startswith(message)
+
+
+def test_rescore_and_other_planes() -> None:
+    """What a caller of any backend may use: the best of given positions, and a scan of the first planes."""
+    case = make_case(np.random.default_rng(21), 64, 2, counts=(130, 70), density=0.5)
+    backend, reference = GpuBackend(64, 2, DEVICE), ReferenceBackend(64, 2)
+    positions = np.random.default_rng(22).permuted(np.tile(np.arange(200), (len(case.values), 1)), axis=1)[
+        :, :40
+    ]
+    found, every = (
+        backend.rescore(case.parts, case.values, positions, 9),
+        reference.scores([part._replace(mask=None) for part in case.parts], case.values)[0],
+    )
+    for query, row in enumerate(positions):
+        best = sorted(row.tolist(), key=lambda position: (-every[query, position], position))[:9]
+        assert found.positions[query].tolist() == best
+        assert found.keys[query].tolist() == every[query, best].tolist()
+    first = coarse(case.parts, 64, 1)
+    for got, wanted in zip(
+        backend.with_planes(1).search(first, case.values, 7),
+        reference.with_planes(1).search(first, case.values, 7),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(got, wanted)
 
 
 def test_merge_is_the_total_order() -> None:

@@ -12,6 +12,7 @@ does the work of two, so that the code for several devices can be tested on one.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Self
@@ -39,7 +40,6 @@ try:
     from rbegir.search.gpu.local import SelectionGeometry
     from rbegir.search.gpu.proof import Pending, begin
     from rbegir.search.gpu.slab import Slab, SlabSearch
-    from rbegir.search.gpu.words import INTERPRETED
 except ImportError as missing:  # torch or triton
     raise MissingExtraError(
         f"searching on a GPU needs torch and triton ({missing})", hint="pip install 'rbegir[gpu]'"
@@ -88,7 +88,7 @@ class GpuBackend(Backend):
     def open(
         cls, devices: Sequence[str], n: int, planes: int, *, threads: int | None, progress: Progress | None
     ) -> Self:
-        if "interpreter" in devices and not INTERPRETED:
+        if "interpreter" in devices and os.environ.get("TRITON_INTERPRET") != "1":
             raise InputError("device 'interpreter' needs TRITON_INTERPRET=1 in the environment")
         names = ["cpu" if name == "interpreter" else name for name in devices]
         return cls(n, planes, names, progress=progress)

@@ -48,7 +48,10 @@ def find_devices(names: str | Sequence[str]) -> list[torch.device]:
         if name == "cpu" and INTERPRETED:
             found.append(torch.device("cpu"))
         elif split_name(name)[0] == "cpu":
-            raise InputError("device 'cpu' runs GPU kernels only with TRITON_INTERPRET=1 in the environment")
+            raise InputError(
+                "device must be 'cuda' or 'cuda:N', got 'cpu'",
+                hint="TRITON_INTERPRET=1 in the environment runs the kernels on the CPU, slowly",
+            )
         else:
             found.append(torch.device("cuda", gpu_number(name)))
     return found
