@@ -311,13 +311,11 @@ def test_rescore_and_other_planes() -> None:
     """What a caller of any backend may use: the best of given positions, and a scan of the first planes."""
     case = make_case(np.random.default_rng(21), 64, 2, counts=(130, 70), density=0.5)
     backend, reference = GpuBackend(64, 2, DEVICE), ReferenceBackend(64, 2)
-    positions = np.random.default_rng(22).permuted(np.tile(np.arange(200), (len(case.values), 1)), axis=1)[
-        :, :40
-    ]
-    found, every = (
-        backend.rescore(case.parts, case.values, positions, 9),
-        reference.scores([part._replace(mask=None) for part in case.parts], case.values)[0],
-    )
+    shuffled = np.random.default_rng(22).permuted(np.tile(np.arange(200), (len(case.values), 1)), axis=1)
+    positions = shuffled[:, :40]
+    found = backend.rescore(case.parts, case.values, positions, 9)
+    unmasked = [part._replace(mask=None) for part in case.parts]
+    every, _ = reference.scores(unmasked, case.values)  # [queries, 200]
     for query, row in enumerate(positions):
         best = sorted(row.tolist(), key=lambda position: (-every[query, position], position))[:9]
         assert found.positions[query].tolist() == best
