@@ -24,6 +24,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from rbegir.base import masks
 from rbegir.codes import score
 from rbegir.codes.layout import GROUP, groups, pack
 from rbegir.codes.planes import Codes
@@ -32,7 +33,7 @@ from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.model import Model
 from rbegir.encode.clsm.presets import ModelConfig
 from rbegir.encode.clsm.shapes import tensor_shapes
-from rbegir.search.backend import Backend, Partition, make_mask
+from rbegir.search.backend import Backend, Partition
 from rbegir.search.cpu import CpuBackend
 
 Ints = npt.NDArray[np.int64]
@@ -225,7 +226,7 @@ class Still:
         passes = self.rng.random(self.count) < keep
         parts = []
         for first, end in zip((0, *cuts), (*cuts, self.count), strict=True):
-            mask = None if keep == 1.0 else make_mask(passes[first:end])
+            mask = None if keep == 1.0 else masks.from_bools(passes[first:end])
             parts.append(Partition(pack(self.codes[first:end]), int(end - first), mask))
         if keep == 1.0:
             return parts, self.wanted

@@ -35,7 +35,7 @@ def test_batches_and_threads_change_nothing(dims: int, planes: int, monkeypatch:
     assert np.array_equal(codes(binarizer, x[order]), whole[order])
     for threads in (1, 2):
         for module in (learn, sums):
-            monkeypatch.setattr(module, "usable_cpus", lambda threads=threads: threads)
+            monkeypatch.setattr(module, "cpu_count", lambda threads=threads: threads)
         cuts = np.sort(rng.integers(0, len(x), 30))
         parts = [codes(binarizer, part) for part in np.split(x, cuts) if len(part)]
         assert np.array_equal(np.concatenate(parts), whole)

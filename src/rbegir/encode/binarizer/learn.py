@@ -42,11 +42,11 @@ import numpy as np
 
 from rbegir._native import _core
 from rbegir._native.isa import choose_isa
+from rbegir.base.devices import cpu_count
 from rbegir.encode.binarizer import frame
 from rbegir.encode.binarizer.rounding import nearest
 from rbegir.encode.binarizer.sums import dots, product
 from rbegir.encode.binarizer.vectors import Floats
-from rbegir.search.cpu import usable_cpus
 
 METRIC_POWER = 0.2
 ALONG = 5.0
@@ -126,7 +126,7 @@ def search(form: Terms, gram: Floats, planes: int, moves: int, start: Floats) ->
         planes,
         moves,
         tenure(len(gram)),
-        usable_cpus(),
+        cpu_count(),
         1,
         choose_isa(),
     )

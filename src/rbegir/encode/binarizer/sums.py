@@ -15,14 +15,14 @@ import numpy.typing as npt
 
 from rbegir._native import _core
 from rbegir._native.isa import choose_isa
-from rbegir.search.cpu import usable_cpus
+from rbegir.base.devices import cpu_count
 
 Array = npt.NDArray[np.float32]
 
 
 def product(a: Array, b: Array) -> Array:
     """a @ b of [rows, depth] and [depth, columns]."""
-    return _core.product(_plain(a), _plain(b), usable_cpus(), choose_isa())
+    return _core.product(_plain(a), _plain(b), cpu_count(), choose_isa())
 
 
 def dots(a: Array, b: Array) -> Array:

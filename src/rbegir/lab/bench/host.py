@@ -67,11 +67,11 @@ def describe(packages: Sequence[str] = ()) -> dict[str, Any]:
     """The machine, the software and the moment, as JSON values."""
     from rbegir import __version__
     from rbegir._native.isa import available_isas
-    from rbegir.search.cpu import usable_cpus
+    from rbegir.base.devices import cpu_count
 
     return {
         "cpu": _cpu_name(),
-        "cpus": usable_cpus(),
+        "cpus": cpu_count(),
         "isa": available_isas()[0],
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "load_average": round(os.getloadavg()[0], 2),
