@@ -188,6 +188,11 @@ caught by `tests/torture/test_powerloss.py`, and every other attempt has a test 
 - **Hostile bytes**: coverage-guided fuzzing (atheris) of every loader, with right checksums around wrong contents,
   a limit on memory and time, and a watch that refuses to start processes, to unpickle and to write elsewhere. What
   was found once is kept under `tests/torture/corpus`.
+- **Exactness**: keywords are planted around the queries and opposite to them, with the smallest norms, the largest and
+  all between, one bit apart, equal by the hundred, sorted so that the first threshold of the scan misleads, for every
+  dimension and number of planes; k and batches lie around every size at which the scan changes its way. Every
+  instruction set answers (AVX-512 emulated where the CPU lacks it), and hits must equal a full sort of exact scores.
+  Faults put into the native scan on purpose are found in seconds (`python -m torture.native_mutants`).
 - **A mapped file that shrinks** would end a process with SIGBUS. The signal is caught: the reader gets an error,
   and nothing that was read from the hole is returned or written on.
 

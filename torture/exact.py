@@ -221,7 +221,7 @@ def backends_of(world: Still, devices: list[str]) -> dict[str, Backend]:
     """Everything that can search a still world."""
     found = cpu_backends(world.n, world.planes, KERNELS)
     if devices:
-        from rbegir.search.gpu import GpuBackend
+        from rbegir.search.gpu.backend import GpuBackend
 
         for device in devices:
             name = "cpu" if device == "interpreter" else device
@@ -247,8 +247,8 @@ def still(rng: np.random.Generator, devices: list[str]) -> Iterator[tuple[str, i
         world = Still(rng, n=64 * int(rng.integers(1, 4)), count=int(rng.choice((65, 150))), work=1000)
     else:
         world = Still(rng)
-    for way, *result in world.results(backends_of(world, devices)):
-        yield f"still, {way}", *result
+    for way, count, same, asked in world.results(backends_of(world, devices)):
+        yield f"still, {way}", count, same, asked
 
 
 def differ(

@@ -61,12 +61,16 @@ MUTANTS = {
     "limits not raised by what halving rounds up": Mutant(
         "scan_query.cpp", "+ rounding);", "+ 0 * rounding);"
     ),
-    "sums of bytes that wrap": Mutant("scan_simd.hpp", "T::adds8(total, sum)", "T::add8(total, sum)"),
     "the left-out bit of the eighth word lost": Mutant(
         "scan_simd.hpp", "T::shift_left16(bit, w % T::INDEX_BITS)", "T::shift_left16(bit, w % 8)"
     ),
-    "ties decided before their positions are known": Mutant(
-        "scan_best.hpp", "if (full_ && last_.position < front)", "if (full_ && front >= 0)"
+    "a tie of another thread beaten": Mutant(
+        "scan_best.hpp",
+        "proven_ = std::max(proven_, last_.key);",
+        "proven_ = std::max(proven_, last_.key + 1);",
+    ),
+    "ties in the order in which they come": Mutant(
+        "scan_best.hpp", "a.key > b.key : a.position < b.position", "a.key > b.key : a.position > b.position"
     ),
     "no proof by count": Mutant(
         "scan_search.cpp", "if (found[i].size() < k) still_open", "if (found[i].empty()) still_open"
@@ -93,8 +97,8 @@ def build(folder: Path, mutant: Mutant | None) -> Path:
     settings = ("-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O1")  # compiled fast
     python = f"-DPython_EXECUTABLE={sys.executable}"
     for command in (
-        ["cmake", "-G", "Ninja", "-S", folder, "-B", made, python, *settings],
-        ["cmake", "--build", made],
+        ["cmake", "-G", "Ninja", "-S", str(folder), "-B", str(made), python, *settings],
+        ["cmake", "--build", str(made)],
     ):
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return folder / NATIVE / f"_core{sysconfig.get_config_var('EXT_SUFFIX')}"

@@ -24,14 +24,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from rbegir.binarizer.estimator import Binarizer
 from rbegir.codes import score
 from rbegir.codes.layout import GROUP, groups, pack
 from rbegir.codes.planes import Codes
-from rbegir.model import checkpoint
-from rbegir.model.model import Model
-from rbegir.model.presets import ModelConfig
-from rbegir.model.shapes import tensor_shapes
+from rbegir.encode.binarizer.estimator import Binarizer
+from rbegir.encode.clsm import checkpoint
+from rbegir.encode.clsm.model import Model
+from rbegir.encode.clsm.presets import ModelConfig
+from rbegir.encode.clsm.shapes import tensor_shapes
 from rbegir.search.backend import Backend, Partition, make_mask
 from rbegir.search.cpu import CpuBackend
 
@@ -162,10 +162,12 @@ class Still:
     def __init__(self, rng: Chance, *, n: int = 0, planes: int = 0, count: int = 0, work: int = WORK) -> None:
         """What is not given is drawn."""
         self.rng = rng
-        self.n = n or 64 * int(rng.choice((1, rng.integers(1, 17))))
+        self.n = n or 64 * int(rng.choice((1, int(rng.integers(1, 17)))))
         self.planes = planes or int(rng.integers(1, 5))
         sizes = (TINY, MEDIUM, LARGE)[rng.choice(3, p=(0.1, 0.7, 0.2))]
         self.count = count or int(rng.choice(sizes))
+        if self.n == 64 and self.count > SMALL:  # cheap enough for a batch that is worth several threads
+            work *= 10
         size = self.count * self.planes * (self.n // 64)
         asked = int(np.clip(work // size, 3, QUERY_TILE + 40))
         values = make_queries(rng, asked, self.n)

@@ -69,6 +69,17 @@ def test_large_enough_to_sample(isa: str, batch: int, threads: int) -> None:
 
 
 @every_isa(*EMULATED)
+@pytest.mark.parametrize(("n", "planes", "distinct"), [(64, 2, 0), (128, 1, 5)])
+def test_long_runs_of_groups(isa: str, n: int, planes: int, distinct: int) -> None:
+    """Enough keywords to read groups from several places in turn, and to share two queries among threads."""
+    rng = np.random.default_rng(n)
+    parts = [partition(rng, 300_001, n, planes, distinct=distinct)]
+    values = queries(rng, 2, n)
+    assert_equal(parts, values[:1], 1000, n, planes, isa)
+    assert_equal(parts, values, 10, n, planes, isa, threads=2)
+
+
+@every_isa(*EMULATED)
 @pytest.mark.parametrize("batch", [1, 6])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_ties(isa: str, batch: int, threads: int) -> None:
