@@ -190,7 +190,7 @@ with Index.open(folder / "x.rbe", model=HashEncoder(), read_only=True) as index:
 
 
 def test_a_model_whose_table_is_cut_short_gives_an_error(tmp_path: Path) -> None:
-    """Words that are cached are still known; those that need the table are not, and nothing is believed after."""
+    """Also for words that it has cached: from then on nothing of it is believed."""
     config = ModelConfig(conv=24, hash_buckets=50)
     checkpoint.write(tmp_path / "model", config, random_tensors(config))
     lines = """

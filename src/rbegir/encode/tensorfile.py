@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rbegir.base.mapping import Mapping
+from rbegir.base import mapping
 from rbegir.errors import CorruptError, FileError
 
 ALIGNMENT = 64
@@ -66,7 +66,7 @@ class TensorFile:
                 if self.size < 8:
                     raise self.corrupt(f"has only {self.size} bytes")
                 self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-                self._guarded = Mapping(file.fileno(), 0, access=mmap.ACCESS_READ)
+                self._guarded = mapping.Mapping(file.fileno(), 0, access=mmap.ACCESS_READ)
                 self._guarded.protect()
         except OSError as error:
             raise FileError(f"cannot read {path}: {error.strerror}") from error
@@ -88,9 +88,8 @@ class TensorFile:
         count = (span.stop - span.start) // 4
         if count == 0:
             return np.zeros(span.shape, dtype=np.float32)
-        flat = np.frombuffer(
-            self._guarded if guarded else self.data, dtype="<f4", count=count, offset=span.start
-        )
+        source = self._guarded if guarded else self.data
+        flat = np.frombuffer(source, dtype="<f4", count=count, offset=span.start)
         return flat.reshape(span.shape)
 
     def check_intact(self) -> None:

@@ -78,7 +78,7 @@ class Checkpoint:
         self._check_header()
 
     def tensor(self, name: str, *, guarded: bool = False) -> Array:
-        """A tensor, a view of the mapped file (see `TensorFile.array`); its checksum is verified the first time."""
+        """A tensor as `TensorFile.array` gives it; its checksum is verified the first time."""
         array = self.file.array(name, guarded=guarded)
         if name not in self._checked:
             if _core.crc32c(self.file.array(name, guarded=True)) != self._weights["tensors"][name]:

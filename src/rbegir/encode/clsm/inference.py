@@ -42,8 +42,8 @@ TensorOf = Callable[[str], npt.NDArray[np.float32]]
 class NativeSide:
     """Encodes texts with one side of a model. Safe to share between threads.
 
-    The gram table stays where `tensor` has it, usually in a mapped file. `check_table` is called before results
-    are returned, and raises if a page of the table could not be read.
+    The gram table stays where `tensor` has it, usually in a mapped file. `check_table` is called before
+    results are returned, and raises if a page of the table could not be read.
     """
 
     def __init__(
