@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rbegir.encode.clsm import checkpoint
-from rbegir.encode.clsm.draws import Draw
+from rbegir.encode.clsm.binarize import Draw
 from rbegir.encode.clsm.twotower import FeatureDropout, TwoTower
 from rbegir.errors import InputError
 from rbegir.read.pairs import read_pairs

@@ -19,8 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_PLANES, Codes, check_dimension
-from rbegir.encode.clsm.rbe import RBE
-from rbegir.encode.sentence.layers import codes_of, fingerprint_of
+from rbegir.encode.clsm.rbe import RBE, codes_of, fingerprint_of
 from rbegir.errors import InputError, MismatchError
 
 Progress = Callable[[float, float], None]  # share done, mean loss so far

@@ -31,12 +31,11 @@ import torch
 from torch import Tensor
 
 from rbegir.codes.planes import Codes
-from rbegir.encode.clsm.clsm import tower_batch
+from rbegir.encode.clsm.clsm import tower_batch, without_sparse_checks
 from rbegir.encode.clsm.model import Model
 from rbegir.encode.clsm.shapes import tensor_shapes
 from rbegir.encode.clsm.twotower import TwoTower
 from rbegir.encode.encoder import Encoder
-from rbegir.encode.sentence.layers import without_sparse_checks
 from rbegir.training import state
 from rbegir.training.batches import Chunk, cut
 from rbegir.training.config import TrainConfig

@@ -15,9 +15,8 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from rbegir.encode.clsm.binarize import slope_at
-from rbegir.encode.clsm.clsm import TowerBatch
-from rbegir.encode.clsm.draws import Draw
+from rbegir.encode.clsm.binarize import Draw, slope_at
+from rbegir.encode.clsm.clsm import TowerBatch, without_sparse_checks
 from rbegir.encode.clsm.twotower import FeatureDropout, Side, TwoTower
 from rbegir.training.batches import StepBatch
 from rbegir.training.config import TrainConfig
@@ -58,10 +57,7 @@ class Engine:
     """Model, γ, optimisers and the step on them. Everything that training changes is here."""
 
     def __init__(self, model: TwoTower, config: TrainConfig, device: torch.device, share: Share) -> None:
-        invariants = torch.sparse.check_sparse_tensor_invariants
-        if not invariants.is_enabled():  # type: ignore[no-untyped-call]
-            # said explicitly, or some releases of torch warn that nothing was said
-            invariants.disable()  # type: ignore[no-untyped-call]
+        without_sparse_checks()
         self.model = model.to(device).train()
         self.config, self.device, self.share = config, device, share
         learned = config.gamma == "learned"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from rbegir.encode.clsm.binarize import Draw
 from rbegir.encode.clsm.clsm import tower_batch
-from rbegir.encode.clsm.draws import Draw
 from rbegir.encode.clsm.presets import PRESETS, ModelConfig
 from rbegir.encode.clsm.shapes import tensor_shapes
 from rbegir.encode.clsm.twotower import Side, TwoTower, cosine

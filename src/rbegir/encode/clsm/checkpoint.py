@@ -95,7 +95,7 @@ class Checkpoint:
         self._checked.update(self.shapes)
 
     def save(self, directory: str | os.PathLike[str]) -> None:
-        """The same model in another directory: a hard link of the weights where that works, else a copy."""
+        """Store this model in another directory: a hard link of the weights where that works, else a copy."""
         replace(Path(directory), KIND, self.config_text, self.file)
 
     def _check_header(self) -> None:

@@ -1,6 +1,6 @@
 """The models of the paper by name, and the configuration they are made of.
 
-| preset   | n   | query            | keyword          | bytes a keyword |
+| preset   | n   | query            | keyword          | bytes/keyword   |
 |----------|-----|------------------|------------------|-----------------|
 | m_1      | 64  | float            | float            | 256             |
 | m_2      | 64  | 1 plane          | 1 plane          | 8               |

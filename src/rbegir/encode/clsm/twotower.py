@@ -15,15 +15,14 @@ from functools import partial
 from itertools import pairwise
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from rbegir.codes.planes import Codes
+from rbegir.encode.clsm.binarize import Draw
 from rbegir.encode.clsm.clsm import Conv, TowerBatch
-from rbegir.encode.clsm.draws import Draw
 from rbegir.encode.clsm.presets import FLOAT, ModelConfig
-from rbegir.encode.clsm.rbe import RBE, Embedding
+from rbegir.encode.clsm.rbe import RBE, Embedding, codes_of
 from rbegir.errors import MismatchError
 from rbegir.read.tokenizer import VOCABULARY
 
@@ -120,8 +119,7 @@ class TwoTower(nn.Module):
         self.train(was_training)
         if not embedding.planes:
             raise MismatchError(f"the {side} side of this model is a float vector, not planes")
-        signs = torch.stack(embedding.planes) > 0  # [planes, texts, n]
-        return Codes.from_signs(np.ascontiguousarray(signs.cpu().numpy()))
+        return codes_of(embedding)
 
     def table_parameters(self) -> list[nn.Parameter]:
         """The gram tables, whose gradients are row-sparse."""

@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 
 from rbegir.encode.clsm import checkpoint
-from rbegir.encode.clsm.inference import default_threads
 from rbegir.encode.clsm.model import Model
 from rbegir.encode.clsm.presets import FLOAT, preset
 from rbegir.encode.clsm.shapes import random_tensors
+from rbegir.encode.clsm.sides import default_threads
 from rbegir.errors import InputError, MissingExtraError
 from rbegir.lab.bench.host import describe, device_name
 from rbegir.read.tokenizer import tokenize

@@ -17,9 +17,9 @@ import pytest
 from rbegir._native import _core
 from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.checkpoint import CONFIG, WEIGHTS
-from rbegir.encode.clsm.inference import NativeSide
 from rbegir.encode.clsm.presets import ModelConfig
 from rbegir.encode.clsm.shapes import tensor_shapes
+from rbegir.encode.clsm.sides import NativeSide
 from rbegir.read.tokenizer import tokenize
 
 CONFIG_OF_THE_TEST = ModelConfig(conv=20, hash_buckets=64, hidden=(24,))
