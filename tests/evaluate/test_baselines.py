@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rbegir.evaluate import scorers
+from rbegir.evaluate import retrieval, scorers
 from rbegir.evaluate.groups import sample_groups
 from rbegir.evaluate.scorers import TriletterCosine, gram_vectors
 
@@ -54,8 +54,8 @@ def test_scores_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("k", [1, 5, 100])
 def test_search_is_the_sorted_cosine(monkeypatch: pytest.MonkeyPatch, k: int) -> None:
-    monkeypatch.setattr(scorers, "BLOCK", 5)
-    monkeypatch.setattr(scorers, "QUERY_BLOCK", 2)
+    monkeypatch.setattr(retrieval, "BLOCK", 5)
+    monkeypatch.setattr(retrieval, "QUERY_BLOCK", 2)
     queries = pa.array(["flights", "new yorks", "bananas", "moskva 1984"])
     found = TriletterCosine().search(queries, pa.array(TEXTS), k, lambda _: None)
     assert found.shape == (4, min(k, len(TEXTS)))

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from rbegir.training import optim
-from rbegir.training.optim import RowRMS
+from rbegir.training.step import RowRMS
 
 
 @pytest.mark.parametrize("block", [1, 2, 512])

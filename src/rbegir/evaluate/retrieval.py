@@ -88,21 +88,24 @@ class TopK:
         return self._positions
 
 
-def search_dense(
-    queries: npt.NDArray[np.float32],
-    keywords: Callable[[int, int], npt.NDArray[np.float32]],
+def search_blocks(
+    queries: int,
     count: int,
     k: int,
+    scores_of: Callable[[int, int], Callable[[slice], npt.NDArray[np.float32]]],
     progress: Callable[[float], None],
 ) -> Positions:
-    """The best k of `count` keywords by dot product; keywords(start, end) makes a block of them on demand."""
-    top = TopK(len(queries), min(k, count))
+    """The best k of `count` keywords for each query, block by block of both.
+
+    scores_of(start, end) prepares a block of keywords; what it returns scores a slice of the queries with it.
+    """
+    top = TopK(queries, min(k, count))
     for start in range(0, count, BLOCK):
         end = min(start + BLOCK, count)
-        block = keywords(start, end)  # [block, n]
-        for first in range(0, len(queries), QUERY_BLOCK):
-            rows = slice(first, min(first + QUERY_BLOCK, len(queries)))
-            top.push(rows, queries[rows] @ block.T, start)
+        score = scores_of(start, end)
+        for first in range(0, queries, QUERY_BLOCK):
+            rows = slice(first, min(first + QUERY_BLOCK, queries))
+            top.push(rows, score(rows), start)  # [rows, block]
         progress(end / count)
     return top.positions()
 

@@ -18,7 +18,7 @@ from rbegir.codes.layout import pack
 from rbegir.codes.planes import Codes
 from rbegir.errors import MismatchError
 from rbegir.evaluate.groups import SampleGroups, unit
-from rbegir.evaluate.retrieval import BLOCK, QUERY_BLOCK, Positions, TopK, search_dense
+from rbegir.evaluate.retrieval import Positions, search_blocks
 from rbegir.read.tokenizer import VOCABULARY, tokenize
 from rbegir.search.backend import Partition
 from rbegir.search.cpu import CpuBackend
@@ -88,13 +88,12 @@ class ModelScorer:
         self, queries: pa.StringArray, corpus: pa.StringArray, k: int, progress: Progress
     ) -> Positions:
         vectors = unit(_embed(self._model.embed_queries, queries, 0, len(queries), lambda _: None))
-        return search_dense(
-            vectors,
-            lambda start, end: unit(self._model.embed_keywords(corpus.slice(start, end - start))),
-            len(corpus),
-            k,
-            progress,
-        )
+
+        def scores_of(start: int, end: int) -> Callable[[slice], npt.NDArray[np.float32]]:
+            block = unit(self._model.embed_keywords(corpus.slice(start, end - start))).T  # [n, block]
+            return lambda rows: vectors[rows] @ block
+
+        return search_blocks(len(queries), len(corpus), k, scores_of, progress)
 
 
 def _embed(
@@ -150,11 +149,9 @@ class TriletterCosine:
         self, queries: pa.StringArray, corpus: pa.StringArray, k: int, progress: Progress
     ) -> Positions:
         vectors = gram_vectors(queries)
-        top = TopK(len(queries), min(k, len(corpus)))
-        for start in range(0, len(corpus), BLOCK):
-            block = gram_vectors(corpus.slice(start, BLOCK)).T.tocsr()  # [grams, block]
-            for first in range(0, len(queries), QUERY_BLOCK):
-                rows = slice(first, min(first + QUERY_BLOCK, len(queries)))
-                top.push(rows, (vectors[rows] @ block).toarray(), start)
-            progress(min(start + BLOCK, len(corpus)) / len(corpus))
-        return top.positions()
+
+        def scores_of(start: int, end: int) -> Callable[[slice], npt.NDArray[np.float32]]:
+            block = gram_vectors(corpus.slice(start, end - start)).T.tocsr()  # [grams, block]
+            return lambda rows: (vectors[rows] @ block).toarray()
+
+        return search_blocks(len(queries), len(corpus), k, scores_of, progress)

@@ -18,12 +18,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from rbegir.codes.planes import Codes
 from rbegir.encode.clsm.binarize import Draw
 from rbegir.encode.clsm.clsm import Conv, TowerBatch
 from rbegir.encode.clsm.presets import FLOAT, ModelConfig
-from rbegir.encode.clsm.rbe import RBE, Embedding, codes_of
-from rbegir.errors import MismatchError
+from rbegir.encode.clsm.rbe import RBE, Embedding
 from rbegir.read.tokenizer import VOCABULARY
 
 Side = Literal["query", "keyword"]
@@ -110,26 +108,10 @@ class TwoTower(nn.Module):
         tower = self.shared if self.config.share_towers else part
         return part.head(self.dropout[side](tower.features(batch)))
 
-    @torch.no_grad()
-    def encode(self, side: Side, batch: TowerBatch) -> Codes:
-        """The packed codes of a batch; only a side made of planes has them."""
-        was_training = self.training
-        self.eval()
-        embedding = self.embed(side, batch)
-        self.train(was_training)
-        if not embedding.planes:
-            raise MismatchError(f"the {side} side of this model is a float vector, not planes")
-        return codes_of(embedding)
-
     def table_parameters(self) -> list[nn.Parameter]:
         """The gram tables, whose gradients are row-sparse."""
         parts = [self.shared] if self.config.share_towers else [self.query, self.keyword]
         return [part.conv.weight for part in parts]
-
-
-def cosine(query: Tensor, keyword: Tensor) -> Tensor:
-    """Cosine similarity in float32: [queries, n], [keywords, n] → [queries, keywords]."""
-    return unit(query) @ unit(keyword).T
 
 
 def unit(vector: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ from rbegir.evaluate.retrieval import CUTOFFS
 from rbegir.lab.bench.residual import Residual
 from rbegir.lab.reproduce.dataset import sample_rows
 from rbegir.lab.reproduce.testbed import Json, Testbed, Vectors
-from rbegir.training.device import cpu_count
+from rbegir.training.step import cpu_count
 
 SAMPLE = 1_000  # queries of a library's own search
 FEW = 3  # bits a dimension of the coarse query: those of rbe*

@@ -38,7 +38,7 @@ from rbegir.evaluate.retrieval import CUTOFFS, ranks, recalls
 from rbegir.lab.reproduce.dataset import Dataset
 from rbegir.read.tokenizer import GramBatch, tokenize
 from rbegir.training.batches import cut
-from rbegir.training.device import cpu_count
+from rbegir.training.step import cpu_count
 
 TEXTS = 1 << 15  # embedded at a time
 REPLICATES = 100
