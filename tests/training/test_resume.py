@@ -22,7 +22,7 @@ from .conftest import SMALL, TRAINED
 CHILD = """
 import os, signal, sys
 from pathlib import Path
-from rbegir.encode.clsm import checkpoint
+from rbegir.base import disk
 from rbegir.encode.clsm.presets import ModelConfig
 from rbegir.training import state, step, trainer
 
@@ -42,11 +42,11 @@ def deadly(function, *, before):
     return wrapper
 
 owner, name, before = {
-    "before-replacing-the-state": (state.os, "replace", True),
-    "after-replacing-the-state": (state.os, "replace", False),
+    "before-replacing-the-state": (disk, "rename", True),
+    "after-replacing-the-state": (disk, "rename", False),
     "in-a-step": (step.Learner, "_loss", True),
     "in-validation": (trainer.Validation, "__call__", True),
-    "between-the-files-of-the-model": (checkpoint.os, "replace", False),
+    "between-the-files-of-the-model": (disk, "rename", False),
     "before-removing-the-state": (state, "remove", True),
     "nowhere": (state, "remove", False),
 }[where]

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rbegir.base.checks import whole_number
 from rbegir.errors import InputError
 from rbegir.index.rows import refuse_repeats
 
@@ -26,8 +27,7 @@ def fill(
 
     An id that comes twice is refused; with `upsert` the last row counts, as if each had come in its own call.
     """
-    if segment_rows < 1:
-        raise InputError(f"segment_rows must be at least 1, got {segment_rows}")
+    whole_number("segment_rows", segment_rows)
     added = 0
     for table in _tables(batches, segment_rows):
         texts, ids, attributes = keywords_of(_last_of_each_id(table) if upsert else table)

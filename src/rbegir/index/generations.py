@@ -40,6 +40,7 @@ from typing import Any, Unpack
 import numpy as np
 import numpy.typing as npt
 
+from rbegir.base.checks import whole_number
 from rbegir.codes.planes import Codes
 from rbegir.encode.encoder import Encoder
 from rbegir.errors import InputError, MismatchError
@@ -192,8 +193,7 @@ class Generations:
         """
         from rbegir.index.exchange.export import rows_of
 
-        if type(count) is not int or count < 1:
-            raise InputError(f"count must be a positive whole number, got {count!r}")
+        whole_number("count", count)
         for index in self.indexes[:-1]:
             rows = rows_of(index, limit=count, with_text=True)
             if len(rows.ids):

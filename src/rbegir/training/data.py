@@ -48,8 +48,8 @@ FEW = 20  # keywords that validation asks for where the hash share is smaller
 class TrainingData:
     """The training pairs, or this process's part of them.
 
-    `held_out` has the first pairs of the held-out keywords, as many as validation uses; it is None with
-    hold_out=False. Everything public is about the pairs of all processes.
+    `held_out` holds the first pairs of the held-out keywords, as many as validation uses; it is None with
+    hold_out=False. All public figures are about the pairs of all processes.
     """
 
     def __init__(

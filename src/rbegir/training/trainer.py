@@ -18,6 +18,7 @@ from typing import Any, Literal, ParamSpec
 import pyarrow as pa
 import torch
 
+from rbegir.base.devices import cpu_count
 from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.model import Model
 from rbegir.encode.clsm.presets import ModelConfig
@@ -31,7 +32,7 @@ from rbegir.training.data import MAX_VALIDATION, TrainingData
 from rbegir.training.distributed import Exchange, Rank, join_processes
 from rbegir.training.loop import Folder, Validation, begun, train_all
 from rbegir.training.progress import Bar
-from rbegir.training.step import Learner, cpu_count, resolve_device
+from rbegir.training.step import Learner, resolve_device
 
 
 @dataclass(frozen=True)

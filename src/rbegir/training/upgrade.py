@@ -45,6 +45,7 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
+from rbegir.base.devices import cpu_count
 from rbegir.codes.planes import Codes
 from rbegir.encode.clsm.clsm import TowerBatch
 from rbegir.encode.clsm.model import Model
@@ -64,7 +65,7 @@ from rbegir.training.config import TrainConfig, change
 from rbegir.training.data import TrainingData, hold_out_below
 from rbegir.training.loop import Folder, Progress, begun, train_all
 from rbegir.training.loss import group_loss
-from rbegir.training.step import Learner, Output, cpu_count
+from rbegir.training.step import Learner, Output
 
 ENCODE = 1 << 16  # texts encoded at a time
 CPU = torch.device("cpu")
@@ -172,11 +173,11 @@ def adopt(index: str | os.PathLike[str], model: Model) -> None:
         lock.release()
 
 
-# ---- what is kept ----
+# ---- measuring what is kept ----
 
 
 class Sides:
-    """The queries of one encoder, the keywords of another: what an evaluation takes for a model."""
+    """The queries of one encoder and the keywords of another, as one model to evaluate."""
 
     def __init__(self, queries: Encoder, keywords: Callable[[list[str]], Codes]) -> None:
         self._queries, self._keywords = queries, keywords

@@ -61,7 +61,7 @@ class ModelConfig:
 
     @property
     def width(self) -> int:
-        """m: the width of f, what the RBE layers see."""
+        """m: the width of f, the input of the RBE layers."""
         return self.hidden[-1] if self.hidden else self.conv
 
     def to_dict(self) -> dict[str, Any]:

@@ -19,7 +19,6 @@ dimensions. torch is imported here and nowhere else on the way from text to code
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -30,9 +29,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rbegir._native import _core
+from rbegir.base.devices import cpu_count
 from rbegir.encode.clsm.presets import FLOAT, ModelConfig
 from rbegir.encode.clsm.shapes import iterations_of, planes_of, tensor_shapes, tower_of
-from rbegir.errors import DeviceError, MissingExtraError, TextError
+from rbegir.errors import TextError
 from rbegir.read.text_batch import count_texts, read_texts
 from rbegir.read.tokenizer import GramBatch
 
@@ -47,11 +47,6 @@ GPU_BLOCK = 1 << 16  # texts on the GPU at a time
 TensorOf = Callable[[str], npt.NDArray[np.float32]]
 
 
-def default_threads() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 class NativeSide:
     """One side of a model on the CPU. Safe to share between threads."""
 
@@ -59,7 +54,7 @@ class NativeSide:
         self, config: ModelConfig, side: str, tensor: TensorOf, *, threads: int | None = None, isa: str = ""
     ) -> None:
         self._n, self._planes = config.n, planes_of(config, side)
-        self._threads = threads or default_threads()
+        self._threads = threads or cpu_count()
         none = np.zeros(0, dtype=np.float32)
 
         def layer(name: str) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
@@ -111,24 +106,6 @@ def no_words(position: int) -> TextError:
     )
 
 
-def check_device(device: object) -> None:
-    """Refuse a device that is not there, before anything is loaded."""
-    if not isinstance(device, str) or device.split(":")[0] != "cuda":
-        raise DeviceError(f"device must be 'cpu', 'cuda' or 'cuda:N', got {device!r}")
-    try:
-        import torch
-    except ImportError as error:
-        raise MissingExtraError(
-            "encoding on a GPU needs torch", hint="pip install 'rbegir[gpu]', or use device='cpu'"
-        ) from error
-    number = device.partition(":")[2] or "0"
-    if not number.isdecimal() or int(number) >= torch.cuda.device_count():
-        raise DeviceError(
-            f"device {device!r} is not there: torch sees {torch.cuda.device_count()} CUDA devices",
-            hint="use device='cpu'",
-        )
-
-
 class TorchSide:
     """One side of a model on a device of torch."""
 
@@ -146,7 +123,7 @@ class TorchSide:
         from rbegir.encode.clsm.twotower import TwoTower
 
         self._config, self._side, self._device = config, side, device
-        self._threads = threads or default_threads()
+        self._threads = threads or cpu_count()
         with torch.device("meta"):
             self._model = TwoTower(config)  # no memory: the other side stays like this
         owners = (f"{side}.", f"{tower_of(config, side)}.")

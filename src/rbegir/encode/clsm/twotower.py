@@ -57,10 +57,10 @@ class _Part(nn.Module):
 
 
 class FeatureDropout(nn.Module):
-    """Leaves out a share of the features f in training, the rest scaled up to the same mean.
+    """Leaves out a share of the features f in training and scales the rest up to the same mean.
 
-    f is all that a code is made from, so a code learns not to hang on single features. `draw` is set by the
-    trainer in each step, which makes it a function of the step; outside of training f passes.
+    A code is made from f alone, so it learns not to depend on single features. The trainer sets `draw` in
+    each step, which makes it a function of the step; outside of training f passes unchanged.
     """
 
     def __init__(self) -> None:

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from rbegir.base import disk
 from rbegir.encode.encoder import Encoder
 from rbegir.errors import FileError, InputError
 from rbegir.index.exchange.export import Keywords, by_text
@@ -31,7 +32,7 @@ def staged(path: str | os.PathLike[str], *, replace: bool = False) -> Iterator[P
     _remove(stage)
     try:
         yield stage
-        os.replace(stage, target)
+        disk.replace(stage, target)
     except OSError as error:
         raise FileError(f"cannot write {target}: {error.strerror or error}") from error
     finally:

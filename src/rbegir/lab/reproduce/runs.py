@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,8 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from rbegir.base import disk
+from rbegir.base.devices import cpu_count
 from rbegir.errors import CorruptError, FileError
 from rbegir.lab.reproduce import lexical, quantisers, studies
 from rbegir.lab.reproduce.dataset import Dataset, sample_rows
@@ -31,7 +32,7 @@ from rbegir.lab.reproduce.testbed import Json, Testbed
 from rbegir.training.config import change
 from rbegir.training.data import TrainingData
 from rbegir.training.loop import Validation
-from rbegir.training.step import cpu_count, resolve_device
+from rbegir.training.step import resolve_device
 from rbegir.training.trainer import Fitted, fit
 
 DIGITS = 6
@@ -177,7 +178,7 @@ def write(path: Path, result: Json) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial.write_text(json.dumps(_rounded(result)) + "\n")
-        os.replace(partial, path)
+        disk.replace(partial, path)
     except OSError as error:
         raise FileError(f"cannot write {path}: {error.strerror}") from None
 
