@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rbegir.encode.clsm.model import Model
-    from rbegir.evaluate.evaluator import Report
+    from rbegir.evaluate.evaluator import Evaluation
     from rbegir.search.hits import Hits
 
 app = typer.Typer()
@@ -101,7 +101,7 @@ def _clear(out: Path) -> None:
             raise FileError(f"cannot remove {path} of an earlier demo: {error.strerror}") from None
 
 
-def _evaluate(model: Model, valid: pa.Table) -> dict[str, Report]:
+def _evaluate(model: Model, valid: pa.Table) -> dict[str, Evaluation]:
     """The trained model beside plain tri-letter cosine and itself before training, on one protocol."""
     import torch
     from rich.console import Console
@@ -110,9 +110,8 @@ def _evaluate(model: Model, valid: pa.Table) -> dict[str, Report]:
     from rbegir.encode.clsm import checkpoint
     from rbegir.encode.clsm.model import Model
     from rbegir.encode.clsm.twotower import TwoTower
-    from rbegir.evaluate.baselines import TriletterCosine
     from rbegir.evaluate.evaluator import corpus_texts, evaluate
-    from rbegir.evaluate.scorers import ModelScorer, Scorer
+    from rbegir.evaluate.scorers import ModelScorer, Scorer, TriletterCosine
     from rbegir.read.pairs import read_texts
     from rbegir.read.sample import sample_path
 
@@ -135,11 +134,11 @@ def _evaluate(model: Model, valid: pa.Table) -> dict[str, Report]:
     return reports
 
 
-def _show(reports: dict[str, Report], queries: list[str], meant: list[str], hits: Hits) -> None:
+def _show(reports: dict[str, Evaluation], queries: list[str], meant: list[str], hits: Hits) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from rbegir.evaluate.tables import report_table
+    from rbegir.evaluate.evaluator import report_table
 
     console = Console()
     console.print(report_table(reports))

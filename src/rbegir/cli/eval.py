@@ -65,10 +65,9 @@ def evaluate(
 
     from rbegir.encode.clsm.model import Model
     from rbegir.evaluate import evaluator
-    from rbegir.evaluate.baselines import TriletterCosine
+    from rbegir.evaluate.evaluator import report_table
     from rbegir.evaluate.retrieval import CUTOFFS
-    from rbegir.evaluate.scorers import ModelScorer, Scorer
-    from rbegir.evaluate.tables import report_table
+    from rbegir.evaluate.scorers import ModelScorer, Scorer, TriletterCosine
     from rbegir.read.pairs import read_labels, read_pairs, read_texts
 
     scorers: dict[str, Scorer] = {str(model): ModelScorer(Model.load(model, device))}

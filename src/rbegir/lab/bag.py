@@ -20,8 +20,7 @@ from torch import Tensor, nn
 
 from rbegir.base.checks import whole_number
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_PLANES, Codes, check_dimension
-from rbegir.encode.clsm.rbe import RBE
-from rbegir.encode.sentence.layers import codes_of, fingerprint_of
+from rbegir.encode.clsm.rbe import RBE, codes_of, fingerprint_of
 from rbegir.errors import InputError, MismatchError
 
 Progress = Callable[[float, float], None]  # share done, mean loss so far

@@ -5,7 +5,7 @@ what an index remembers.
 
 *Checking.* `read` checks every byte. `Checkpoint`, which searching uses, checks all of config.json, the
 size and the header at once and each tensor at its first use, so that the keyword tower's 200 MB are never
-touched by a process that encodes only queries; a flipped byte cannot go unnoticed in anything that is used.
+touched by a process that encodes only queries, and a flipped byte is noticed in everything that is used.
 `verify` checks the rest on demand.
 """
 
@@ -64,7 +64,7 @@ def read(path: str | os.PathLike[str]) -> tuple[ModelConfig, dict[str, Array], d
 
 
 class Checkpoint:
-    """A model on disk, open. Tensors are mapped and checked as they are asked for."""
+    """An open model on disk. Tensors are mapped, and checked at their first use."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -95,7 +95,7 @@ class Checkpoint:
         self._checked.update(self.shapes)
 
     def save(self, directory: str | os.PathLike[str]) -> None:
-        """The same model in another directory: a hard link of the weights where that works, else a copy."""
+        """Store this model in another directory: a hard link of the weights where that works, else a copy."""
         replace(Path(directory), KIND, self.config_text, self.file)
 
     def _check_header(self) -> None:

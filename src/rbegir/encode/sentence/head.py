@@ -27,7 +27,7 @@ from torch.nn import functional
 from rbegir.base.checks import whole_number
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_PLANES
 from rbegir.encode.binarizer.estimator import default_n
-from rbegir.encode.sentence.layers import prefixes, rbe_layers, start_as_quantiser
+from rbegir.encode.clsm.rbe import prefixes, rbe_layers, start_as_quantiser
 from rbegir.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ class RBEHead(Module):
     """The layers above for vectors of `in_features` numbers.
 
     n                 dimension of the codes, a multiple of 64; `in_features` rounded up if not given
-    query_planes      bits a dimension of a query
-    keyword_planes    bits a dimension of a stored keyword: n · keyword_planes / 8 bytes each
+    query_planes      bits per dimension of a query
+    keyword_planes    bits per dimension of a stored keyword: n · keyword_planes / 8 bytes each
     """
 
     __module__ = "rbegir.heads.sentence"  # saved models name the class by this path, see `rbegir.moved`
@@ -110,7 +110,7 @@ class RBEHead(Module):
         return self.n
 
     def get_sentence_embedding_dimension(self) -> int:
-        """The same, by the name it has before release 6."""
+        """`get_embedding_dimension` by its name before release 6 of sentence-transformers."""
         return self.n
 
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:

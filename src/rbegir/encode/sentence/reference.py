@@ -1,4 +1,4 @@
-"""Where an encoder is that an index was built with: the file that the index keeps instead of the encoder.
+"""The file that an index keeps instead of its encoder: where the encoder is, and its fingerprint.
 
     model/encoder.json     format, version, kind, reference (a path or a name), fingerprint, crc32c of these
     model/binarizer/       the Binarizer of an encoder that makes vectors, if it has one
@@ -22,7 +22,7 @@ MAX_BYTES = 1 << 16
 
 
 def is_reference(directory: Path) -> bool:
-    """Whether an index keeps a reference to an encoder here, and not a model."""
+    """Whether a directory holds a reference to an encoder, and not a model."""
     return (directory / NAME).is_file()
 
 
@@ -40,7 +40,7 @@ def write_reference(directory: Path, reference: str, fingerprint: str) -> None:
 
 
 def read_reference(directory: Path) -> dict[str, str]:
-    """`reference` and `fingerprint` as they were written."""
+    """The `reference` and the `fingerprint` in the file."""
     path = directory / NAME
     try:
         body = json.loads(path.read_bytes()[:MAX_BYTES])

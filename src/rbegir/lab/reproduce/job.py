@@ -175,6 +175,6 @@ def write_report(results: Sequence[Json], folder: Path) -> Path:
 
 
 def _kind(device: str) -> str:
-    from rbegir.training.device import resolve_device
+    from rbegir.training.step import resolve_device
 
     return str(resolve_device(device))

@@ -30,10 +30,10 @@ from rbegir.lab.reproduce.dataset import Dataset, sample_rows
 from rbegir.lab.reproduce.rows import Row, Scale
 from rbegir.lab.reproduce.testbed import Json, Testbed
 from rbegir.training.config import change
-from rbegir.training.data import Data
-from rbegir.training.device import resolve_device
+from rbegir.training.data import TrainingData
+from rbegir.training.loop import Validation
+from rbegir.training.step import resolve_device
 from rbegir.training.trainer import Fitted, fit
-from rbegir.training.validate import Validation
 
 DIGITS = 6
 BM25 = "bm25"
@@ -45,7 +45,9 @@ class Laboratory:
     def __init__(self, data: Dataset, scale: Scale, device: str) -> None:
         self.data, self.scale = cut_down(data, scale), scale
         self.device = resolve_device(device)
-        self.train = Data.of_table(self.data.train, hash_buckets=scale.hash_buckets, threads=cpu_count())
+        self.train = TrainingData.of_table(
+            self.data.train, hash_buckets=scale.hash_buckets, threads=cpu_count()
+        )
         self.validation = Validation(self.data.select, hash_buckets=scale.hash_buckets, threads=cpu_count())
         self.bed = Testbed(self.data, self.device, hash_buckets=scale.hash_buckets)
 

@@ -22,7 +22,7 @@ from rbegir.codes.layout import pack
 from rbegir.codes.planes import Codes
 from rbegir.encode.clsm.twotower import TwoTower, unit
 from rbegir.evaluate.groups import distinct
-from rbegir.evaluate.ranks import ranks, recalls
+from rbegir.evaluate.retrieval import ranks, recalls
 from rbegir.lab.reproduce.dataset import headline, sample_rows
 from rbegir.lab.reproduce.testbed import Json, Testbed, Vectors
 from rbegir.search.backend import Partition

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rbegir.encode.sentence.layers import codes_of, fingerprint_of, prefixes, rbe_layers, start_as_quantiser
+from rbegir.encode.clsm.rbe import codes_of, fingerprint_of, prefixes, rbe_layers, start_as_quantiser
 from rbegir.errors import InputError
 
 

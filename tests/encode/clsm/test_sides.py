@@ -13,11 +13,10 @@ import torch
 
 from rbegir._native import _core
 from rbegir.codes.planes import Codes
-from rbegir.encode.clsm import inference
-from rbegir.encode.clsm.device import TorchSide
-from rbegir.encode.clsm.inference import NativeSide
+from rbegir.encode.clsm import sides
 from rbegir.encode.clsm.presets import ModelConfig
 from rbegir.encode.clsm.shapes import random_tensors
+from rbegir.encode.clsm.sides import NativeSide, TorchSide
 from rbegir.errors import InputError, TextError
 from tests.encode.clsm.reference import disagreements, trace
 from tests.isa import every_isa
@@ -108,7 +107,7 @@ def test_same_bits_in_any_batch_with_any_threads(monkeypatch: pytest.MonkeyPatch
     for size in (1, 5, 6, 7, 95, 96, 97, 193):
         assert np.array_equal(native.planes(texts[:size]), whole[:, :size])
     assert native.planes([]).shape == (3, 0, 1)
-    monkeypatch.setattr(inference, "BLOCK", 64)
+    monkeypatch.setattr(sides, "BLOCK", 64)
     assert np.array_equal(native.planes(texts), whole)
 
 
@@ -127,7 +126,7 @@ def test_a_full_word_cache_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     tensors = random_tensors(config)
     texts = [f"a{i % 50} b{i} {'c' * (i % 30)}z" for i in range(2000)]
     want = NativeSide(config, "query", tensors.__getitem__).planes(texts)
-    monkeypatch.setattr(inference, "CACHE_BYTES", 8 * 12 * config.conv)
+    monkeypatch.setattr(sides, "CACHE_BYTES", 8 * 12 * config.conv)
     tiny = NativeSide(config, "query", tensors.__getitem__)
     assert np.array_equal(tiny.planes(texts), want)
     assert np.array_equal(tiny.planes(texts[::-1]), want[:, ::-1])
@@ -151,7 +150,7 @@ def test_tanh_is_precise(isa: str) -> None:
 def test_texts_without_words_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     config = CONFIGS["rbe_star"]
     native = NativeSide(config, "query", random_tensors(config).__getitem__)
-    monkeypatch.setattr(inference, "BLOCK", 100)
+    monkeypatch.setattr(sides, "BLOCK", 100)
     texts = make_texts(1000)
     texts[777] = texts[800] = "?!"
     with pytest.raises(TextError, match=r"^text at position 777 has no letter and no digit") as caught:
@@ -167,7 +166,7 @@ def test_texts_without_words_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_texts_without_words_are_named_by_torch_too(monkeypatch: pytest.MonkeyPatch) -> None:
     config = CONFIGS["rbe_star"]
     other = TorchSide(config, "query", random_tensors(config).__getitem__, "cpu")
-    monkeypatch.setattr("rbegir.encode.clsm.device.BLOCK", 10)
+    monkeypatch.setattr(sides, "GPU_BLOCK", 10)
     with pytest.raises(TextError, match=r"^text at position 13 has no letter and no digit"):
         other.planes([*make_texts(13), "", "b"])
     with pytest.raises(TextError, match=r"^text at position 13 is not a str"):
