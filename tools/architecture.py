@@ -29,7 +29,11 @@ ROWS: tuple[dict[str, str], ...] = (
         "client": "its Python client",
         "training": "learning from pairs",
     },
-    {"wire": "what service and client share", "index": "the durable index", "evaluate": "how good a model is"},
+    {
+        "wire": "what service and client share",
+        "index": "the durable index",
+        "evaluate": "how good a model is",
+    },
     {"search": "exact top k", "encode": "text or vector → code"},
     {"codes": "planes, layout, score", "read": "files → rows", "base": "disk, masks"},
     {"errors": "every error", "_native": "C++ kernels"},
@@ -122,7 +126,9 @@ def picture(graph: Graph) -> str:
     boxes = places()
     width = 2 * MARGIN + max(box.x for box in boxes.values()) - min(box.x for box in boxes.values()) + WIDTH
     height = 2 * MARGIN + len(ROWS) * (HEIGHT + DOWN) - DOWN
-    told = "; ".join(f"{name} imports {', '.join(sorted(graph[name])) or 'nothing'}" for name in sorted(graph))
+    told = "; ".join(
+        f"{name} imports {', '.join(sorted(graph[name])) or 'nothing'}" for name in sorted(graph)
+    )
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" role="img">',
         "<title>The packages of rbegir and their imports</title>",

@@ -65,7 +65,9 @@ def openapi() -> dict[str, Any]:
         port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
         index = Path(folder) / "empty.rbe"
-        create = "import rbegir, sys; rbegir.Index.create(sys.argv[1], n=64, keyword_planes=2, query_planes=3)"
+        create = (
+            "import rbegir, sys; rbegir.Index.create(sys.argv[1], n=64, keyword_planes=2, query_planes=3)"
+        )
         subprocess.run([sys.executable, "-c", create, str(index)], check=True)
         service = subprocess.Popen(
             [sys.executable, "-m", "rbegir", "serve", str(index), "--port", str(port), "--no-access-log"],
@@ -111,7 +113,9 @@ def http_page(document: dict[str, Any]) -> str:
 def _operation(operation: dict[str, Any]) -> list[str]:
     lines = [operation.get("description") or operation["summary"], ""]
     for parameter in operation.get("parameters", ()):
-        lines.append(f"- `{parameter['name']}` ({parameter['in']}): {_cell(parameter.get('description', ''))}")
+        lines.append(
+            f"- `{parameter['name']}` ({parameter['in']}): {_cell(parameter.get('description', ''))}"
+        )
     body = operation.get("requestBody", {}).get("content", {})
     lines += [f"- request: `{media}`, {_type(content['schema'])}" for media, content in body.items()]
     good = operation["responses"].get("200", {}).get("content", {})
@@ -148,10 +152,18 @@ def _type(schema: dict[str, Any]) -> str:
 
 
 def _limits(schema: dict[str, Any]) -> str:
-    words = {"minimum": "at least", "maximum": "at most", "maxItems": "at most this many:", "default": "default"}
+    words = {
+        "minimum": "at least",
+        "maximum": "at most",
+        "maxItems": "at most this many:",
+        "default": "default",
+    }
     parts = [schema, *schema.get("anyOf", ())]
     said = [
-        f"{word} {json.dumps(part[key])}" for part in parts for key, word in words.items() if part.get(key) is not None
+        f"{word} {json.dumps(part[key])}"
+        for part in parts
+        for key, word in words.items()
+        if part.get(key) is not None
     ]
     return f"({', '.join(said)})" if said else ""
 
