@@ -112,10 +112,10 @@ def http_page(document: dict[str, Any]) -> str:
 
 def _operation(operation: dict[str, Any]) -> list[str]:
     lines = [operation.get("description") or operation["summary"], ""]
-    for parameter in operation.get("parameters", ()):
-        lines.append(
-            f"- `{parameter['name']}` ({parameter['in']}): {_cell(parameter.get('description', ''))}"
-        )
+    lines += [
+        f"- `{parameter['name']}` ({parameter['in']}): {_cell(parameter.get('description', ''))}"
+        for parameter in operation.get("parameters", ())
+    ]
     body = operation.get("requestBody", {}).get("content", {})
     lines += [f"- request: `{media}`, {_type(content['schema'])}" for media, content in body.items()]
     good = operation["responses"].get("200", {}).get("content", {})
