@@ -17,7 +17,6 @@ import contextlib
 import io
 import os
 import re
-import runpy
 import shlex
 import shutil
 import socket
@@ -54,7 +53,7 @@ START_S = 120.0
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The inputs of the pages, cut from the shipped sample, and a model trained on them for a moment."""
     folder = tmp_path_factory.mktemp("pages")
-    for name, sample, count in (("clicks", "train", 4000), ("valid", "valid", 400)):
+    for name, sample, count in (("clicks", "train", 2000), ("valid", "valid", 400)):
         table = pa.Table.from_batches(read_pairs(sample_path(sample)))
         pq.write_table(table.slice(0, count).select(["query", "keyword"]), folder / f"{name}.parquet")
     known = [pq.read_table(folder / f"{name}.parquet")["keyword"] for name in ("clicks", "valid")]
@@ -250,14 +249,3 @@ def test_links_between_pages_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             there = (page.parent / target).exists() or target in made
             assert there, f"{page.name} links to {target}, which is not there"
-
-
-def test_the_page_of_the_command_line_is_current() -> None:
-    tool = runpy.run_path(str(ROOT / "tools" / "cli_docs.py"))
-    assert tool["PAGE"].read_text() == tool["page"](), "run: python tools/cli_docs.py"
-
-
-def test_figures_are_those_of_the_committed_results() -> None:
-    tool = runpy.run_path(str(ROOT / "tools" / "results.py"))
-    assert tool["README"].read_text() == tool["current_readme"](), "run: python tools/results.py"
-    assert tool["PAGE"].read_text() == tool["page"](), "run: python tools/results.py"
