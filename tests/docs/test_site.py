@@ -89,3 +89,19 @@ def test_version_and_citation_agree() -> None:
     assert citation["version"] == rbegir.__version__
     assert citation["license"] == "Apache-2.0"
     assert f"## [{rbegir.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_files_that_guides_name_exist() -> None:
+    """CONTRIBUTING.md by path, the architecture page by file name below the package of its section."""
+    guide = (ROOT / "CONTRIBUTING.md").read_text()
+    paths = re.findall(r"`((?:src|tests|tools|docs|dev|benchmarks)/[\w./-]+)`", guide)
+    assert paths
+    missing = [path for path in paths if not (ROOT / path).exists()]
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    for section in re.split(r"^### ", page, flags=re.MULTILINE)[1:]:
+        packages = re.findall(r"`(\w+)`", section.splitlines()[0])
+        for name in re.findall(r"`(\w+\.py)`", section.split("\n## ")[0]):
+            found = [path for package in packages for path in (ROOT / "src/rbegir" / package).rglob(name)]
+            if not found and not (ROOT / "src/rbegir" / name).exists():
+                missing.append(f"{packages}: {name}")
+    assert not missing
