@@ -50,7 +50,7 @@ check: setup docs  ## ruff, mypy --strict and the documentation site, whose warn
 	$(BIN)/mypy
 
 docs: setup  ## build the documentation site into build/site
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 bench: setup  ## the committed speed figures, with peers in the same run
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]' --no-build-isolation
