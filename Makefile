@@ -5,7 +5,7 @@ BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 NATIVE := CMakeLists.txt $(wildcard src/rbegir/_native/*.cpp src/rbegir/_native/*.hpp)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tables chromium test test-gpu test-gpu-lean check bench bench-gpu torture audit clean
+.PHONY: help setup demo tables chromium test test-gpu test-gpu-lean check docs bench bench-gpu torture audit clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,10 +44,13 @@ test-gpu: setup  ## every test that needs a real GPU
 test-gpu-lean:  ## the GPU search alone, where there is only torch, triton, numpy and pytest
 	PYTHONPATH=src $(PYTHON) -m pytest -c tests/search/gpu/card.ini --rootdir . -m gpu tests/search/gpu
 
-check: setup  ## ruff and mypy --strict
+check: setup docs  ## ruff, mypy --strict and the documentation site, whose warnings are errors
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: setup  ## build the documentation site into build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 bench: setup  ## the committed speed figures, with peers in the same run
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]' --no-build-isolation
