@@ -11,7 +11,6 @@ import contextlib
 import io
 import os
 import re
-import runpy
 import shutil
 import signal
 import socket
@@ -120,14 +119,3 @@ def test_links_between_pages_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
-
-
-def test_the_page_of_the_command_line_is_current() -> None:
-    tool = runpy.run_path(str(ROOT / "tools" / "cli_docs.py"))
-    assert tool["PAGE"].read_text() == tool["page"](), "run: python tools/cli_docs.py"
-
-
-def test_figures_are_those_of_the_committed_results() -> None:
-    tool = runpy.run_path(str(ROOT / "tools" / "results.py"))
-    assert tool["README"].read_text() == tool["current_readme"](), "run: python tools/results.py"
-    assert tool["PAGE"].read_text() == tool["page"](), "run: python tools/results.py"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import runpy
 import subprocess
 import sys
 from dataclasses import replace
@@ -30,13 +29,6 @@ BASE = Wish(keywords=10**10, latency_ms=100.0, qps=1000.0)
 
 def machines(**changes: Any) -> int:
     return int(plan(replace(BASE, **changes), CALM)["machines"])
-
-
-def test_figures_are_those_of_the_committed_results() -> None:
-    tool = runpy.run_path(str(ROOT / "tools" / "plan_figures.py"))
-    assert tool["PAGE"].read_text() == tool["text"](), "run: python tools/plan_figures.py"
-    for page, content in tool["pages"]().items():
-        assert page.read_text() == content, "run: python tools/plan_figures.py"
 
 
 def test_the_command_answers_the_question_of_the_readme() -> None:

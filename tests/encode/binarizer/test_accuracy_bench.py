@@ -190,12 +190,6 @@ def test_bad_arguments() -> None:
         accuracy.measure(few, few, methods=("magic",))
 
 
-def test_the_page_shows_the_committed_results() -> None:
-    tool = runpy.run_path(str(ROOT / "tools" / "vectors_page.py"))
-    assert tool["PAGE"].read_text() == tool["page"](), "run: python tools/vectors_page.py"
-    assert tool["PICTURE"].read_text() == tool["picture"](tool["load"]()), "run: python tools/vectors_page.py"
-
-
 def test_the_runs_over_the_sets_are_well_formed() -> None:
     script = runpy.run_path(str(ROOT / "benchmarks" / "vector_sets.py"))
     options = set(inspect.signature(accuracy.measure).parameters)

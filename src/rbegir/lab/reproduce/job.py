@@ -19,8 +19,7 @@ from rbegir.errors import CorruptError, FileError, InputError
 from rbegir.lab.bench.host import describe, device_name
 from rbegir.lab.reproduce import runs, schedule
 from rbegir.lab.reproduce.dataset import FOLDER, Dataset, load
-from rbegir.lab.reproduce.maker import Maker
-from rbegir.lab.reproduce.results import Results
+from rbegir.lab.reproduce.results import Results, TableMaker
 from rbegir.lab.reproduce.rows import FULL, SMALL, TABLES, Scale, chosen, rows
 from rbegir.lab.reproduce.tables import table
 
@@ -135,7 +134,7 @@ def tables_of(result: Json, keys: Sequence[str] = TABLES) -> list[Json]:
     scale = {scale.name: scale for scale in (FULL, SMALL)}.get(result["scale"], other)
     options = " --data DIR" if result["dataset"]["name"] == FOLDER else ""
     options += " --small" if scale is SMALL and options else ""
-    maker = Maker(Results(result["runs"]), scale, options)
+    maker = TableMaker(Results(result["runs"]), scale, options)
     return [table(key, maker) for key in keys]
 
 

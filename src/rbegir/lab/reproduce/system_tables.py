@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from rbegir.lab.reproduce import paper
-from rbegir.lab.reproduce.maker import Columns, Json, Maker, shown
-from rbegir.lab.reproduce.results import Stat, stat
+from rbegir.lab.reproduce.results import Columns, Json, Stat, TableMaker, shown, stat
 from rbegir.lab.reproduce.rows import PAPER, PLAIN, bytes_of, query_bits, under
 from rbegir.lab.reproduce.studies import GRADES
 from rbegir.search.missrate import certificate
@@ -13,7 +12,7 @@ GIB = 1 << 30
 RECALL: Columns = [["recall@1", "R@1"], ["recall@10", "R@10"], ["recall@100", "R@100"]]
 
 
-def top_five(make: Maker) -> Json:
+def top_five(make: TableMaker) -> Json:
     """Table 5: the grades of what is found first."""
     ours = _mean_counts([s["found"]["all titles"] for s in make.results.study("rbe_star", "top_five")])
     cut = [s["found"]["the same memory"] for s in make.results.study("m_1", "top_five")]
@@ -54,7 +53,7 @@ def top_five(make: Maker) -> Json:
     }
 
 
-def system(make: Maker) -> Json:
+def system(make: TableMaker) -> Json:
     """Table 6: what the published selection costs and misses."""
     rows: list[Json] = []
     for found in make.results.study("rbe_star", "selection")[:1]:
@@ -107,7 +106,7 @@ def system(make: Maker) -> Json:
     }
 
 
-def effects(make: Maker) -> Json:
+def effects(make: TableMaker) -> Json:
     """Table 7: one setting changed at a time."""
     star = make.like("rbe_star")
     groups = {
@@ -151,7 +150,7 @@ def effects(make: Maker) -> Json:
     }  # fmt: skip
 
 
-def equal_bytes(make: Maker) -> Json:
+def equal_bytes(make: TableMaker) -> Json:
     """Every method at its size."""
     names = [name for name, row in make.rows.items() if "bytes" in row.tables and make.results.runs(name)]
     rows: list[Json] = [
@@ -189,7 +188,7 @@ def equal_bytes(make: Maker) -> Json:
     }  # fmt: skip
 
 
-def _quantised(make: Maker) -> list[Json]:
+def _quantised(make: TableMaker) -> list[Json]:
     """The quantisers of the float model's vectors, over the seeds of that model."""
     found: dict[tuple[str, str], list[Json]] = {}  # (method, precision of the query) → figures of the seeds
     for run in make.results.runs("m_1"):
