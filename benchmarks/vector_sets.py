@@ -35,7 +35,7 @@ from rbegir.encode.binarizer.vectors import as_rows, sample, unit_blocks
 from rbegir.index.exchange.arrays import map_npy
 from rbegir.lab.bench import accuracy
 from rbegir.lab.bench.host import describe
-from rbegir.lab.bench.scorer import top
+from rbegir.lab.bench.quantizers import top
 
 QUICK = ("binarizer", "turbovec", "scalar", "rabitq")
 ONE_BIT: dict[str, Any] = {"bits": (1,), "methods": (*QUICK, "sign_rescore")}

@@ -21,8 +21,8 @@ import plan_figures
 
 from rbegir.errors import InputError
 from rbegir.lab.markdown import Json, big, environment
-from rbegir.lab.plan.figures import parse
-from rbegir.lab.plan.planner import Wish, plan
+from rbegir.lab.plan import Wish, plan
+from rbegir.lab.plan_figures import parse
 from rbegir.lab.reproduce.job import read_results
 from rbegir.lab.reproduce.report import page as reproduction_page
 from rbegir.lab.reproduce.results import stat

@@ -1,4 +1,4 @@
-"""What the planner knows, from the committed results: src/rbegir/lab/plan/figures.json, written by pages.py."""
+"""What the planner knows, from the committed results: src/rbegir/lab/plan_figures.json, written by pages.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PATH = ROOT / "src" / "rbegir" / "lab" / "plan" / "figures.json"
+PATH = ROOT / "src" / "rbegir" / "lab" / "plan_figures.json"
 HELD = 0.8  # of a machine's memory, for codes
 
 Json = dict[str, Any]

@@ -19,7 +19,7 @@ NAMES = [
     ),
     "docs/reproduction.md",
     "docs/cli.md",
-    "src/rbegir/lab/plan/figures.json",
+    "src/rbegir/lab/plan_figures.json",
     *(f"docs/img/{name}.svg" for name in ("hashing", "cbow", "recall")),
 ]
 PROGRAM = """

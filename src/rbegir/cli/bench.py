@@ -428,10 +428,10 @@ def costs(
     from rich.console import Console
 
     import rbegir.search.gpu.backend  # noqa: F401  says what to install where torch or triton is missing
-    from rbegir.lab.bench import costs_gpu
+    from rbegir.lab.bench import kernels_gpu
 
     with Console(stderr=True).status("measuring") as status:
-        result = costs_gpu.run(device, rounds, lambda what: status.update(what))
+        result = kernels_gpu.costs(device, rounds, lambda what: status.update(what))
     if as_json:
         print_json(result, indent=1, ensure_ascii=False)
         return

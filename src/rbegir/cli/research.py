@@ -58,8 +58,8 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Machines, memory, latency and the binding requirement, from measured figures and simulated delays."""
-    from rbegir.lab.plan.planner import Wish
-    from rbegir.lab.plan.planner import plan as make_plan
+    from rbegir.lab.plan import Wish
+    from rbegir.lab.plan import plan as make_plan
 
     wish = Wish(
         keywords=keywords,

@@ -18,8 +18,8 @@ from rbegir.cli.bench import app
 from rbegir.encode.binarizer.frame import rotation
 from rbegir.errors import FileError, InputError
 from rbegir.lab.bench import accuracy, quantizers, residual
+from rbegir.lab.bench.quantizers import top
 from rbegir.lab.bench.residual import Residual
-from rbegir.lab.bench.scorer import top
 
 ROOT = Path(__file__).resolve().parents[3]
 CHEAP = ("binarizer", "binarizer_start", "scalar", "sign_rescore")

@@ -38,8 +38,7 @@ from rbegir.encode.binarizer.shape import best_shape
 from rbegir.encode.binarizer.vectors import as_rows, sample, unit_blocks
 from rbegir.errors import FileError, InputError
 from rbegir.lab.bench.host import describe
-from rbegir.lab.bench.quantizers import PEERS, Outcome
-from rbegir.lab.bench.scorer import top
+from rbegir.lab.bench.quantizers import PEERS, Outcome, top
 
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]

@@ -17,7 +17,7 @@ from typing import Any
 
 from rbegir.errors import CorruptError, FileError, InputError
 from rbegir.lab.bench.host import describe, device_name
-from rbegir.lab.reproduce import runs, schedule
+from rbegir.lab.reproduce import runs
 from rbegir.lab.reproduce.dataset import FOLDER, Dataset, load
 from rbegir.lab.reproduce.results import Results, TableMaker
 from rbegir.lab.reproduce.rows import FULL, SMALL, TABLES, Scale, chosen, rows
@@ -70,14 +70,14 @@ def make(request: Request, say: Callable[[str], None]) -> Json:
     data = load(request.data)
     until = time.time() + (request.seconds or 1e9)
     restore(request.out)
-    place = schedule.Place(scale, request.device, request.out, until)
-    todo = schedule.jobs(wanted, request.seeds or scale.seeds, data, place, bm25=with_bm25)
+    layout = runs.RunLayout(scale, request.device, request.out, until)
+    todo = runs.jobs(wanted, request.seeds or scale.seeds, data, layout, bm25=with_bm25)
     say(f"{len(todo)} runs to make, under {request.out}")
-    grouped = schedule.groups(todo, request.together)
+    grouped = runs.groups(todo, request.together)
     if request.workers > 1 and len(grouped) > 1:
-        lines = schedule.run_in_processes(grouped, request.data, place, request.workers)
+        lines = runs.run_in_processes(grouped, request.data, layout, request.workers)
     else:
-        lines = schedule.run_here(grouped, data, place)
+        lines = runs.run_here(grouped, data, layout)
     for number, line in enumerate(lines, start=1):
         say(f"{number}/{len(todo)} {line}")
         gather(request, data)
@@ -158,13 +158,13 @@ def read_results(path: Path) -> Json:
 
 def write_report(results: Sequence[Json], folder: Path) -> Path:
     """The page of one or more results, and the pictures of the first → the page."""
-    from rbegir.lab.reproduce import plots, report
+    from rbegir.lab.reproduce import report
 
     path = folder / "reproduction.md"
     if not all(result["runs"] for result in results):
         raise InputError("there is no run to report on", hint="make runs first, or give them more seconds")
     try:
-        plots.draw(results[0], folder / "img")
+        report.draw(results[0], folder / "img")
         path.write_text(report.page(results))
     except OSError as error:
         raise FileError(
