@@ -78,7 +78,7 @@ def figures() -> Json:
             "benchmarks/results/cluster.json: overhead of one shard through Ray, loopback: search, then texts of the hits",
         ),
         "merge": constant(
-            cluster["merge_ns"]["median"], "ns a candidate", "benchmarks/results/cluster.json: merge_ns"
+            cluster["merge_ns"]["median"], "ns per candidate", "benchmarks/results/cluster.json: merge_ns"
         ),
         "spread": {
             "quantiles": cluster["spread"]["over_median_ms"],

@@ -335,12 +335,14 @@ def plan(wish: Wish, figures: Figures | None = None, machine: str | None = None)
 def explain(wish: Wish, best: Option) -> str:
     """The answer in a sentence or two."""
     binds = {
-        "memory": "the memory that holds the codes decides",
-        "throughput": "the load decides: without it fewer would do",
-        "latency": "the latency decides: with more time fewer would do",
-        "nothing": "one would do for any of the wishes",
+        "memory": "memory for the codes is the binding requirement",
+        "throughput": "the load is the binding requirement",
+        "latency": "the latency is the binding requirement",
+        "nothing": "one is enough for every requirement",
     }[best.bound_by]
-    dropped = ", ".join(f"{machines:,} without the {name} wish" for name, machines in best.without.items())
+    dropped = ", ".join(
+        f"{machines:,} without the {name} requirement" for name, machines in best.without.items()
+    )
     return (
         f"{best.shards:,} shards of {best.keywords_per_machine:,} keywords, {best.groups:,} "
         f"{'copy' if best.groups == 1 else 'copies'} of each: {best.machines:,} × {best.machine}; {binds} "

@@ -85,10 +85,10 @@ class Figures:
 
     machines: tuple[Machine, ...]
     call: Constant  # ms of asking a shard for hits, then for their texts; scan and network left out
-    merge: Constant  # ns a candidate that a client merges
+    merge: Constant  # ns per candidate that a client merges
     spread: npt.NDArray[np.float64]  # quantiles 0 … 1 of ms by which a shard's answer is later than usual
     spread_source: str
-    encode: dict[str, Constant]  # machine → texts a second
+    encode: dict[str, Constant]  # machine → texts per second
 
 
 @cache
@@ -122,7 +122,7 @@ def parse(raw: dict[str, Any]) -> Figures:
 
 
 SAMPLE = 1 << 17  # times of one shard
-DRAWS = 4000  # questions a simulation
+DRAWS = 4000  # searches per simulation
 HEDGE_QUANTILE = 0.95
 SHARDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 

@@ -1,19 +1,19 @@
 """The peers of the accuracy benchmark: what else turns vectors into a few bytes.
 
-Each takes a budget in bytes a vector and uses all of it as it can; what it stores beside the codes (norms,
+Each takes a budget in bytes per vector and uses all of it as it can; what it stores beside the codes (norms,
 correction factors) is counted. Where a peer cannot meet the budget its true size is reported, never less.
 Queries are float32 for all peers, which is the best they can do.
 
 | name           | what                                                                                     |
 |----------------|------------------------------------------------------------------------------------------|
-| pq, opq        | FAISS product quantiser, 8 bits a part; after a learned rotation                         |
-| rq             | FAISS residual quantiser, 8 bits a stage; on a GPU, and from 33 bytes on only there, the |
-|                | same in torch (`residual.py`)                                                            |
-| prq            | FAISS residual quantisers of parts of the vector, 8 stages of 8 bits a part              |
-| lsq            | FAISS local-search quantiser, 8 bits a stage; from 33 bytes on of parts, as prq          |
-| rabitq         | FAISS RaBitQ after a random rotation, whole bits a dimension and its factors             |
-| turbovec       | TurboQuant, calibrated on a sample; 2 or 4 bits a dimension and a norm                   |
-| scalar         | random rotation, Gaussian levels (Lloyd–Max), whole bits a dimension                     |
+| pq, opq        | FAISS product quantiser, 8 bits per part; after a learned rotation                       |
+| rq             | FAISS residual quantiser, 8 bits per stage; on a GPU, and from 33 bytes on only there,   |
+|                | implemented in torch (`residual.py`)                                                     |
+| prq            | FAISS residual quantisers of parts of the vector, 8 stages of 8 bits per part            |
+| lsq            | FAISS local-search quantiser, 8 bits per stage; from 33 bytes on of parts, as prq        |
+| rabitq         | FAISS RaBitQ after a random rotation, whole bits per dimension and its factors           |
+| turbovec       | TurboQuant, calibrated on a sample; 2 or 4 bits per dimension and a norm                 |
+| scalar         | random rotation, Gaussian levels (Lloyd–Max), whole bits per dimension                   |
 | sign_rescore   | sign bits to find 10 k candidates, a float16 copy to order them                          |
 
 `np` in the names of FAISS's factory leaves out the ordering of codewords for polysemous search. It changes no
@@ -188,8 +188,8 @@ def rabitq(train: Floats, vectors: Floats, size: int, seed: int) -> Outcome | No
 def _rabitq_scores(index: Any) -> tuple[Floats, Floats] | None:
     """What the inner products that RaBitQ of 2 bits estimates are made of: q·decoded + offset, exactly.
 
-    Its own search takes seconds a query over a million vectors, a matrix product does not. A code is a plane
-    of signs, the factors of one bit, a plane of second bits, and f_add, f_rescale of both; the estimate for a
+    Its own search takes seconds per query over a million vectors, a matrix product does not. A code is a
+    plane of signs, the factors of one bit, a plane of second bits, and f_add, f_rescale of both; the estimate for a
     query of zeros is the offset. That is FAISS's layout in memory, not its interface, so it is checked with
     queries of its own search each time; None where it has become another.
     """

@@ -43,7 +43,7 @@ from rbegir.lab.bench.peers import SCAN_PACKAGES
 N, PLANES, QUERY_PLANES = 64, 2, 3
 STREAMS = (2, 4, 8, 16)  # places of memory that are read in turn
 SMALL_BATCH = 8  # up to here every side takes the best of three in a round, as reading does
-PEER_SECONDS = 10.0  # a peer is not asked again in a cell after so long
+PEER_SECONDS = 10.0  # after this long, a peer is not timed again in a cell
 
 
 class Peer:
@@ -202,7 +202,7 @@ def measure(
     def read(streams: Sequence[int]) -> float:
         return min(_milliseconds(partial(_core.read_sum, packed, threads, s)) for s in streams)
 
-    scan()  # once without looking: caches, page tables
+    scan()  # not timed: fills caches and page tables
     for peer in peers:
         peer.search(batch, k)
     repeats = 3 if batch <= SMALL_BATCH else 1

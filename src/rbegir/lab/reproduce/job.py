@@ -1,6 +1,6 @@
 """The whole of `rbegir reproduce` as functions: make the runs, gather them, write the results.
 
-out/runs/*.json       one a run, what a later call goes on from
+out/runs/*.json       one per run, what a later call resumes from
 out/results.json      all of them with the dataset, the machine and the scale: what a report is made from
 out/reproduction.md   the report · out/img/*.svg its pictures
 """
@@ -121,7 +121,7 @@ def gather(request: Request, data: Dataset) -> Json:
 
 
 def dumps(result: Json) -> str:
-    """A result as text, a run a line."""
+    """A result as JSON text with one run per line."""
     lines = ",\n".join(f"  {json.dumps(run)}" for run in result["runs"])
     rest = {key: value for key, value in result.items() if key != "runs"}
     head = json.dumps(rest, indent=1).removesuffix("\n}")

@@ -210,7 +210,7 @@ def _bits(axes: Any, results: Results, _: Json) -> None:
     axes.set_xticks(
         list(places.values()), ["m_2\n1 and 1", "rbe_2\n2 and 2", "rbe*\n3 and 2", "rbe_3\n3 and 3"]
     )
-    axes.set_xlabel("bits a dimension of query and keyword")
+    axes.set_xlabel("bits per dimension of query and keyword")
     axes.set_ylabel("ROC AUC, unseen titles")
     other.set_ylabel("ROC AUC in the paper")
     lines, labels = axes.get_legend_handles_labels()
@@ -247,7 +247,7 @@ def _bytes(axes: Any, _: Results, result: Json) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xticks([8, 16, 32, 64, 128, 256], ["8", "16", "32", "64", "128", "256"])
     axes.set_xlim(1.8, 420)
-    axes.set_xlabel("bytes a title (● trained, × quantised vectors of m_1, float query)")
+    axes.set_xlabel("bytes per title (● trained, × quantised vectors of m_1, float query)")
     axes.set_ylabel(f"recall@10 among {result['dataset']['corpus']:,} titles")
 
 

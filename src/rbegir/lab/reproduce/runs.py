@@ -294,7 +294,7 @@ def run_here(todo: Iterable[list[ReproduceJob]], data: Dataset, layout: RunLayou
 def run_in_processes(
     todo: list[list[ReproduceJob]], folder: Path | None, layout: RunLayout, workers: int
 ) -> Iterator[str]:
-    """The same in several processes on one device."""
+    """Make runs in several processes on one device; yields a line about each."""
     context = multiprocessing.get_context("spawn")
     waiting: Queue[list[ReproduceJob]] = context.Queue()
     told: Queue[tuple[str, str]] = context.Queue()

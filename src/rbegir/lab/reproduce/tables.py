@@ -214,7 +214,7 @@ def top_five(make: TableMaker) -> Json:
             ["model", "system"],
             ["judged", "% judged"],
             *([grade, f"% {grade}"] for grade in GRADES),
-            ["found", "good titles a query"],
+            ["found", "good titles per query"],
         ],
         "rows": rows,
         "printed": paper.TOP_FIVE,
@@ -261,7 +261,7 @@ def system(make: TableMaker) -> Json:
     for misses, printed in enumerate(paper.MISS_AT_MOST):
         rows.append(
             {
-                "model": f"P(at most {misses} of 1000 missed), 10⁹ keywords, 256 a thread",
+                "model": f"P(at most {misses} of 1000 missed), 10⁹ keywords, 256 per thread",
                 "ours": f"{exact.at_most(misses):.5f}",
                 "paper": f"{printed:.5f}",
             }
@@ -349,7 +349,7 @@ def equal_bytes(make: TableMaker) -> Json:
     return {
         "title": "The best 16 bytes: every method at its size",
         "paper": "no table",
-        "columns": [["model", "method"], ["bytes", "bytes a title"], ["query", "query"],
+        "columns": [["model", "method"], ["bytes", "bytes per title"], ["query", "query"],
                     ["roc_auc", "ROC AUC"],
                     *RECALL, ["interval", "R@10, 95 % interval of one seed"], ["labels", "label AUC"]],
         "rows": rows,
