@@ -189,9 +189,9 @@ def _rabitq_scores(index: Any) -> tuple[Floats, Floats] | None:
     """What the inner products that RaBitQ of 2 bits estimates are made of: q·decoded + offset, exactly.
 
     Its own search takes seconds per query over a million vectors, a matrix product does not. A code is a
-    plane of signs, the factors of one bit, a plane of second bits, and f_add, f_rescale of both; the estimate for a
-    query of zeros is the offset. That is FAISS's layout in memory, not its interface, so it is checked with
-    queries of its own search each time; None where it has become another.
+    plane of signs, the factors of one bit, a plane of second bits, and f_add, f_rescale of both; the estimate
+    for a query of zeros is the offset. That is FAISS's layout in memory, not its interface, so it is compared
+    with its own search each time; None if the layout has changed.
     """
     faiss = _faiss()
     dims, count = index.d, index.ntotal
