@@ -60,8 +60,7 @@ bench: setup  ## the committed speed figures, with peers in the same run
 	$(BIN)/rbegir bench serve --peers --json > benchmarks/results/serve.json
 	$(BIN)/rbegir bench cluster --json > benchmarks/results/cluster.json
 	$(BIN)/rbegir bench cluster --faults --json > benchmarks/results/cluster-faults.json
-	$(BIN)/python tools/plan_figures.py
-	$(BIN)/python tools/results.py
+	$(BIN)/python tools/pages.py
 
 bench-gpu:  ## the committed figures of one GPU, and what its scans cost
 	mkdir -p build

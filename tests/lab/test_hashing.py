@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pytest
 
 import rbegir
+from benchmarks.docstrings import Document, docstrings
 from rbegir.codes.score import keys
 from rbegir.errors import InputError, MismatchError, MissingExtraError, TextError
-from rbegir.lab.docstrings import Document, docstrings
 from rbegir.lab.hashing import HashingConfig, SemanticHashing
 
 CONFIG = HashingConfig(vocabulary=1000, epochs=15)

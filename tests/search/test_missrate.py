@@ -126,9 +126,9 @@ def test_refuses(arguments: tuple, message: str) -> None:
 
 
 def test_command() -> None:
-    from rbegir.cli.missrate import app
+    from rbegir.cli.research import app
 
-    arguments = ["--candidates", "1000000000", "--top", "1000", "--per-thread", "256"]
+    arguments = ["missrate", "--candidates", "1000000000", "--top", "1000", "--per-thread", "256"]
     result = CliRunner().invoke(app, [*arguments, "--json"])
     assert result.exit_code == 0
     printed = json.loads(result.stdout)

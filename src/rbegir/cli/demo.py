@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 import time
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rbegir.cli.options import AsJson, print_json
 from rbegir.errors import FileError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -28,12 +28,12 @@ SHOWN_HITS = 3
 PARTS = ("model", "index.rbe")
 
 
-@app.command()
+@app.command("demo")
 def demo(
     out: Annotated[Path, typer.Option(help="Where model/ and index.rbe/ are left.")] = Path("rbegir-demo"),
     epochs: Annotated[int | None, typer.Option(help="Passes over the pairs.", show_default=False)] = None,
     seed: Annotated[int, typer.Option(help="Seed of the training.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train, evaluate, index and search the shipped sample of real aliases and titles, end to end."""
     from rich.console import Console
@@ -82,7 +82,7 @@ def demo(
             {"query": query, "hits": [{"id": h.id, "score": h.score, "text": h.text} for h in found]}
             for query, found in zip(queries, hits, strict=True)
         ]
-        print(json.dumps({**best.to_dict(), "queries": answers, "seconds": round(took, 1)}))
+        print_json({**best.to_dict(), "queries": answers, "seconds": round(took, 1)})
         return
     _show(reports, queries, meant, hits)
     say("Spelling alone finds much in so small a sample; docs/reproduction.md has the methods on all titles.")

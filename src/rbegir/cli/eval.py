@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rbegir.cli.options import AsJson, KeywordColumn, QueryColumn, Strict, TextColumn, print_json
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
@@ -17,7 +19,7 @@ app = typer.Typer()
 BASELINE = "tri-letter cosine"
 
 
-@app.command()
+@app.command("eval")
 def evaluate(
     model: Annotated[Path, typer.Argument(help="Directory of a trained model.")],
     pairs: Annotated[
@@ -31,15 +33,15 @@ def evaluate(
         Path | None,
         typer.Option(help="Judged pairs (query, keyword, label): ROC AUC, nDCG.", show_default=False),
     ] = None,
-    query_column: Annotated[str, typer.Option(help="Column of the queries.")] = "query",
-    keyword_column: Annotated[str, typer.Option(help="Column of the keywords.")] = "keyword",
+    query_column: QueryColumn = "query",
+    keyword_column: KeywordColumn = "keyword",
     label_column: Annotated[str, typer.Option(help="Column of the labels.")] = "label",
-    text_column: Annotated[str, typer.Option(help="Column of the texts of the corpus.")] = "text",
+    text_column: TextColumn = "text",
     k: Annotated[
         list[int] | None,
         typer.Option("--k", "-k", help="Cutoff of recall, repeat for more; 1, 10 and 100 if not given."),
     ] = None,
-    negatives: Annotated[int, typer.Option(help="Random negatives a pair.")] = 10,
+    negatives: Annotated[int, typer.Option(help="Random negatives per pair.")] = 10,
     gamma: Annotated[
         float | None,
         typer.Option(help="γ of the log loss; fitted to the pairs if not given.", show_default=False),
@@ -50,14 +52,13 @@ def evaluate(
     baseline: Annotated[
         bool, typer.Option("--baseline", help="Put plain tri-letter cosine beside it.")
     ] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Fail at the first bad row.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    strict: Strict = False,
+    as_json: AsJson = False,
 ) -> None:
     """Evaluate a model: log loss, ROC AUC, recall in a corpus, human labels, each with its interval.
 
-    Files are Parquet, CSV, TSV or JSONL (texts also one a line), gz allowed.
+    Files are Parquet, CSV, TSV or JSONL (texts also one per line), gz allowed.
     """
-    import json
     import sys
 
     from rich.console import Console
@@ -119,7 +120,7 @@ def evaluate(
         )
     if as_json:
         beside = {"baseline": reports[BASELINE].to_dict()} if baseline else {}
-        print(json.dumps(report.to_dict() | beside))
+        print_json(report.to_dict() | beside)
     else:
         Console().print(report_table(reports))
 

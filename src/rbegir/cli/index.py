@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,9 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rbegir.cli.bars import bar
-from rbegir.cli.index_migrate import migrate
-from rbegir.cli.options import whole
+from rbegir.cli.options import (
+    AsJson,
+    ClusterAddress,
+    IndexPath,
+    Strict,
+    TextColumn,
+    bar,
+    cluster_address,
+    print_json,
+    whole_option,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,16 +31,11 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Build and change a stored index.")
 
-IndexPath = Annotated[Path, typer.Argument(metavar="INDEX", help="Directory of the index.")]
 Texts = Annotated[
-    Path, typer.Argument(help="Texts: one a line (.txt), or Parquet, CSV, TSV or JSONL with a text column.")
+    Path,
+    typer.Argument(help="Texts: one per line (.txt), or Parquet, CSV, TSV or JSONL with a text column."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout.")]
-Strict = Annotated[
-    bool, typer.Option(help="Make the first bad row fatal instead of skipping and counting it.")
-]
-TextColumn = Annotated[str, typer.Option(help="Name of the column that holds the texts.")]
-IdColumn = Annotated[str, typer.Option(help="Name of the column that holds the ids, if there is one.")]
+IdColumn = Annotated[str, typer.Option(help="Column of the ids, if there is one.")]
 
 
 @app.command()
@@ -42,8 +44,8 @@ def build(
         list[Path],
         typer.Argument(
             metavar="MODEL TEXTS",
-            help="Directory of a trained model (left out with --encoder), and the texts: one a line (.txt), "
-            "or Parquet, CSV, TSV or JSONL with a text column.",
+            help="Directory of a trained model (left out with --encoder), and the texts: one per line "
+            "(.txt), or Parquet, CSV, TSV or JSONL with a text column.",
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="INDEX", help="Directory to create, for example ads.rbe.")],
@@ -59,7 +61,7 @@ def build(
         int | None, typer.Option(help="With --encoder: dimension of the codes.", show_default="the encoder's")
     ] = None,
     keyword_planes: Annotated[
-        int | None, typer.Option(help="With --encoder: bits a dimension.", show_default="2")
+        int | None, typer.Option(help="With --encoder: bits per dimension.", show_default="2")
     ] = None,
     text_column: TextColumn = "text",
     id_column: IdColumn = "id",
@@ -68,16 +70,8 @@ def build(
         bool, typer.Option(help="Of rows with the same id keep the last instead of refusing them.")
     ] = False,
     strict: Strict = False,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            metavar="[ADDRESS]",
-            help="Build with Ray: host:port, auto, local, or nothing (RAY_ADDRESS, else this machine).",
-        ),
-    ] = None,
-    segment_rows: Annotated[
-        int, typer.Option(parser=whole, metavar="INTEGER", help="Keywords held in memory, and a segment.")
-    ] = 1 << 20,
+    cluster: ClusterAddress = None,
+    segment_rows: Annotated[int, whole_option("Keywords held in memory, and per segment.")] = 1 << 20,
     as_json: AsJson = False,
 ) -> None:
     """Encode all texts and store them in a new index; columns other than text and id become attributes.
@@ -161,7 +155,7 @@ def add(
 def delete(
     index: IndexPath,
     ids: Annotated[list[str] | None, typer.Argument(metavar="ID…", help="Ids to delete.")] = None,
-    ids_from: Annotated[Path | None, typer.Option("--from", help="A file with one id a line.")] = None,
+    ids_from: Annotated[Path | None, typer.Option("--from", help="A file with one id per line.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Delete keywords by id; ids that are not there are ignored."""
@@ -170,7 +164,7 @@ def delete(
 
     wanted = list(ids or []) + (_lines(ids_from) if ids_from else [])
     if not wanted:
-        raise InputError("there are no ids to delete", hint="give ids, or --from FILE with one id a line")
+        raise InputError("there are no ids to delete", hint="give ids, or --from FILE with one id per line")
     with Index.open(index) as opened:
         deleted = opened.delete(_typed(wanted) if opened.info()["id_type"] == "int64" else wanted)
         _report(opened, as_json, deleted_now=deleted)
@@ -214,7 +208,7 @@ def verify(
 
         facts["salvage"] = Index.salvage(index, salvage)
     if as_json:
-        print(json.dumps(facts))
+        print_json(facts)
     else:
         print(f"{index}: {f'{len(found)} damaged' if found else 'every byte is as it was written'}")
         if salvage is not None:
@@ -249,7 +243,61 @@ def compact(index: IndexPath, as_json: AsJson = False) -> None:
         _report(opened, as_json)
 
 
-app.command("migrate")(migrate)
+@app.command()
+def migrate(
+    old: Annotated[Path, typer.Argument(metavar="OLD", help="Directory of the index to take keywords from.")],
+    new: Annotated[
+        Path,
+        typer.Argument(metavar="NEW", help="Directory of the index they go to; --model makes it."),
+    ],
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIRECTORY",
+            help="The model that `rbegir upgrade` wrote, for an index NEW that is not there yet.",
+            show_default=False,
+        ),
+    ] = None,
+    most: Annotated[
+        int | None, whole_option("Keywords to move in this run.", show_default="all of them")
+    ] = None,
+    batch: Annotated[int, whole_option("Keywords moved at a time.")] = 100_000,
+    as_json: AsJson = False,
+) -> None:
+    """Encode keywords of an old generation again, from their stored texts, into the index of a new model.
+
+    A keyword is in NEW before it is gone from OLD, so an interrupted run loses nothing and the next one
+    continues. Both can be searched meanwhile: rbegir search OLD QUERY --newer NEW
+    """
+    from rbegir.errors import InputError
+    from rbegir.index.generations import Generations
+
+    for name, value in (("--most", most), ("--batch", batch)):
+        if value is not None and value < 1:
+            raise InputError(f"{name} must be at least 1, got {value}")
+    if old.resolve() == new.resolve():
+        raise InputError(f"OLD and NEW are both {old}", hint="new codes need an index of their own")
+    if new.exists() and model is not None:
+        raise InputError(f"{new} exists and has its model already", hint="leave out --model")
+    if not new.exists():
+        if model is None:
+            raise InputError(
+                f"{new} does not exist", hint="--model DIRECTORY makes it, with the model of `rbegir upgrade`"
+            )
+        _create_for(old, new, model)
+    with Generations([old, new]) as both, bar("migrating") as show:
+        there = len(both.indexes[0])
+        wanted, moved = there if most is None else min(most, there), 0
+        while moved < wanted and (now := both.migrate(min(batch, wanted - moved))):
+            moved += now
+            show(moved / wanted)
+        facts = {"moved": moved, "left": len(both.indexes[0]), "keywords": len(both.indexes[-1])}
+    if as_json:
+        print_json(facts)
+        return
+    print(f"moved {moved:,} keywords, {facts['left']:,} left in {old}, {facts['keywords']:,} in {new}")
+    if facts["left"] and most is None:
+        print("those left have no text to encode again", file=sys.stderr)
 
 
 def _sentence_encoder(name: str, stream: TextStream, n: int | None, keyword_planes: int | None) -> Encoder:
@@ -286,7 +334,6 @@ def _build_on_cluster(
     strict: bool,
     segment_rows: int,
 ) -> dict[str, Any]:
-    from rbegir.cli.options import cluster_address
     from rbegir.cluster.bulk import build as build_bulk
     from rbegir.read.rowgroups import Reading
 
@@ -327,7 +374,7 @@ def _watched(stream: TextStream, title: str) -> Iterator[Iterator[pa.RecordBatch
 def _report(index: Index, as_json: bool, **more: Any) -> None:
     facts = {**index.info(), **more}
     if as_json:
-        print(json.dumps(facts))
+        print_json(facts)
         return
     from rich.console import Console
     from rich.table import Table
@@ -356,3 +403,20 @@ def _typed(ids: list[str]) -> list[int]:
         return [int(text) for text in ids]
     except ValueError as error:
         raise InputError(f"the ids of this index are whole numbers: {error}") from error
+
+
+def _create_for(old: Path, new: Path, model: Path) -> None:
+    """An empty index of the model, if its queries read the codes of the old one."""
+    from rbegir.encode.clsm.model import Model
+    from rbegir.errors import MismatchError
+    from rbegir.index.manifest import read_manifest
+    from rbegir.index.store import Index
+
+    loaded = Model.load(model)
+    fingerprint = read_manifest(old).fingerprint
+    if fingerprint not in loaded.reads:
+        raise MismatchError(
+            f"the model {model} does not read the codes of {old}, which are of {fingerprint!r}",
+            hint="make one with: rbegir upgrade OLD PAIRS --out DIRECTORY",
+        )
+    Index.create(new, loaded).close()

@@ -1,12 +1,18 @@
-"""Option values that several commands read alike."""
+"""What commands share: options, readers of their values, progress on stderr, results on stdout."""
 
 from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 
 def whole(text: str) -> int:
-    """A whole number; 1e9 and 1_000_000 are ones too."""
+    """A whole number; 1e9 and 1_000_000 are accepted."""
     try:
         return int(text)
     except ValueError:
@@ -21,9 +27,39 @@ def whole(text: str) -> int:
 
 
 def wholes(text: str) -> list[int]:
-    """Whole numbers separated by commas."""
-    return [whole(part) for part in text.split(",")]
+    """Whole numbers separated by commas; none in an empty text."""
+    return [whole(part) for part in text.split(",")] if text else []
 
+
+def whole_option(help_text: str, **settings: Any) -> Any:
+    """An option whose value `whole` reads."""
+    return typer.Option(parser=whole, metavar="INTEGER", help=help_text, **settings)
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout.")]
+IndexPath = Annotated[Path, typer.Argument(metavar="INDEX", help="Directory of the index.")]
+PairsFile = Annotated[
+    Path, typer.Argument(help="Pairs (query, keyword): Parquet, CSV, TSV or JSONL, gz allowed.")
+]
+QueryColumn = Annotated[str, typer.Option(help="Column of the queries.")]
+KeywordColumn = Annotated[str, typer.Option(help="Column of the keywords.")]
+TextColumn = Annotated[str, typer.Option(help="Column of the texts.")]
+Strict = Annotated[bool, typer.Option(help="Fail at the first bad row instead of skipping and counting it.")]
+Epochs = Annotated[int | None, typer.Option(help="Passes over the pairs.", show_default="by size")]
+BatchSize = Annotated[int | None, typer.Option(help="Pairs per step.", show_default="by size")]
+Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")]
+Rounds = Annotated[int, typer.Option(min=1, help="Rounds; figures are medians.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads.", show_default="all cores")]
+SearchDevice = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 or several: cuda:0,cuda:1")]
+TorchDevice = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+ClusterAddress = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[ADDRESS]",
+        help="Use a Ray cluster: host:port, auto, local, or nothing (RAY_ADDRESS, else this machine).",
+    ),
+]
 
 ANY_CLUSTER = "any"  # what `--cluster` without an address stands for
 
@@ -42,3 +78,39 @@ def with_cluster_address(arguments: list[str]) -> list[str]:
         if argument == "--cluster" and (not rest or rest[0].startswith("-")):
             filled.append(ANY_CLUSTER)
     return filled
+
+
+@contextlib.contextmanager
+def bar(title: str) -> Iterator[Callable[..., None]]:
+    """A progress bar on stderr. It gives `show(share)` or `show(share, what)`: the share that is done."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(title, total=1.0)
+        yield lambda share, what=title: progress.update(task, completed=share, description=what)
+
+
+def print_json(result: object, **settings: Any) -> None:
+    """One JSON value on stdout."""
+    print(json.dumps(result, **settings))
+
+
+def print_table(
+    head: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    title: str | None = None,
+    caption: str | None = None,
+) -> None:
+    """A table for people, the columns after the first to the right."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, caption=caption)
+    for number, name in enumerate(head):
+        table.add_column(name, justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from rbegir.cli.options import IndexPath, SearchDevice, Threads, print_json
 
 if TYPE_CHECKING:
     from rbegir.search.hits import Hits
@@ -16,11 +17,11 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@app.command()
+@app.command("search")
 def search(
-    index: Annotated[Path, typer.Argument(metavar="INDEX", help="Directory of the index.")],
+    index: IndexPath,
     queries: Annotated[list[str], typer.Argument(metavar="QUERY…", help="Texts to search for.")],
-    k: Annotated[int, typer.Option("-k", help="Hits a query.")] = 10,
+    k: Annotated[int, typer.Option("-k", help="Hits per query.")] = 10,
     newer: Annotated[
         list[Path] | None,
         typer.Option(
@@ -31,12 +32,12 @@ def search(
     where: Annotated[
         str | None, typer.Option(help="Filter, such as: price < 10 and lang = 'en' and not sold")
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 or several: cuda:0,cuda:1")] = "cpu",
+    device: SearchDevice = "cpu",
     mode: Annotated[str, typer.Option(help="exact, or paper: the published algorithm.")] = "exact",
     planes: Annotated[
         int | None, typer.Option(help="Search with this many planes first, refine the best with the others.")
     ] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads; all cores by default.")] = None,
+    threads: Threads = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list to stdout.")] = False,
 ) -> None:
     """Search an index: every keyword is scored, the best k of each query are shown.
@@ -58,7 +59,7 @@ def search(
             open_.enter_context(opened)
         hits = opened.search(queries, k, where=where, mode=mode, planes=planes)
     if as_json:
-        print(json.dumps(_as_json(queries, hits), default=str, ensure_ascii=False))
+        print_json(_as_json(queries, hits), default=str, ensure_ascii=False)
     else:
         _show(queries, hits)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rbegir.cli.options import ClusterAddress, SearchDevice, Threads, cluster_address
 from rbegir.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@app.command()
+@app.command("serve")
 def serve(
     index: Annotated[
         str, typer.Argument(metavar="INDEX", help="Directory of the index; with --cluster also a URI.")
@@ -25,19 +26,11 @@ def serve(
         str, typer.Option(help="Address to listen on; beyond loopback tokens are needed.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8080,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 or several: cuda:0,cuda:1")] = "cpu",
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads of a scan; all cores by default.")
-    ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            metavar="[ADDRESS]",
-            help="Search with Ray: host:port, auto, local, or nothing (RAY_ADDRESS, else this machine).",
-        ),
-    ] = None,
+    device: SearchDevice = "cpu",
+    threads: Threads = None,
+    cluster: ClusterAddress = None,
     shards: Annotated[int | None, typer.Option(min=1, help="CPU shards of the cluster.")] = None,
-    replicas: Annotated[int, typer.Option(min=1, help="Copies of every shard of the cluster.")] = 1,
+    replicas: Annotated[int, typer.Option(min=1, help="Replicas of every shard of the cluster.")] = 1,
     read_only: Annotated[
         bool, typer.Option("--read-only", help="Never change the index; follow its writer instead.")
     ] = False,
@@ -51,11 +44,13 @@ def serve(
         list[str] | None, typer.Option(help="Web origin that may call the API; may be repeated.")
     ] = None,
     max_batch: Annotated[int, typer.Option(min=1, help="Queries scored in one scan; 1: no batching.")] = 128,
-    max_waiting: Annotated[int, typer.Option(min=1, help="Queries that may wait; beyond it 503.")] = 4096,
+    max_waiting: Annotated[
+        int, typer.Option(min=1, help="Queries that may wait; more are refused with 503.")
+    ] = 4096,
     max_write_batch: Annotated[
         int, typer.Option(min=1, help="Keywords in one durable write; 1: every request alone.")
     ] = 4096,
-    max_k: Annotated[int, typer.Option(min=1, help="Hits a query.")] = 10_000,
+    max_k: Annotated[int, typer.Option(min=1, help="Hits per query.")] = 10_000,
     max_body_mb: Annotated[int, typer.Option(min=1, help="Size of a body, in MiB.")] = 16,
     timeout: Annotated[float, typer.Option(min=0.001, help="Deadline of a request, in seconds.")] = 30.0,
     drain_delay: Annotated[
@@ -125,7 +120,6 @@ def serve(
 
 
 def _join(index: str, address: str, shards: int | None, replicas: int, threads: int | None) -> Engine:
-    from rbegir.cli.options import cluster_address
     from rbegir.cluster.client import Cluster
 
     return Cluster.open(

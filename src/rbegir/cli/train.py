@@ -1,4 +1,4 @@
-"""`rbegir train`: learn a model from clicked pairs."""
+"""`rbegir train` and `rbegir upgrade`: learn a model from clicked pairs, or a new one for stored codes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,28 @@ from typing import Annotated
 
 import typer
 
+from rbegir.cli.options import (
+    AsJson,
+    BatchSize,
+    Epochs,
+    KeywordColumn,
+    PairsFile,
+    QueryColumn,
+    Resume,
+    Seed,
+    Strict,
+    TorchDevice,
+    print_json,
+    print_table,
+)
+from rbegir.errors import MissingExtraError
+
 app = typer.Typer()
 
 
-@app.command()
+@app.command("train")
 def train(
-    pairs: Annotated[
-        Path, typer.Argument(help="Pairs (query, keyword): Parquet, CSV, TSV or JSONL, gz allowed.")
-    ],
+    pairs: PairsFile,
     out: Annotated[Path, typer.Option(help="Directory to write the model to.")],
     preset: Annotated[
         str, typer.Option(help="m_1, m_2, m_3, m_5, rbe_1, rbe_2, rbe_star or rbe_3.")
@@ -45,12 +59,12 @@ def train(
     no_valid: Annotated[
         bool, typer.Option("--no-valid", help="Train on all pairs, without validation.")
     ] = False,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the pairs.", show_default="by size")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Pairs a step.", show_default="by size")] = None,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.", show_default="of the recipe")] = None,
     negatives: Annotated[
         str | None,
-        typer.Option(help="in_batch, or a number of negatives a pair.", show_default="of the recipe"),
+        typer.Option(help="in_batch, or a number of negatives per pair.", show_default="of the recipe"),
     ] = None,
     gamma: Annotated[
         str | None, typer.Option(help="γ of the loss: learned, or a number.", show_default="of the recipe")
@@ -67,22 +81,21 @@ def train(
         typer.Option(help="Share of features left out in training.", show_default="of the recipe"),
     ] = None,
     patience: Annotated[
-        int | None, typer.Option(help="Stop after so many epochs without a better AUC.", show_default=False)
+        int | None, typer.Option(help="Stop after this many epochs without a better AUC.", show_default=False)
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    seed: Seed = 0,
+    device: TorchDevice = "auto",
     precision: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Fail at the first bad row.")] = False,
-    query_column: Annotated[str, typer.Option(help="Column of the queries.")] = "query",
-    keyword_column: Annotated[str, typer.Option(help="Column of the keywords.")] = "keyword",
+    resume: Resume = False,
+    strict: Strict = False,
+    query_column: QueryColumn = "query",
+    keyword_column: KeywordColumn = "keyword",
     weight_column: Annotated[
         str, typer.Option(help="Column of the weights, used if it is there.")
     ] = "weight",
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train a model on clicked pairs; under torchrun, on several GPUs at once."""
-    import json
     import os
     import sys
     from dataclasses import replace
@@ -90,17 +103,14 @@ def train(
 
     from rbegir.encode.clsm.presets import Estimator
     from rbegir.encode.clsm.presets import preset as named_preset
-    from rbegir.errors import InputError, MissingExtraError
+    from rbegir.errors import InputError
 
     if valid is not None and no_valid:
         raise InputError("--valid and --no-valid contradict each other", hint="leave one of them out")
     shape = named_preset(preset)
     if estimator is not None:
         shape = replace(shape, estimator=cast(Estimator, estimator))
-    try:
-        import torch  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("training needs torch", hint="pip install 'rbegir[train]'") from None
+    _need_torch()
 
     from rbegir.training.config import recipe as named_recipe
     from rbegir.training.trainer import run
@@ -137,9 +147,101 @@ def train(
     if int(os.environ.get("RANK", "0")) > 0:
         return
     if as_json:
-        print(json.dumps({"model": str(out), "preset": preset, **result.to_dict()}))
+        print_json({"model": str(out), "preset": preset, **result.to_dict()})
     else:
         print(f"wrote {out}", file=sys.stderr)
+
+
+@app.command("upgrade")
+def upgrade(
+    old: Annotated[Path, typer.Argument(help="The model that made the stored codes, or an index of it.")],
+    pairs: PairsFile,
+    out: Annotated[Path, typer.Option(help="Directory to write the new model to.")],
+    keywords: Annotated[
+        str,
+        typer.Option(
+            help="new: both sides are, and queries read the old codes too; keep: only the queries are new."
+        ),
+    ] = "new",
+    adopt: Annotated[
+        bool,
+        typer.Option("--adopt", help="Put the new model into the index OLD, whose codes stay as they are."),
+    ] = False,
+    valid: Annotated[
+        Path | None,
+        typer.Option(
+            help="Pairs to measure on; 2 % of the keywords are held out if not given.", show_default=False
+        ),
+    ] = None,
+    corpus: Annotated[
+        Path | None,
+        typer.Option(
+            help="Texts to measure recall in; all keywords of the pairs if not given.", show_default=False
+        ),
+    ] = None,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
+    seed: Seed = 0,
+    resume: Resume = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a model whose queries search the codes that an old one has stored, and report what is kept."""
+    import sys
+    from typing import cast
+
+    from rbegir.errors import InputError
+
+    if adopt and not (old / "MANIFEST").is_file():
+        raise InputError(
+            "--adopt needs an index as OLD, got a model", hint="name the index, or leave --adopt out"
+        )
+    if adopt and keywords != "keep":
+        raise InputError(
+            f"--adopt needs --keywords keep, got {keywords}",
+            hint="new codes go to an index of their own: rbegir index migrate OLD NEW --model DIRECTORY",
+        )
+    _need_torch()
+
+    from rbegir.read.texts import read_texts
+    from rbegir.training.progress import Bar
+    from rbegir.training.upgrade import KeywordSide
+    from rbegir.training.upgrade import adopt as put_into
+    from rbegir.training.upgrade import upgrade as train
+
+    texts = None
+    if corpus is not None:
+        texts = [text for batch in read_texts(corpus) for text in batch.column("text").to_pylist()]
+    with Bar(enabled=True) as bar:
+        bar.begin("upgrading", 1.0)
+        result = train(
+            old,
+            pairs,
+            out=out,
+            keywords=cast(KeywordSide, keywords),
+            valid=valid,
+            corpus=texts,
+            epochs=epochs,
+            batch_size=batch_size,
+            seed=seed,
+            progress=bar.show,
+            resume=resume,
+        )
+    if adopt:
+        put_into(old, result.model)
+    if as_json:
+        print_json({"model": str(out), "adopted": adopt, **result.to_dict()})
+        return
+    print(f"wrote {out}", file=sys.stderr)
+    names = list(next(iter(result.kept.values())))
+    rows = ([case, *(f"{figures[name]:.4f}" for name in names)] for case, figures in result.kept.items())
+    print_table(["queries/codes", *names], rows)
+
+
+def _need_torch() -> None:
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise MissingExtraError("training needs torch", hint="pip install 'rbegir[train]'") from None
 
 
 def _number_or(word: str, text: str | None, kind: type[int] | type[float]) -> str | float | None:

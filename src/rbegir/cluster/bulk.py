@@ -31,7 +31,7 @@ from typing import Any
 from rbegir.base import disk
 from rbegir.base.checks import whole_number
 from rbegir.cluster.engine import Session, import_ray
-from rbegir.cluster.piece import TEMPORARY, Maker, Task, count_row, is_done, raise_first
+from rbegir.cluster.piece import TEMPORARY, TableMaker, Task, count_row, is_done, raise_first
 from rbegir.cluster.pool import root_cause
 from rbegir.cluster.unique import refuse_repeated_ids
 from rbegir.encode.clsm.model import Model
@@ -190,7 +190,7 @@ def _make(
         {"number": t.number, "first_row": t.first_row, "slices": [part.to_dict() for part in t.slices]}
         for t in todo
     ]
-    for row in _stream(items, Maker(str(stage), shape, reading, encoder), workers):
+    for row in _stream(items, TableMaker(str(stage), shape, reading, encoder), workers):
         raise_first([row])
         done += rows[int(row["number"])]
         progress("encoding", done / total)

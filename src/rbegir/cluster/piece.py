@@ -53,7 +53,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Maker:
+class TableMaker:
     """Makes pieces in a directory that all processes share; a Ray Data function."""
 
     directory: str

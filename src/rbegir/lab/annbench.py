@@ -74,7 +74,7 @@ class AnnRBE:
         return found
 
     def batch_query(self, X: npt.NDArray[Any], n: int) -> None:
-        """The same for many vectors [count, dims]; `get_batch_results` has the answer."""
+        """Search for many vectors [count, dims]; `get_batch_results` returns the positions."""
         self._results = self._search(X, n)
 
     def get_batch_results(self) -> Ints:

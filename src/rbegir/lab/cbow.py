@@ -119,7 +119,7 @@ class _Network(BagNetwork):
         """The vectors that meet the outputs: one for each number of planes, or the sum layer itself."""
         if self.rbe is None:
             return [self.inputs(words, starts)]  # [texts, n]
-        scale = self.outputs.embedding_dim**-0.5  # ±1 a dimension would make every step a leap
+        scale = self.outputs.embedding_dim**-0.5  # ±1 per dimension would make every step a leap
         return [scale * vector for vector in prefixes(self.rbe(self.direction(words, starts)))]
 
 

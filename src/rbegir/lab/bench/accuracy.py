@@ -13,7 +13,7 @@ covers which were asked), and how far the Binarizer is ahead of each peer, seed 
 
 Peers search with float32 queries; the Binarizer's are 8-bit integers (3-bit in a row of its own), so it is
 never the one with the finer query. Sizes count what a method stores for each vector, correction factors
-included. A budget in bits a dimension counts dimensions rounded up to a multiple of 64, the unit of a code
+included. A budget in bits per dimension counts dimensions rounded up to a multiple of 64, the unit of a code
 here, and every peer may use all of it.
 
 With `out`, the result is written after every row, and rows that the file already holds are not measured
@@ -38,8 +38,7 @@ from rbegir.encode.binarizer.shape import best_shape
 from rbegir.encode.binarizer.vectors import as_rows, sample, unit_blocks
 from rbegir.errors import FileError, InputError
 from rbegir.lab.bench.host import describe
-from rbegir.lab.bench.quantizers import PEERS, Outcome
-from rbegir.lab.bench.scorer import top
+from rbegir.lab.bench.quantizers import PEERS, Outcome, top
 
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
@@ -56,7 +55,7 @@ Report = Callable[[dict[str, Any]], None]
 
 
 def sizes(dims: int, bits: Sequence[int], byte_budgets: Sequence[int]) -> list[int]:
-    """Budgets in bytes a vector, each once, in the order given: bits a dimension first."""
+    """Budgets in bytes per vector, each once, in the order given: bits per dimension first."""
     wide = -(-dims // WORD) * WORD
     return list(dict.fromkeys([wide * b // 8 for b in bits] + list(byte_budgets)))
 

@@ -3,10 +3,10 @@
     overhead   one shard against an Index in this process, the same questions in turns: what a call costs
     scaling    one shard with one thread against two, the same work: ideal is half the time; beside them one
                thread and two threads of an Index, which is what the machine's two cores can do
-    spread     how much later than usual a shard's answers come, for the planner's tails
-    merge      putting answers together, a candidate
-    faults     a shard process is killed (SIGKILL) every few seconds under load: every answer is compared with
-               the right one, and none may be wrong; with two replicas none may fail either
+    spread     how much later than usual a shard responds, for the planner's tails
+    merge      merging hits, per candidate
+    faults     a shard process is killed (SIGKILL) every few seconds under load: every response is
+               compared with the right one, and none may be wrong; with two replicas none may fail either
 
 How this can mislead: all processes share one machine's cores, memory bandwidth and loopback network, so
 overhead has no wire in it, and clients take cores from shards.
@@ -38,7 +38,7 @@ from rbegir.search.hits import Hits, merge
 N, PLANES, QUERY_PLANES = 64, 2, 3
 QUANTILES = 201
 SMALL = 200_000  # keywords where the scan is not what is measured
-PIECE = 1 << 20  # keywords an add, so that no segments are merged
+PIECE = 1 << 20  # keywords per add, so that no segments are merged
 
 Progress = Callable[[str, float], None]
 
@@ -126,7 +126,7 @@ def spread(path: Path, answers: int) -> dict[str, Any]:
 
 
 def merge_cost(rounds: int, shards: int = 16, k: int = 1000) -> dict[str, Any]:
-    """Nanoseconds a candidate."""
+    """Nanoseconds per candidate."""
     rng = np.random.default_rng(2)
     keys = -np.sort(-rng.integers(0, 10**6, (shards, 1, k)), axis=2)
     parts = [

@@ -1,4 +1,4 @@
-"""What a benchmark ran on, so that its numbers can be judged and repeated."""
+"""What a benchmark ran on, so that its numbers can be judged and repeated; clocks of processes and GPUs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rbegir.errors import RbegirError
+
+if TYPE_CHECKING:
+    import torch
 
 
 def _cpu_name() -> str:
@@ -95,3 +98,67 @@ def fresh_process_seconds(source: str, *, repeats: int = 5) -> float:
             last = done.stderr.strip().splitlines()[-1:] or ["no message"]
             raise RbegirError(f"the measured program failed: {last[0]}")
     return statistics.median(times)
+
+
+class Timing(dict[str, float]):
+    """ms, ms_min, ms_max of a call on the device."""
+
+
+def timed(call: Callable[[], object], rounds: int, warm: int = 1) -> Timing:
+    """Time between events around a call on a GPU; the first `warm` calls do not count."""
+    import torch
+
+    for _ in range(warm):
+        call()
+    times = []
+    for _ in range(rounds):
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
+        start.record()
+        call()
+        stop.record()
+        stop.synchronize()
+        times.append(start.elapsed_time(stop))
+    return Timing(ms=statistics.median(times), ms_min=min(times), ms_max=max(times))
+
+
+def in_turns(calls: Sequence[Callable[[], object]], rounds: int, warm: int = 1) -> list[Timing]:
+    """Time of several calls in turns, so that a card that gets warm slows all of them alike."""
+    times: list[list[float]] = [[] for _ in calls]
+    for call in calls:
+        for _ in range(warm):
+            call()
+    for _ in range(rounds):
+        for call, own in zip(calls, times, strict=True):
+            own.append(timed(call, 1, warm=0)["ms"])
+    return [Timing(ms=statistics.median(own), ms_min=min(own), ms_max=max(own)) for own in times]
+
+
+def walled(call: Callable[[], object], rounds: int) -> float:
+    """Median milliseconds on the host's clock."""
+    import torch
+
+    times = []
+    for _ in range(rounds):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        call()
+        times.append((time.perf_counter() - start) * 1e3)
+    return statistics.median(times)
+
+
+def describe_card(device: torch.device) -> dict[str, str | None]:
+    """A GPU and the versions that matter on it."""
+    import torch
+    import triton
+
+    from rbegir import __version__
+
+    return {
+        "device": torch.cuda.get_device_name(device),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "triton": triton.__version__,
+        "rbegir": __version__,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }

@@ -1,16 +1,17 @@
-"""A load generator that keeps books: closed-loop clients over raw sockets, and a ledger of what must be true.
+"""A load generator that checks every response: closed-loop clients over raw sockets and a ledger of writes.
 
-Each of the clients is one connection that sends its next request when the last was answered. Requests are
-prepared bytes, answers are read by a protocol of a few lines, and every answer is looked at: status, number
-of hits, and whether it shows a keyword that must not be there. The generator's own limit is measured against
-a server that only replays an answer (`load_stub.py`): a slow generator would make any service look slow.
+Each client is one connection that sends its next request when the last was answered. Requests are prepared
+bytes, responses are read by a protocol of a few lines, and every response is checked: status, number of hits,
+and whether it shows a keyword that must not be there. The generator's own limit is measured against
+a server that only replays a response (`python -m rbegir.lab.bench.load FILE`): a slow generator would make
+any service look slow.
 
 A client owns the ids it writes, so it knows what an acknowledged write has made of them:
 
     lost       an id whose last acknowledged change is not what a read shows
-    phantom    a keyword in an answer that nobody had sent, or that was gone before the search was sent
+    phantom    a keyword in a response that nobody had sent, or that was gone before the search was sent
 
-Reads follow a quarter of the writes at once, and all ids are read in the end.
+A quarter of the writes are read back at once, and all ids at the end.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ import asyncio
 import json
 import random
 import re
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from rbegir.errors import RbegirError
 
@@ -145,7 +148,7 @@ class Mix:
     writes: float
 
 
-class Client:
+class LoadClient:
     """A closed loop over one connection."""
 
     def __init__(
@@ -247,7 +250,8 @@ async def drive(port: int, mix: Mix, ledger: Ledger, *, clients: int, seconds: f
     began = time.perf_counter()
     done = [asyncio.Event() for _ in range(clients)]
     loops = [
-        Client(number, mix, ledger, tally, began + seconds, seed, done[number]) for number in range(clients)
+        LoadClient(number, mix, ledger, tally, began + seconds, seed, done[number])
+        for number in range(clients)
     ]
     for client in loops:
         await loop.create_connection(lambda client=client: client.wire, "127.0.0.1", port)  # type: ignore[misc]
@@ -277,3 +281,40 @@ async def _read_all(port: int, ledger: Ledger, keys: Sequence[int]) -> None:
             raise RbegirError(f"reading {key} back was answered with {status}")
         ledger.read(key, json.loads(body)["text"] if status == 200 else None)
     wire.transport.close()
+
+
+class Replay(asyncio.Protocol):
+    """The fastest server there could be: it answers every request with the same bytes."""
+
+    def __init__(self, answer: bytes) -> None:
+        self._answer = answer
+        self._buffer = bytearray()
+        self._transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        while (head := self._buffer.find(b"\r\n\r\n")) >= 0:
+            length = LENGTH.search(self._buffer, 0, head)
+            end = head + 4 + (int(length[1]) if length else 0)
+            if len(self._buffer) < end:
+                return
+            del self._buffer[:end]
+            self._transport.write(self._answer)
+
+
+async def replay() -> None:
+    """Replay the bytes of a file, named on the command line, as the response to every request."""
+    body = Path(sys.argv[1]).read_bytes()
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    answer = head.encode() + body
+    server = await asyncio.get_running_loop().create_server(lambda: Replay(answer), "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    asyncio.run(replay())

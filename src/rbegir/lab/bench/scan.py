@@ -21,25 +21,29 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rbegir.codes.layout import packed_bytes
+from rbegir.codes.planes import Codes
 from rbegir.errors import InputError, MissingExtraError, RbegirError
-from rbegir.lab.bench import host, start
-from rbegir.lab.bench.peers import PACKAGES
+from rbegir.index.store import Index
+from rbegir.lab.bench import host
+from rbegir.lab.bench.peers import SCAN_PACKAGES
 
 N, PLANES, QUERY_PLANES = 64, 2, 3
 STREAMS = (2, 4, 8, 16)  # places of memory that are read in turn
 SMALL_BATCH = 8  # up to here every side takes the best of three in a round, as reading does
-PEER_SECONDS = 10.0  # a peer is not asked again in a cell after so long
+PEER_SECONDS = 10.0  # after this long, a peer is not timed again in a cell
 
 
 class Peer:
@@ -49,7 +53,7 @@ class Peer:
         self.name = name
         environment = {**os.environ, "RAYON_NUM_THREADS": str(threads)}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "rbegir.lab.bench.peers", name, str(keywords), str(threads)],
+            [sys.executable, "-m", "rbegir.lab.bench.peers", "scan", name, str(keywords), str(threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -159,7 +163,7 @@ def run(
         for thread_count in threads:
             with ExitStack() as stack:
                 progress(f"{count:,} keywords: preparing", len(cells), total)
-                names = PACKAGES if peers else ()
+                names = SCAN_PACKAGES if peers else ()
                 running = [stack.enter_context(closing(Peer(name, count, thread_count))) for name in names]
                 for batch in batches:
                     for k in ks:
@@ -171,7 +175,7 @@ def run(
         "host": host.describe(("faiss-cpu", "turbovec") if peers else ()),
         "rounds": rounds,
         "cells": cells,
-        "start": start.measure(max(keywords)),
+        "start": first_answer(max(keywords)),
     }
 
 
@@ -198,7 +202,7 @@ def measure(
     def read(streams: Sequence[int]) -> float:
         return min(_milliseconds(partial(_core.read_sum, packed, threads, s)) for s in streams)
 
-    scan()  # once without looking: caches, page tables
+    scan()  # not timed: fills caches and page tables
     for peer in peers:
         peer.search(batch, k)
     repeats = 3 if batch <= SMALL_BATCH else 1
@@ -229,4 +233,26 @@ def measure(
             name: statistics.median(t / o for t, o in zip(times, ours, strict=False))
             for name, times in theirs.items()
         },
+    }
+
+
+PROGRAM = """
+import numpy as np, rbegir
+with rbegir.Index.open({path!r}, read_only=True) as index:
+    index.search_codes(np.ones((1, {n}), np.int8), k=10)
+"""
+
+
+def first_answer(keywords: int) -> dict[str, Any]:
+    """Seconds until a new process has searched an index of random keywords; Python alone beside it."""
+    rng = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "start.rbe"
+        with Index.create(path, n=N, keyword_planes=PLANES) as index:
+            index.add_codes(Codes(rng.integers(0, 2**64, (PLANES, keywords, N // 64), dtype=np.uint64), N))
+        seconds = host.fresh_process_seconds(PROGRAM.format(path=str(path), n=N))
+    return {
+        "keywords": keywords,
+        "first_answer_s": seconds,
+        "python_alone_s": host.fresh_process_seconds("pass"),
     }

@@ -6,8 +6,8 @@ sorted keys and positions, medians over rounds after a warm-up; `wall_ms` is wha
 on the host included. The read bandwidth is measured over the same bytes in the same run. The peer is float16
 matmul and topk over vectors of the same dimension, on 10⁸ keywords at most and scaled to the cell's number.
 `cases` are what a variation costs (planes of the query, k, a filter, small batches) over the largest set of
-keywords that is one slab, `paper` is the published algorithm beside the exact one (`paper_gpu`), and
-`equality` are random searches of small sets compared with the reference (`equal_gpu`).
+keywords that is one slab, `paper` is the published algorithm beside the exact one, and `equality` are random
+searches of small sets compared with the reference (both in `kernels_gpu`).
 
 How this can mislead: codes are random, so hits are spread evenly and the first threshold comes from a good
 sample; the peer is exact in float16, whose ties and rounding differ.
@@ -24,8 +24,8 @@ import numpy as np
 import torch
 
 from rbegir.errors import DeviceError, InputError
-from rbegir.lab.bench import equal_gpu, paper_gpu
-from rbegir.lab.bench.device import describe_card, timed, walled
+from rbegir.lab.bench import kernels_gpu
+from rbegir.lab.bench.host import describe_card, timed, walled
 from rbegir.search.gpu import words
 from rbegir.search.gpu.card import Batch, Card
 from rbegir.search.gpu.device import MAX_SLAB, Residency, find_devices
@@ -255,7 +255,7 @@ def run(
     total = len(keywords) * len(batches) * len(ks)
     if peers:
         progress("random searches beside the reference", 0, total)
-        result["equality"] = equal_gpu.run(str(where))
+        result["equality"] = kernels_gpu.equality(str(where))
     for count in keywords:
         progress(f"{count:,} keywords: preparing", len(cells), total)
         pieces = random_pieces(count, where)
@@ -269,7 +269,7 @@ def run(
                 cells.append(measured)
         if peers and count >= 1_000_000:
             progress(f"{count:,} keywords: the published algorithm", len(cells), total)
-            papers += paper_gpu.run(replays, pieces, 1000, rounds, random_queries(64))
+            papers += kernels_gpu.published(replays, pieces, 1000, rounds, random_queries(64))
         if peers and count == widest:
             report = partial(_report, progress, count, len(cells), total)
             result["cases"] = cases(replays, pieces, rounds, report)

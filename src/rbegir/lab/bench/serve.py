@@ -39,7 +39,7 @@ from rbegir.errors import InputError, RbegirError
 from rbegir.index.store import Index
 from rbegir.lab.bench import host
 from rbegir.lab.bench.load import Ledger, Mix, Tally, drive, prepared, read_back
-from rbegir.lab.bench.serve_peers import PACKAGES, PEERS
+from rbegir.lab.bench.peers import SERVE_PACKAGES, SERVE_PEERS
 from rbegir.read.sample import sample_path
 
 QUERIES = 2000
@@ -76,11 +76,11 @@ def run(
     with tempfile.TemporaryDirectory(prefix="rbegir-bench-") as name:
         folder = Path(name)
         progress("building the index", 0.0)
-        data = Data(folder, keywords, model)
+        data = ServeData(folder, keywords, model)
         mix = Mix([_search_request(text, k) for text in data.queries], data.queries, k, writes)
         ledger = Ledger()
         cells: list[dict[str, Any]] = []
-        total = 2 * rounds + 1 + (len(PEERS) if peers else 0)
+        total = 2 * rounds + 1 + (len(SERVE_PEERS) if peers else 0)
         for number in range(rounds):
             order = list(SETTINGS) if number % 2 == 0 else list(reversed(SETTINGS))
             for setting in order:
@@ -89,14 +89,14 @@ def run(
         progress("limit of the generator", len(cells) / total)
         generator = _generator_limit(folder, mix, clients)
         beside: dict[str, Any] = {}
-        for at, name in enumerate(PEERS if peers else ()):
+        for at, name in enumerate(SERVE_PEERS if peers else ()):
             progress(name, (len(cells) + 1 + at) / total)
             beside[name] = _peer(name, folder, peer_seconds, k, writes)
         progress("done", 1.0)
         return _result(cells, ledger, generator, beside, data, k=k, clients=clients, writes=writes)
 
 
-class Data:
+class ServeData:
     """Texts, queries and the index, in a folder."""
 
     def __init__(self, folder: Path, keywords: int, model: Path | None) -> None:
@@ -269,7 +269,7 @@ def _figures(tally: Tally) -> dict[str, Any]:
 
 def _generator_limit(folder: Path, mix: Mix, clients: int) -> dict[str, Any]:
     """What the generator reaches against a server that only replays an answer of the service."""
-    command = [sys.executable, "-m", "rbegir.lab.bench.load_stub", str(folder / "answer.json")]
+    command = [sys.executable, "-m", "rbegir.lab.bench.load", str(folder / "answer.json")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as stub:
         assert stub.stdout is not None
         try:
@@ -283,7 +283,7 @@ def _generator_limit(folder: Path, mix: Mix, clients: int) -> dict[str, Any]:
 
 def _peer(name: str, folder: Path, seconds: float, k: int, writes: float) -> dict[str, Any]:
     words = [name, str(folder), str(seconds), str(k), str(writes)]
-    command = [sys.executable, "-m", "rbegir.lab.bench.serve_peers", *words]
+    command = [sys.executable, "-m", "rbegir.lab.bench.peers", "serve", *words]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PEER_LIMIT_S + seconds)
     except subprocess.TimeoutExpired:
@@ -300,7 +300,7 @@ def _result(
     ledger: Ledger,
     generator: dict[str, Any],
     peers: dict[str, Any],
-    data: Data,
+    data: ServeData,
     *,
     k: int,
     clients: int,
@@ -313,7 +313,7 @@ def _result(
     ]
     batched = statistics.median(cell["searches_per_s"] for cell in by["batched"])
     return {
-        "host": host.describe(("fastapi", "uvicorn", "pydantic", *PACKAGES.values())),
+        "host": host.describe(("fastapi", "uvicorn", "pydantic", *SERVE_PACKAGES.values())),
         "keywords": data.keywords,
         "model": data.model,
         "k": k,

@@ -51,7 +51,7 @@ def measure(
     rows: int | None = None,
     epochs: int = 5,
 ) -> dict[str, Any]:
-    """The benchmark of one setting. `rows`: pairs an epoch, repeating the file.
+    """The benchmark of one setting. `rows`: pairs per epoch, repeating the file.
 
     By default all that the file has, but 4 million on a GPU, which would be done with less before it is warm.
     """
@@ -103,7 +103,7 @@ def measure(
 
 
 def _epoch(learner: Learner, data: TrainingData, plan: BatchPlan, epoch: int) -> float:
-    """Pairs a second of one epoch, reading included."""
+    """Pairs per second of one epoch, reading included."""
     _wait(learner.device)
     began, pairs = time.perf_counter(), 0
     for batch in epoch_batches(data.chunks(), plan, epoch, threads=batch_threads(learner.device)):
@@ -178,7 +178,7 @@ def _floor(batch: StepBatch, learner: Learner) -> dict[str, float]:
 
 
 def _copy_rate(device: torch.device) -> float:
-    """Bytes a second, read and written, of a large copy."""
+    """Bytes per second, read and written, of a large copy."""
     source = torch.ones(1 << 26, device=device)  # 256 MB
     target = torch.empty_like(source)
     target.copy_(source)

@@ -1,20 +1,20 @@
-"""The fewest machines that hold all keywords and answer in time at the wished load.
+"""The fewest machines that hold all keywords and respond in time under a given load.
 
-S shards hold C / S keywords each; R groups of S shards share the load. Shards take all that waits into one
-scan (`batcher`), so the batch size B settles where a scan takes as long as B queries take to arrive,
+S shards hold C / S keywords each; R groups of S shards share the load. A shard takes all queries that wait
+into one scan, so the batch size B settles where a scan takes as long as B queries take to arrive,
 
-    B = λ · t(B, C/S)      λ = Q / R queries a second and group
+    B = λ · t(B, C/S)      λ = Q / R queries per second and group
 
-or there is no such B up to the largest measured, and the group is overloaded. A question then waits for the
-scan under way (at worst all of it), is scanned, S · k candidates are merged, and texts are fetched:
+or no such B exists up to the largest measured one, and the group is overloaded. A query waits for the scan
+under way (at worst all of it), is scanned, S · k candidates are merged, and texts are fetched:
 
     latency = U·t + t + slowest delay of S + calls + 2 round trips + transfer + merge      U uniform on [0, ρ]
 
-of which the 99th percentile, by the simulation of `tails`, must not exceed the wish. The search goes over S
-from what memory needs upwards, and over R from 1; the first S·R that works with the fewest machines is taken.
+Its 99th percentile, simulated by `plan_figures.tails`, must not exceed the requested latency. The search
+tries S from what memory needs upwards and R from 1; the first S·R with the fewest machines is taken.
 
-What binds is found by asking again with one wish dropped (unlimited latency, no load, unlimited memory): the
-one whose absence saves most machines. Clients that merge are counted apart, by cores and by network.
+The binding requirement is the one that saves the most machines when it is dropped (unlimited latency, no
+load, unlimited memory). Clients that merge are counted apart, by cores and by network.
 """
 
 from __future__ import annotations
@@ -30,8 +30,17 @@ import numpy as np
 
 from rbegir.base.checks import whole_number
 from rbegir.errors import InputError
-from rbegir.lab.plan import tails
-from rbegir.lab.plan.figures import Constant, Figures, Machine, load
+from rbegir.lab.plan_figures import (
+    HEDGE_QUANTILE,
+    Constant,
+    Figures,
+    Floats,
+    Machine,
+    delays,
+    load,
+    slowest,
+    tails,
+)
 
 ANSWER_BYTES = 16  # a candidate: its key and its place
 LOAD = 0.8  # of the largest rate that a group could bear
@@ -109,9 +118,9 @@ class _Try:
 
 
 @lru_cache(maxsize=256)
-def _delays(figures: Figures, usual_ms: float | None) -> tails.Floats:
+def _delays(figures: Figures, usual_ms: float | None) -> Floats:
     """Drawn once for all kinds of machines and all wishes."""
-    return tails.one(figures.spread, usual_ms=usual_ms)
+    return delays(figures.spread, usual_ms=usual_ms)
 
 
 def _grid() -> Iterator[int]:
@@ -128,7 +137,7 @@ class Planner:
 
     def __init__(self, figures: Figures, machine: Machine) -> None:
         self._figures, self._machine = figures, machine
-        self._slowest: dict[tuple[int, float | None], tails.Floats] = {}
+        self._slowest: dict[tuple[int, float | None], Floats] = {}
 
     def machines(self, wish: Wish) -> int:
         """How many are needed; ImpossibleError if no number will do."""
@@ -267,12 +276,12 @@ class Planner:
             "merge": shards * wish.k * self._figures.merge.value / 1e6,
         }
 
-    def _delay(self, shards: int, usual_ms: float | None) -> tails.Floats:
+    def _delay(self, shards: int, usual_ms: float | None) -> Floats:
         """Delays of the slowest shard; the usual time is rounded up a little, so that few are drawn."""
         if usual_ms is not None:
             usual_ms = ROUND ** math.ceil(math.log(usual_ms, ROUND))
         if (shards, usual_ms) not in self._slowest:
-            self._slowest[shards, usual_ms] = tails.slowest(_delays(self._figures, usual_ms), shards)
+            self._slowest[shards, usual_ms] = slowest(_delays(self._figures, usual_ms), shards)
         return self._slowest[shards, usual_ms]
 
     def _clients(self, wish: Wish, best: _Try) -> dict[str, float]:
@@ -316,7 +325,7 @@ def plan(wish: Wish, figures: Figures | None = None, machine: str | None = None)
         "why": explain(wish, best),
         "options": [asdict(option) for option in options],
         "impossible": reasons,
-        "tails": [asdict(tail) for tail in tails.table(figures.spread, best.usual_ms)],
+        "tails": [asdict(tail) for tail in tails(figures.spread, best.usual_ms)],
         "wish": asdict(wish),
         "constants": {name: constant.to_dict() for name, constant in constants(wish, figures).items()},
     }
@@ -325,12 +334,14 @@ def plan(wish: Wish, figures: Figures | None = None, machine: str | None = None)
 def explain(wish: Wish, best: Option) -> str:
     """The answer in a sentence or two."""
     binds = {
-        "memory": "the memory that holds the codes decides",
-        "throughput": "the load decides: without it fewer would do",
-        "latency": "the latency decides: with more time fewer would do",
-        "nothing": "one would do for any of the wishes",
+        "memory": "memory for the codes is the binding requirement",
+        "throughput": "the load is the binding requirement",
+        "latency": "the latency is the binding requirement",
+        "nothing": "one is enough for every requirement",
     }[best.bound_by]
-    dropped = ", ".join(f"{machines:,} without the {name} wish" for name, machines in best.without.items())
+    dropped = ", ".join(
+        f"{machines:,} without the {name} requirement" for name, machines in best.without.items()
+    )
     return (
         f"{best.shards:,} shards of {best.keywords_per_machine:,} keywords, {best.groups:,} "
         f"{'copy' if best.groups == 1 else 'copies'} of each: {best.machines:,} × {best.machine}; {binds} "
@@ -349,7 +360,7 @@ def constants(wish: Wish, figures: Figures) -> dict[str, Constant]:
         "client_cores": Constant(wish.client_cores, "cores", "assumed: a client machine; --client-cores"),
         "answer_bytes": Constant(ANSWER_BYTES, "bytes", "a candidate is two 64-bit numbers"),
         "load": Constant(LOAD, "share", "chosen: headroom under the largest rate"),
-        "hedge_quantile": Constant(tails.HEDGE_QUANTILE, "share", "chosen: when a second replica is asked"),
+        "hedge_quantile": Constant(HEDGE_QUANTILE, "share", "chosen: when a second replica is asked"),
         "call": figures.call,
         "merge": figures.merge,
         "delay_p99": Constant(

@@ -1,7 +1,7 @@
 """What others make of the float model's vectors in about as many bytes, on the very same titles and queries.
 
 Every quantiser gets the unit vectors of m_1's titles and may train on them. It is asked twice: with the float
-query, as its users do, and with a query of three bits a dimension, as rbe* is. Bytes are all that is stored
+query, as its users do, and with a query of three bits per dimension, as rbe* is. Bytes are all that is stored
 for a title: codes and, where a method needs them to score, its factors.
 
 Most of them score by an inner product with a reconstructed vector. Those are decoded once and ranked exactly
@@ -31,7 +31,7 @@ from rbegir.lab.reproduce.dataset import sample_rows
 from rbegir.lab.reproduce.testbed import Json, Testbed, Vectors
 
 SAMPLE = 1_000  # queries of a library's own search
-FEW = 3  # bits a dimension of the coarse query: those of rbe*
+FEW = 3  # bits per dimension of the coarse query: those of rbe*
 Array = npt.NDArray[np.float32]
 
 
@@ -71,7 +71,7 @@ def compare(
 ) -> None:
     """Measure every quantiser on the vectors of a float model; `keep` gets each result as it is there.
 
-    `train`: how many vectors they learn from. FAISS itself takes no more than 256 a centroid, 65,536.
+    `train`: how many vectors they learn from. FAISS itself takes no more than 256 per centroid, 65,536.
     `slow`: also those that take long, `first`: for the first seed.
     """
     try:
@@ -129,7 +129,7 @@ def _by_decoding(
 
 
 def coarse(queries: torch.Tensor) -> torch.Tensor:
-    """Float queries as FEW bits a dimension can hold them: [count, n] → [count, n]
+    """Float queries as FEW bits per dimension can hold them: [count, n] → [count, n]
 
     A random rotation spreads what rounding loses over all dimensions; then every coordinate takes the nearest
     of eight even levels, at the scale that loses least of its query; then the rotation is undone.
@@ -194,7 +194,7 @@ class _Rotated:
 
 
 class _Ours:
-    """The codes of `rbegir.Binarizer`, in 128 dimensions of one bit; the query has eight bits a dimension."""
+    """Codes of `rbegir.Binarizer` with 128 dimensions of one bit; queries have eight bits per dimension."""
 
     bytes = 16
 

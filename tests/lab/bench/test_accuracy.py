@@ -18,8 +18,8 @@ from rbegir.cli.bench import app
 from rbegir.encode.binarizer.frame import rotation
 from rbegir.errors import FileError, InputError
 from rbegir.lab.bench import accuracy, quantizers, residual
+from rbegir.lab.bench.quantizers import top
 from rbegir.lab.bench.residual import Residual
-from rbegir.lab.bench.scorer import top
 
 ROOT = Path(__file__).resolve().parents[3]
 CHEAP = ("binarizer", "binarizer_start", "scalar", "sign_rescore")
@@ -188,12 +188,6 @@ def test_bad_arguments() -> None:
         accuracy.measure(few, query_count=20)
     with pytest.raises(InputError, match="unknown method 'magic'"):
         accuracy.measure(few, few, methods=("magic",))
-
-
-def test_the_page_shows_the_committed_results() -> None:
-    tool = runpy.run_path(str(ROOT / "tools" / "vectors_page.py"))
-    assert tool["PAGE"].read_text() == tool["page"](), "run: python tools/vectors_page.py"
-    assert tool["PICTURE"].read_text() == tool["picture"](tool["load"]()), "run: python tools/vectors_page.py"
 
 
 def test_the_runs_over_the_sets_are_well_formed() -> None:

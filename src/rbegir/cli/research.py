@@ -1,0 +1,192 @@
+"""`rbegir missrate`, `plan` and `reproduce`: what the published selection misses, how many machines
+a service takes, and the paper's tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rbegir.cli.options import AsJson, TorchDevice, print_json, print_table, whole_option
+
+app = typer.Typer()
+
+
+@app.command("missrate")
+def missrate(
+    candidates: Annotated[int, whole_option("C: keywords that are searched.")],
+    top: Annotated[int, whole_option("N: keywords that are wanted.")],
+    per_thread: Annotated[int, whole_option("I: keywords that a thread selects from.")],
+    queue: Annotated[int, typer.Option(help="q: keywords that a thread keeps.")] = 1,
+    most: Annotated[int, typer.Option(min=0, help="The largest l of the table.")] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Probability that the published selection misses at most l of the top N, and its expected recall."""
+    from rbegir.search.missrate import certificate
+
+    found = certificate(candidates, top, per_thread, queue, most=most)
+    if as_json:
+        print_json({"p_miss_at_most": list(found.p_miss_at_most), "expected_recall": found.expected_recall})
+        return
+    print_table(
+        ["l", "P(misses ≤ l) %"],
+        ([str(misses), f"{100 * p:.6f}"] for misses, p in enumerate(found.p_miss_at_most)),
+        caption=f"expected recall {found.expected_recall:.9f}",
+    )
+
+
+@app.command("plan")
+def plan(
+    keywords: Annotated[int, whole_option("Keywords to search.")],
+    latency_ms: Annotated[float, typer.Option(help="99 % of the queries must be answered within this time.")],
+    qps: Annotated[float, typer.Option(help="Queries per second.")],
+    k: Annotated[int, typer.Option("-k", "--k", help="Hits per query.")] = 1000,
+    bytes_per_keyword: Annotated[int, typer.Option(help="Bytes per code.")] = 16,
+    replicas: Annotated[int, typer.Option(help="Replicas of every shard, whatever the load.")] = 1,
+    machine: Annotated[
+        str | None,
+        typer.Option(help="Plan for this measured kind of machine only; default: the best of all."),
+    ] = None,
+    round_trip_ms: Annotated[
+        float, typer.Option(help="Round trip between two machines of the cluster, in ms.")
+    ] = 0.2,
+    network_gbit: Annotated[float, typer.Option(help="Network bandwidth of a machine, in Gbit/s.")] = 25.0,
+    client_cores: Annotated[
+        int, typer.Option(help="Cores of a machine that sends queries and merges hits.")
+    ] = 16,
+    as_json: AsJson = False,
+) -> None:
+    """Machines, memory, latency and the binding requirement, from measured figures and simulated delays."""
+    from rbegir.lab.plan import Wish
+    from rbegir.lab.plan import plan as make_plan
+
+    wish = Wish(
+        keywords=keywords,
+        latency_ms=latency_ms,
+        qps=qps,
+        k=k,
+        bytes_per_keyword=bytes_per_keyword,
+        replicas=replicas,
+        round_trip_ms=round_trip_ms,
+        network_gbit=network_gbit,
+        client_cores=client_cores,
+    )
+    found = make_plan(wish, machine=machine)
+    if as_json:
+        print_json(found)
+        return
+    _show_plan(found)
+
+
+def _show_plan(found: dict[str, Any]) -> None:
+    print(found["why"])
+    print_table(
+        ["machine", "how many", "shards × copies", "memory per machine", "p50 ms", "p99 ms", "bound by"],
+        (
+            [
+                option["machine"],
+                f"{option['machines']:,}",
+                f"{option['shards']:,} × {option['groups']:,}",
+                f"{option['memory_bytes_per_machine'] / 1e9:.1f} GB",
+                f"{option['latency_ms']['p50']:.2f}",
+                f"{option['latency_ms']['p99']:.2f}",
+                option["bound_by"],
+            ]
+            for option in found["options"]
+        ),
+    )
+    for name, reason in found["impossible"].items():
+        print(f"{name}: impossible, {reason}")
+    clients = min(found["options"], key=lambda option: option["machines"])["clients"]
+    print(
+        f"and {clients['machines']:g} machines that send queries and merge hits "
+        f"({clients['cores']:g} cores, {clients['gbit']:g} Gbit/s)"
+    )
+    plain, hedged = (
+        {tail["shards"]: tail["p99_ms"] for tail in found["tails"] if tail["hedged"] == kind}
+        for kind in (False, True)
+    )
+    print_table(
+        ["shards", "p99 ms", "hedged"],
+        ([f"{shards:,}", f"{plain[shards]:.2f}", f"{hedged[shards]:.2f}"] for shards in plain),
+        title="extra latency of the slowest shard",
+    )
+    print_table(
+        ["constant", "value", "source"],
+        (
+            [name, f"{constant['value']:.4g} {constant['unit']}", constant["source"]]
+            for name, constant in found["constants"].items()
+        ),
+    )
+
+
+@app.command("reproduce")
+def reproduce(
+    tables: Annotated[
+        list[str] | None, typer.Argument(help="1 to 7, and bytes; all if none is given.", show_default=False)
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder with redirects.*, titles.* and, optionally, entity_labels.*; the shipped sample if "
+            "not given.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where runs, results and the report are kept.")] = Path(
+        "rbegir-tables"
+    ),
+    rows: Annotated[
+        list[str] | None, typer.Option(help="Make this row alone, repeat for more.", show_default=False)
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(help="Runs per row.", show_default="3, small: 1")] = None,
+    device: TorchDevice = "auto",
+    small: Annotated[
+        bool, typer.Option("--small", help="Few pairs and short trainings: minutes on a CPU.")
+    ] = False,
+    workers: Annotated[int, typer.Option(help="Runs at the same time on one device.", min=1)] = 1,
+    together: Annotated[
+        int, typer.Option(help="Models that each of them trains side by side, on the same batches.", min=1)
+    ] = 1,
+    seconds: Annotated[
+        float | None, typer.Option(help="Start no run that would end later than this.", show_default=False)
+    ] = None,
+    report: Annotated[
+        list[Path] | None,
+        typer.Option(help="Train nothing: write the report of these results.", show_default=False),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the tables as one JSON list to stdout.")
+    ] = False,
+) -> None:
+    """Make the tables of the paper on real data, ours beside theirs, with seeds and spread.
+
+    Runs are kept: an interrupted command resumes where it stopped.
+    """
+    from rich.console import Console
+
+    from rbegir.errors import MissingExtraError
+
+    say = Console(stderr=True).print
+    try:
+        from rbegir.lab.reproduce.job import Request, make, read_results, tables_of, write_report
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f"the tables train models, which needs {error.name}", hint="pip install 'rbegir[train,tables]'"
+        ) from None
+    from rbegir.lab.reproduce.rows import FULL, TABLES, chosen
+
+    wanted = tuple(tables or TABLES)
+    chosen(FULL, wanted)  # refuses an unknown table
+    if report:
+        results = [read_results(path) for path in report]
+    else:
+        request = Request(
+            wanted, tuple(rows or ()), data, out, seeds, device, small, workers, together, seconds
+        )
+        results = [make(request, lambda line: say(line, highlight=False, markup=False))]
+    if as_json:
+        print_json([table for result in results for table in tables_of(result, wanted)])
+    else:
+        say(f"wrote {write_report(results, out)}", highlight=False)
