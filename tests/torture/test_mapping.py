@@ -18,12 +18,12 @@ import pytest
 from rbegir._native._core import broken, guard, unguard
 from rbegir.errors import CorruptError
 from rbegir.index import manifest, writer
-from rbegir.index.mapping import map_file
+from rbegir.index.format import map_file
 from rbegir.index.store import Index
 from tests.index.fakes import HashEncoder
 
 ENCODER = HashEncoder()
-CUT = "it was cut short while it was being read, or the disk cannot read it"
+CUT = "it was truncated while it was being read, or the disk cannot read it"
 
 
 @pytest.fixture
@@ -100,7 +100,8 @@ SCRIPT = """
 import faulthandler, mmap, os, sys
 from pathlib import Path
 from rbegir.errors import CorruptError
-from rbegir.index.mapping import arm, map_file
+from rbegir._native._core import arm
+from rbegir.index.format import map_file
 from rbegir.index.store import Index
 from tests.index.fakes import HashEncoder
 folder = Path(sys.argv[1])

@@ -146,7 +146,7 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Add texts to an index. Every million is durable on its own: a run that is stopped keeps those."""
-    from rbegir.index.build import fill
+    from rbegir.index.creation import fill
     from rbegir.index.store import Index
     from rbegir.read.texts import read_texts
 
@@ -198,7 +198,7 @@ def verify(
     With --salvage what is intact goes to a new index, and what is lost is listed by file and row.
     """
     from rbegir.errors import FileError
-    from rbegir.index.verify import damage
+    from rbegir.index.snapshot import damage
 
     try:
         found = [error.message for error in damage(index)]

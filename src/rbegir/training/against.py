@@ -30,12 +30,11 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from rbegir.codes.planes import Codes
 from rbegir.encode.clsm.clsm import tower_batch
 from rbegir.encode.clsm.model import Model
 from rbegir.encode.clsm.shapes import tensor_shapes
 from rbegir.encode.clsm.twotower import TwoTower
-from rbegir.encode.encoder import Encoder
+from rbegir.encode.encoder import Encoder, encode_keywords
 from rbegir.encode.sentence.layers import without_sparse_checks
 from rbegir.training import state
 from rbegir.training.batches import Chunk, cut
@@ -49,7 +48,6 @@ from rbegir.training.optim import RowRMS
 from rbegir.training.pipeline import steps_in
 
 INITIAL_GAMMA = 10.0
-ENCODE = 1 << 16  # texts encoded at a time
 
 Progress = Callable[[float, str], None]
 
@@ -70,8 +68,7 @@ def start_from(new: TwoTower, old: Encoder) -> None:
 
 def _stored_vectors(old: Encoder, texts: pa.Array) -> Tensor:
     """The codes that are stored for some texts, as vectors [texts, n]."""
-    parts = [old.encode_keywords(texts[at : at + ENCODE].to_pylist()) for at in range(0, len(texts), ENCODE)]
-    return torch.from_numpy(Codes.concat(parts).values().astype(np.float32))
+    return torch.from_numpy(encode_keywords(old, texts).values().astype(np.float32))
 
 
 class Kept(NamedTuple):

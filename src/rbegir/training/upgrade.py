@@ -41,8 +41,8 @@ from rbegir.encode.clsm.shapes import tensor_shapes
 from rbegir.encode.clsm.twotower import TwoTower
 from rbegir.encode.encoder import Encoder
 from rbegir.errors import FileError, InputError, MismatchError
-from rbegir.index.lock import WriterLock
 from rbegir.index.manifest import MODEL, read_manifest
+from rbegir.index.writer import WriterLock
 from rbegir.read.pairs import read_pairs
 from rbegir.read.split import VALID_SHARE, positions
 from rbegir.training import state

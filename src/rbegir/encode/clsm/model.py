@@ -45,6 +45,8 @@ class Encoder(Protocol):
 class Model:
     """Two encoders and their configuration. Safe to share between threads. Made by `load`."""
 
+    takes_arrow = True  # texts may be pyarrow string arrays
+
     def __init__(self, stored: checkpoint.Checkpoint, device: str, threads: int | None) -> None:
         self._stored, self._device, self._threads = stored, device, threads
         self._encoders: dict[Side, Encoder] = {}
