@@ -30,8 +30,7 @@ from rbegir.index.format import BLOCK, FOOTER, HEADER, MAGIC, VERSION, File, Fil
 from rbegir.index.segment import CodeShape, Segment
 from rbegir.index.snapshot import read_deletes
 from rbegir.index.store import Index
-from rbegir.read.pairs import read_pairs
-from rbegir.read.texts import read_texts
+from rbegir.read.pairs import read_pairs, read_texts
 from tests.index.fakes import HashEncoder
 
 ENCODER = HashEncoder()

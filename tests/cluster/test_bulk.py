@@ -24,8 +24,8 @@ from rbegir.cluster.unique import ranges, repeated
 from rbegir.codes.planes import Codes
 from rbegir.errors import FileError, InputError, MismatchError
 from rbegir.index.segment import CodeShape, Segment
-from rbegir.read.rowgroups import Reading
-from rbegir.read.texts import read_texts
+from rbegir.read.pairs import read_texts
+from rbegir.read.parquet import Reading
 from tests.index.fakes import HashEncoder
 
 from .conftest import equal, words

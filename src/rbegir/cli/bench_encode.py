@@ -33,8 +33,8 @@ def encode(
     from rich.table import Table
 
     from rbegir.lab.bench.encode import measure
+    from rbegir.read.pairs import read_texts
     from rbegir.read.sample import sample_path
-    from rbegir.read.texts import read_texts
 
     column: list[str] = []
     for batch in read_texts(texts or sample_path("titles")):

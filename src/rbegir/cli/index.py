@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rbegir.encode.encoder import Encoder
     from rbegir.index.store import Index
-    from rbegir.read.texts import TextStream
+    from rbegir.read.pairs import TextStream
 
 app = typer.Typer(no_args_is_help=True, help="Build and change a stored index.")
 
@@ -113,7 +113,7 @@ def build(
         with Index.open(out, read_only=True) as made:
             _report(made, as_json, **facts)
         return
-    from rbegir.read.texts import read_texts
+    from rbegir.read.pairs import read_texts
 
     stream = read_texts(sources[-1], text_column=text_column, id_column=id_column, strict=strict)
     if encoder:
@@ -148,7 +148,7 @@ def add(
     """Add texts to an index. Every million is durable on its own: a run that is stopped keeps those."""
     from rbegir.index.creation import fill
     from rbegir.index.store import Index
-    from rbegir.read.texts import read_texts
+    from rbegir.read.pairs import read_texts
 
     stream = read_texts(texts, text_column=text_column, id_column=id_column, strict=strict)
     with Index.open(index) as opened:
@@ -288,7 +288,7 @@ def _build_on_cluster(
 ) -> dict[str, Any]:
     from rbegir.cli.options import cluster_address
     from rbegir.cluster.bulk import build as build_bulk
-    from rbegir.read.rowgroups import Reading
+    from rbegir.read.parquet import Reading
 
     with bar("building") as show:
 

@@ -66,7 +66,7 @@ def upgrade(
     except ImportError:
         raise MissingExtraError("training needs torch", hint="pip install 'rbegir[train]'") from None
 
-    from rbegir.read.texts import read_texts
+    from rbegir.read.pairs import read_texts
     from rbegir.training.progress import Bar
     from rbegir.training.upgrade import KeywordSide
     from rbegir.training.upgrade import adopt as put_into

@@ -41,7 +41,7 @@ from rbegir.index.creation import SEGMENT_ROWS, make, staged
 from rbegir.index.manifest import NAME, Entry, Manifest, commit, prepare, read_manifest
 from rbegir.index.model import first_manifest
 from rbegir.index.segment import MAX_ROWS, CodeShape, Segment
-from rbegir.read.rowgroups import Group, Reading, Slice, cut, find_files, find_groups
+from rbegir.read.parquet import Group, Reading, Slice, cut, find_files, find_groups
 
 STATE = "BUILD"
 

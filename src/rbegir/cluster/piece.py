@@ -26,7 +26,7 @@ from rbegir.index.creation import keywords_of
 from rbegir.index.keywords import KeywordRows, check_attributes, check_ids, check_texts, refuse_repeats
 from rbegir.index.manifest import MODEL
 from rbegir.index.segment import CodeShape, LiveRows, Segment, write_segment
-from rbegir.read.rowgroups import Reading, Slice, count_usable, read_piece
+from rbegir.read.parquet import Reading, Slice, count_usable, read_chunk
 
 TEMPORARY = ".piece-"
 
@@ -88,7 +88,7 @@ class Maker:
                 temporary.unlink(missing_ok=True)
 
     def _rows(self, task: Task) -> KeywordRows:
-        texts, ids, attributes = keywords_of(read_piece(task.slices, self.reading))
+        texts, ids, attributes = keywords_of(read_chunk(task.slices, self.reading))
         given = check_texts(texts)
         wanted = None if ids is None else check_ids(ids)
         if wanted is not None:

@@ -21,12 +21,11 @@ from rbegir.encode.clsm.inference import TensorOf, default_threads, no_words
 from rbegir.encode.clsm.presets import ModelConfig
 from rbegir.encode.clsm.shapes import planes_of, tensor_shapes, tower_of
 from rbegir.errors import DeviceError, MissingExtraError
-from rbegir.read.text_batch import count_texts, read_texts
-from rbegir.read.tokenizer import GramBatch
+from rbegir.read.tokenizer import GramBatch, count_texts, text_views
 
 if TYPE_CHECKING:
     from rbegir.encode.clsm.rbe import Embedding
-    from rbegir.read.text_batch import TextInput
+    from rbegir.read.tokenizer import TextInput
 
 BLOCK = 1 << 16  # texts on the device at a time
 
@@ -119,7 +118,7 @@ class TorchSide:
                 yield grams
 
     def _grams(self, texts: TextInput, start: int) -> GramBatch:
-        block = read_texts(texts[start : start + BLOCK], start)
+        block = text_views(texts[start : start + BLOCK], start)
         grams = GramBatch(*_core.tokenize(block, self._config.hash_buckets, 1))
         wordless = np.flatnonzero(np.diff(grams.text_offsets) == 0)
         if len(wordless):

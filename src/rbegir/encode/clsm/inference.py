@@ -26,10 +26,10 @@ from rbegir._native import _core
 from rbegir.encode.clsm.presets import FLOAT, ModelConfig
 from rbegir.encode.clsm.shapes import iterations_of, planes_of, tower_of
 from rbegir.errors import TextError
-from rbegir.read.text_batch import count_texts, read_texts
+from rbegir.read.tokenizer import count_texts, text_views
 
 if TYPE_CHECKING:
-    from rbegir.read.text_batch import TextInput
+    from rbegir.read.tokenizer import TextInput
 
 CACHE_BYTES = 128 << 20
 BLOCK = 1 << 17  # texts a native call; between two of them the interpreter can be interrupted
@@ -85,7 +85,7 @@ class NativeSide:
 
 def _blocks(texts: TextInput) -> Iterator[tuple[int, _core.Texts]]:
     for start in range(0, len(texts), BLOCK):
-        yield start, read_texts(texts[start : start + BLOCK], start)
+        yield start, text_views(texts[start : start + BLOCK], start)
 
 
 def _check(wordless: int, start: int) -> None:

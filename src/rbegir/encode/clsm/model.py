@@ -30,7 +30,7 @@ from rbegir.encode.clsm.shapes import planes_of
 from rbegir.errors import InputError, MismatchError
 
 if TYPE_CHECKING:
-    from rbegir.read.text_batch import TextInput
+    from rbegir.read.tokenizer import TextInput
 
 Side = Literal["query", "keyword"]
 
