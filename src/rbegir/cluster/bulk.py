@@ -38,9 +38,9 @@ from rbegir.encode.clsm.model import Model
 from rbegir.encode.encoder import Encoder, Savable
 from rbegir.errors import ClusterError, InputError, MismatchError
 from rbegir.index.creation import SEGMENT_ROWS, make, staged
-from rbegir.index.manifest import NAME, Entry, Manifest, commit, prepare, read_manifest
+from rbegir.index.manifest import NAME, Manifest, commit, prepare, read_manifest
 from rbegir.index.model import first_manifest
-from rbegir.index.segment import MAX_ROWS, CodeShape, Segment
+from rbegir.index.segment import MAX_ROWS, CodeShape, Entry, Segment
 from rbegir.read.parquet import Group, Reading, Slice, cut, find_files, find_groups
 
 STATE = "BUILD"

@@ -21,7 +21,8 @@ import numpy.typing as npt
 
 from rbegir.cluster.location import Location
 from rbegir.index.format import FileKind, Stamp
-from rbegir.index.manifest import Entry, Manifest
+from rbegir.index.manifest import Manifest
+from rbegir.index.segment import Entry
 
 Places = npt.NDArray[np.int64]
 

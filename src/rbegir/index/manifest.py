@@ -29,7 +29,7 @@ from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_PLANES, check_dimension
 from rbegir.errors import CorruptError, FileError, InputError
 from rbegir.index.columns import type_named
 from rbegir.index.format import File, FileKind, FileWriter, Stamp
-from rbegir.index.segment import MAX_ROWS, CodeShape
+from rbegir.index.segment import MAX_ROWS, CodeShape, Entry
 
 NAME = "MANIFEST"
 NEW = "MANIFEST.new"
@@ -37,27 +37,6 @@ MODEL = "model"
 SEGMENT_NAME = re.compile(r"segment-[0-9]{8,18}\.rbs")
 DELETES_NAME = re.compile(r"deletes-[0-9]{8,18}\.rbd")
 ID_TYPES = ("int64", "string")
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What the manifest says about one segment."""
-
-    file: str
-    stamp: Stamp
-    count: int
-    first_row: int
-    last_row: int
-    deletes: str | None  # the file that holds its deletes
-    deleted: int
-
-    @property
-    def span(self) -> tuple[int, int, int]:
-        return self.count, self.first_row, self.last_row
-
-    @property
-    def live(self) -> int:
-        return self.count - self.deleted
 
 
 @dataclass(frozen=True)

@@ -46,14 +46,13 @@ from rbegir.index.manifest import (
     MODEL,
     NAME,
     SEGMENT_NAME,
-    Entry,
     Manifest,
     commit,
     parse,
     prepare,
     read_manifest,
 )
-from rbegir.index.segment import CodeShape, LiveRows, write_segment
+from rbegir.index.segment import CodeShape, Entry, LiveRows, write_segment
 from rbegir.index.wreck import Wreck, WreckedSegment, known_deletes
 
 
@@ -268,8 +267,7 @@ def _write(directory: Path, manifest: Manifest, remains: list[_Remains]) -> list
         if found.kept.any():
             path = directory / f"segment-{len(entries):08d}.rbs"
             rows = LiveRows(found.segment, masks.from_bools(found.kept))
-            made = write_segment(path, [rows], manifest.shape)
-            entries.append(Entry(path.name, made.stamp, made.count, made.first_row, made.last_row, None, 0))
+            entries.append(write_segment(path, [rows], manifest.shape))
     return entries
 
 

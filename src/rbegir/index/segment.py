@@ -77,16 +77,27 @@ class LiveRows:
 
 
 @dataclass(frozen=True)
-class Written:
-    """What the manifest needs to know about a new segment."""
+class Entry:
+    """What the manifest says about one segment."""
 
+    file: str
     stamp: Stamp
     count: int
     first_row: int
     last_row: int
+    deletes: str | None = None  # the file that holds its deletes
+    deleted: int = 0
+
+    @property
+    def span(self) -> tuple[int, int, int]:
+        return self.count, self.first_row, self.last_row
+
+    @property
+    def live(self) -> int:
+        return self.count - self.deleted
 
 
-def write_segment(path: Path, sources: Sequence[LiveRows], shape: CodeShape) -> Written:
+def write_segment(path: Path, sources: Sequence[LiveRows], shape: CodeShape) -> Entry:
     """Write the live keywords of the sources, whose rows must ascend; durable on return."""
     count = sum(source.count for source in sources)
     assert 0 < count <= MAX_ROWS
@@ -131,7 +142,7 @@ def write_segment(path: Path, sources: Sequence[LiveRows], shape: CodeShape) -> 
                 "columns": [list(spec) for spec in specs],
             }
         )
-    return Written(stamp, count, first_row, last_row)
+    return Entry(path.name, stamp, count, first_row, last_row)
 
 
 class Segment:

@@ -12,7 +12,7 @@ list would be longer. For each segment the manifest names the file and how many 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -30,8 +30,8 @@ from rbegir.errors import CorruptError, FileError, MismatchError
 from rbegir.index.columns import Int64s, int64_array, int64_numpy, type_named
 from rbegir.index.filter import Filter
 from rbegir.index.format import File, FileKind, FileWriter, Stamp
-from rbegir.index.manifest import MODEL, NAME, Entry, Manifest, read_manifest
-from rbegir.index.segment import LiveRows, Segment, read_column
+from rbegir.index.manifest import MODEL, NAME, Manifest, read_manifest
+from rbegir.index.segment import Entry, LiveRows, Segment, read_column
 from rbegir.search.backend import Partition
 
 
@@ -195,19 +195,14 @@ class Snapshot:
 
     def rows(self, places: Positions) -> Int64s:
         """The rows of keywords."""
-        found = np.zeros(places.segment.shape, np.int64)
-        for number, where in places.by_segment:
-            found[where] = self.segments[number].segment.rows(places.position[where])
-        return found
+        return self._gather(places, np.zeros(places.segment.shape, np.int64), Segment.rows)
 
     def ids(self, places: Positions) -> npt.NDArray[Any]:
         """The ids of keywords: int64, or str objects."""
         strings = self.manifest.id_type == "string"
         found = np.zeros(places.segment.shape, object if strings else np.int64)
-        for number, where in places.by_segment:
-            ids = self.segments[number].segment.ids(places.position[where])
-            found[where] = ids.to_pylist() if strings else int64_numpy(ids)
-        return found
+        convert = _objects if strings else int64_numpy
+        return self._gather(places, found, lambda segment, at: convert(segment.ids(at)))
 
     def codes(self, places: Positions) -> Codes:
         """The codes of keywords, all of which must exist."""
@@ -219,13 +214,8 @@ class Snapshot:
 
     def column(self, name: str, places: Positions) -> npt.NDArray[Any]:
         """A column as Python objects; None for nulls and where a segment lacks the column."""
-        found = np.full(places.segment.shape, None, object)
-        for number, where in places.by_segment:
-            segment = self.segments[number].segment
-            if name in segment.types:
-                values = segment.column(name, places.position[where]).to_pylist()
-                found[where] = np.array([*values, None], object)[:-1]
-        return found
+        dtype, found = self.types()[name], np.full(places.segment.shape, None, object)
+        return self._gather(places, found, lambda one, at: _objects(read_column(one, name, dtype, at)))
 
     def check_mapped(self) -> None:
         """Raise if a page read from this state was missing; call before returning what was read."""
@@ -254,6 +244,14 @@ class Snapshot:
             batch = pa.record_batch([segment.ids(positions), *others], schema=schema)
             segment.file.check_mapped()
             yield batch
+
+    def _gather(
+        self, places: Positions, found: npt.NDArray[Any], read: Callable[[Segment, Int64s], npt.NDArray[Any]]
+    ) -> npt.NDArray[Any]:
+        """Fill `found` with what `read` returns for the keywords of each segment."""
+        for number, where in places.by_segment:
+            found[where] = read(self.segments[number].segment, places.position[where])
+        return found
 
     def damage(self) -> Iterator[CorruptError]:
         """Everything that is wrong with the files of this state."""
@@ -326,3 +324,8 @@ def read_deletes(file: File, name: str, count: int, deleted: int) -> masks.Mask:
     if masks.size(mask) != deleted:
         raise section.corrupt(f"holds {masks.size(mask)} positions, the manifest says {deleted}")
     return mask
+
+
+def _objects(array: pa.Array) -> npt.NDArray[Any]:
+    """An Arrow array as Python objects; the extra None keeps NumPy from choosing another type."""
+    return np.array([*array.to_pylist(), None], object)[:-1]

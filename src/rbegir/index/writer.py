@@ -35,8 +35,8 @@ from typing import Any, NamedTuple
 from rbegir.base import disk, masks
 from rbegir.errors import LockedError
 from rbegir.index.keywords import KeywordRows
-from rbegir.index.manifest import DELETES_NAME, NEW, SEGMENT_NAME, Entry, commit, prepare
-from rbegir.index.segment import MAX_ROWS, LiveRows, write_segment
+from rbegir.index.manifest import DELETES_NAME, NEW, SEGMENT_NAME, commit, prepare
+from rbegir.index.segment import MAX_ROWS, Entry, LiveRows, write_segment
 from rbegir.index.snapshot import LiveSegment, Positions, Snapshot, write_deletes
 
 LOCK = "LOCK"
@@ -217,8 +217,7 @@ class _Change:
     def write(self, rows: Sequence[LiveRows]) -> None:
         """Write a new segment."""
         path = self._new("segment-{:08d}.rbs")
-        made = write_segment(path, rows, self._before.shape)
-        self._entries.append(Entry(path.name, made.stamp, made.count, made.first_row, made.last_row, None, 0))
+        self._entries.append(write_segment(path, rows, self._before.shape))
 
     def commit(self, **changes: Any) -> None:
         """Make this the current state; durable on return."""

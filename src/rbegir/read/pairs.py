@@ -159,12 +159,3 @@ def read_texts(
     keep the types of the file; for CSV, TSV and JSONL types are inferred from the first block.
     """
     return TextStream(open_source(path), text_column=text_column, id_column=id_column, strict=strict)
-
-
-def count_pairs(
-    path: str | Path, *, query_column: str = "query", keyword_column: str = "keyword", strict: bool = False
-) -> int:
-    """The number of usable pairs in a file; reads it once."""
-    return read_pairs(
-        path, query_column=query_column, keyword_column=keyword_column, weight_column=None, strict=strict
-    ).count()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from rbegir.codes.planes import WORD, Codes
@@ -155,20 +156,15 @@ def make_index(
 
 def make_vector_index(
     path: str | os.PathLike[str],
-    vectors: Any,
+    vectors: npt.NDArray[np.floating[Any]],  # [count, dims]
     ids: pa.Array,
     texts: pa.Array | None = None,
     attributes: dict[str, pa.Array] | None = None,
     binarizer: Binarizer | None = None,
 ) -> Index:
-    """Make a new index of float vectors [count, dims], with the Binarizer that encodes them inside."""
-    if not isinstance(vectors, np.ndarray) or vectors.ndim != 2 or not len(vectors):
-        came = (
-            f"{vectors.dtype} {list(vectors.shape)}"
-            if isinstance(vectors, np.ndarray)
-            else type(vectors).__name__
-        )
-        raise InputError(f"vectors must be an array [1 or more, dims], got {came}")
+    """Make a new index of float vectors, with the Binarizer that encodes them inside."""
+    if not len(vectors):
+        raise InputError("there is nothing to import: no vectors", hint="check the source")
     fitted = binarizer or Binarizer(int(vectors.shape[1])).fit(vectors)
     if fitted.n_features_in_ != vectors.shape[1]:
         raise MismatchError(
