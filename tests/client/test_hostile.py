@@ -256,7 +256,7 @@ BAD_SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"url": "http://x", "token": ""}, "token must be a text of printable ASCII characters"),
     ({"url": "http://x", "timeout_s": 0}, "timeout_s must be a positive number of seconds, got 0"),
     ({"url": "http://x", "timeout_s": float("nan")}, "timeout_s must be a positive number"),
-    ({"url": "http://x", "retries": -1}, "retries must be a whole number from 0, got -1"),
+    ({"url": "http://x", "retries": -1}, "retries must be a whole number of at least 0, got -1"),
 ]
 
 

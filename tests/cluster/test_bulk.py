@@ -248,7 +248,7 @@ def test_bad_input(nodes: Any, tmp_path: Path, texts: Path, encoder: HashEncoder
         build(tmp_path / "a.rbe", encoder, tmp_path / "empty")
     with pytest.raises(InputError, match="no column 'title'"):
         build(tmp_path / "a.rbe", encoder, texts, reading=Reading("title"))
-    with pytest.raises(InputError, match="segment_rows must be from 1"):
+    with pytest.raises(InputError, match="segment_rows must be a whole number from 1"):
         build(tmp_path / "a.rbe", encoder, texts, segment_rows=0)
     with pytest.raises(InputError, match=r"texts\.parquet, row 1: "):
         build(tmp_path / "a.rbe", encoder, texts, reading=Reading(strict=True))

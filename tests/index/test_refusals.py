@@ -137,10 +137,14 @@ def test_creating_what_cannot_be(tmp_path: Path) -> None:
     for kind, message, arguments in [
         (InputError, "an index needs a model, or n and keyword_planes", {}),
         (InputError, "n must be a multiple of 64", {"n": 63, "keyword_planes": 2}),
-        (InputError, "keyword_planes must be from 1 to 4, got 5", {"n": 64, "keyword_planes": 5}),
         (
             InputError,
-            "query_planes must be from 0 to 8, got 9",
+            "keyword_planes must be a whole number from 1 to 4, got 5",
+            {"n": 64, "keyword_planes": 5},
+        ),
+        (
+            InputError,
+            "query_planes must be a whole number from 0 to 8, got 9",
             {"n": 64, "keyword_planes": 1, "query_planes": 9},
         ),
         (
@@ -161,7 +165,7 @@ def test_creating_what_cannot_be(tmp_path: Path) -> None:
             "device must be a name such as 'cpu' or a list of such names, got 3",
             {"model": ENCODER, "device": 3},
         ),
-        (InputError, "threads must be an integer from 1", {"model": ENCODER, "threads": 0}),
+        (InputError, "threads must be a whole number from 1", {"model": ENCODER, "threads": 0}),
     ]:
         _refused(kind, message, lambda a=arguments: Index.create(path, **a))
     assert list(tmp_path.iterdir()) == []

@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rbegir.base import disk
+from rbegir.base import disk, masks
 from rbegir.codes import layout, score
 from rbegir.errors import FileError, InputError, MismatchError
 from rbegir.index import segment, writer
 from rbegir.index.store import Index
 from rbegir.index.writer import tail_to_merge
-from rbegir.search.backend import Partition, make_mask
+from rbegir.search.backend import Partition
 from rbegir.search.reference import ReferenceBackend
 from tests.index.fakes import HashEncoder, PlainIndex, random_codes
 
@@ -130,7 +130,7 @@ def test_other_modes_go_through(tmp_path: Path) -> None:
     queries = codes.values()[:3]
     backend = ReferenceBackend(64, 2)
     keep = np.array([i % 2 == 1 and i % 3 != 0 for i in range(3000)])
-    partitions = [Partition(layout.pack(codes), 3000, make_mask(keep))]
+    partitions = [Partition(layout.pack(codes), 3000, masks.from_bools(keep))]
     paper = index.search_codes(queries, k=50, where="odd", mode="paper", per_thread=64, queue=2)
     wanted, certificate = backend.search_paper(partitions, queries, 50, per_thread=64, queue=2)
     assert paper.ids.tolist() == wanted.positions.tolist()

@@ -71,7 +71,7 @@ def test_bad_input(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         AnnRBE("euclidean")
     with pytest.raises(InputError, match="unknown parameters: lists"):
         AnnRBE("angular", {"lists": 4})
-    with pytest.raises(InputError, match="planes must be from 1 to 8, got 9"):
+    with pytest.raises(InputError, match="planes must be a whole number from 1 to 8, got 9"):
         AnnRBE("angular").set_query_arguments(9)
     with pytest.raises(InputError, match="there are no results yet"):
         AnnRBE("angular").get_batch_results()

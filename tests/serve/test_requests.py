@@ -68,7 +68,7 @@ def test_malformed_json(service: Local, body: bytes, detail: str) -> None:
         ({"queries": ["a"], "k": True}, "k: Input should be a valid integer"),
         ({"queries": ["a"], "top": 3}, "top: Extra inputs are not permitted"),
         ({"queries": ["a"], "mode": "fast"}, "mode: Input should be 'exact' or 'paper'"),
-        ({"queries": ["a"], "planes": 9}, "planes must be from 1 to 2, got 9"),
+        ({"queries": ["a"], "planes": 9}, "planes must be a whole number from 1 to 2, got 9"),
         ({"queries": ["a"], "planes": 1, "mode": "paper"}, "planes and mode 'paper' cannot be combined"),
         ({"k": 3}, "exactly one of queries and codes must be given"),
         ({"queries": ["a"], "codes": [["00"]]}, "exactly one of queries and codes must be given"),

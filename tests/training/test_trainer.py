@@ -255,15 +255,16 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolve_device("cpu") == torch.device("cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert resolve_device("auto") == torch.device("cpu")
-    with pytest.raises(DeviceError, match="device cuda was asked for, but torch finds no GPU") as caught:
+    with pytest.raises(DeviceError, match="device 'cuda' was asked for, but torch finds no GPU") as caught:
         resolve_device("cuda")
-    assert caught.value.hint == "use --device cpu"
+    assert caught.value.hint == "use device='cpu'"
     for name in ("gpu", "mps", "meta"):
-        with pytest.raises(InputError, match=f"device must be auto, cpu, cuda or cuda:N, got '{name}'"):
+        known = "'auto', 'cpu', 'cuda' or 'cuda:N'"
+        with pytest.raises(InputError, match=f"device must be {known}, got '{name}'"):
             resolve_device(name)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(DeviceError, match="device cuda:5 was asked for, but there are 2 GPUs"):
+    with pytest.raises(DeviceError, match="device 'cuda:5' was asked for, but there are 2 GPUs"):
         resolve_device("cuda:5")
 
 

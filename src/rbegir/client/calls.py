@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rbegir.base.checks import whole_number
 from rbegir.client.answers import fail, kind_of, read_hits, read_json
 from rbegir.codes.planes import Codes
 from rbegir.errors import InputError, RbegirError, ServiceError
@@ -134,12 +135,12 @@ def _search(
             f"where must be a text, got {type(where).__name__}",
             hint="expressions of pyarrow cannot be sent to a service; write the filter as text",
         )
-    body = {**asked, "k": _whole("k", k), "where": where, "mode": mode}
+    body = {**asked, "k": whole_number("k", k), "where": where, "mode": mode}
     for name, ids in (("allow", allow), ("deny", deny)):
         if ids is not None:
             body[name] = check_ids(ids, name).to_pylist()
     if planes is not None:
-        body["planes"] = _whole("planes", planes)
+        body["planes"] = whole_number("planes", planes)
     return Call("POST", "/v1/search", lambda raw: read_hits(raw, count), body, accept=ARROW)
 
 
@@ -196,12 +197,6 @@ def delete(ids: Any) -> Call[int]:
 
 def compact() -> Call[Record]:
     return Call("POST", "/v1/index:compact", read_json, repeatable=False)
-
-
-def _whole(name: str, value: Any) -> int:
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
-        raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
-    return int(value)
 
 
 def _plain(value: Any) -> Any:

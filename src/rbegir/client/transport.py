@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from rbegir.base.checks import whole_number
 from rbegir.errors import InputError, MissingExtraError, ServiceError
 
 if TYPE_CHECKING:
@@ -49,8 +50,7 @@ def check_settings(url: str, token: str | None, timeout_s: float, retries: int) 
         raise InputError("token must be a text of printable ASCII characters")
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not 0 < timeout_s < 1e6:
         raise InputError(f"timeout_s must be a positive number of seconds, got {timeout_s!r}")
-    if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
-        raise InputError(f"retries must be a whole number from 0, got {retries!r}")
+    whole_number("retries", retries, 0)
 
 
 def settings(url: str, token: str | None, timeout_s: float) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -30,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from rbegir.base import disk
+from rbegir.base.checks import whole_number
 from rbegir.cluster.engine import Session, import_ray
 from rbegir.cluster.piece import TEMPORARY, Maker, Task, count_row, is_done, raise_first
 from rbegir.cluster.pool import root_cause
@@ -73,8 +73,7 @@ def build(
 ) -> Built:
     """A new index from a Parquet file or a directory of them, made by a Ray cluster; see `Cluster.open` for
     `address`. `path`, `texts` and the model must be seen by every node. `workers` is the most processes."""
-    if not 1 <= segment_rows <= MAX_ROWS:
-        raise InputError(f"segment_rows must be from 1 to {MAX_ROWS}, got {segment_rows}")
+    whole_number("segment_rows", segment_rows, 1, MAX_ROWS)
     reading = reading or Reading()
     encoder = Model.load(model) if isinstance(model, str | Path) else model
     files = find_files(texts)
@@ -145,10 +144,7 @@ def _resume(stage: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
 def _save(stage: Path, state: dict[str, Any]) -> None:
     new = stage / f"{STATE}.new"
     new.write_text(json.dumps(state))
-    with new.open("rb") as file:
-        os.fsync(file.fileno())
-    disk.rename(new, stage / STATE)
-    disk.sync_directory(stage)
+    disk.replace(new, stage / STATE)
 
 
 def _tasks(pieces: Sequence[Sequence[Slice]]) -> list[Task]:

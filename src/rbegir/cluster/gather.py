@@ -34,10 +34,12 @@ from rbegir.codes.score import cosine, norm_squared
 from rbegir.errors import ClusterError, InputError
 from rbegir.index.query import Query, attribute_rows
 from rbegir.search.backend import Candidates
-from rbegir.search.hits import Hits, best, merge
+from rbegir.search.hits import Hits
 from rbegir.search.missrate import MissCertificate
 from rbegir.search.paper import select_paper, whole_thread_sizes
+from rbegir.search.partition import best, merge
 from rbegir.search.progressive import check_candidates, check_planes, estimate_recall, recall_of
+from rbegir.search.registry import entry_of
 
 SCANNING = 0.75  # of the time, where a part of the answer will do: its texts take some too
 ALONG = 2048  # candidates of all shards, up to which their texts come along
@@ -70,7 +72,7 @@ class Gatherer:
         """The result of a query whose arguments one machine would accept."""
         if query.mode == "paper":
             result = self._paper(values, query)
-        elif query.planes is not None and device == "cpu":
+        elif query.planes is not None and entry_of(device).refines:
             result = self._progressive(values, query)
         else:
             along = len(values) * query.k * len(self._view.used) <= ALONG
@@ -101,10 +103,7 @@ class Gatherer:
     def coarse_rows(self, values: Values, query: Query, planes: int) -> npt.NDArray[np.int64]:
         """Rows [Q, k] of the best by the first planes alone."""
         parts = self._scan(values, query.k, query, planes)
-        keys = np.concatenate([part.keys for part in parts], axis=1)
-        places = np.concatenate([part.places for part in parts], axis=1)
-        order = best(keys, places, query.k)
-        found = Candidates(np.take_along_axis(keys, order, 1), np.take_along_axis(places, order, 1))
+        found = merge([Candidates(part.keys, part.places) for part in parts], query.k)
         bare = replace(query, texts=False, attributes=False)
         return self.hits(Result(found), norm_squared(values), bare).rows
 
@@ -200,13 +199,8 @@ class Gatherer:
     def _exact(
         self, values: Values, k: int, query: Query, names: tuple[str, ...] | None = None
     ) -> Candidates:
-        norms = norm_squared(values)
-        parts = [
-            Hits(ids=f.places, scores=cosine(f.keys, norms), keys=f.keys, rows=f.places)
-            for f in self._scan(values, k, query, names=names)
-        ]
-        merged = merge(parts, k)
-        return Candidates(merged.keys, merged.rows)
+        parts = self._scan(values, k, query, names=names)
+        return merge([Candidates(part.keys, part.places) for part in parts], k)
 
     def _paper(self, values: Values, query: Query) -> Result:
         view = self._view
@@ -218,8 +212,7 @@ class Gatherer:
         counts = np.array([view.manifest.segments[number].count for number in numbers], np.int64)
         begins = np.cumsum(counts) - counts  # positions of the search at which the segments begin
         if not numbers:
-            nothing = np.zeros((len(values), 0), np.int64)
-            return Result(Candidates(nothing, nothing))
+            return Result(Candidates.none(len(values)))
         sizes = (
             whole_thread_sizes(int(counts.sum()), query.per_thread)
             if all(whole.values())
@@ -271,8 +264,7 @@ class Gatherer:
         places = np.concatenate([part.places for part in parts], axis=1)
         first = best(keys, places, m)
         ranked, full = np.take_along_axis(places, first, 1), np.take_along_axis(full, first, 1)  # [Q, m]
-        last = best(full, ranked, query.k)
-        found = Candidates(np.take_along_axis(full, last, 1), np.take_along_axis(ranked, last, 1))
+        found = Candidates(full, ranked).best(query.k)
         if not keys.shape[1]:
             return Result(found)
         if query.measure:

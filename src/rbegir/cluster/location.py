@@ -25,6 +25,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
+from rbegir.base import disk
 from rbegir.errors import CorruptError, FileError, InputError
 from rbegir.index.format import File, FileKind, Stamp
 from rbegir.index.manifest import MODEL, NAME, Manifest, read_manifest
@@ -164,6 +165,6 @@ def _staged(path: Path) -> Any:
     staged = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         yield staged
-        os.replace(staged, path)
+        disk.replace(staged, path)
     finally:
         staged.unlink(missing_ok=True)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import rbegir
+from rbegir.base.checks import whole_number
 from rbegir.cluster.engine import NAMESPACE, import_ray
 from rbegir.cluster.messages import About
 from rbegir.cluster.shard import Shard
@@ -54,10 +55,9 @@ def layout(
     devices: Devices, replicas: int, nodes: list[dict[str, Any]], threads: int | None = None
 ) -> Layout:
     """What the user asked for on what there is (`nodes` as ray.nodes() gives them)."""
-    if type(replicas) is not int or not 1 <= replicas <= MOST:
-        raise InputError(f"replicas must be a whole number from 1 to {MOST}, got {replicas!r}")
-    if threads is not None and (type(threads) is not int or threads < 1):
-        raise InputError(f"threads must be a positive integer, got {threads!r}")
+    whole_number("replicas", replicas, 1, MOST)
+    if threads is not None:
+        whole_number("threads", threads)
     alive = [node["Resources"] for node in nodes if node.get("Alive", node.get("alive"))]
     gpus = int(sum(resources.get("GPU", 0) for resources in alive))
     cores = sum(resources.get("CPU", 0) for resources in alive)

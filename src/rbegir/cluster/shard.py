@@ -50,7 +50,6 @@ from rbegir.index.format import VERSION
 from rbegir.index.query import Query
 from rbegir.index.snapshot import Positions, Snapshot
 from rbegir.search.backend import Partition
-from rbegir.search.cpu import CpuBackend
 from rbegir.search.paper import BLOCK, thread_of
 from rbegir.search.progressive import coarse
 from rbegir.search.registry import open_backend
@@ -280,8 +279,8 @@ class Shard:
             keys, positions = self._backend(*manifest.shape).search(partitions, scan.values, scan.k)
             return Found(view, keys, places(positions), None, counted)
         # on a GPU all planes cost what the first one does, so whoever asks for these wants them on the CPU
-        first = CpuBackend(manifest.n, scan.planes, threads=self._threads)
-        backend = CpuBackend(*manifest.shape, threads=self._threads)
+        backend = open_backend("cpu", *manifest.shape, self._threads)
+        first = backend.with_planes(scan.planes)
         keys, positions = first.search(coarse(partitions, manifest.n, scan.planes), scan.values, scan.k)
         ranked = backend.rescore(partitions, scan.values, positions, max(1, positions.shape[1]))
         full = np.zeros_like(keys)  # [Q, m] brought from the order of `ranked` into that of `keys`

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rbegir._native import _core
+from rbegir.base import disk
 from rbegir.encode.tensorfile import Array, TensorFile, header
 from rbegir.errors import CorruptError, FileError, FullError, InputError, VersionError
 
@@ -131,21 +132,21 @@ def replace(directory: Path, kind: DirectoryKind, config: bytes, weights: list[A
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if new_config.exists() and not new_weights.exists():  # a crash between the two renames: finish them
-            os.replace(new_config, directory / CONFIG)
+            disk.rename(new_config, directory / CONFIG)
         try:
             if not isinstance(weights, TensorFile):
-                _write_synced(new_weights, weights)
+                disk.write_file(new_weights, *(memoryview(part).cast("B") for part in weights))
             elif not _link(weights, new_weights):
-                _write_synced(new_weights, [weights.data])
-            _write_synced(new_config, [config])
-            _sync(directory)
+                disk.write_file(new_weights, memoryview(weights.data).cast("B"))
+            disk.write_file(new_config, config)
+            disk.sync_directory(directory)
         except OSError:  # a full disk: what was there stays as it is
             new_config.unlink(missing_ok=True)
             new_weights.unlink(missing_ok=True)
             raise
-        os.replace(new_weights, directory / WEIGHTS)
-        os.replace(new_config, directory / CONFIG)
-        _sync(directory)
+        disk.rename(new_weights, directory / WEIGHTS)
+        disk.rename(new_config, directory / CONFIG)
+        disk.sync_directory(directory)
     except OSError as error:
         message = f"cannot write a {kind.noun} to {directory}: {error.strerror}"
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -206,19 +207,3 @@ def _link(weights: TensorFile, target: Path) -> bool:
             return True
         target.unlink()
     return False
-
-
-def _write_synced(path: Path, parts: list[Any]) -> None:
-    with path.open("wb") as file:
-        for part in parts:
-            file.write(memoryview(part).cast("B"))
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

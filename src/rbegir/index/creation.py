@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rbegir.base import disk
+from rbegir.base.checks import whole_number
 from rbegir.encode.encoder import Encoder, Savable
 from rbegir.errors import FileError, InputError, LockedError
 from rbegir.index.keywords import refuse_repeats
@@ -78,8 +79,7 @@ def fill(
 
     A repeated id is refused; with `upsert` its last row wins, as if each row had come in its own call.
     """
-    if segment_rows < 1:
-        raise InputError(f"segment_rows must be at least 1, got {segment_rows}")
+    whole_number("segment_rows", segment_rows)
     added = 0
     for table in _tables(batches, segment_rows):
         texts, ids, attributes = keywords_of(_last_of_each_id(table) if upsert else table)

@@ -38,6 +38,7 @@ from typing import Any, Unpack
 import numpy as np
 import numpy.typing as npt
 
+from rbegir.base.checks import whole_number
 from rbegir.codes.planes import Codes
 from rbegir.encode.encoder import Encoder
 from rbegir.errors import InputError, MismatchError
@@ -190,8 +191,7 @@ class Generations:
         """
         from rbegir.index.exchange.transfer import read_keywords
 
-        if type(count) is not int or count < 1:
-            raise InputError(f"count must be a positive whole number, got {count!r}")
+        whole_number("count", count)
         for index in self.indexes[:-1]:
             found = read_keywords(index, limit=count, with_text=True)
             if len(found):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from rbegir.base.checks import whole_number
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_PLANES, check_dimension
 from rbegir.encode.encoder import Encoder, check_encoder, load_encoder, takes_vectors
 from rbegir.errors import FileError, InputError, MismatchError
@@ -38,12 +39,8 @@ def first_manifest(
         raise MismatchError(
             "a model with float keywords has no codes to store", hint="use a preset with planes"
         )
-    for name, value, low, high in (
-        ("keyword_planes", keyword_planes, 1, MAX_KEYWORD_PLANES),
-        ("query_planes", query_planes, 0, MAX_PLANES),
-    ):
-        if type(value) is not int or not low <= value <= high:
-            raise InputError(f"{name} must be from {low} to {high}, got {value!r}")
+    keyword_planes = whole_number("keyword_planes", keyword_planes, 1, MAX_KEYWORD_PLANES)
+    query_planes = whole_number("query_planes", query_planes, 0, MAX_PLANES)
     return Manifest(int(n), keyword_planes, query_planes, fingerprint, id_type=id_type)
 
 

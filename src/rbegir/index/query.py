@@ -6,7 +6,9 @@ their cost does not depend on the size of the index.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -15,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rbegir.base.checks import describe, whole_number
 from rbegir.codes.planes import Codes
 from rbegir.codes.score import QUERY_LIMIT, cosine, norm_squared
 from rbegir.errors import InputError, MismatchError
@@ -22,14 +25,13 @@ from rbegir.index.filter import Filter
 from rbegir.index.keywords import check_ids
 from rbegir.index.manifest import Manifest
 from rbegir.index.snapshot import Snapshot
-from rbegir.search import stages
 from rbegir.search.backend import Candidates, Partition
-from rbegir.search.cpu import CpuBackend
 from rbegir.search.hits import Hits
 from rbegir.search.progressive import check_planes, coarse
 from rbegir.search.registry import open_backend
 
 MODES = ("exact", "paper")
+_watcher: ContextVar[Callable[[str], None] | None] = ContextVar("watcher", default=None)
 
 
 class Filters(TypedDict, total=False):
@@ -98,8 +100,7 @@ class Query:
         for name, value in numbers.items():
             if value is None and name in ("planes", "candidates"):
                 continue
-            if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
-                raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
+            whole_number(name, value)
         if mode not in MODES:
             raise InputError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
         if mode == "paper" and planes is not None:
@@ -139,8 +140,7 @@ class Searcher:
         numbers, partitions = candidates(snapshot, query)
         certificate = recall = None
         if not len(values) or not partitions:
-            nothing = np.zeros((len(values), 0), np.int64)
-            found = Candidates(nothing, nothing)
+            found = Candidates.none(len(values))
         elif query.mode == "paper":
             found, certificate = self._backend.search_paper(
                 partitions, values, query.k, per_thread=query.per_thread, queue=query.queue
@@ -156,7 +156,7 @@ class Searcher:
             )
         else:
             found = self._backend.search(partitions, values, query.k)
-        stages.done("scan")
+        stage_done("scan")
         places = snapshot.locate(numbers, found.positions.ravel())
         shape = found.positions.shape  # [Q, k]
         names = snapshot.manifest.columns if query.attributes else ()
@@ -172,7 +172,7 @@ class Searcher:
             recall=recall,
         )
         snapshot.check_mapped()
-        stages.done("fetch")
+        stage_done("fetch")
         return hits
 
     def coarse_rows(
@@ -184,7 +184,7 @@ class Searcher:
         numbers, partitions = candidates(snapshot, query)
         if not len(values) or not partitions:
             return np.zeros((len(values), 0), np.int64)
-        backend = CpuBackend(n, check_planes(planes, all_planes))
+        backend = open_backend("cpu", n, check_planes(planes, all_planes))
         found = backend.search(coarse(partitions, n, planes), values, query.k)
         places = snapshot.locate(numbers, found.positions.ravel())
         rows = snapshot.rows(places).reshape(found.positions.shape)
@@ -205,11 +205,7 @@ def query_values(queries: Any, manifest: Manifest) -> npt.NDArray[np.int16]:
             raise MismatchError(f"queries have n = {queries.n}, the index holds n = {manifest.n}")
         return queries.values()
     if not isinstance(queries, np.ndarray) or queries.dtype not in (np.int8, np.int16) or queries.ndim != 2:
-        came = (
-            f"{queries.dtype} {list(queries.shape)}"
-            if isinstance(queries, np.ndarray)
-            else type(queries).__name__
-        )
+        came = describe(queries)
         raise InputError(f"queries must be rbegir.Codes or an int8 or int16 array [queries, n], got {came}")
     if queries.shape[1] != manifest.n:
         raise MismatchError(f"queries have n = {queries.shape[1]}, the index holds n = {manifest.n}")
@@ -232,3 +228,21 @@ def attribute_rows(
         if flat
         else [[]] * shape[0]
     )
+
+
+def stage_done(stage: str) -> None:
+    """Tell whoever watches that a stage ended: "scan" (filter, score, select) or "fetch" (what is stored of
+    the hits). Arguments and results of a search stay free of clocks."""
+    watcher = _watcher.get()
+    if watcher is not None:
+        watcher(stage)
+
+
+@contextmanager
+def watching(watcher: Callable[[str], None]) -> Iterator[None]:
+    """Call `watcher` at the end of each stage of the searches that this thread or task makes inside."""
+    token = _watcher.set(watcher)
+    try:
+        yield
+    finally:
+        _watcher.reset(token)

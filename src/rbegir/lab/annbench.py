@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rbegir.base.checks import whole_number
 from rbegir.codes.layout import pack
 from rbegir.encode.binarizer.estimator import Binarizer
 from rbegir.errors import FileError, InputError, MissingExtraError
@@ -65,9 +66,7 @@ class AnnRBE:
 
     def set_query_arguments(self, planes: int) -> None:
         """The planes of a query from here on, 1 to 8."""
-        if type(planes) is not int or not 1 <= planes <= FINEST:
-            raise InputError(f"planes must be from 1 to {FINEST}, got {planes!r}")
-        self._planes = planes
+        self._planes = whole_number("planes", planes, 1, FINEST)
 
     def query(self, q: npt.NDArray[Any], n: int) -> Ints:
         """The positions of the best n for one vector [dims]."""

@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rbegir.base import disk
 from rbegir.errors import FileError, InputError
 from rbegir.read.pairs import PairStream
 
@@ -58,7 +59,7 @@ def split_by_keyword(
                 stack.callback(path.unlink, missing_ok=True)
             counts = _write(pairs, partial, list(limits.values()))
             for name, path in partial.items():
-                path.replace(out / f"{name}.parquet")
+                disk.replace(path, out / f"{name}.parquet")
     except OSError as error:
         raise FileError(f"cannot write the split under {out}: {error.strerror or error}") from None
     return {name: counts[name] for name in ("train", "valid", "test") if name in counts}

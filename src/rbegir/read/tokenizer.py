@@ -39,6 +39,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rbegir._native import _core
+from rbegir.base.checks import whole_number
 from rbegir.errors import InputError, TextError
 
 if TYPE_CHECKING:
@@ -62,8 +63,7 @@ class GramBatch(NamedTuple):
 def tokenize(texts: TextInput, *, hash_buckets: int = 8192, threads: int = 1) -> GramBatch:
     """The words and grams of a list of str or a pyarrow string array; a text may have no words."""
     for name, value, limit in (("hash_buckets", hash_buckets, MAX_BUCKETS), ("threads", threads, 1024)):
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= limit:
-            raise InputError(f"{name} must be an integer from 1 to {limit}, got {value!r}")
+        whole_number(name, value, 1, limit)
     return GramBatch(*_core.tokenize(text_views(texts), hash_buckets, threads))
 
 

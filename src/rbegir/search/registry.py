@@ -1,42 +1,54 @@
-"""Which backend answers for a device: the one place that knows."""
+"""Which backend serves which device."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+import importlib
+from collections.abc import Sequence
+from typing import NamedTuple
 
+from rbegir.base.devices import names_of, split_name
 from rbegir.errors import InputError
-from rbegir.search.cpu import CpuBackend
+from rbegir.search.backend import Backend, Progress
 
-if TYPE_CHECKING:
-    from rbegir.search.gpu.backend import GpuBackend
+
+class BackendEntry(NamedTuple):
+    """A backend class by name, imported when it is first opened."""
+
+    module: str
+    name: str
+    refines: bool  # a progressive search saves time; else it is the exact search
+
+
+BACKENDS = {
+    "cpu": BackendEntry("rbegir.search.cpu", "CpuBackend", refines=True),
+    "cuda": BackendEntry("rbegir.search.gpu.backend", "GpuBackend", refines=False),
+    "interpreter": BackendEntry("rbegir.search.gpu.backend", "GpuBackend", refines=False),
+}
+
+
+def entry_of(device: str) -> BackendEntry:
+    """The backend of a device: 'cpu', 'cuda', 'cuda:1' or 'interpreter'."""
+    return BACKENDS[device if device in BACKENDS else split_name(device)[0]]
 
 
 def open_backend(
     device: str | Sequence[str],
     n: int,
     planes: int,
-    threads: int | None,
-    progress: Callable[[int, int], None] | None = None,
-) -> CpuBackend | GpuBackend:
-    """The backend for codes of this shape on a device, or on several: 'cpu', 'cuda', 'cuda:1', a list.
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Backend:
+    """The backend for codes of `planes` planes and dimension n on one device, or on a list of devices.
 
     "interpreter" runs the GPU kernels on the CPU, slowly, under Triton's interpreter: for tests and for
-    finding faults where there is no card. It needs TRITON_INTERPRET=1 in the environment.
-    `progress` is called with (keywords uploaded, of how many) while keywords go to a GPU.
+    debugging where there is no GPU. It needs TRITON_INTERPRET=1 in the environment.
+    `threads` bounds the CPU threads of a search. `progress` is called with (keywords loaded, keywords to
+    load) while keywords are copied to a GPU.
     """
-    names = [device] if isinstance(device, str) else device
-    if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):
-        raise InputError(f"device must be a name such as 'cpu' or a list of such names, got {device!r}")
-    if list(names) == ["cpu"]:
-        return CpuBackend(n, planes, threads=threads)
-    if "interpreter" in names:
-        if os.environ.get("TRITON_INTERPRET") != "1":
-            raise InputError("device 'interpreter' needs TRITON_INTERPRET=1 in the environment")
-        names = ["cpu" if name == "interpreter" else name for name in names]
-    elif "cpu" in names:
+    names = names_of(device)
+    entries = {entry_of(name) for name in names}
+    if len(entries) > 1:
         raise InputError("device 'cpu' cannot be mixed with others", hint="name GPUs only, or 'cpu' alone")
-    from rbegir.search.gpu.backend import GpuBackend
-
-    return GpuBackend(n, planes, names, progress=progress)
+    entry = entries.pop()
+    backend: type[Backend] = getattr(importlib.import_module(entry.module), entry.name)
+    return backend.open(names, n, planes, threads=threads, progress=progress)

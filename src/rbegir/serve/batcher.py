@@ -30,9 +30,8 @@ import numpy.typing as npt
 
 from rbegir.codes.planes import Codes
 from rbegir.errors import InputError, RbegirError
-from rbegir.index.query import Filters, SearchOptions
+from rbegir.index.query import Filters, SearchOptions, watching
 from rbegir.search.hits import Hits
-from rbegir.search.stages import watching
 from rbegir.serve.engine import Engine
 from rbegir.serve.metrics import Metrics
 from rbegir.serve.problems import overloaded

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass, fields
 
+from rbegir.base.checks import whole_number
 from rbegir.errors import InputError
 
 
@@ -59,8 +60,8 @@ class Settings:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.type == "int" and (type(value) is not int or value < 1):
-                raise InputError(f"{field.name} must be a whole number of at least 1, got {value!r}")
+            if field.type == "int":
+                whole_number(field.name, value)
             if field.type == "float" and not (isinstance(value, (int, float)) and 0 <= value < 1e9):
                 raise InputError(f"{field.name} must be a number from 0, got {value!r}")
         for name in ("read_token", "write_token"):

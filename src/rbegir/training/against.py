@@ -30,6 +30,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from rbegir.base.devices import cpu_count
 from rbegir.encode.clsm.clsm import tower_batch
 from rbegir.encode.clsm.model import Model
 from rbegir.encode.clsm.shapes import tensor_shapes
@@ -40,7 +41,6 @@ from rbegir.training import state
 from rbegir.training.batches import Chunk, cut
 from rbegir.training.config import TrainConfig
 from rbegir.training.data import tokenize_pairs
-from rbegir.training.device import cpu_count
 from rbegir.training.epochs import lr_scale
 from rbegir.training.groups import Groups, group
 from rbegir.training.loss import Baseline, Gamma, group_loss

@@ -16,6 +16,7 @@ import math
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
+from rbegir.base.checks import whole_number
 from rbegir.errors import InputError
 from rbegir.training.loss import MAX_GAMMA
 
@@ -57,8 +58,8 @@ class TrainConfig:
         ):
             value = getattr(self, name)
             optional = name in ("epochs", "batch_size", "patience")
-            if not ((optional and value is None) or (_is_int(value) and value >= low)):
-                raise InputError(f"{name} must be an integer of at least {low}, got {value!r}")
+            if not (optional and value is None):
+                object.__setattr__(self, name, whole_number(name, value, low))
         for name in ("lr", "table_lr"):
             if not (_is_number(getattr(self, name)) and getattr(self, name) > 0):
                 raise InputError(f"{name} must be a positive number, got {getattr(self, name)!r}")

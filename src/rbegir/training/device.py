@@ -8,36 +8,18 @@ from contextlib import contextmanager
 
 import torch
 
-from rbegir.errors import DeviceError, InputError
+from rbegir.base.devices import cpu_count, gpu_number, split_name
 from rbegir.training.config import TrainConfig
-
-
-def cpu_count() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def resolve_device(name: str) -> torch.device:
     """auto, cpu, cuda or cuda:N as a device that is there; under torchrun cuda is the process's own GPU."""
-    available = torch.cuda.is_available()
-    if name == "auto":
-        name = "cuda" if available else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise InputError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}") from None
-    if device.type == "cpu":
-        return device
-    if device.type != "cuda":
-        raise InputError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}")
-    if not available:
-        raise DeviceError("device cuda was asked for, but torch finds no GPU", hint="use --device cpu")
-    index = int(os.environ.get("LOCAL_RANK", "0")) if device.index is None else device.index
-    if index >= torch.cuda.device_count():
-        raise DeviceError(
-            f"device cuda:{index} was asked for, but there are {torch.cuda.device_count()} GPUs"
-        )
-    device = torch.device("cuda", index)
+    kind, _ = split_name(name, "auto")
+    if kind == "auto":
+        kind = name = "cuda" if torch.cuda.is_available() else "cpu"
+    if kind == "cpu":
+        return torch.device("cpu")
+    device = torch.device("cuda", gpu_number(name, int(os.environ.get("LOCAL_RANK", "0"))))
     torch.cuda.set_device(device)
     return device
 

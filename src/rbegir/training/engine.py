@@ -15,13 +15,13 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from rbegir.base.devices import cpu_count
 from rbegir.encode.clsm.binarize import slope_at
 from rbegir.encode.clsm.clsm import TowerBatch
 from rbegir.encode.clsm.draws import Draw
 from rbegir.encode.clsm.twotower import FeatureDropout, Side, TwoTower
 from rbegir.training.batches import StepBatch
 from rbegir.training.config import TrainConfig
-from rbegir.training.device import cpu_count
 from rbegir.training.distributed import gather, sum_gradients, sum_scalar
 from rbegir.training.guide import Guide
 from rbegir.training.loss import Baseline, Gamma, group_loss, score_function_term

@@ -12,7 +12,6 @@ first save: a run resumed then starts from the beginning, which is the same resu
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +19,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from rbegir.base import disk
 from rbegir.encode.clsm import checkpoint
 from rbegir.errors import CorruptError, FileError, MismatchError, VersionError
 from rbegir.training.config import TrainConfig
@@ -112,19 +112,9 @@ def save(
     temporary = out / f".{NAME}.partial"
     try:
         save_file(tensors, temporary, metadata={"state": json.dumps(about)})
-        _sync(temporary)
-        os.replace(temporary, out / NAME)
-        _sync(out)
+        disk.replace(temporary, out / NAME)
     except OSError as error:
         raise FileError(f"cannot write the training state under {out}: {error.strerror or error}") from None
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def load(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec
 
 import pyarrow as pa
 
+from rbegir.base.devices import cpu_count
 from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.presets import ModelConfig
 from rbegir.encode.clsm.presets import preset as named_preset
@@ -26,7 +27,7 @@ from rbegir.read.pairs import PairStream, read_pairs
 from rbegir.training import state
 from rbegir.training.config import Precision, TrainConfig, change
 from rbegir.training.data import Data
-from rbegir.training.device import cpu_count, resolve_device
+from rbegir.training.device import resolve_device
 from rbegir.training.distributed import Exchange, join_processes
 from rbegir.training.epochs import begun, train_all
 from rbegir.training.progress import Bar

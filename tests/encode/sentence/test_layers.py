@@ -74,10 +74,10 @@ def test_the_fingerprint_names_settings_and_weights() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((0, 64, 2), "width must be a positive whole number, got 0"),
+        ((0, 64, 2), "width must be a whole number of at least 1, got 0"),
         ((8, 65, 2), "n must be a multiple of 64 from 64 to 1024, got 65"),
-        ((8, 64, 0), "planes must be from 1 to 8, got 0"),
-        ((8, 64, 9), "planes must be from 1 to 8, got 9"),
+        ((8, 64, 0), "planes must be a whole number from 1 to 8, got 0"),
+        ((8, 64, 9), "planes must be a whole number from 1 to 8, got 9"),
     ],
 )
 def test_bad_shapes(arguments: tuple[int, int, int], message: str) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rbegir.base.ahead import ahead
+from rbegir.base.checks import whole_number
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_N, MAX_PLANES, WORD, Codes, check_dimension
 from rbegir.encode.binarizer import store
 from rbegir.encode.binarizer.learn import (
@@ -276,10 +277,7 @@ class Binarizer(Params):
             value = self.get_params()[name]
             if name in ("dims", "moves") and value is None:
                 continue
-            whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-            if not whole or value < low or (high is not None and value > high):
-                span = f"from {low} to {high}" if high else f"of at least {low}"
-                raise InputError(f"{name} must be a whole number {span}, got {value!r}")
+            whole_number(name, value, low, high)
         if self.__dict__["n"] is not None:
             check_dimension(self.__dict__["n"])
 

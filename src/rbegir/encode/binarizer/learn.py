@@ -41,10 +41,10 @@ from typing import NamedTuple
 import numpy as np
 
 from rbegir._native import _core
+from rbegir.base.devices import cpu_count
 from rbegir.encode.binarizer import frame
 from rbegir.encode.binarizer.rounding import nearest
 from rbegir.encode.binarizer.vectors import Floats
-from rbegir.search.cpu import usable_cpus
 
 METRIC_POWER = 0.2
 ALONG = 5.0
@@ -124,7 +124,7 @@ def search(form: Terms, gram: Floats, planes: int, moves: int, start: Floats) ->
         planes,
         moves,
         tenure(len(gram)),
-        usable_cpus(),
+        cpu_count(),
         1,
     )
     return start

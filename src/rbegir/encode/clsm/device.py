@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rbegir._native import _core
-from rbegir.encode.clsm.inference import TensorOf, default_threads, no_words
+from rbegir.base.devices import cpu_count
+from rbegir.encode.clsm.inference import TensorOf, no_words
 from rbegir.encode.clsm.presets import ModelConfig
 from rbegir.encode.clsm.shapes import planes_of, tensor_shapes, tower_of
-from rbegir.errors import DeviceError, MissingExtraError
 from rbegir.read.tokenizer import GramBatch, count_texts, text_views
 
 if TYPE_CHECKING:
@@ -28,24 +28,6 @@ if TYPE_CHECKING:
     from rbegir.read.tokenizer import TextInput
 
 BLOCK = 1 << 16  # texts on the device at a time
-
-
-def check_device(device: object) -> None:
-    """Refuse a device that is not there, before anything is loaded."""
-    if not isinstance(device, str) or device.split(":")[0] != "cuda":
-        raise DeviceError(f"device must be 'cpu', 'cuda' or 'cuda:N', got {device!r}")
-    try:
-        import torch
-    except ImportError as error:
-        raise MissingExtraError(
-            "encoding on a GPU needs torch", hint="pip install 'rbegir[gpu]', or use device='cpu'"
-        ) from error
-    number = device.partition(":")[2] or "0"
-    if not number.isdecimal() or int(number) >= torch.cuda.device_count():
-        raise DeviceError(
-            f"device {device!r} is not there: torch sees {torch.cuda.device_count()} CUDA devices",
-            hint="use device='cpu'",
-        )
 
 
 class TorchSide:
@@ -65,7 +47,7 @@ class TorchSide:
         from rbegir.encode.clsm.twotower import TwoTower
 
         self._config, self._side, self._device = config, side, device
-        self._threads = threads or default_threads()
+        self._threads = threads or cpu_count()
         with torch.device("meta"):
             self._model = TwoTower(config)  # no memory: the other side stays like this
         owners = (f"{side}.", f"{tower_of(config, side)}.")

@@ -15,7 +15,6 @@ another.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -23,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rbegir._native import _core
+from rbegir.base.devices import cpu_count
 from rbegir.encode.clsm.presets import FLOAT, ModelConfig
 from rbegir.encode.clsm.shapes import iterations_of, planes_of, tower_of
 from rbegir.errors import TextError
@@ -37,11 +37,6 @@ BLOCK = 1 << 17  # texts a native call; between two of them the interpreter can 
 TensorOf = Callable[[str], npt.NDArray[np.float32]]
 
 
-def default_threads() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 class NativeSide:
     """Encodes texts with one side of a model. Safe to share between threads."""
 
@@ -49,7 +44,7 @@ class NativeSide:
         self, config: ModelConfig, side: str, tensor: TensorOf, *, threads: int | None = None, isa: str = ""
     ) -> None:
         self._n, self._planes = config.n, planes_of(config, side)
-        self._threads = threads or default_threads()
+        self._threads = threads or cpu_count()
         none = np.zeros(0, dtype=np.float32)
 
         def layer(name: str) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:

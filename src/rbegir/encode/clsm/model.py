@@ -22,12 +22,14 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from rbegir.base.checks import whole_number
+from rbegir.base.devices import gpu_number, split_name
 from rbegir.codes.planes import MAX_PLANES, Codes
 from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.inference import NativeSide
 from rbegir.encode.clsm.presets import FLOAT, ModelConfig
 from rbegir.encode.clsm.shapes import planes_of
-from rbegir.errors import InputError, MismatchError
+from rbegir.errors import MismatchError
 
 if TYPE_CHECKING:
     from rbegir.read.tokenizer import TextInput
@@ -55,12 +57,10 @@ class Model:
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: str = "cpu", *, threads: int | None = None) -> Model:
         """Open the model in a directory. `threads` bounds the CPU threads of a call (default: all cores)."""
-        if threads is not None and (type(threads) is not int or threads < 1):
-            raise InputError(f"threads must be a positive integer, got {threads!r}")
-        if device != "cpu":
-            from rbegir.encode.clsm.device import check_device
-
-            check_device(device)
+        if threads is not None:
+            whole_number("threads", threads)
+        if split_name(device)[0] == "cuda":
+            gpu_number(device)
         return cls(checkpoint.Checkpoint(path), device, threads)
 
     def save(self, directory: str | os.PathLike[str]) -> None:

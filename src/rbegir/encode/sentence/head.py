@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from rbegir.base.checks import whole_number
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_PLANES
 from rbegir.encode.binarizer.estimator import default_n
 from rbegir.encode.sentence.layers import prefixes, rbe_layers, start_as_quantiser
@@ -65,10 +66,8 @@ class RBEHead(Module):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         most = min(MAX_KEYWORD_PLANES, query_planes) if type(query_planes) is int else MAX_KEYWORD_PLANES
-        if type(keyword_planes) is not int or not 1 <= keyword_planes <= most:
-            raise InputError(f"keyword_planes must be from 1 to {most}, got {keyword_planes!r}")
-        if type(query_planes) is not int or not 1 <= query_planes <= MAX_PLANES:
-            raise InputError(f"query_planes must be from 1 to {MAX_PLANES}, got {query_planes!r}")
+        keyword_planes = whole_number("keyword_planes", keyword_planes, 1, most)
+        query_planes = whole_number("query_planes", query_planes, 1, MAX_PLANES)
         self.in_features = in_features
         self.n = default_n(in_features) if n is None else n
         self.query_planes, self.keyword_planes = query_planes, keyword_planes

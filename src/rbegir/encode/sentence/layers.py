@@ -28,11 +28,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from rbegir.base.checks import whole_number
 from rbegir.codes.planes import MAX_PLANES, Codes, check_dimension
 from rbegir.encode.binarizer.frame import start
 from rbegir.encode.clsm.presets import Estimator, ModelConfig
 from rbegir.encode.clsm.rbe import RBE, Embedding
-from rbegir.errors import InputError
 
 
 def rbe_layers(
@@ -40,10 +40,8 @@ def rbe_layers(
 ) -> RBE:
     """RBE layers for vectors of `width` numbers."""
     check_dimension(n)
-    if type(width) is not int or width < 1:
-        raise InputError(f"width must be a positive whole number, got {width!r}")
-    if type(planes) is not int or not 1 <= planes <= MAX_PLANES:
-        raise InputError(f"planes must be from 1 to {MAX_PLANES}, got {planes!r}")
+    whole_number("width", width)
+    whole_number("planes", planes, 1, MAX_PLANES)
     return RBE(ModelConfig(n=n, conv=width, estimator=estimator, bias=bias), planes)
 
 

@@ -9,11 +9,11 @@ Written and read without any package of encoders, so that opening an index for i
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from rbegir._native import _core
+from rbegir.base import disk
 from rbegir.errors import CorruptError, FileError, VersionError
 
 FORMAT, VERSION, KIND = "rbegir-encoder", 1, "sentence-transformers"
@@ -36,10 +36,7 @@ def write_reference(directory: Path, reference: str, fingerprint: str) -> None:
         "fingerprint": fingerprint,
     }
     directory.mkdir(parents=True, exist_ok=True)
-    with (directory / NAME).open("w", encoding="utf-8") as file:
-        json.dump({**body, "crc32c": _sum(body)}, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
+    disk.write_file(directory / NAME, json.dumps({**body, "crc32c": _sum(body)}, indent=1).encode())
 
 
 def read_reference(directory: Path) -> dict[str, str]:

@@ -42,8 +42,6 @@ def export_npy(source: Index | Codes, path: str | os.PathLike[str]) -> None:
     codes = source if isinstance(source, Codes) else read_keywords(source).codes
     with staged(path) as stage, stage.open("wb") as file:
         np.save(file, np.ascontiguousarray(codes.planes.astype("<u8", copy=False)), allow_pickle=False)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def read_npy(path: str | os.PathLike[str]) -> Codes | np.ndarray[Any, Any]:

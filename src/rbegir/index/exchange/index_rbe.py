@@ -22,6 +22,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from rbegir.base.checks import whole_number
 from rbegir.codes.layout import pack
 from rbegir.codes.planes import WORD, Codes
 from rbegir.codes.score import cosine, norm_squared
@@ -29,7 +30,7 @@ from rbegir.encode.binarizer.estimator import Binarizer
 from rbegir.errors import InputError, MismatchError
 from rbegir.index.exchange.transfer import read_keywords, staged
 from rbegir.index.store import Index
-from rbegir.search.backend import Partition, check_k
+from rbegir.search.backend import Partition
 from rbegir.search.cpu import CpuBackend
 
 METRIC_INNER_PRODUCT = 0  # as FAISS numbers it
@@ -87,7 +88,7 @@ class IndexRBE:
 
     def search(self, x: Any, k: int) -> tuple[Floats, npt.NDArray[np.int64]]:
         """(D, I): cosines and ids of the best k for each vector [count, d], best first."""
-        k = check_k(k)
+        k = whole_number("k", k)
         asked = self._trained().encode_queries(x).values()  # [queries, n]
         scores = np.full((len(asked), k), NOTHING, np.float32)
         ids = np.full((len(asked), k), -1, np.int64)

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rbegir.base import disk
 from rbegir.codes.planes import WORD, Codes
 from rbegir.encode.binarizer.estimator import Binarizer
 from rbegir.encode.encoder import Encoder
@@ -126,7 +127,7 @@ def staged(path: str | os.PathLike[str], *, replace: bool = False) -> Iterator[P
     _remove(stage)
     try:
         yield stage
-        os.replace(stage, target)
+        disk.replace(stage, target)
     except OSError as error:
         raise FileError(f"cannot write {target}: {error.strerror or error}") from error
     finally:

@@ -22,9 +22,9 @@ from rbegir.errors import DeviceError
 from rbegir.lab.bench.device import describe_card, timed
 from rbegir.search.gpu import dispatch, tensorcore, words
 from rbegir.search.gpu.card import Batch, Card
-from rbegir.search.gpu.devices import find_devices
+from rbegir.search.gpu.device import find_devices
 from rbegir.search.gpu.dispatch import Method
-from rbegir.search.gpu.shard import Piece, Shard
+from rbegir.search.gpu.slab import Slab, SlabSearch
 
 KEYWORDS = 100_000_000
 SHAPES = ((64, 2), (128, 2), (256, 2), (64, 1), (64, 3), (64, 4), (512, 2))
@@ -32,18 +32,18 @@ WIDE = ((64, 2),)
 POPCOUNT, PRODUCT = ((64, 2), (64, 1)), ((64, 2), (512, 2))
 
 
-def random_piece(n: int, planes: int, keywords: int, device: torch.device) -> Piece:
+def random_piece(n: int, planes: int, keywords: int, device: torch.device) -> SlabSearch:
     """Random codes, with a sample that nobody asks for."""
     streams = words.streams(n, planes)
     lanes = torch.empty(streams, words.stride_of(keywords), dtype=torch.int32, device=device)
     lanes.random_(-(2**31), 2**31)
     none = torch.zeros(streams, words.stride_of(0), dtype=torch.int32, device=device)
-    return Piece(
-        Shard(lanes, keywords, none, torch.zeros(0, dtype=torch.int32, device=device), 0), 0, None, keywords
+    return SlabSearch(
+        Slab(lanes, keywords, none, torch.zeros(0, dtype=torch.int32, device=device), 0), 0, None, keywords
     )
 
 
-def scan_ms(card: Card, piece: Piece, method: Method, top: int, queries: int, rounds: int) -> float:
+def scan_ms(card: Card, piece: SlabSearch, method: Method, top: int, queries: int, rounds: int) -> float:
     """Milliseconds of one scan of random odd queries up to ±top, scaled to 10⁹ keywords."""
     rng = np.random.default_rng(queries)
     values = (2 * rng.integers(0, top + 1, (queries, card.n)) - top).astype(np.int16)
@@ -52,7 +52,7 @@ def scan_ms(card: Card, piece: Piece, method: Method, top: int, queries: int, ro
     limits = torch.tensor([[1 << 44, 1 << 17, 0]], device=card.device).repeat(queries, 1)
     card.force = method
     ms = timed(lambda: card.scan(piece, batch, limits, found), rounds)["ms"]
-    return round(ms * 1e9 / piece.shard.count, 3)
+    return round(ms * 1e9 / piece.slab.count, 3)
 
 
 def compile_all(device: torch.device) -> None:

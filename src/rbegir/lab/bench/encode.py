@@ -26,8 +26,8 @@ from typing import Any
 
 import numpy as np
 
+from rbegir.base.devices import cpu_count
 from rbegir.encode.clsm import checkpoint
-from rbegir.encode.clsm.inference import default_threads
 from rbegir.encode.clsm.model import Model
 from rbegir.encode.clsm.presets import FLOAT, preset
 from rbegir.encode.clsm.shapes import random_tensors
@@ -62,7 +62,7 @@ def measure(
     if rounds < 1:
         raise InputError(f"rounds must be at least 1, got {rounds}")
     with _checkpoint(model, preset_name) as path:
-        cells = [*_tokenize_cells(texts), *_encode_cells(texts, path, device, threads or default_threads())]
+        cells = [*_tokenize_cells(texts), *_encode_cells(texts, path, device, threads or cpu_count())]
         if peers:
             cells.append(_peer_cell(texts, device))
         speeds: list[list[float]] = [[] for _ in cells]
@@ -105,7 +105,7 @@ def _checkpoint(model: Path | None, preset_name: str) -> Iterator[Path]:
 
 
 def _tokenize_cells(texts: list[str]) -> Iterator[Cell]:
-    for threads in dict.fromkeys((1, default_threads())):
+    for threads in dict.fromkeys((1, cpu_count())):
         cell = {"cell": "tokenize", "device": "cpu", "threads": threads}
         yield cell, len(texts), lambda threads=threads: lambda: tokenize(texts, threads=threads)  # type: ignore[misc]
 

@@ -12,9 +12,10 @@ from typing import cast
 
 import numpy as np
 
+from rbegir.base import masks
 from rbegir.codes.layout import pack
 from rbegir.codes.planes import Codes
-from rbegir.search.backend import Candidates, Partition, make_mask
+from rbegir.search.backend import Candidates, Partition
 from rbegir.search.gpu import tensorcore
 from rbegir.search.gpu.backend import GpuBackend
 from rbegir.search.gpu.dispatch import Method
@@ -55,7 +56,9 @@ def compare(task: tuple[str, tuple[int, int, int, bool], str]) -> tuple[str, int
         density = (None, 0.5, 0.02, None)[turn % 4]
         parts = [
             Partition(
-                pack(each), len(each), None if density is None else make_mask(rng.random(len(each)) < density)
+                pack(each),
+                len(each),
+                None if density is None else masks.from_bools(rng.random(len(each)) < density),
             )
             for each in codes
         ]

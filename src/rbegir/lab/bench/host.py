@@ -66,11 +66,12 @@ def device_name(device: str) -> str:
 def describe(packages: Sequence[str] = ()) -> dict[str, Any]:
     """The machine, the software and the moment, as JSON values."""
     from rbegir import __version__
-    from rbegir.search.cpu import available_isas, usable_cpus
+    from rbegir.base.devices import cpu_count
+    from rbegir.search.cpu import available_isas
 
     return {
         "cpu": _cpu_name(),
-        "cpus": usable_cpus(),
+        "cpus": cpu_count(),
         "isa": available_isas()[0],
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "load_average": round(os.getloadavg()[0], 2),

@@ -19,7 +19,7 @@ from rbegir.search.backend import Partition
 from rbegir.search.gpu import local
 from rbegir.search.gpu.card import Batch
 from rbegir.search.gpu.replay import Replays
-from rbegir.search.gpu.shard import Piece
+from rbegir.search.gpu.slab import SlabSearch
 from rbegir.search.paper import BLOCK, plan, queue_heads, thread_of
 
 PER_THREAD = 256
@@ -27,17 +27,17 @@ QUEUES = (1, 2, 8)
 
 
 def run(
-    replays: Replays, pieces: list[Piece], k: int, rounds: int, values: npt.NDArray[np.int16]
+    replays: Replays, pieces: list[SlabSearch], k: int, rounds: int, values: npt.NDArray[np.int16]
 ) -> list[dict[str, Any]]:
     """A row for each of QUEUES."""
     card = replays.card
-    keywords = sum(piece.shard.count for piece in pieces)
+    keywords = sum(piece.slab.count for piece in pieces)
     partitions = [Partition(np.zeros(0, np.uint8), keywords)]  # only counts matter
     exact = replays.begin(pieces, Batch(values, card.device), k).result()[1]
     one = Batch(values[:1], card.device)
     rows = []
     for queue in QUEUES:
-        geometry = local.Geometry(BLOCK, PER_THREAD, queue)
+        geometry = local.SelectionGeometry(BLOCK, PER_THREAD, queue)
         wanted = plan(partitions, k, PER_THREAD, queue, BLOCK)
         asked = (wanted.length, wanted.length, geometry)
         row: dict[str, Any] = {"keywords": keywords, "k": k, "per_thread": PER_THREAD, "queue": queue}

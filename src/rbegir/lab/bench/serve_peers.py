@@ -104,9 +104,9 @@ def lancedb(
         row = {"id": len(vectors) + number, "vector": queries[number % len(queries)], "text": "new"}
         table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute([row])
 
-    from rbegir.search.cpu import usable_cpus
+    from rbegir.base.devices import cpu_count
 
-    return search, write, usable_cpus()
+    return search, write, cpu_count()
 
 
 def rbegir(

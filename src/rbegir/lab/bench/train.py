@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from rbegir.base.devices import cpu_count
 from rbegir.encode.clsm.clsm import TowerBatch
 from rbegir.encode.clsm.presets import preset as named_preset
 from rbegir.encode.clsm.twotower import TwoTower
@@ -34,7 +35,7 @@ from rbegir.read.pairs import PairStream, read_pairs
 from rbegir.training.batches import StepBatch, build
 from rbegir.training.config import recipe
 from rbegir.training.data import Data, tokenize_pairs
-from rbegir.training.device import batch_threads, cpu_count, matmul_precision, resolve_device
+from rbegir.training.device import batch_threads, matmul_precision, resolve_device
 from rbegir.training.engine import Engine
 from rbegir.training.pipeline import BatchPlan, epoch_batches
 from rbegir.training.sharing import Share

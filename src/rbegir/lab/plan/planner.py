@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from rbegir.base.checks import whole_number
 from rbegir.errors import InputError
 from rbegir.lab.plan import tails
 from rbegir.lab.plan.figures import Constant, Figures, Machine, load
@@ -61,9 +62,7 @@ class Wish:
         for name, low in (
             ("keywords", 1), ("k", 1), ("bytes_per_keyword", 1), ("replicas", 1), ("client_cores", 1)
         ):  # fmt: skip
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < low:
-                raise InputError(f"{name} must be a whole number of at least {low}, got {value!r}")
+            whole_number(name, getattr(self, name), low)
         for name in ("latency_ms", "network_gbit"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
                 raise InputError(f"{name} must be a positive number, got {getattr(self, name)!r}")

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from rbegir.base.devices import cpu_count
 from rbegir.encode.binarizer.estimator import Binarizer
 from rbegir.encode.binarizer.rounding import nearest
 from rbegir.encode.clsm.twotower import TwoTower, unit
@@ -28,7 +29,6 @@ from rbegir.evaluate.retrieval import CUTOFFS
 from rbegir.lab.bench.residual import Residual
 from rbegir.lab.reproduce.dataset import sample_rows
 from rbegir.lab.reproduce.testbed import Json, Testbed, Vectors
-from rbegir.training.device import cpu_count
 
 SAMPLE = 1_000  # queries of a library's own search
 FEW = 3  # bits a dimension of the coarse query: those of rbe*

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,8 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from rbegir.base import disk
+from rbegir.base.devices import cpu_count
 from rbegir.errors import CorruptError, FileError
 from rbegir.lab.reproduce import lexical, quantisers, studies
 from rbegir.lab.reproduce.dataset import Dataset, sample_rows
@@ -30,7 +31,7 @@ from rbegir.lab.reproduce.rows import Row, Scale
 from rbegir.lab.reproduce.testbed import Json, Testbed
 from rbegir.training.config import change
 from rbegir.training.data import Data
-from rbegir.training.device import cpu_count, resolve_device
+from rbegir.training.device import resolve_device
 from rbegir.training.trainer import Fitted, fit
 from rbegir.training.validate import Validation
 
@@ -175,7 +176,7 @@ def write(path: Path, result: Json) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial.write_text(json.dumps(_rounded(result)) + "\n")
-        os.replace(partial, path)
+        disk.replace(partial, path)
     except OSError as error:
         raise FileError(f"cannot write {path}: {error.strerror}") from None
 

@@ -27,7 +27,6 @@ from rbegir.lab.reproduce.dataset import headline, sample_rows
 from rbegir.lab.reproduce.testbed import Json, Testbed, Vectors
 from rbegir.search.backend import Partition
 from rbegir.search.cpu import CpuBackend
-from rbegir.search.paper import search_paper
 
 SIZES = (10_000, 100_000, 1_000_000)
 SELECTION_QUERIES, TOP, PER_THREAD = 500, 1000, 256
@@ -54,7 +53,7 @@ def selection(bed: Testbed, vectors: Vectors, network: TwoTower) -> Json:
     chosen = values[sample_rows(len(values), SELECTION_QUERIES, 0)]
     top = min(TOP, part.count)
     exact = backend.search([part], chosen, top).positions
-    published, promise = search_paper(backend, [part], chosen, top, per_thread=PER_THREAD, queue=1)
+    published, promise = backend.search_paper([part], chosen, top, per_thread=PER_THREAD, queue=1)
     shared = [len(np.intersect1d(a, b)) / top for a, b in zip(exact, published.positions, strict=True)]
     return {
         "queries": len(chosen),

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
+from rbegir.base.devices import cpu_count
 from rbegir.encode.clsm.clsm import TowerBatch, tower_batch
 from rbegir.encode.clsm.model import quantise
 from rbegir.encode.clsm.presets import FLOAT
@@ -32,7 +33,6 @@ from rbegir.evaluate.retrieval import CUTOFFS
 from rbegir.lab.reproduce.dataset import Dataset
 from rbegir.read.tokenizer import GramBatch, tokenize
 from rbegir.training.batches import cut
-from rbegir.training.device import cpu_count
 
 TEXTS = 1 << 15  # embedded at a time
 REPLICATES = 100

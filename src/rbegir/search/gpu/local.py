@@ -3,19 +3,19 @@
 A block of T_b threads takes T_b·I consecutive positions; thread y scores every T_b-th of them, starting with
 the y-th, and keeps the best q in a queue in registers. Global selection takes the best k of all queues.
 
-Two ways, one kernel. As printed (`as_printed`) queues start empty, every queue is written, C·q / I entries,
-and a radix selection sorts them. `begin` starts queues at a floor instead, the threshold that the exact
-search takes from its sample: what is below could only be entered in vain, so the loop over keywords is that
-of the exact scan, a queue is touched once in some hundred thousand keywords, and some thousand entries are
-left to sort. Enough of them above the floor prove that nothing else could have been among the best k; too
-few, and the floor is lowered. Results are the same, and equal to `search.paper` on every backend.
+One kernel runs it in two ways. As printed (`as_printed`), queues start empty, every queue is written, C·q /
+I entries, and a radix selection sorts them. `begin` starts queues at a floor instead, the threshold that the
+exact search takes from its sample. What is below the floor cannot be among the best k, so the loop over
+keywords is that of the exact scan, a queue changes once in about 10⁵ keywords, and a few thousand entries
+are left to sort. If enough of them are above the floor, nothing else can be among the best k; if not, the
+floor is lowered. Both ways give the same results, and those of `search.paper` on every backend.
 
-A floor also frees the rest of the shape. The steps of a thread are spread over several programs, as short
-ones read neighbouring memory (measured: 4.4 ms for whole threads, 4.2 for short ones), each with a queue of
-its own; and two places of a queue are registers, which is enough, as what falls off the end of a longer one
-is appended like an entry. A thread may also lie on several pieces, even on several devices, as positions
-count over all partitions. So more than q entries of a thread may arrive, never fewer than it has, and the
-merge on the host drops what is beyond q.
+With a floor, the work can be divided freely. The steps of a thread are spread over several programs, each
+with a queue of its own, because short programs read neighbouring memory (measured: 4.4 ms for whole threads,
+4.2 ms for short ones). Only two places of a queue are registers; what falls off the end of a longer queue is
+appended like an entry. A thread may also lie on several slabs, even on several devices, because positions
+count over all partitions. So more than q entries of a thread may arrive, but all of its best q do, and the
+merge on the host drops the rest.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,assignment,misc"
@@ -35,19 +35,19 @@ from rbegir.search.gpu import order
 from rbegir.search.gpu.card import Batch, Card, power_of_two
 from rbegir.search.gpu.order import EMPTY, Survivors, ordered
 from rbegir.search.gpu.popcount import allowed, hold, score
-from rbegir.search.gpu.shard import Piece
+from rbegir.search.gpu.slab import SlabSearch
 from rbegir.search.gpu.threshold import EVERYTHING
 
-MAX_QUEUE = 16  # places of a queue as printed: longer ones do not fit into registers
+MAX_QUEUE = 16  # places of a queue as printed; longer ones do not fit into registers
 HELD = 2  # places of a queue with a floor that are registers
 TIES = 1024  # equal keys around the k-th that one radix selection puts in order of position
-# keywords and threads of a program with a floor; with 256 loads wait for each other
+# keywords and threads per program with a floor; with 256 threads, loads wait for each other
 SPAN, LANES = 1 << 13, 128
 PRINTED, ALL = (256, 2), (1 << 31) - 1  # threads and warps, and steps, of a program as printed
 
 
-class Geometry(NamedTuple):
-    """T_b threads a block, I keywords a thread, q places a queue."""
+class SelectionGeometry(NamedTuple):
+    """T_b threads per block, I keywords per thread, q places per queue."""
 
     threads: int
     per_thread: int
@@ -82,7 +82,7 @@ def enter(dots, norms, steps, dot, norm, step, hit, QUEUE: tl.constexpr, WIDE: t
 
 @triton.jit
 def append(counts, positions, dots, norms, row, room, q, at, dot, norm, hit):
-    """Entries to the end of the list of query q."""
+    """Append entries to the list of query q."""
     slot = tl.atomic_add(counts + q + tl.zeros_like(dot), 1, mask=hit, sem="relaxed")
     keep = hit & (slot < room)
     tl.store(positions + row + slot, at, mask=keep)
@@ -185,20 +185,20 @@ def select(
             tl.store(norms + slot, best_norms[j], mask=lane < THREADS)
 
 
-def blocks_of(piece: Piece, geometry: Geometry) -> tuple[int, int]:
-    """The first block that touches a piece, and how many do."""
+def blocks_of(piece: SlabSearch, geometry: SelectionGeometry) -> tuple[int, int]:
+    """The first block of threads that touches a slab, and how many do."""
     size = geometry.threads * geometry.per_thread
     first = piece.base // size
-    return first, -(-(piece.base + piece.shard.count) // size) - first
+    return first, -(-(piece.base + piece.slab.count) // size) - first
 
 
 def launch(
-    card: Card, piece: Piece, batch: Batch, limits: torch.Tensor, found: Survivors, geometry: Geometry,
-    floor: bool,
+    card: Card, piece: SlabSearch, batch: Batch, limits: torch.Tensor, found: Survivors,
+    geometry: SelectionGeometry, floor: bool,
 ) -> None:  # fmt: skip
-    """Local selection of a piece for every query of a batch."""
+    """Local selection in a slab for every query of a batch."""
     threads, per_thread, queue = geometry
-    words, room = piece.shard.words, found.positions.shape[1]
+    words, room = piece.slab.words, found.positions.shape[1]
     lanes = min(LANES if floor else PRINTED[0], power_of_two(threads))
     if floor:
         warps, split, places = 1, SPAN // lanes, min(queue, HELD)
@@ -210,18 +210,20 @@ def launch(
     whole = threads % lanes == 0 and piece.base % threads == 0
     masked = int(piece.mask is not None)
     first, blocks = blocks_of(piece, geometry)
-    each = min(per_thread, -(-(piece.base + piece.shard.count) // threads))  # the rest has no keywords
+    each = min(per_thread, -(-(piece.base + piece.slab.count) // threads))  # the rest has no keywords
     splits = -(-each // split)
     for q in range(batch.queries):
         select[(blocks * splits * -(-threads // lanes),)](
-            words, words.shape[1], piece.shard.count, piece.base, first, piece.mask, q, batch.words, limits,
+            words, words.shape[1], piece.slab.count, piece.base, first, piece.mask, q, batch.words, limits,
             each, split, splits, found.counts, found.positions, found.dots, found.norms, room,
             card.n, card.planes, batch.planes, batch.mixed, masked, threads, lanes, places,
             int(queue > places), int(wide), int(whole), int(floor), num_warps=warps,
         )  # fmt: skip
 
 
-def begin(card: Card, pieces: list[Piece], batch: Batch, want: int, aim: int, geometry: Geometry) -> Queues:
+def begin(
+    card: Card, pieces: list[SlabSearch], batch: Batch, want: int, aim: int, geometry: SelectionGeometry
+) -> Queues:
     """Enqueue Algorithm 1 for the best `want` entries of all queues; the floor aims at `aim` keywords."""
     candidates = sum(piece.candidates for piece in pieces)
     limits, expected = card.first_limits(pieces, batch, min(aim, candidates))
@@ -236,14 +238,14 @@ def begin(card: Card, pieces: list[Piece], batch: Batch, want: int, aim: int, ge
 
 @dataclass(eq=False)
 class Queues:
-    """Queues on their way; `result` waits for them, and lowers a floor that was too high."""
+    """An enqueued selection; `result` waits for it, and lowers a floor that was too high."""
 
     card: Card
-    pieces: list[Piece]
+    pieces: list[SlabSearch]
     batch: Batch
     want: int
     aim: int
-    geometry: Geometry
+    geometry: SelectionGeometry
     limits: torch.Tensor
     found: Survivors
     keys: torch.Tensor
@@ -260,7 +262,7 @@ class Queues:
         ]
 
     def _repair(self, q: int, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """One query with a floor that let too few or too many entries pass."""
+        """Select again for one query whose floor let too few or too many entries pass."""
         batch = Batch(self.batch.host[q : q + 1], self.card.device)
         limits, boost = self.limits[q : q + 1], 1.0
         candidates = sum(piece.candidates for piece in self.pieces)
@@ -281,9 +283,9 @@ class Queues:
 
 
 def as_printed(
-    card: Card, piece: Piece, batch: Batch, k: int, geometry: Geometry
+    card: Card, piece: SlabSearch, batch: Batch, k: int, geometry: SelectionGeometry
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and positions [≤ k] of one query over one piece, with every queue written and sorted."""
+    """Keys and positions [≤ k] of one query in one slab, with every queue written and sorted."""
     kept = blocks_of(piece, geometry)[1] * geometry.threads * geometry.queue
     found = card.survivors(batch, kept)
     limits = torch.tensor([[EVERYTHING, 1, 0]], dtype=torch.int64, device=card.device)

@@ -1,4 +1,4 @@
-"""One query against every keyword, by popcounts, at the speed of memory (Triton).
+"""Scan for one query, by popcounts, at the speed of memory (Triton).
 
 A keyword plane x and a query plane q of signs have the inner product n − 2·popcount(x XOR q), so for a
 keyword of P planes and a query whose integers are Σ_b weight_b · sign_b
@@ -10,8 +10,8 @@ Odd queries of B planes have weights 2^(B−1) … 1. A query with even entries 
 the planes of the odd vector 2v − 1 and one plane of ones, of weight 1; the sum is halved at the end
 (`MIXED`).
 
-A card reads 16-byte keywords about as fast as it can count bits: 14 popcounts a keyword (12 for 3 × 2
-planes of two words, 2 for the norm) at 16 a clock and multiprocessor take 4.0 ms for 1.2·10⁹ keywords on an
+A GPU reads 16-byte keywords about as fast as it can count bits: 14 popcounts per keyword (12 for 3 × 2
+planes of two words, 2 for the norm) at 16 per clock and multiprocessor take 4.0 ms for 1.2·10⁹ keywords on an
 H200, reading takes 4.2 ms. The usual shape, two keyword planes and a three-plane query, therefore adds
 words of equal weight in carry-save form before counting: three words become a sum word and a carry word of
 twice the weight, two logic instructions instead of one popcount, and 12 popcounts become 8.
@@ -29,7 +29,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from rbegir.search.gpu.bits import majority, odd_even, parity, popcount, rotate_left, rotate_right
+from rbegir.search.gpu.words import majority, odd_even, parity, popcount, rotate_left, rotate_right
 
 
 @triton.jit
@@ -44,8 +44,8 @@ def word(pointer, offset, inside):
 
 @triton.jit
 def hold(query, B: tl.constexpr, BLOCKS: tl.constexpr):
-    """All words of a query of few, to stay in registers: the compiler would read them again in every turn of
-    a loop that also writes. Of a long query none, which are then read where they are used."""
+    """The words of a short query, to stay in registers: the compiler would read them again in every turn of a
+    loop that also writes. Nothing for a long query, whose words are read where they are used."""
     held = ()
     if B * BLOCKS <= 24:
         for word in tl.static_range(B * BLOCKS):
@@ -106,7 +106,7 @@ def mismatches(
     words, stride, query, held, offset, inside, block,
     P: tl.constexpr, B: tl.constexpr, MIXED: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """Any planes, one 32-dimension block: (weighted mismatches, what the norm loses)."""
+    """Any number of planes, one 32-dimension block: (weighted mismatches, what the norm loses)."""
     base = words + block * stride
     step = BLOCKS * stride
     x0 = word(base, offset, inside)
@@ -153,7 +153,7 @@ def score(
     words, stride, query, held, offset, inside,
     N: tl.constexpr, P: tl.constexpr, B: tl.constexpr, MIXED: tl.constexpr,
 ):  # fmt: skip
-    """(q·k, ‖k‖²) of a block of keywords, exact, int32; `held` is what `hold` gave."""
+    """(q·k, ‖k‖²) of a block of keywords, exact, int32; `held` comes from `hold`."""
     BLOCKS: tl.constexpr = N // 32
     TOP: tl.constexpr = (1 << P) - 1
     WOVEN: tl.constexpr = P == 2 and B == 3 and MIXED == 0
@@ -197,7 +197,7 @@ def scan(
     words [streams, stride], query [Q, planes, n/32], limits [Q, 3] int64, counts [Q]; positions, dots,
     norms [Q, room].
 
-    MASKED: only what has its bit set in `mask`; looked at where something passes, which is seldom.
+    MASKED: only keywords whose bit in `mask` is set; the mask is read only where something passes.
     """
     stride = stride.to(tl.int64)
     limit0 = tl.load(limits + 3 * q)

@@ -1,12 +1,12 @@
-"""Batches for every shape and card: 8-bit products in Triton.
+"""Scan for batches of any shape on any GPU: 8-bit products in Triton.
 
 The keyword value is 2·u − (2^P − 1), u in 0 … 2^P − 1, so q·k = 2·(u·q) − (2^P − 1)·Σq and the product
 needs no signs. Queries beyond ±127 come as two rows, ⌊q/2⌋ and q mod 2: u·q = (2u)·⌊q/2⌋ + u·(q mod 2).
-Blocks of keywords whose best sum cannot reach a query's threshold at the block's least norm are done; the
+A block of keywords whose best sum cannot reach a query's threshold at the block's least norm is skipped; the
 others are tested pair by pair, exactly.
 
 The tensor-core kernels in CUDA C++ are several times as fast for the shapes they know; this one takes over
-for n > 256, on cards before Ampere, and where NVRTC is missing.
+for n > 256, on GPUs older than Ampere, and where NVRTC is missing.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
@@ -15,8 +15,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from rbegir.search.gpu.bits import odd_even, popcount, rotate_left
 from rbegir.search.gpu.popcount import allowed, word
+from rbegir.search.gpu.words import odd_even, popcount, rotate_left
 
 
 @triton.jit(do_not_specialize=["end", "base", "room"])
@@ -26,7 +26,7 @@ def scan(
     N: tl.constexpr, P: tl.constexpr, WIDE: tl.constexpr, MASKED: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Append what passes of [begin, end): operand int8 [1 + WIDE, n, width], limits int64 [width, 3]."""
+    """Append what passes in [begin, end): operand int8 [1 + WIDE, n, width], limits int64 [width, 3]."""
     BLOCKS: tl.constexpr = N // 32
     TOP: tl.constexpr = (1 << P) - 1
     stride = stride.to(tl.int64)

@@ -1,4 +1,4 @@
-"""Keywords on a device: a shard, the random sample that thresholds come from, a shard's part in a search."""
+"""A slab: keywords in the memory of one device, with the random sample that thresholds come from."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 
 from rbegir.search.gpu import words
 
-SHARE = 256  # a sample is this part of the keywords,
-LEAST_SAMPLE = 1 << 16  # but at least this many
+SHARE = 256  # a sample is 1 / SHARE of the keywords,
+LEAST_SAMPLE = 1 << 16  # but at least this many keywords
 
 
 @dataclass(frozen=True, eq=False)
-class Shard:
+class Slab:
     """Keywords on a device, and a random sample of them in random order."""
 
     words: torch.Tensor  # [streams, stride] int32
@@ -24,25 +24,26 @@ class Shard:
     drawn: int
 
 
-class Piece(NamedTuple):
-    """A shard in a search: where it stands, and which of its keywords are candidates."""
+class SlabSearch(NamedTuple):
+    """A slab in a search, and which of its keywords are candidates."""
 
-    shard: Shard
+    slab: Slab
     base: int  # position of its first keyword
     mask: torch.Tensor | None  # [ceil(count / 32)] int32
     candidates: int
 
     @property
     def density(self) -> float:
-        return self.candidates / self.shard.count
+        return self.candidates / self.slab.count
 
 
 def sample_size(count: int) -> int:
+    """The number of keywords in the sample of a slab."""
     return min(count, max(LEAST_SAMPLE, count // SHARE))
 
 
-def with_sample(lanes: torch.Tensor, count: int) -> Shard:
-    """Words [streams, stride] of `count` keywords as a shard, with a random sample in random order."""
+def with_sample(lanes: torch.Tensor, count: int) -> Slab:
+    """Words [streams, stride] of `count` keywords as a slab, with a random sample in random order."""
     drawn = sample_size(count)
     generator = torch.Generator(device=lanes.device).manual_seed(count)
     if drawn == count:
@@ -55,22 +56,22 @@ def with_sample(lanes: torch.Tensor, count: int) -> Shard:
     where = places.long()
     for stream in range(lanes.shape[0]):  # one at a time: indexing all at once would copy the indices
         sample[stream, :drawn] = lanes[stream][where]
-    return Shard(lanes, count, sample, places, drawn)
+    return Slab(lanes, count, sample, places, drawn)
 
 
-def sample_of(piece: Piece) -> Piece:
-    """The sample of a piece as a piece of its own; only the scores of what passes are used."""
-    shard, mask = piece.shard, None
+def sample_of(piece: SlabSearch) -> SlabSearch:
+    """The sample of a slab as a slab of its own; only the scores of what passes are used."""
+    slab, mask = piece.slab, None
     if piece.mask is not None:
-        bits = piece.mask[shard.places >> 5] >> (shard.places & 31) & 1
-        full = torch.zeros(-(-shard.drawn // 32) * 32, dtype=torch.int32, device=bits.device)
-        full[: shard.drawn] = bits
+        bits = piece.mask[slab.places >> 5] >> (slab.places & 31) & 1
+        full = torch.zeros(-(-slab.drawn // 32) * 32, dtype=torch.int32, device=bits.device)
+        full[: slab.drawn] = bits
         mask = (full.view(-1, 32) << torch.arange(32, dtype=torch.int32, device=bits.device)).sum(
             1, dtype=torch.int32
         )
-    return Piece(
-        Shard(shard.sample, shard.drawn, shard.sample, shard.places, shard.drawn),
+    return SlabSearch(
+        Slab(slab.sample, slab.drawn, slab.sample, slab.places, slab.drawn),
         0,
         mask,
-        round(piece.density * shard.drawn),
+        round(piece.density * slab.drawn),
     )
