@@ -160,7 +160,7 @@ class World:
             part = CpuBackend(self.n, self.planes, threads=1, isa=isa).search(
                 [partitions[i] for i in mine], values, k
             )
-            place = snapshot.place([numbers[i] for i in mine], part.positions.ravel())
+            place = snapshot.locate([numbers[i] for i in mine], part.positions.ravel())
             found.append(Candidates(part.keys, snapshot.rows(place).reshape(part.positions.shape)))
         merged_keys, merged_rows = _merge(found, len(values), k)
         yield "sharded", len(values), np.array_equal(merged_keys, keys) and np.array_equal(merged_rows, rows)

@@ -23,9 +23,9 @@ from rbegir.cluster.bulk import STATE, build
 from rbegir.cluster.unique import ranges, repeated
 from rbegir.codes.planes import Codes
 from rbegir.errors import FileError, InputError, MismatchError
-from rbegir.index.segment import Segment, Shape
-from rbegir.read.rowgroups import Reading
-from rbegir.read.texts import read_texts
+from rbegir.index.segment import CodeShape, Segment
+from rbegir.read.pairs import read_texts
+from rbegir.read.parquet import Reading
 from tests.index.fakes import HashEncoder
 
 from .conftest import equal, words
@@ -223,7 +223,7 @@ def test_ranges_of_keys_cover_all_and_find_what_is_twice(tmp_path: Path, encoder
         with rbegir.Index.create(tmp_path / f"{number}.rbe", encoder) as index:
             index.add([f"w{i}" for i in range(len(ids))], ids)
         paths += sorted((tmp_path / f"{number}.rbe").glob("segment-*.rbs"))
-    shape = Shape(64, 2)
+    shape = CodeShape(64, 2)
     segments = [Segment(path, shape) for path in paths]
     cuts = ranges(segments, 1024)
     assert cuts[0][0] == 0

@@ -224,11 +224,11 @@ def test_any_file_system_is_copied_and_checked(
     entry = manifest.segments[0]
     whole = (tmp_path / "store" / "ads.rbe" / entry.file).read_bytes()
     (tmp_path / "store" / "ads.rbe" / entry.file).write_bytes(whole[:200] + b"?" + whole[201:])
-    from rbegir.index.format import Kind
+    from rbegir.index.format import FileKind
 
     assert cache_directory() == tmp_path / "cache"
     with pytest.raises(CorruptError, match=r"the copy of .*segment-00000000\.rbs is damaged: .*block 0"):
-        location.fetch({entry.file: (Kind.SEGMENT, entry.stamp)})
+        location.fetch({entry.file: (FileKind.SEGMENT, entry.stamp)})
     assert not (location.path / entry.file).exists()
     with pytest.raises(FileError, match="has no MANIFEST"):
         Location.of("none.rbe", store).manifest()

@@ -17,7 +17,7 @@ import pytest
 from rbegir.errors import FileError, InputError, LockedError
 from rbegir.index import format as file_format
 from rbegir.index import segment
-from rbegir.index.build import fill
+from rbegir.index.creation import fill
 from rbegir.index.store import Index
 from tests.index.fakes import HashEncoder
 

@@ -196,7 +196,7 @@ def test_chunks_and_groups_of_all_sizes(
         index.delete(gone)
         index.compact()
         kept = [i for i in range(count) if i % 7]
-        for part in index._snapshot.parts:
+        for part in index._snapshot.segments:
             assert part.segment.codes(np.arange(len(kept))) == codes[kept]
             assert part.segment.rows(np.arange(len(kept))).tolist() == kept
 
@@ -225,14 +225,14 @@ def test_segments_of_limited_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(module, "MAX_ROWS", 100)
     with Index.create(tmp_path / "x.rbe", n=64, keyword_planes=2) as index:
         index.add_codes(random_codes(250))
-        assert [part.entry.count for part in index._snapshot.parts] == [100, 100, 50]
+        assert [part.entry.count for part in index._snapshot.segments] == [100, 100, 50]
         index.delete(list(range(0, 160)))
         index.compact()
-        assert [part.entry.count for part in index._snapshot.parts] == [90]
+        assert [part.entry.count for part in index._snapshot.segments] == [90]
         assert index.info()["keywords"] == 90
         index.add_codes(random_codes(30))
         index.compact()
-        assert [part.entry.count for part in index._snapshot.parts] == [90, 30]
+        assert [part.entry.count for part in index._snapshot.segments] == [90, 30]
 
 
 def test_many_small_adds_make_few_segments(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:

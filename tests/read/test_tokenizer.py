@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from rbegir._native import _core
 from rbegir.errors import InputError, TextError
-from rbegir.read.text_batch import normalise
-from rbegir.read.tokenizer import VOCABULARY, GramBatch, tokenize
+from rbegir.read.tokenizer import VOCABULARY, GramBatch, normalise, tokenize
 from tests.read import reference
 
 # Characters that have broken tokenisers: folding to several letters, composing after folding, compatibility

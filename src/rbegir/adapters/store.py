@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from rbegir.errors import InputError
-from rbegir.index.rows import RESERVED
+from rbegir.index.keywords import RESERVED
 from rbegir.search.hits import Hits
 
 REST = "_metadata"

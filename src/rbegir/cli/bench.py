@@ -95,8 +95,8 @@ def encode(
 ) -> None:
     """Texts per second: split into grams, encoded by each side, and MiniLM beside it with --peers."""
     from rbegir.lab.bench.encode import measure
+    from rbegir.read.pairs import read_texts
     from rbegir.read.sample import sample_path
-    from rbegir.read.texts import read_texts
 
     column: list[str] = []
     for batch in read_texts(texts or sample_path("titles")):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from rbegir.encode.encoder import Encoder
     from rbegir.index.store import Index
-    from rbegir.read.texts import TextStream
+    from rbegir.read.pairs import TextStream
 
 app = typer.Typer(no_args_is_help=True, help="Build and change a stored index.")
 
@@ -107,7 +107,7 @@ def build(
         with Index.open(out, read_only=True) as made:
             _report(made, as_json, **facts)
         return
-    from rbegir.read.texts import read_texts
+    from rbegir.read.pairs import read_texts
 
     stream = read_texts(sources[-1], text_column=text_column, id_column=id_column, strict=strict)
     if encoder:
@@ -140,9 +140,9 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Add texts to an index. Every million is durable on its own: a run that is stopped keeps those."""
-    from rbegir.index.build import fill
+    from rbegir.index.creation import fill
     from rbegir.index.store import Index
-    from rbegir.read.texts import read_texts
+    from rbegir.read.pairs import read_texts
 
     stream = read_texts(texts, text_column=text_column, id_column=id_column, strict=strict)
     with Index.open(index) as opened:
@@ -192,7 +192,7 @@ def verify(
     With --salvage what is intact goes to a new index, and what is lost is listed by file and row.
     """
     from rbegir.errors import FileError
-    from rbegir.index.verify import damage
+    from rbegir.index.snapshot import damage
 
     try:
         found = [error.message for error in damage(index)]
@@ -335,7 +335,7 @@ def _build_on_cluster(
     segment_rows: int,
 ) -> dict[str, Any]:
     from rbegir.cluster.bulk import build as build_bulk
-    from rbegir.read.rowgroups import Reading
+    from rbegir.read.parquet import Reading
 
     with bar("building") as show:
 

@@ -202,7 +202,7 @@ def upgrade(
         )
     _need_torch()
 
-    from rbegir.read.texts import read_texts
+    from rbegir.read.pairs import read_texts
     from rbegir.training.progress import Bar
     from rbegir.training.upgrade import KeywordSide
     from rbegir.training.upgrade import adopt as put_into

@@ -19,7 +19,7 @@ from rbegir.client.calls import Call, Ids, Record, SearchOptions, T
 from rbegir.client.retry import Attempts
 from rbegir.client.transport import Bounded, check_settings, load_httpx, settings, wait_after
 from rbegir.codes.planes import Codes
-from rbegir.index.rows import check_ids
+from rbegir.index.keywords import check_ids
 from rbegir.search.hits import Hits
 
 if TYPE_CHECKING:

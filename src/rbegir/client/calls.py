@@ -24,7 +24,7 @@ from rbegir.base.checks import whole_number
 from rbegir.client.answers import fail, kind_of, read_hits, read_json
 from rbegir.codes.planes import Codes
 from rbegir.errors import InputError, RbegirError, ServiceError
-from rbegir.index.rows import check_attributes, check_ids, check_queries, check_texts, refuse_repeats
+from rbegir.index.keywords import check_attributes, check_ids, check_queries, check_texts, refuse_repeats
 from rbegir.search.hits import Hits
 
 ARROW = "application/vnd.apache.arrow.stream"

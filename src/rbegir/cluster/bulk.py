@@ -37,12 +37,11 @@ from rbegir.cluster.unique import refuse_repeated_ids
 from rbegir.encode.clsm.model import Model
 from rbegir.encode.encoder import Encoder, Savable
 from rbegir.errors import ClusterError, InputError, MismatchError
-from rbegir.index.build import SEGMENT_ROWS
-from rbegir.index.creation import first_manifest, make
-from rbegir.index.manifest import NAME, Entry, Manifest, commit, prepare, read_manifest
-from rbegir.index.segment import MAX_ROWS, Segment, Shape
-from rbegir.index.staging import staged
-from rbegir.read.rowgroups import Group, Reading, Slice, cut, find_files, find_groups
+from rbegir.index.creation import SEGMENT_ROWS, make, staged
+from rbegir.index.manifest import NAME, Manifest, commit, prepare, read_manifest
+from rbegir.index.model import first_manifest
+from rbegir.index.segment import MAX_ROWS, CodeShape, Entry, Segment
+from rbegir.read.parquet import Group, Reading, Slice, cut, find_files, find_groups
 
 STATE = "BUILD"
 
@@ -174,7 +173,7 @@ def _count(groups: Sequence[Group], reading: Reading, progress: Progress) -> dic
 
 def _make(
     stage: Path,
-    shape: Shape,
+    shape: CodeShape,
     reading: Reading,
     encoder: Encoder | None,
     tasks: Sequence[Task],

@@ -35,11 +35,12 @@ from rbegir.cluster.states import PREPARE_SECONDS, State, not_shared, prepare
 from rbegir.cluster.writer import Writing
 from rbegir.codes.planes import Codes
 from rbegir.codes.score import norm_squared
-from rbegir.encode.encoder import Encoder, check_encoder, check_match, load_stored
+from rbegir.encode.encoder import Encoder, check_encoder, encode_keywords
 from rbegir.errors import FileError, InputError
+from rbegir.index.keywords import check_ids, check_queries, check_texts
+from rbegir.index.model import check_match, load_stored
 from rbegir.index.query import Filters, Query, SearchOptions, query_values
-from rbegir.index.rows import check_ids, check_queries, check_texts
-from rbegir.index.store import ENCODE_ROWS, Ids
+from rbegir.index.store import Ids
 from rbegir.search.hits import Hits
 from rbegir.search.progressive import check_planes
 
@@ -367,8 +368,7 @@ class Cluster:
         n, planes = self._current().view.manifest.shape
         if not len(texts):
             return Codes(np.zeros((planes, 0, n // 64), np.uint64), n)
-        model, parts = self.model, range(0, len(texts), ENCODE_ROWS)
-        return Codes.concat([model.encode_keywords(texts[at : at + ENCODE_ROWS].to_pylist()) for at in parts])
+        return encode_keywords(self.model, texts)
 
     def _change(self, change: Callable[[Writing], T]) -> T:
         with self._mutex:

@@ -27,7 +27,7 @@ from pyarrow import fs
 
 from rbegir.base import disk
 from rbegir.errors import CorruptError, FileError, InputError
-from rbegir.index.format import File, Kind, Stamp
+from rbegir.index.format import File, FileKind, Stamp
 from rbegir.index.manifest import MODEL, NAME, Manifest, read_manifest
 
 CHUNK = 1 << 22  # bytes copied at a time
@@ -93,7 +93,7 @@ class Location:
                 ) from error
             return read_manifest(Path(folder))
 
-    def fetch(self, files: Mapping[str, tuple[Kind, Stamp]]) -> Path:
+    def fetch(self, files: Mapping[str, tuple[FileKind, Stamp]]) -> Path:
         """The directory in which these files can be read, after copying what is missing."""
         if not self.is_local:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -112,7 +112,7 @@ class Location:
                 self._copy(f"{MODEL}/{name}", staged)
         return target
 
-    def _fetch(self, name: str, kind: Kind, stamp: Stamp) -> None:
+    def _fetch(self, name: str, kind: FileKind, stamp: Stamp) -> None:
         with _staged(self.path / name) as staged:
             self._copy(name, staged)
             problems = [error.message for error in File(staged, kind, stamp).damage()]
@@ -151,7 +151,7 @@ def cache_directory() -> Path:
     return Path(chosen) if chosen else Path(base) / "rbegir"
 
 
-def _is_there(path: Path, kind: Kind, stamp: Stamp) -> bool:
+def _is_there(path: Path, kind: FileKind, stamp: Stamp) -> bool:
     try:
         return File(path, kind).stamp == stamp
     except (FileNotFoundError, FileError):

@@ -17,20 +17,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from rbegir import errors
 from rbegir.base import disk
-from rbegir.codes.planes import Codes
 from rbegir.encode.clsm.model import Model
-from rbegir.encode.encoder import Encoder
+from rbegir.encode.encoder import Encoder, encode_keywords
 from rbegir.errors import FileError, InputError, RbegirError
-from rbegir.index.build import keywords_of
+from rbegir.index.creation import keywords_of
+from rbegir.index.keywords import KeywordRows, check_attributes, check_ids, check_texts, refuse_repeats
 from rbegir.index.manifest import MODEL
-from rbegir.index.rows import Rows, check_attributes, check_ids, check_texts, refuse_repeats
-from rbegir.index.segment import Segment, Shape, Source, write_segment
-from rbegir.index.store import ENCODE_ROWS
-from rbegir.read.rowgroups import Reading, Slice, count_usable, read_piece
+from rbegir.index.segment import CodeShape, LiveRows, Segment, write_segment
+from rbegir.read.parquet import Reading, Slice, count_usable, read_chunk
 
 TEMPORARY = ".piece-"
 
@@ -57,7 +53,7 @@ class TableMaker:
     """Makes pieces in a directory that all processes share; a Ray Data function."""
 
     directory: str
-    shape: Shape
+    shape: CodeShape
     reading: Reading
     encoder: Encoder | None  # None: the model that is stored in the directory
 
@@ -86,26 +82,20 @@ class TableMaker:
         temporary = directory / f"{TEMPORARY}{task.number}.{os.urandom(6).hex()}"
         with disk.explained("write to", directory):
             try:
-                write_segment(temporary, [Source(rows, None)], self.shape)
+                write_segment(temporary, [LiveRows(rows, None)], self.shape)
                 disk.rename(temporary, final)
             finally:
                 temporary.unlink(missing_ok=True)
 
-    def _rows(self, task: Task) -> Rows:
-        texts, ids, attributes = keywords_of(read_piece(task.slices, self.reading))
+    def _rows(self, task: Task) -> KeywordRows:
+        texts, ids, attributes = keywords_of(read_chunk(task.slices, self.reading))
         given = check_texts(texts)
         wanted = None if ids is None else check_ids(ids)
         if wanted is not None:
             refuse_repeats(wanted)
         columns = {"text": given, **check_attributes(attributes, len(given), {})}
-        return Rows(self._encode(given), task.first_row, wanted, columns)
-
-    def _encode(self, texts: pa.Array) -> Codes:
-        encoder = self.encoder or _stored(self.directory)
-        parts = range(0, len(texts), ENCODE_ROWS)
-        return Codes.concat(
-            [encoder.encode_keywords(texts[at : at + ENCODE_ROWS].to_pylist()) for at in parts]
-        )
+        codes = encode_keywords(self.encoder or _stored(self.directory), given)
+        return KeywordRows(codes, task.first_row, wanted, columns)
 
 
 @lru_cache(maxsize=1)
@@ -114,7 +104,7 @@ def _stored(directory: str) -> Encoder:
     return Model.load(Path(directory) / MODEL, threads=1)
 
 
-def is_done(path: Path, task: Task, shape: Shape) -> bool:
+def is_done(path: Path, task: Task, shape: CodeShape) -> bool:
     """Whether the segment of a task is there, complete."""
     try:
         segment = Segment(path, shape)

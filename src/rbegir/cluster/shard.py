@@ -48,7 +48,7 @@ from rbegir.errors import BusyError, DeadlineError, FileError, RbegirError
 from rbegir.index.filter import Filter
 from rbegir.index.format import VERSION
 from rbegir.index.query import Query
-from rbegir.index.snapshot import Place, Snapshot
+from rbegir.index.snapshot import Positions, Snapshot
 from rbegir.search.backend import Partition
 from rbegir.search.paper import BLOCK, thread_of
 from rbegir.search.progressive import coarse
@@ -67,13 +67,13 @@ class Loaded:
     snapshot: Snapshot
     starts: Places  # [segments]
 
-    def places(self, place: Place) -> Places:
-        return self.starts[place.part] + place.position
+    def places(self, place: Positions) -> Places:
+        return self.starts[place.segment] + place.position
 
-    def place(self, places: Places) -> Place:
+    def place(self, places: Places) -> Positions:
         """The inverse; the places must be in this share."""
         part = np.searchsorted(self.starts, places, "right") - 1
-        return Place(part, places - self.starts[part])
+        return Positions(part, places - self.starts[part])
 
     def columns(self, places: Places, names: Sequence[str]) -> Columns:
         """What is stored of keywords of this share."""
@@ -115,7 +115,7 @@ class Shard:
         """Open a view and check its codes, so that its first question is as fast as the next."""
 
         def work(loaded: Loaded) -> Ready:
-            for part in loaded.snapshot.parts:
+            for part in loaded.snapshot.segments:
                 part.segment.packed()
                 _ = part.live
             return Ready(view, loaded.snapshot.keywords)
@@ -188,7 +188,7 @@ class Shard:
                 view,
                 [
                     None if part < 0 else {"id": given[i], **{name: columns[name][i] for name in names}}
-                    for i, part in enumerate(place.part)
+                    for i, part in enumerate(place.segment)
                 ],
             )
 
@@ -199,8 +199,8 @@ class Shard:
 
         def work(loaded: Loaded) -> Coded:
             place = loaded.snapshot.find(ids)
-            found = np.flatnonzero(place.part >= 0)
-            here = loaded.snapshot.codes(Place(place.part[found], place.position[found]))
+            found = np.flatnonzero(place.segment >= 0)
+            here = loaded.snapshot.codes(Positions(place.segment[found], place.position[found]))
             return Coded(view, found, here.planes)
 
         return await self._reading(view, refs, work)
@@ -273,7 +273,7 @@ class Shard:
             return Found(view, nothing, nothing, None if scan.planes is None else nothing)
 
         def places(positions: Places) -> Places:
-            return loaded.places(loaded.snapshot.place(numbers, positions.ravel())).reshape(positions.shape)
+            return loaded.places(loaded.snapshot.locate(numbers, positions.ravel())).reshape(positions.shape)
 
         if scan.planes is None:
             keys, positions = self._backend(*manifest.shape).search(partitions, scan.values, scan.k)

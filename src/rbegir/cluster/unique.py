@@ -19,7 +19,7 @@ import numpy.typing as npt
 from rbegir.cluster.engine import import_ray
 from rbegir.errors import InputError
 from rbegir.index.keys import STRIDE
-from rbegir.index.segment import Segment, Shape
+from rbegir.index.segment import CodeShape, Segment
 
 RANGE = 1 << 24  # keys a task sorts: 128 MB
 Keys = npt.NDArray[np.uint64]
@@ -51,7 +51,7 @@ def ranges(segments: Sequence[Segment], size: int) -> list[tuple[int, int]]:
     return list(pairwise(borders))
 
 
-def repeated(paths: Sequence[str], shape: Shape, low: int, high: int) -> list[Any]:
+def repeated(paths: Sequence[str], shape: CodeShape, low: int, high: int) -> list[Any]:
     """Ids with keys in [low, high) that are in more than one of the segments."""
     segments = [Segment(Path(path), shape) for path in paths]
     keys: list[Keys] = []

@@ -20,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rbegir.cluster.location import Location
-from rbegir.index.format import Kind, Stamp
-from rbegir.index.manifest import Entry, Manifest
+from rbegir.index.format import FileKind, Stamp
+from rbegir.index.manifest import Manifest
+from rbegir.index.segment import Entry
 
 Places = npt.NDArray[np.int64]
 
@@ -37,11 +38,11 @@ class Share:
     starts: tuple[int, ...]  # places at which they begin
 
     @property
-    def files(self) -> dict[str, tuple[Kind, Stamp]]:
+    def files(self) -> dict[str, tuple[FileKind, Stamp]]:
         """The files that it needs."""
         used = {entry.deletes for entry in self.manifest.segments}
-        deletes = {n: (Kind.DELETES, stamp) for n, stamp in self.manifest.deletes.items() if n in used}
-        return {entry.file: (Kind.SEGMENT, entry.stamp) for entry in self.manifest.segments} | deletes
+        deletes = {n: (FileKind.DELETES, stamp) for n, stamp in self.manifest.deletes.items() if n in used}
+        return {entry.file: (FileKind.SEGMENT, entry.stamp) for entry in self.manifest.segments} | deletes
 
 
 @dataclass(frozen=True)

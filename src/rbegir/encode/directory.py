@@ -1,19 +1,19 @@
-"""A directory of two files that belong together: `config.json` and `model.safetensors`, replaced as one.
+"""A stored encoder: a directory of `config.json` and `model.safetensors`, which are replaced together.
 
-Models and Binarizers are stored this way; a `Kind` says what differs between them. The config:
+Models and Binarizers are stored this way; a `DirectoryKind` says what differs between them. The config:
 
-    format, version       of the kind
+    format, version       of this kind of directory
     model | binarizer     the settings
-    weights               bytes and crc32c of model.safetensors, tensors: the crc32c of each
-                          (of a model also header_crc32c, of what precedes the data)
+    weights               bytes and crc32c of model.safetensors; tensors: the crc32c of each tensor;
+                          for a model also header_crc32c, of what precedes the data
     fingerprint           32 hex digits of SHA-256 over the settings and the tensors' checksums
-    …                     whatever the writer adds
-    crc32c                of all that precedes
+    …                     anything else the writer adds
+    crc32c                of everything above
 
-*Replacing.* Two files cannot be renamed at once, so the header of the weights carries the fingerprint, and
+*Replacing.* Two files cannot be renamed atomically, so the header of the weights carries the fingerprint, and
 the order is: write both as `*.new` and sync them, rename the weights, rename the config. Between the two
-renames the config that belongs to the weights is `config.json.new`, and readers look there when
-fingerprints differ. At every moment, killed or not, the directory holds one whole pair: the old or the new.
+renames the config of the weights is `config.json.new`, and readers look there if the fingerprints differ. At
+every moment, even after a crash, the directory holds one complete pair: the old or the new.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ MAX_CONFIG = 1 << 24
 
 
 @dataclass(frozen=True)
-class Kind:
-    """What a directory may hold, and what to tell people about it."""
+class DirectoryKind:
+    """What differs between kinds of directories: the format, and the words of messages."""
 
     format: str
     version: int
     noun: str  # "model": also the name of the settings in the config
     article: str  # "an rbegir model"
-    weights: frozenset[str]  # what the config says of the file of weights
+    weights: frozenset[str]  # the keys of `weights` in the config
     find: str  # hint: which directory to pass
-    renew: str  # hint: what else than upgrading rbegir makes a directory of this version
+    renew: str  # hint: how to make a directory of a version that can be read, besides upgrading rbegir
     repair: str  # hint: what to do about damage
-    older: tuple[int, ...] = ()  # versions that are read as well
+    older: tuple[int, ...] = ()  # earlier versions that can be read
 
 
 class Pair(NamedTuple):
@@ -61,13 +61,13 @@ class Pair(NamedTuple):
 
 
 def fingerprint(settings: Mapping[str, Any], sums: Mapping[str, int]) -> str:
-    """The name of the space that codes live in: a hash of the settings and of every tensor's checksum."""
+    """The fingerprint of the codes' space: a hash of the settings and of every tensor's checksum."""
     text = json.dumps([settings, sorted(sums.items())], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def seal(body: Mapping[str, Any]) -> bytes:
-    """The bytes of config.json: `body` and, last, its checksum."""
+    """The bytes of config.json: `body`, followed by its checksum."""
     try:
         plain = json.loads(_dump(body))
     except (TypeError, ValueError) as error:
@@ -77,12 +77,12 @@ def seal(body: Mapping[str, Any]) -> bytes:
 
 def write_pair(
     directory: Path,
-    kind: Kind,
+    kind: DirectoryKind,
     settings: Mapping[str, Any],
     tensors: Mapping[str, Array],
     extra: Mapping[str, Any] | None = None,
 ) -> str:
-    """Store settings and contiguous float32 tensors, replacing what is there; returns the fingerprint."""
+    """Store settings and contiguous float32 tensors, replacing existing ones; returns the fingerprint."""
     ordered = {name: tensors[name] for name in sorted(tensors)}
     sums = {name: _core.crc32c(array) for name, array in ordered.items()}
     name = fingerprint(settings, sums)
@@ -105,10 +105,10 @@ def write_pair(
     return name
 
 
-def read_pair(directory: Path, kind: Kind) -> Pair:
-    """Weights and the config that belongs to them, even while another process replaces both.
+def read_pair(directory: Path, kind: DirectoryKind) -> Pair:
+    """Read the config and open the weights that belong to it, even while another process replaces both.
 
-    All of the config is checked; of the weights only what TensorFile checks, so no tensor is touched.
+    The whole config is checked, but of the weights only the header (`TensorFile`); no tensor is read.
     """
     if not directory.is_dir():
         raise FileError(f"no {kind.noun} at {directory}", hint=kind.find)
@@ -126,12 +126,12 @@ def read_pair(directory: Path, kind: Kind) -> Pair:
     raise CorruptError(f"{CONFIG} and {WEIGHTS} in {directory} do not belong together", hint=kind.repair)
 
 
-def replace(directory: Path, kind: Kind, config: bytes, weights: list[Any] | TensorFile) -> None:
-    """Put both files in place, in the order that the docstring explains; an open file is linked if it can."""
+def replace(directory: Path, kind: DirectoryKind, config: bytes, weights: list[Any] | TensorFile) -> None:
+    """Replace both files in the order explained above; an open file is hard-linked if possible."""
     new_weights, new_config = directory / (WEIGHTS + NEW), directory / (CONFIG + NEW)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        if new_config.exists() and not new_weights.exists():  # killed between the two renames: finish them
+        if new_config.exists() and not new_weights.exists():  # a crash between the two renames: finish them
             disk.rename(new_config, directory / CONFIG)
         try:
             if not isinstance(weights, TensorFile):
@@ -154,8 +154,8 @@ def replace(directory: Path, kind: Kind, config: bytes, weights: list[Any] | Ten
         raise FileError(message) from error
 
 
-def is_kind(directory: Path, kind: Kind) -> bool:
-    """Whether a directory holds something of this kind, by the format that its config names."""
+def is_kind(directory: Path, kind: DirectoryKind) -> bool:
+    """Whether a directory is of this kind, by the format that its config names."""
     try:
         body = json.loads((directory / CONFIG).read_bytes()[:MAX_CONFIG])
     except (OSError, ValueError, RecursionError):
@@ -163,8 +163,8 @@ def is_kind(directory: Path, kind: Kind) -> bool:
     return isinstance(body, dict) and body.get("format") == kind.format
 
 
-def _read_config(path: Path, kind: Kind) -> tuple[dict[str, Any], bytes]:
-    """The content of a config file, once it is sure to be what was written."""
+def _read_config(path: Path, kind: DirectoryKind) -> tuple[dict[str, Any], bytes]:
+    """Read a config file and check that it is exactly what was written."""
     try:
         with path.open("rb") as file:
             text = file.read(MAX_CONFIG)
@@ -198,7 +198,7 @@ def _dump(body: Mapping[str, Any]) -> bytes:
 
 
 def _link(weights: TensorFile, target: Path) -> bool:
-    """Whether `target` is now a hard link of the file that is open (its path may be another file by now)."""
+    """Hard-link the open file to `target`; False if that fails, or if another file has its path by now."""
     with suppress(OSError):
         target.unlink(missing_ok=True)
         os.link(weights.path, target)

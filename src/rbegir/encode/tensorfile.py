@@ -1,14 +1,14 @@
-"""Tensors in one file, in the safetensors layout, mapped into memory and never copied.
+"""A file of tensors in the safetensors layout, mapped into memory and never copied.
 
     8 bytes      length of the header, little-endian
     header       JSON: name → {"dtype": "F32", "shape": […], "data_offsets": [first, last]}, and optionally
                  "__metadata__": string → string; padded with spaces, so that the data start at a
                  multiple of 64
-    data         the tensors end to end, offsets counted from here, no gaps
+    data         the tensors end to end without gaps; offsets count from here
 
-The layout is that simple, so reading and writing it here costs less than a dependency, and reading can be
-strict: every number in the header is checked against the size of the file before any of it is used. Only
-F32 occurs in a model. The `safetensors` package reads these files, and its files are read here.
+The layout is so simple that reading and writing it here costs less than a dependency, and reading can be
+strict: every number in the header is checked against the size of the file before it is used. A model has
+only F32 tensors. These files and those of the `safetensors` package are interchangeable.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Array = npt.NDArray[np.float32]
 
 
 class Span(NamedTuple):
-    """Where a tensor lies in the file, in bytes."""
+    """The shape of a tensor and its byte range in the file."""
 
     shape: tuple[int, ...]
     start: int
@@ -43,7 +43,7 @@ class Span(NamedTuple):
 
 
 def header(shapes: Mapping[str, tuple[int, ...]], metadata: Mapping[str, str]) -> bytes:
-    """All that comes before the data: the length and the header, for tensors in the order of `shapes`."""
+    """Everything before the data: the length and the header, for tensors in the order of `shapes`."""
     entries: dict[str, object] = {"__metadata__": dict(metadata)}
     end = 0
     for name, shape in shapes.items():
@@ -55,7 +55,7 @@ def header(shapes: Mapping[str, tuple[int, ...]], metadata: Mapping[str, str]) -
 
 
 class TensorFile:
-    """A file of tensors, open and mapped; `spans` says what is in it."""
+    """A mapped file of tensors; `spans` lists them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

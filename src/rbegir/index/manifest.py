@@ -1,18 +1,18 @@
-"""The manifest: the one mutable thing of an index, and it is replaced, never changed.
+"""The manifest: the file that names the segments and deletes of one state. Replacing it is the commit.
 
     X.rbe/
       MANIFEST               which files make up the index now; replaced by rename
       segment-<number>.rbs   immutable, see segment.py
-      deletes-<number>.rbd   immutable, see deletes.py
+      deletes-<number>.rbd   immutable, see snapshot.py
       model/                 the model that encodes texts, if one was given
-      LOCK                   who is writing, see lock.py
+      LOCK                   who is writing, see writer.py
 
-Renaming is the commit: before it a change is nowhere, after it (and the fsync of the directory) everywhere
-and for good. Numbers never come back, so a name means the same bytes for ever. Segments are ordered by row
-and their rows do not overlap, so the order of positions is the order of rows.
+The rename is the commit: before it a change does not exist, after it (and the fsync of the directory) it is
+visible and durable. File numbers are never reused, so a name always means the same bytes. Segments are
+ordered by row and their rows do not overlap, so the order of positions is the order of rows.
 
-What a manifest says is believed only within bounds: names must have the exact form above (no path can leave
-the directory), counts must fit, rows must ascend. It is data, never code.
+A manifest is validated before it is used: names must have the exact form above (no path can leave the
+directory), counts must fit, rows must ascend. It is data, never code.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from rbegir.base import disk
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_PLANES, check_dimension
 from rbegir.errors import CorruptError, FileError, InputError
 from rbegir.index.columns import type_named
-from rbegir.index.format import File, FileWriter, Kind, Stamp
-from rbegir.index.segment import MAX_ROWS, Shape
+from rbegir.index.format import File, FileKind, FileWriter, Stamp
+from rbegir.index.segment import MAX_ROWS, CodeShape, Entry
 
 NAME = "MANIFEST"
 NEW = "MANIFEST.new"
@@ -40,34 +40,13 @@ ID_TYPES = ("int64", "string")
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A segment as the manifest knows it."""
-
-    file: str
-    stamp: Stamp
-    count: int
-    first_row: int
-    last_row: int
-    deletes: str | None  # the file that says what is deleted
-    deleted: int
-
-    @property
-    def span(self) -> tuple[int, int, int]:
-        return self.count, self.first_row, self.last_row
-
-    @property
-    def live(self) -> int:
-        return self.count - self.deleted
-
-
-@dataclass(frozen=True)
 class Manifest:
     """One state of an index."""
 
     n: int
     keyword_planes: int
     query_planes: int  # 0: any
-    fingerprint: str  # of the model, empty without one
+    fingerprint: str  # of the model; empty without one
     has_model: bool = False
     generation: int = 0
     id_type: str | None = None  # None until the first add decides
@@ -78,8 +57,8 @@ class Manifest:
     deletes: Mapping[str, Stamp] = field(default_factory=dict)
 
     @property
-    def shape(self) -> Shape:
-        return Shape(self.n, self.keyword_planes)
+    def shape(self) -> CodeShape:
+        return CodeShape(self.n, self.keyword_planes)
 
     @property
     def files(self) -> set[str]:
@@ -87,11 +66,11 @@ class Manifest:
         return {entry.file for entry in self.segments} | set(self.deletes)
 
     def without_segments(self) -> Manifest:
-        """The same index with nothing in it."""
+        """The manifest of the same index with no keywords."""
         return replace(self, segments=(), deletes={})
 
     def facts(self) -> dict[str, Any]:
-        """What the index is, for people: size, shape, columns."""
+        """Size, shape and columns, as `Index.info` reports them."""
         size = sum(entry.stamp.bytes for entry in self.segments)
         size += sum(stamp.bytes for stamp in self.deletes.values())
         return {
@@ -112,32 +91,32 @@ class Manifest:
         }
 
     def follow(self, **changes: Any) -> Manifest:
-        """The next state; delete files that nothing refers to any more are dropped from it."""
+        """The next state; delete files that no segment refers to are dropped."""
         after = replace(self, generation=self.generation + 1, **changes)
         used = {entry.deletes for entry in after.segments}
         return replace(after, deletes={name: stamp for name, stamp in after.deletes.items() if name in used})
 
 
 def prepare(directory: Path, manifest: Manifest) -> None:
-    """Write the next manifest beside the current one; it and all names are durable on return."""
-    with contextlib.suppress(FileNotFoundError):  # there if an earlier change failed at its last step
+    """Write the next manifest beside the current one; it and all new file names are durable on return."""
+    with contextlib.suppress(FileNotFoundError):  # left if an earlier change failed at its last step
         disk.unlink(directory / NEW)
-    with FileWriter(directory / NEW, Kind.MANIFEST) as writer:
+    with FileWriter(directory / NEW, FileKind.MANIFEST) as writer:
         writer.finish({**manifest.__dict__, "segments": [astuple(entry) for entry in manifest.segments]})
     disk.sync_directory(directory)
 
 
 def commit(directory: Path) -> None:
-    """The prepared manifest becomes the current one: the one moment at which a change happens."""
+    """Make the prepared manifest the current one: the moment at which a change takes effect."""
     disk.rename(directory / NEW, directory / NAME)
     disk.sync_directory(directory)
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """The current state, every claim of it checked against what is possible."""
+    """Read and validate the current state."""
     path = directory / NAME
     try:
-        file = File(path, Kind.MANIFEST)
+        file = File(path, FileKind.MANIFEST)
     except (FileNotFoundError, NotADirectoryError) as error:
         reason = "it has no MANIFEST" if directory.is_dir() else "there is no such directory"
         if directory.is_file():
@@ -152,7 +131,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def parse(meta: dict[str, Any], path: Path) -> Manifest:
-    """The state that the directory of a manifest describes."""
+    """Validate the metadata of a manifest file and return its state."""
     try:
         return _parse(meta)
     except (_WrongError, AttributeError, TypeError, KeyError, ValueError) as error:
@@ -163,7 +142,7 @@ def parse(meta: dict[str, Any], path: Path) -> Manifest:
 
 
 class _WrongError(Exception):
-    """A claim of a manifest that cannot be true."""
+    """A value in a manifest that is not possible."""
 
 
 def _parse(meta: dict[str, Any]) -> Manifest:

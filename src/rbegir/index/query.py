@@ -1,7 +1,7 @@
-"""A search, from its arguments to hits: check, filter, scan, look up.
+"""One search: check the arguments, filter, scan, and look up the hits.
 
-The scan sees only codes and masks. Ids, texts and attributes are read for the hits alone, by position, so
-they cost the same for a thousand keywords as for a hundred million.
+The scan reads only codes and masks. Ids, texts and attributes are read by position and only for the hits, so
+their cost does not depend on the size of the index.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from rbegir.codes.planes import Codes
 from rbegir.codes.score import QUERY_LIMIT, cosine, norm_squared
 from rbegir.errors import InputError, MismatchError
 from rbegir.index.filter import Filter
+from rbegir.index.keywords import check_ids
 from rbegir.index.manifest import Manifest
-from rbegir.index.rows import check_ids
 from rbegir.index.snapshot import Snapshot
 from rbegir.search.backend import Candidates, Partition
 from rbegir.search.hits import Hits
@@ -122,7 +122,7 @@ class Query:
 
 
 class Searcher:
-    """Answers queries over any snapshot of one index on its devices."""
+    """Runs queries over any snapshot of one index on its devices."""
 
     def __init__(
         self,
@@ -157,16 +157,16 @@ class Searcher:
         else:
             found = self._backend.search(partitions, values, query.k)
         stage_done("scan")
-        place = snapshot.place(numbers, found.positions.ravel())
+        places = snapshot.locate(numbers, found.positions.ravel())
         shape = found.positions.shape  # [Q, k]
         names = snapshot.manifest.columns if query.attributes else ()
-        columns = {name: snapshot.column(name, place) for name in names}
+        columns = {name: snapshot.column(name, places) for name in names}
         hits = Hits(
-            ids=snapshot.ids(place).reshape(shape),
+            ids=snapshot.ids(places).reshape(shape),
             scores=cosine(found.keys, norm_squared(values)),
-            texts=snapshot.column("text", place).reshape(shape) if query.texts else None,
+            texts=snapshot.column("text", places).reshape(shape) if query.texts else None,
             keys=found.keys,
-            rows=snapshot.rows(place).reshape(shape),
+            rows=snapshot.rows(places).reshape(shape),
             attributes=attribute_rows(columns, shape),
             certificate=certificate,
             recall=recall,
@@ -178,7 +178,7 @@ class Searcher:
     def coarse_rows(
         self, snapshot: Snapshot, queries: Codes | npt.NDArray[Any], query: Query, planes: int
     ) -> npt.NDArray[np.int64]:
-        """The rows [queries, k] of the best by the first planes alone. For people: always on the CPU."""
+        """The rows [queries, k] of the best keywords by their first planes alone; always on the CPU."""
         n, all_planes = snapshot.manifest.shape
         values = query_values(queries, snapshot.manifest)  # [Q, n] int16
         numbers, partitions = candidates(snapshot, query)
@@ -186,20 +186,20 @@ class Searcher:
             return np.zeros((len(values), 0), np.int64)
         backend = open_backend("cpu", n, check_planes(planes, all_planes))
         found = backend.search(coarse(partitions, n, planes), values, query.k)
-        place = snapshot.place(numbers, found.positions.ravel())
-        rows = snapshot.rows(place).reshape(found.positions.shape)
+        places = snapshot.locate(numbers, found.positions.ravel())
+        rows = snapshot.rows(places).reshape(found.positions.shape)
         snapshot.check_mapped()
         return rows
 
 
 def candidates(snapshot: Snapshot, query: Query) -> tuple[list[int], list[Partition]]:
-    """The parts of a snapshot that may hold hits, and what a backend needs to search them."""
+    """The numbers of the segments that may hold hits, and their partitions for a backend."""
     where = None if query.where is None else Filter(query.where, snapshot.types())
     return snapshot.candidates(where, query.allow, query.deny)
 
 
 def query_values(queries: Any, manifest: Manifest) -> npt.NDArray[np.int16]:
-    """Codes or integer vectors → int16 [Q, n]."""
+    """Check queries and convert them, codes or integer vectors, to int16 [queries, n]."""
     if isinstance(queries, Codes):
         if queries.n != manifest.n:
             raise MismatchError(f"queries have n = {queries.n}, the index holds n = {manifest.n}")
@@ -218,7 +218,7 @@ def query_values(queries: Any, manifest: Manifest) -> npt.NDArray[np.int16]:
 def attribute_rows(
     columns: dict[str, npt.NDArray[Any]], shape: tuple[int, ...]
 ) -> list[list[dict[str, Any]]] | None:
-    """One dict a hit, by query; None where the index has no attributes."""
+    """Attributes as one dict per hit, grouped by query; None if the index has no attributes."""
     if not columns:
         return None
     names = list(columns)

@@ -52,11 +52,11 @@ from rbegir.encode.clsm.model import Model
 from rbegir.encode.clsm.presets import ModelConfig
 from rbegir.encode.clsm.shapes import tensor_shapes
 from rbegir.encode.clsm.twotower import Side, TwoTower
-from rbegir.encode.encoder import Encoder
+from rbegir.encode.encoder import Encoder, encode_keywords
 from rbegir.errors import InputError, MismatchError
 from rbegir.evaluate.evaluator import evaluate_model
-from rbegir.index.lock import WriterLock
 from rbegir.index.manifest import MODEL, read_manifest
+from rbegir.index.writer import WriterLock
 from rbegir.read.pairs import read_pairs
 from rbegir.read.split import positions
 from rbegir.training import state
@@ -67,7 +67,6 @@ from rbegir.training.loop import Folder, Progress, begun, train_all
 from rbegir.training.loss import group_loss
 from rbegir.training.step import Learner, Output
 
-ENCODE = 1 << 16  # texts encoded at a time
 CPU = torch.device("cpu")
 KeywordSide = Literal["new", "keep"]
 
@@ -292,8 +291,7 @@ def _start_from(new: TwoTower, old: Encoder) -> None:
 
 def _stored_vectors(old: Encoder, texts: pa.Array) -> Tensor:
     """The codes that are stored for some texts, as vectors [texts, n]."""
-    parts = [old.encode_keywords(texts[at : at + ENCODE].to_pylist()) for at in range(0, len(texts), ENCODE)]
-    return torch.from_numpy(Codes.concat(parts).values().astype(np.float32))
+    return torch.from_numpy(encode_keywords(old, texts).values().astype(np.float32))
 
 
 def _train(

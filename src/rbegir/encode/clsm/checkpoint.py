@@ -22,13 +22,13 @@ import numpy as np
 from rbegir._native import _core
 from rbegir.encode.clsm.presets import ModelConfig
 from rbegir.encode.clsm.shapes import tensor_shapes
-from rbegir.encode.directory import CONFIG, WEIGHTS, Kind, read_pair, replace, write_pair
+from rbegir.encode.directory import CONFIG, WEIGHTS, DirectoryKind, read_pair, replace, write_pair
 from rbegir.encode.tensorfile import REPAIR, Array
 from rbegir.errors import CorruptError, InputError
 
 __all__ = ["CONFIG", "WEIGHTS", "Checkpoint", "read", "write"]
 
-KIND = Kind(
+KIND = DirectoryKind(
     format="rbegir-model",
     version=1,
     noun="model",

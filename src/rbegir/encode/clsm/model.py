@@ -33,7 +33,7 @@ from rbegir.encode.clsm.sides import NativeSide
 from rbegir.errors import MismatchError
 
 if TYPE_CHECKING:
-    from rbegir.read.text_batch import TextInput
+    from rbegir.read.tokenizer import TextInput
 
 Side = Literal["query", "keyword"]
 
@@ -47,6 +47,8 @@ class SideEncoder(Protocol):
 
 class Model:
     """Two encoders and their configuration. Safe to share between threads. Made by `load`."""
+
+    takes_arrow = True  # texts may be pyarrow string arrays
 
     def __init__(self, stored: checkpoint.Checkpoint, device: str, threads: int | None) -> None:
         self._stored, self._device, self._threads = stored, device, threads

@@ -35,12 +35,11 @@ from rbegir.base.mapping import arm
 from rbegir.encode.clsm.presets import FLOAT, ModelConfig
 from rbegir.encode.clsm.shapes import iterations_of, planes_of, tensor_shapes, tower_of
 from rbegir.errors import TextError
-from rbegir.read.text_batch import count_texts, read_texts
-from rbegir.read.tokenizer import GramBatch
+from rbegir.read.tokenizer import GramBatch, count_texts, text_views
 
 if TYPE_CHECKING:
     from rbegir.encode.clsm.rbe import Embedding
-    from rbegir.read.text_batch import TextInput
+    from rbegir.read.tokenizer import TextInput
 
 CACHE_BYTES = 128 << 20
 BLOCK = 1 << 17  # texts per native call; between two of them the interpreter can be interrupted
@@ -107,7 +106,7 @@ class NativeSide:
 def _blocks(texts: TextInput) -> Iterator[tuple[int, _core.Texts]]:
     for start in range(0, len(texts), BLOCK):
         arm()
-        yield start, read_texts(texts[start : start + BLOCK], start)
+        yield start, text_views(texts[start : start + BLOCK], start)
 
 
 def _check(wordless: int, start: int) -> None:
@@ -193,7 +192,7 @@ class TorchSide:
                 yield grams
 
     def _grams(self, texts: TextInput, start: int) -> GramBatch:
-        block = read_texts(texts[start : start + GPU_BLOCK], start)
+        block = text_views(texts[start : start + GPU_BLOCK], start)
         grams = GramBatch(*_core.tokenize(block, self._config.hash_buckets, 1))
         wordless = np.flatnonzero(np.diff(grams.text_offsets) == 0)
         if len(wordless):

@@ -1,17 +1,14 @@
-"""FAISS: its flat indexes come in, codes go out as flat indexes.
+"""FAISS: flat indexes are imported, and codes are exported as flat indexes.
 
-| FAISS                                  | here
-|
-|----------------------------------------|--------------------------------------------------------------------|
-| IndexBinaryFlat, d a multiple of 64    | codes of one plane, bit for bit (the bit order is the same)
-| | IndexFlatIP, IndexFlatL2               | float vectors, encoded by a Binarizer
-| | IndexIDMap, IndexIDMap2, their binary kin | the same with ids
-| | any other kind                         | refused: what it stores is not what was added
-|
+    FAISS                                       here
+    IndexBinaryFlat, d a multiple of 64         codes of one plane, bit for bit (the bit order is the same)
+    IndexFlatIP, IndexFlatL2                    float vectors, encoded by a Binarizer
+    IndexIDMap and IndexIDMap2, also binary     one of the above, with ids
+    any other index                             refused: it does not store what was added
 
-With one plane a keyword and one a query, Hamming distance h and our score say the same: cos = 1 − 2h / n.
-Codes of more planes go out as float vectors of length 1, whose inner products are our cosines: exact in
-order up to the rounding of float32, at sixteen times the size.
+With one plane per keyword and per query, the Hamming distance h and our score order alike: cos = 1 − 2h / n.
+Codes of more planes are exported as float vectors of length 1, whose inner products are our cosines: the
+order is exact up to the rounding of float32, at sixteen times the size.
 """
 
 from __future__ import annotations
@@ -28,16 +25,21 @@ from rbegir.codes.planes import MAX_N, MIN_N, WORD, Codes
 from rbegir.codes.score import norm_squared
 from rbegir.encode.binarizer.estimator import Binarizer
 from rbegir.errors import FileError, InputError, MissingExtraError
-from rbegir.index.exchange.export import Keywords, shape_of, source_of
-from rbegir.index.exchange.landing import land, staged
-from rbegir.index.exchange.vectors import land_vectors
+from rbegir.index.exchange.transfer import (
+    Keywords,
+    code_shape,
+    keyword_batches,
+    make_index,
+    make_vector_index,
+    staged,
+)
 from rbegir.index.store import Index
 
 SUPPORTED = "IndexBinaryFlat, IndexFlatIP, IndexFlatL2, alone or inside an IDMap"
 
 
 def load_faiss() -> Any:
-    """The package, or an error that says how to get it."""
+    """Import FAISS, or raise an error that says how to install it."""
     try:
         import faiss
     except ImportError as error:
@@ -46,7 +48,7 @@ def load_faiss() -> Any:
 
 
 def open_faiss(path: str | os.PathLike[str]) -> Any:
-    """A FAISS index from a file, binary or float."""
+    """Open a FAISS index file, binary or float."""
     faiss = load_faiss()
     name = os.fspath(path)
     if not Path(name).is_file():
@@ -55,12 +57,12 @@ def open_faiss(path: str | os.PathLike[str]) -> Any:
         try:
             return read(name)
         except (RuntimeError, MemoryError):
-            continue  # the other reader may know it
+            continue  # try the other reader
     raise FileError(f"{name} is not a FAISS index", hint="pass a file that faiss.write_index wrote")
 
 
 def read_faiss(index: Any) -> tuple[Codes | npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """What a flat FAISS index holds: codes or float vectors, and ids."""
+    """The codes or float vectors, and the ids, of a flat FAISS index."""
     faiss = load_faiss()
     given = type(index).__name__
     ids: npt.NDArray[np.int64] | None = None
@@ -88,29 +90,29 @@ def read_faiss(index: Any) -> tuple[Codes | npt.NDArray[np.float32], npt.NDArray
 
 
 def import_faiss(index: Any, out: str | os.PathLike[str], *, binarizer: Binarizer | None = None) -> Index:
-    """A FAISS index, or the file of one, as a new rbegir index; float vectors go through a Binarizer."""
+    """Make a new rbegir index of a FAISS index or its file; a Binarizer encodes float vectors."""
     source = open_faiss(index) if isinstance(index, (str, os.PathLike)) else index
     found, ids = read_faiss(source)
     if isinstance(found, Codes):
         if binarizer is not None:
             raise InputError("a binary FAISS index holds codes, it takes no binarizer", hint="leave it out")
-        return land(out, [Keywords(found, pa.array(ids), None, {})], shape=(found.n, 1))
-    return land_vectors(out, found, pa.array(ids), binarizer=binarizer)
+        return make_index(out, [Keywords(found, pa.array(ids), None, {})], shape=(found.n, 1))
+    return make_vector_index(out, found, pa.array(ids), binarizer=binarizer)
 
 
 def to_faiss(source: Index | Codes) -> Any:
-    """Codes as an IndexBinaryFlat (one plane) or IndexFlatIP, in an IDMap where ids are not 0, 1, 2 …"""
+    """Codes as an IndexBinaryFlat (one plane) or IndexFlatIP, in an IDMap unless ids are 0, 1, 2 …"""
     faiss = load_faiss()
-    n, planes = shape_of(source)
-    ids = [batch.ids for batch in source_of(source)]
+    n, planes = code_shape(source)
+    ids = [batch.ids for batch in keyword_batches(source)]
     if any(not pa.types.is_int64(part.type) for part in ids):
-        raise InputError("FAISS has whole numbers as ids, this index has strings", hint="export to Parquet")
+        raise InputError("FAISS ids are integers, this index has strings", hint="export to Parquet")
     every = np.concatenate([np.asarray(part) for part in ids]) if ids else np.zeros(0, np.int64)
     counted = np.array_equal(every, np.arange(len(every)))
     made = faiss.IndexBinaryFlat(n) if planes == 1 else faiss.IndexFlatIP(n)
     if not counted:
         made = faiss.IndexBinaryIDMap2(made) if planes == 1 else faiss.IndexIDMap2(made)
-    for batch in source_of(source):
+    for batch in keyword_batches(source):
         if planes == 1:
             raw = batch.codes.planes[0].astype("<u8", copy=False)  # [count, words]
             rows = np.ascontiguousarray(raw).view(np.uint8)
@@ -136,8 +138,8 @@ def export_faiss(source: Index | Codes, path: str | os.PathLike[str]) -> None:
 def _codes(faiss: Any, index: Any) -> Codes:
     if index.d % WORD or not MIN_N <= index.d <= MAX_N:
         raise InputError(
-            f"the index has {index.d} bits a vector, codes have a multiple of {WORD} from {MIN_N} to {MAX_N}",
-            hint="pad the vectors with zero bits, on both sides alike",
+            f"the index has {index.d} bits per vector, expected a multiple of {WORD} from {MIN_N} to {MAX_N}",
+            hint="pad all vectors, and queries, with zero bits",
         )
     raw = faiss.vector_to_array(index.xb).reshape(index.ntotal, index.d // 8)  # [count, bytes]
     words = np.ascontiguousarray(raw).view("<u8").astype(np.uint64, copy=False)

@@ -1,18 +1,17 @@
-"""`IndexRBE`: the shape of a FAISS index around codes and the exact scan, so that an app switches by a line.
+"""`IndexRBE`: codes and the exact scan behind the interface of a FAISS index, to switch by changing one line.
 
     index = rbegir.IndexRBE(384)             # was: faiss.IndexFlatIP(384)
-    index.train(vectors)                     # flat FAISS indexes need none; codes are fitted to vectors
+    index.train(vectors)                     # needed here: codes are fitted to vectors
     index.add(vectors)
     D, I = index.search(queries, 10)         # float32 and int64 [queries, 10]
 
-As in FAISS: ids are positions; what is removed lets the later ones move up; D has the best first; where
-there are fewer vectors than k, I is −1 and D the lowest float. D is the cosine of codes: it orders as
-the inner product of unit vectors does, as far as codes tell, and has other values, since codes are of
-centred vectors. A vector costs n · keyword_planes / 8 bytes and is not kept;
-`reconstruct` gives back what the code says of it, at length 1.
+As in FAISS, ids are positions, and removing a vector moves later ones up. D is best first; if there are
+fewer vectors than k, I is −1 and D the lowest float.
 
-Differences that cannot be hidden: only inner product on directions (`metric_type` 0) is offered, and
-results come from codes, so they are approximations of the float scores, found exactly.
+Unlike FAISS, D is the cosine of codes. It approximates the order of the inner products of unit vectors, but
+has other values, since codes stand for centred vectors; the best codes are found exactly. Only the inner
+product of directions (`metric_type` 0) is offered. A vector takes n · keyword_planes / 8 bytes and is not
+kept; `reconstruct` returns the unit vector that its code stands for.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ from rbegir.codes.planes import WORD, Codes
 from rbegir.codes.score import cosine, norm_squared
 from rbegir.encode.binarizer.estimator import Binarizer
 from rbegir.errors import InputError, MismatchError
-from rbegir.index.exchange.export import rows_of
-from rbegir.index.exchange.landing import staged
+from rbegir.index.exchange.transfer import read_keywords, staged
 from rbegir.index.store import Index
 from rbegir.search.backend import Partition
 from rbegir.search.cpu import CpuBackend
@@ -42,7 +40,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class IndexRBE:
-    """Vectors of `d` floats, stored as codes in memory. The other arguments are those of the Binarizer."""
+    """Vectors of `d` floats, stored as codes in memory. The other arguments go to the Binarizer."""
 
     metric_type = METRIC_INNER_PRODUCT
 
@@ -56,7 +54,7 @@ class IndexRBE:
         threads: int | None = None,
         binarizer: Binarizer | None = None,
     ) -> None:
-        """A `binarizer` that is fitted already makes the index a trained one."""
+        """With a fitted `binarizer` the index needs no training."""
         self.d = d
         self.binarizer = binarizer or Binarizer(d, n, query_planes, keyword_planes)
         self.is_trained = binarizer is not None
@@ -68,20 +66,21 @@ class IndexRBE:
 
     @property
     def ntotal(self) -> int:
-        """Vectors in the index."""
+        """The number of vectors in the index."""
         return sum(len(part) for part in self._parts)
 
     def train(self, x: Any) -> None:
-        """Fit the codes to vectors [count, d]; they are not added."""
+        """Fit the codes to vectors [count, d] without adding them."""
         if self._parts:
             raise InputError(
-                "the index holds vectors, training would make their codes meaningless", hint="reset()"
+                "the index holds vectors, training would make their codes meaningless",
+                hint="call reset() first",
             )
         self.binarizer.fit(x)
         self.is_trained = True
 
     def add(self, x: Any) -> None:
-        """Add vectors [count, d]; they get the next positions as ids."""
+        """Add vectors [count, d]; their ids are the next positions."""
         codes = self._trained().encode_keywords(x)
         if len(codes):
             self._parts.append(codes)
@@ -109,14 +108,14 @@ class IndexRBE:
         return vector
 
     def reconstruct_n(self, n0: int = 0, ni: int = -1) -> Floats:
-        """The vectors [ni, d] of ids n0, n0 + 1 …; −1: all from n0 on."""
+        """The vectors [ni, d] of the ids from n0 on; ni = −1 returns all of them."""
         stop = self.ntotal if ni == -1 else n0 + ni
         if not 0 <= n0 <= stop <= self.ntotal:
             raise InputError(f"ids must be from 0 to {self.ntotal - 1}, got {n0} to {stop - 1}")
         return self._trained().inverse_transform(self._codes()[n0:stop])
 
     def remove_ids(self, ids: Any) -> int:
-        """Remove an array of ids, or a FAISS selector's; later ids move up. Returns how many went."""
+        """Remove the ids of an array or a FAISS selector and return how many; later ids move up."""
         if hasattr(ids, "is_member"):
             gone = np.array([bool(ids.is_member(i)) for i in range(self.ntotal)], bool)
         else:
@@ -131,18 +130,18 @@ class IndexRBE:
         return int(gone.sum())
 
     def reset(self) -> None:
-        """Remove all vectors; the training stays."""
+        """Remove all vectors but keep the training."""
         self._parts, self._packed = [], None
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the index, at one stroke, as an rbegir index that `rbegir.Index.open` opens too."""
+        """Write the index, atomically, as an rbegir index, which `rbegir.Index.open` opens too."""
         with staged(path) as stage, Index.create(stage, self._trained()) as index:
             for part in self._parts:
                 index.add_codes(part)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str], *, threads: int | None = None) -> Self:
-        """An index that `write` wrote, or any rbegir index made with a Binarizer."""
+        """Read an index that `write` wrote, or any rbegir index made with a Binarizer."""
         with Index.open(os.fspath(path), read_only=True) as stored:
             binarizer = stored.model
             if not isinstance(binarizer, Binarizer):
@@ -150,7 +149,7 @@ class IndexRBE:
                     f"{path} was built by a {type(binarizer).__name__}, which takes texts, not vectors",
                     hint="open it with rbegir.Index.open",
                 )
-            rows = rows_of(stored)
+            rows = read_keywords(stored)
         if not np.array_equal(np.asarray(rows.ids), np.arange(len(rows))):
             raise MismatchError(
                 f"the ids of {path} are not 0, 1, 2 …, which a flat FAISS index has",

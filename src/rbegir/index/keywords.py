@@ -1,9 +1,9 @@
-"""What a user hands in, checked and brought into one form before anything is written.
+"""Keywords in memory: what a user passes in, validated and converted to Arrow before anything is written.
 
-Ids are int64 or strings, texts are UTF-8, attributes are columns of plain Arrow types. What does not fit is
-refused with the place where it stands, never converted silently: an int64 column takes whole numbers, a
-double column any finite number, a string column strings. A missing value is None; NaN is refused, because it
-is neither a value nor missing.
+Ids are int64 or strings, texts are UTF-8, attributes are columns of plain Arrow types. A value that does not
+fit is refused with its position, never converted silently: an int64 column takes whole numbers, a double
+column any finite number, a string column strings. A missing value is None; NaN is refused, because it is
+neither a value nor missing.
 """
 
 from __future__ import annotations
@@ -20,22 +20,21 @@ import pyarrow.compute as pc
 
 from rbegir.codes.planes import Codes
 from rbegir.errors import InputError, MismatchError
-from rbegir.index.columns import int64_array, type_named
-from rbegir.index.segment import Positions
+from rbegir.index.columns import Int64s, int64_array, type_named
 
-MAX_TEXT_BYTES = 2**15 - 1  # so that a chunk of rows fits Arrow's 32-bit offsets
+MAX_TEXT_BYTES = 2**15 - 1  # so that a chunk of 2¹⁶ rows fits Arrow's 32-bit offsets
 RESERVED = ("id", "text", "row", "score")
 VECTORS_HINT = "add vectors with index.add_codes(binarizer.encode_keywords(vectors), texts=…)"
 
 
 @dataclass
-class Rows:
-    """Keywords in memory, as a `Table` that a segment can be written from."""
+class KeywordRows:
+    """Keywords in memory, as a `Table` from which a segment can be written."""
 
     packed: Codes
     first_row: int
     given_ids: pa.Array | None  # int64 or string; None: the rows
-    columns: dict[str, pa.Array]  # text, if there are any, and attributes
+    columns: dict[str, pa.Array]  # text, if given, and attributes
 
     @property
     def count(self) -> int:
@@ -49,23 +48,23 @@ class Rows:
     def types(self) -> dict[str, pa.DataType]:
         return {name: column.type for name, column in self.columns.items()}
 
-    def rows(self, positions: Positions) -> npt.NDArray[np.int64]:
+    def rows(self, positions: Int64s) -> npt.NDArray[np.int64]:
         return self.first_row + positions
 
-    def ids(self, positions: Positions) -> pa.Array:
+    def ids(self, positions: Int64s) -> pa.Array:
         if self.given_ids is None:
             return int64_array(self.rows(positions))
         return self.given_ids.take(int64_array(positions))
 
-    def column(self, name: str, positions: Positions) -> pa.Array:
+    def column(self, name: str, positions: Int64s) -> pa.Array:
         return self.columns[name].take(int64_array(positions))
 
-    def codes(self, positions: Positions) -> Codes:
+    def codes(self, positions: Int64s) -> Codes:
         return self.packed[positions]
 
-    def slice(self, start: int, stop: int) -> Rows:
-        """The rows start … stop."""
-        return Rows(
+    def slice(self, start: int, stop: int) -> KeywordRows:
+        """The rows start … stop − 1."""
+        return KeywordRows(
             self.packed[start:stop],
             self.first_row + start,
             None if self.given_ids is None else self.given_ids.slice(start, stop - start),
@@ -75,10 +74,10 @@ class Rows:
 
 @contextlib.contextmanager
 def fitting(what: str, hint: str) -> Iterator[None]:
-    """Say what was too large for the memory that is left, and the way out."""
+    """Turn a MemoryError into an InputError that says what did not fit and what to do."""
     try:
         yield
-    except MemoryError as error:  # of Python, of Arrow and of the native module
+    except MemoryError as error:  # from Python, Arrow or the native module
         raise InputError(f"there is not enough memory for {what}", hint=hint) from error
 
 
@@ -103,7 +102,7 @@ def check_texts(texts: Any, argument: str = "texts") -> pa.Array:
 
 
 def check_queries(queries: Any) -> list[str]:
-    """The same for queries; a plain list, the usual case, is looked at as it is."""
+    """Queries as a list of str; a list, the usual case, is checked without a copy."""
     if isinstance(queries, list) and all(isinstance(text, str) for text in queries):
         return queries
     texts: list[str] = check_texts(queries, "queries").to_pylist()
@@ -111,7 +110,7 @@ def check_queries(queries: Any) -> list[str]:
 
 
 def check_ids(ids: Any, argument: str = "ids") -> pa.Array:
-    """A list of int or of str, or such an array → an int64 or string array without nulls."""
+    """A list or array of int or of str → an int64 or string array without nulls."""
     if isinstance(ids, (str, bytes)) or not hasattr(ids, "__len__"):
         raise InputError(
             f"{argument} must be a list of int or str, got {type(ids).__name__}",
@@ -133,7 +132,7 @@ def check_ids(ids: Any, argument: str = "ids") -> pa.Array:
 
 
 def refuse_repeats(ids: pa.Array, hint: str = "give every id once in a call") -> None:
-    """The same id twice in one call is refused: which of the two was meant?"""
+    """Refuse an id that occurs twice in one call, since it is not clear which is meant."""
     if len(pc.unique(ids)) == len(ids):
         return
     counts = pc.value_counts(ids)
@@ -145,7 +144,7 @@ def refuse_repeats(ids: pa.Array, hint: str = "give every id once in a call") ->
 
 
 def check_attributes(attributes: Any, count: int, known: Mapping[str, str]) -> dict[str, pa.Array]:
-    """Columns by name, an Arrow table or batch, or one dict a keyword → arrays of the types of the index."""
+    """Columns by name, an Arrow table or batch, or one dict per keyword → arrays of the index's types."""
     if attributes is None:
         return {}
     columns: dict[str, pa.Array] = {}
@@ -156,7 +155,7 @@ def check_attributes(attributes: Any, count: int, known: Mapping[str, str]) -> d
         if len(array) != count:
             raise InputError(f"{argument} has {len(array)} values for {count} keywords")
         if pa.types.is_null(array.type) and name not in known:
-            continue  # nothing but None: the column need not exist
+            continue  # only None: the column need not exist
         columns[name] = _typed(array, known.get(name), argument)
     return columns
 
@@ -198,7 +197,7 @@ def _by_column(attributes: Any) -> dict[Any, Any]:
         names = dict.fromkeys(name for row in attributes for name in row)
         return {name: [row.get(name) for row in attributes] for name in names}
     raise InputError(
-        "attributes must be columns by name, an Arrow table or one dict a keyword, "
+        "attributes must be columns by name, an Arrow table or one dict per keyword, "
         f"got {type(attributes).__name__}"
     )
 
@@ -220,7 +219,7 @@ def _arrow(values: Any, argument: str) -> pa.Array:
     if isinstance(values, pa.Array):
         return values
     if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
-        raise InputError(f"{argument} must be a list, one value a keyword, got {type(values).__name__}")
+        raise InputError(f"{argument} must be a list, one value per keyword, got {type(values).__name__}")
     try:
         if isinstance(values, np.ndarray):
             if values.ndim != 1:
