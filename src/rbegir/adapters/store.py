@@ -16,8 +16,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from rbegir.base.arguments import RESERVED
 from rbegir.errors import InputError
-from rbegir.index.rows import RESERVED
 from rbegir.search.hits import Hits
 
 REST = "_metadata"

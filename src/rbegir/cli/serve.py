@@ -11,7 +11,7 @@ import typer
 from rbegir.errors import MissingExtraError
 
 if TYPE_CHECKING:
-    from rbegir.serve.engine import Engine
+    from rbegir.serve.served import ServedIndex
 
 app = typer.Typer()
 
@@ -124,7 +124,7 @@ def serve(
     Server(application, ready).listen(listener)
 
 
-def _join(index: str, address: str, shards: int | None, replicas: int, threads: int | None) -> Engine:
+def _join(index: str, address: str, shards: int | None, replicas: int, threads: int | None) -> ServedIndex:
     from rbegir.cli.options import cluster_address
     from rbegir.cluster.client import Cluster
 

@@ -10,18 +10,18 @@ import numpy.typing as npt
 
 from rbegir.cluster.view import Places
 from rbegir.errors import RbegirError
-from rbegir.index.query import Query
+from rbegir.search.request import SearchRequest
 
 Keys = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Scan:
-    """A question: the best k of each query among what passes `query`'s filter."""
+    """A question: the best k of each query among the keywords that pass the filters of `request`."""
 
     values: npt.NDArray[np.int16]  # [Q, n]
     k: int
-    query: Query  # of which where, allow and deny matter
+    request: SearchRequest  # of which k and the filters matter
     planes: int | None = None  # rank by these many planes, and give the key of all planes beside
     seconds: float = 60.0  # how long the client waits for the answer
     # columns to send along with what is found; None: not even rows and ids
@@ -30,10 +30,7 @@ class Scan:
     @property
     def group(self) -> Any:
         """Scans of one group can share a pass over the codes."""
-        plain = self.query.allow is None and self.query.deny is None
-        if plain and (self.query.where is None or isinstance(self.query.where, str)):
-            return self.query.where, self.planes
-        return id(self)
+        return self.request.share_key(), self.planes
 
 
 @dataclass(frozen=True)

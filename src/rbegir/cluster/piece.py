@@ -21,13 +21,14 @@ import pyarrow as pa
 
 from rbegir import errors
 from rbegir.base import disk
+from rbegir.base.arguments import check_attributes, check_ids, check_texts, refuse_repeats
 from rbegir.codes.planes import Codes
 from rbegir.encode.clsm.model import Model
 from rbegir.encode.encoder import Encoder
 from rbegir.errors import FileError, InputError, RbegirError
 from rbegir.index.build import keywords_of
 from rbegir.index.manifest import MODEL
-from rbegir.index.rows import Rows, check_attributes, check_ids, check_texts, refuse_repeats
+from rbegir.index.rows import Rows
 from rbegir.index.segment import Segment, Shape, Source, write_segment
 from rbegir.index.store import ENCODE_ROWS
 from rbegir.read.rowgroups import Reading, Slice, count_usable, read_piece

@@ -47,13 +47,13 @@ from rbegir.codes.layout import LAYOUT_VERSION
 from rbegir.errors import BusyError, DeadlineError, FileError, RbegirError
 from rbegir.index.filter import Filter
 from rbegir.index.format import VERSION
-from rbegir.index.query import Query
 from rbegir.index.snapshot import Place, Snapshot
 from rbegir.search.backend import Partition
 from rbegir.search.cpu import CpuBackend
 from rbegir.search.paper import BLOCK, thread_of
 from rbegir.search.progressive import coarse
 from rbegir.search.registry import open_backend
+from rbegir.search.request import SearchRequest
 
 VIEWS = 4  # kept open
 READERS = 4  # threads for everything but scans
@@ -82,9 +82,9 @@ class Loaded:
         columns = {name: snapshot.column(name, place) for name in names}
         return Columns(self.share.view, snapshot.rows(place), snapshot.ids(place), columns)
 
-    def candidates(self, query: Query) -> tuple[list[int], list[Partition]]:
-        where = None if query.where is None else Filter(query.where, self.snapshot.types())
-        return self.snapshot.candidates(where, query.allow, query.deny)
+    def candidates(self, request: SearchRequest) -> tuple[list[int], list[Partition]]:
+        where = None if request.where is None else Filter(request.where, self.snapshot.types())
+        return self.snapshot.candidates(where, request.allow, request.deny)
 
 
 class Shard:
@@ -136,18 +136,18 @@ class Shard:
         except (OSError, RbegirError) as error:
             return pack(self._failure(view, error))
 
-    async def geometry(self, view: str, refs: list[Any], query: Query) -> Any:
+    async def geometry(self, view: str, refs: list[Any], request: SearchRequest) -> Any:
         """Which segments have candidates."""
 
         def work(loaded: Loaded) -> Geometry:
-            numbers, partitions = loaded.candidates(query)
+            numbers, partitions = loaded.candidates(request)
             pairs = zip(numbers, partitions, strict=True)
             return Geometry(view, {loaded.share.numbers[number]: p.mask is None for number, p in pairs})
 
         return await self._reading(view, refs, work)
 
     async def thread_counts(
-        self, view: str, refs: list[Any], query: Query, offsets: dict[int, int], per_thread: int
+        self, view: str, refs: list[Any], request: SearchRequest, offsets: dict[int, int], per_thread: int
     ) -> Any:
         """Candidates a thread, where segment `number` begins at position `offsets[number]` of the search."""
 
@@ -155,7 +155,7 @@ class Shard:
             inside: dict[int, int] = {}
             edges: dict[int, Any] = {}
             span = BLOCK * per_thread
-            for number, (_, count, mask) in zip(*loaded.candidates(query), strict=True):
+            for number, (_, count, mask) in zip(*loaded.candidates(request), strict=True):
                 offset = offsets[loaded.share.numbers[number]]
                 here = np.arange(count) if mask is None else masks.to_positions(mask, count)
                 first = offset // span
@@ -267,7 +267,7 @@ class Shard:
 
     def _scan(self, loaded: Loaded, scan: Scan) -> Found:
         view, manifest = loaded.share.view, loaded.share.manifest
-        numbers, partitions = loaded.candidates(scan.query)
+        numbers, partitions = loaded.candidates(scan.request)
         counted = sum(partition.count for partition in partitions)
         nothing = np.zeros((len(scan.values), 0), np.int64)
         if not partitions:

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from rbegir.cluster import messages
-from rbegir.index.query import Query
+from rbegir.search.request import SearchRequest
 
 KINDS: dict[str, type[Any]] = {
-    "Query": Query,
+    "SearchRequest": SearchRequest,
     **{name: kind for name, kind in vars(messages).items() if is_dataclass(kind) and isinstance(kind, type)},
 }
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from rbegir.base.arguments import VECTORS_HINT
 from rbegir.codes.planes import Codes
 from rbegir.encode.binarizer.store import is_binarizer
 from rbegir.encode.sentence.reference import is_reference
 from rbegir.errors import FileError, InputError, MismatchError
-from rbegir.index.rows import VECTORS_HINT
 
 if TYPE_CHECKING:
     from rbegir.index.manifest import Manifest

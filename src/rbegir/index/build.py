@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rbegir.base.arguments import refuse_repeats
 from rbegir.errors import InputError
-from rbegir.index.rows import refuse_repeats
 
 if TYPE_CHECKING:
     from rbegir.index.store import Index

@@ -19,10 +19,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rbegir.base import masks
+from rbegir.base.arguments import type_named
 from rbegir.base.disk import explained
 from rbegir.codes.planes import Codes
 from rbegir.errors import CorruptError, MismatchError
-from rbegir.index.columns import int64_array, int64_numpy, type_named
+from rbegir.index.columns import int64_array, int64_numpy
 from rbegir.index.deletes import read_deletes
 from rbegir.index.filter import Filter
 from rbegir.index.format import File, Kind
