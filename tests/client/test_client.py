@@ -299,7 +299,8 @@ with rbegir.Client(url) as client:
 
 async def main():
     async with rbegir.AsyncClient(url) as other:
-        assert (await other.search("running shoes", k=2, where="price < 100")).ids.tolist() == hits.ids.tolist()
+        again = await other.search("running shoes", k=2, where="price < 100")
+        assert again.ids.tolist() == hits.ids.tolist()
 
 asyncio.run(main())
 print(hits.ids.tolist())

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import MISSING, fields, replace
+from pathlib import Path
 from typing import Any, get_type_hints
 
+import numpy as np
 import pyarrow.compute as pc
 import pytest
 
@@ -83,6 +85,14 @@ def test_certificates_and_expressions_do_not_share() -> None:
     assert SearchRequest(3, mode="paper").share_key() != SearchRequest(4, mode="paper").share_key()
     expression = SearchRequest(where=pc.field("price") < 3)
     assert expression.share_key() != expression.share_key()
+
+
+def test_an_index_on_this_machine_takes_no_deadline(tmp_path: Path) -> None:
+    with (
+        rbegir.Index.create(tmp_path / "a.rbe", n=64, keyword_planes=1) as index,
+        pytest.raises(InputError, match="cannot interrupt a search, so it takes no deadline"),
+    ):
+        index.search_codes(np.ones((1, 64), np.int8), deadline=1.0)
 
 
 @pytest.mark.parametrize(

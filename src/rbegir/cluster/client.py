@@ -26,13 +26,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rbegir.base.arguments import check_ids, check_texts
-from rbegir.cluster.batcher import QUEUE
-from rbegir.cluster.engine import Session, import_ray
-from rbegir.cluster.fanout import Fanout, GoneError
+from rbegir.cluster.fanout import PREPARE_SECONDS, Fanout, GoneError, State, not_shared, prepare
 from rbegir.cluster.gather import Gatherer
-from rbegir.cluster.location import READ_ONLY_HINT, Location
 from rbegir.cluster.pool import Devices, Pool, layout
-from rbegir.cluster.states import PREPARE_SECONDS, State, not_shared, prepare
+from rbegir.cluster.session import Session, import_ray
+from rbegir.cluster.shard import QUEUE
+from rbegir.cluster.view import READ_ONLY_HINT, Location
 from rbegir.cluster.writer import Writing
 from rbegir.codes.planes import Codes
 from rbegir.codes.score import norm_squared

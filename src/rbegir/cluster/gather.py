@@ -26,9 +26,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rbegir.cluster.fanout import Fanout
-from rbegir.cluster.messages import Coded, Columns, Found, Geometry, Records, Scan, ThreadCounts
+from rbegir.cluster.messages import Coded, Columns, Found, Records, Scan, SegmentShares, ThreadCounts, pack
 from rbegir.cluster.view import Places, View
-from rbegir.cluster.wire import pack
 from rbegir.codes.planes import Codes
 from rbegir.codes.score import cosine, norm_squared
 from rbegir.errors import ClusterError, InputError
@@ -45,7 +44,7 @@ ALONG = 2048  # candidates of all shards, up to which their texts come along
 Values = npt.NDArray[np.int16]
 
 
-class Result(NamedTuple):
+class Gathered(NamedTuple):
     """The best of all shards: keys and places, and how good the answer is."""
 
     found: Candidates  # positions are places
@@ -67,7 +66,7 @@ class Gatherer:
         self._answered = set(view.used)  # by every step so far
         self._along: dict[int, Found] = {}  # what shards found, with what is stored of it
 
-    def search(self, values: Values, request: SearchRequest, *, device: str) -> Result:
+    def search(self, values: Values, request: SearchRequest, *, device: str) -> Gathered:
         """The result of a query whose arguments one machine would accept."""
         if request.mode == "paper":
             result = self._paper(values, request)
@@ -75,7 +74,9 @@ class Gatherer:
             result = self._progressive(values, request)
         else:
             along = len(values) * request.k * len(self._view.used) <= ALONG
-            result = Result(self._exact(values, request.k, request, self._names(request) if along else None))
+            result = Gathered(
+                self._exact(values, request.k, request, self._names(request) if along else None)
+            )
             if request.planes is not None:  # a GPU reads all planes at once: nothing to gain, nothing missed
                 self._check_progressive(request)
                 result = result._replace(recall=1.0)
@@ -107,9 +108,9 @@ class Gatherer:
         order = best(keys, places, request.k)
         found = Candidates(np.take_along_axis(keys, order, 1), np.take_along_axis(places, order, 1))
         bare = replace(request, texts=False, attributes=False)
-        return self.hits(Result(found), norm_squared(values), bare).rows
+        return self.hits(Gathered(found), norm_squared(values), bare).rows
 
-    def hits(self, result: Result, norms: npt.NDArray[Any], request: SearchRequest) -> Hits:
+    def hits(self, result: Gathered, norms: npt.NDArray[Any], request: SearchRequest) -> Hits:
         """Rows, ids, texts and attributes of the hits, each from the shard that owns it."""
         view, manifest, names = self._view, self._view.manifest, self._names(request)
         places = result.found.positions  # [Q, k]
@@ -188,7 +189,7 @@ class Gatherer:
     ) -> list[Found]:
         # what only the client needs stays here; what is asked of all shards is the same for all
         scope = SearchRequest(k, **request.filters())
-        scan = pack(Scan(values, k, scope, planes, max(0.0, self._until - time.monotonic()), names))
+        scan = pack(Scan(values, scope, planes, max(0.0, self._until - time.monotonic()), names))
         view = self._view.id
         found: dict[int, Found] = self.ask(
             lambda actor, refs, shard: actor.scan.remote(view, refs, scan),
@@ -209,10 +210,10 @@ class Gatherer:
         merged = merge(parts, k)
         return Candidates(merged.keys, merged.rows)
 
-    def _paper(self, values: Values, request: SearchRequest) -> Result:
+    def _paper(self, values: Values, request: SearchRequest) -> Gathered:
         view = self._view
-        answers: dict[int, Geometry] = self.ask(
-            lambda actor, refs, shard: actor.geometry.remote(view.id, refs, request), view.used
+        answers: dict[int, SegmentShares] = self.ask(
+            lambda actor, refs, shard: actor.segment_shares.remote(view.id, refs, request), view.used
         )
         whole = {number: all_of_it for a in answers.values() for number, all_of_it in a.whole.items()}
         numbers = sorted(whole)
@@ -220,7 +221,7 @@ class Gatherer:
         begins = np.cumsum(counts) - counts  # positions of the search at which the segments begin
         if not numbers:
             nothing = np.zeros((len(values), 0), np.int64)
-            return Result(Candidates(nothing, nothing))
+            return Gathered(Candidates(nothing, nothing))
         sizes = (
             whole_thread_sizes(int(counts.sum()), request.per_thread)
             if all(whole.values())
@@ -238,7 +239,7 @@ class Gatherer:
         )
         part = np.searchsorted(begins, found.positions, "right") - 1
         places = found.positions - begins[part] + starts[part]
-        return Result(Candidates(found.keys, places), certificate)
+        return Gathered(Candidates(found.keys, places), certificate)
 
     def _count_threads(self, offsets: dict[int, int], request: SearchRequest) -> dict[int, int]:
         view = self._view
@@ -264,7 +265,7 @@ class Gatherer:
         planes = check_planes(request.planes or 0, self._view.manifest.keyword_planes)
         return planes, check_candidates(request.candidates, request.k)
 
-    def _progressive(self, values: Values, request: SearchRequest) -> Result:
+    def _progressive(self, values: Values, request: SearchRequest) -> Gathered:
         planes, m = self._check_progressive(request)
         parts = self._scan(values, m, request, planes)
         keys = np.concatenate([part.keys for part in parts], axis=1)  # [Q, Σ m] by the first planes
@@ -275,15 +276,15 @@ class Gatherer:
         last = best(full, ranked, request.k)
         found = Candidates(np.take_along_axis(full, last, 1), np.take_along_axis(ranked, last, 1))
         if not keys.shape[1]:
-            return Result(found)
+            return Gathered(found)
         if request.measure:
-            return Result(
+            return Gathered(
                 found, recall=recall_of(found.positions, self._exact(values, request.k, request).positions)
             )
         if planes == self._view.manifest.keyword_planes:
-            return Result(found, recall=1.0)
+            return Gathered(found, recall=1.0)
         counted = sum(part.counted for part in parts)
-        return Result(found, recall=estimate_recall(found.positions, ranked, counted))
+        return Gathered(found, recall=estimate_recall(found.positions, ranked, counted))
 
 
 def pick(found: Found, places: Places) -> Columns:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rbegir.cluster.client import Cluster
-from rbegir.cluster.engine import import_ray
+from rbegir.cluster.session import import_ray
 from rbegir.errors import InputError
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import rbegir
-from rbegir.cluster.engine import NAMESPACE, import_ray
 from rbegir.cluster.messages import About
+from rbegir.cluster.session import NAMESPACE, import_ray
 from rbegir.cluster.shard import Shard
 from rbegir.codes.layout import LAYOUT_VERSION
 from rbegir.errors import ClusterError, DeviceError, InputError, RbegirError, VersionError

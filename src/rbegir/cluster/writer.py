@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from rbegir.cluster.engine import NAMESPACE, import_ray
 from rbegir.cluster.pool import root_cause
+from rbegir.cluster.session import NAMESPACE, import_ray
 from rbegir.codes.planes import Codes
 from rbegir.errors import ClusterError, RbegirError
 from rbegir.index.store import Index

@@ -103,7 +103,7 @@ def load_stored(directory: Path, manifest: Manifest) -> Encoder:
     return model
 
 
-def load_encoder(directory: Path) -> Encoder:
+def load_encoder(directory: Path, *, threads: int | None = None) -> Encoder:
     """The model, the Binarizer or the other encoder that is stored in a directory."""
     if is_binarizer(directory):
         from rbegir.encode.binarizer.estimator import Binarizer
@@ -115,4 +115,4 @@ def load_encoder(directory: Path) -> Encoder:
         return load_reference(directory)
     from rbegir.encode.clsm.model import Model
 
-    return Model.load(directory)
+    return Model.load(directory, threads=threads)
