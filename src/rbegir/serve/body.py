@@ -22,7 +22,7 @@ from rbegir.serve.batcher import Search
 from rbegir.serve.committer import KeywordChange, RowId
 from rbegir.serve.middleware import header
 from rbegir.serve.served import ServedIndex
-from rbegir.serve.settings import Settings
+from rbegir.serve.settings import Settings, number_limits
 from rbegir.wire.problems import Problem
 from rbegir.wire.schema import SearchQueries, UpsertBody
 from rbegir.wire.search import JSON, code_values
@@ -119,9 +119,9 @@ def search_of(body: SearchQueries, settings: Settings, index: ServedIndex) -> Se
     for number, text in enumerate(body.queries):
         at_most(f"queries.{number}", len(text), settings.max_text_chars, "characters")
     at_most("queries", count, settings.max_queries)
-    at_most("k", request.k, settings.max_k, "")
+    for name, limit in number_limits(settings).items():
+        at_most(name, getattr(request, name) or 0, limit, "")
     at_most("queries times k", count * request.k, settings.max_hits, "hits")
-    at_most("candidates", request.candidates or 0, settings.max_k, "")
     at_most("where", len(str(request.where or "")), settings.max_where_chars, "characters")
     for name, ids in (("allow", request.allow), ("deny", request.deny)):
         at_most(name, 0 if ids is None else len(ids), settings.max_keywords)

@@ -14,7 +14,7 @@ from pydantic.json_schema import models_json_schema
 
 import rbegir
 from rbegir.codes.planes import MAX_PLANES
-from rbegir.serve.settings import Settings
+from rbegir.serve.settings import Settings, number_limits
 from rbegir.wire import schema
 from rbegir.wire.problems import KINDS
 from rbegir.wire.problems import MEDIA_TYPE as PROBLEM
@@ -71,9 +71,12 @@ TIMEOUT_PARAMETER = {
 
 
 def document(
-    routes: list[tuple[str, str, str, str | None]], settings: Settings, info: dict[str, Any]
+    routes: list[tuple[str, str, str, str | None]], settings: Settings, info: dict[str, Any], encodes: str
 ) -> dict[str, Any]:
-    """The document of a service; routes are (method, path, name, description)."""
+    """The document of a service whose index encodes texts, vectors or nothing.
+
+    Routes are (method, path, name, description).
+    """
     paths: dict[str, Any] = {}
     for method, path, name, description in routes:
         operation = {"summary": name.title(), "description": description, **_operation(name)}
@@ -87,7 +90,7 @@ def document(
             "version": rbegir.__version__,
         },
         "paths": paths,
-        "components": {"schemas": _schemas(settings, info), "securitySchemes": {"bearer": bearer}},
+        "components": {"schemas": _schemas(settings, info, encodes), "securitySchemes": {"bearer": bearer}},
     }
 
 
@@ -140,7 +143,7 @@ def _ref(model: type[BaseModel]) -> dict[str, str]:
     return {"$ref": REF.format(model=_title(model))}
 
 
-def _schemas(settings: Settings, info: dict[str, Any]) -> dict[str, Any]:
+def _schemas(settings: Settings, info: dict[str, Any], encodes: str) -> dict[str, Any]:
     """The schemas of all bodies, under their titles."""
     models: dict[type[BaseModel], None] = dict.fromkeys(
         [*REQUESTS.values(), *RESPONSES.values(), schema.ProblemDocument]
@@ -151,15 +154,16 @@ def _schemas(settings: Settings, info: dict[str, Any]) -> dict[str, Any]:
     for name, title in titles.items():
         text = text.replace(json.dumps(REF.format(model=name)), json.dumps(REF.format(model=title)))
     schemas = {titles[name]: found for name, found in json.loads(text).items()}
-    _narrow(schemas, settings, info)
+    _narrow(schemas, settings, info, encodes)
     return schemas
 
 
-def _narrow(schemas: dict[str, Any], settings: Settings, info: dict[str, Any]) -> None:
+def _narrow(schemas: dict[str, Any], settings: Settings, info: dict[str, Any], encodes: str) -> None:
     """Write the limits of this service and the shape of its index into the schemas."""
     text = {"maxLength": settings.max_text_chars, "format": "text-with-a-word"}
     search = schemas["SearchRequest"]["properties"]
-    search["k"]["maximum"] = settings.max_k
+    for name, limit in number_limits(settings).items():
+        search[name].get("anyOf", [search[name]])[0]["maximum"] = limit
     search["queries"]["maxItems"] = settings.max_queries
     search["queries"]["items"].update(text)
     search["codes"]["maxItems"] = search["vectors"]["maxItems"] = settings.max_queries
@@ -172,8 +176,9 @@ def _narrow(schemas: dict[str, Any], settings: Settings, info: dict[str, Any]) -
     for name in ("allow", "deny"):
         search[name]["anyOf"][0]["maxItems"] = settings.max_keywords
     search["planes"]["anyOf"][0]["maximum"] = info["keyword_planes"]
-    search["candidates"]["anyOf"][0]["maximum"] = settings.max_k
-    names = ("queries", "codes", "vectors")
+    if encodes != "vectors":
+        del search["vectors"]
+    names = [name for name in ("queries", "codes", "vectors") if name in search]
     schemas["SearchRequest"]["oneOf"] = [{"required": [name]} for name in names]
     schemas["SearchRequest"]["not"] = {
         "anyOf": [

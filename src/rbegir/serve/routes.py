@@ -162,7 +162,8 @@ class Handlers:
         routes = [
             (method, path, handler.__name__, handler.__doc__) for method, path, handler in self.routes()
         ]
-        return Response(to_json(document(routes, self._settings, self._index.info())), media_type=JSON)
+        made = document(routes, self._settings, self._index.info(), self._service.encodes)
+        return Response(to_json(made), media_type=JSON)
 
     # ---- inside ----
 

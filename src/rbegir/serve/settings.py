@@ -72,6 +72,12 @@ class Settings:
                 )
 
 
+def number_limits(settings: Settings) -> dict[str, int]:
+    """The most that the numeric options of a search may be."""
+    most = 2**31 - 1
+    return {"k": settings.max_k, "candidates": settings.max_k, "per_thread": most, "queue": most}
+
+
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 

@@ -38,7 +38,7 @@ def _kind_of_code(code: Any) -> str:
     return "planes" if isinstance(code, list) and code and isinstance(code[0], str) else "integers"
 
 
-Whole = Annotated[int, Field(ge=1, le=2**31 - 1), BeforeValidator(_whole)]
+Whole = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
 Id = Annotated[
     Annotated[int, Field(ge=-(2**63), le=2**63 - 1), BeforeValidator(_whole), Tag("integer")]
     | Annotated[str, StringConstraints(max_length=1024), Tag("string")],
