@@ -2,16 +2,16 @@
 
     count    usable rows of every row group                                   Ray Data
     cut      chunks of `segment_rows` usable rows; the rows of each are now known
-    make     each chunk: read ─ encode ─ one finished segment                 Ray Data, a chunk a core
+    make     each chunk: read ─ encode ─ one finished segment                 Ray Data, one chunk per core
     check    no id is there twice                                             a range of ids per task
     name     one manifest over all segments, and the directory gets its name
 
-What is made stands in `.ads.rbe.building` beside the place where the index will be, with a file BUILD that
-says of what. A build that was stopped, or whose machines failed, is run again with the same arguments and
-does only what is missing. A process holds one chunk in memory; `segment_rows` bounds it.
+The unfinished index is `.ads.rbe.building`, next to where the index will be, with a file BUILD that names its
+input. A build that was stopped, or whose machines failed, can be run again with the same arguments and makes
+only what is missing. A process holds one chunk in memory; `segment_rows` bounds it.
 
-The result is that of `Index.build`: same rows, ids, codes, answers. As long as no add would merge segments
-(chunks of more than 2¹⁹ rows, which is the default, or fewer than eight chunks) it is the same byte for byte.
+The result is that of `Index.build`: same rows, ids, codes and hits. As long as no add would merge segments
+(chunks of more than 2¹⁹ rows, which is the default, or fewer than eight chunks) its bytes are the same.
 
 Counting first costs a second pass over the text column, a few per cent of encoding it. The alternative,
 giving rows out as chunks finish, would make rows, ties and default ids depend on which machine was faster.
@@ -126,7 +126,7 @@ def build(
 
 
 def _resume(stage: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
-    """What an earlier run has counted; None, and an empty stage, if there is nothing to go on with."""
+    """The counts of an earlier run; None, and an empty directory, if there is nothing to resume."""
     path = stage / STATE
     if not path.exists():
         for left in stage.iterdir():

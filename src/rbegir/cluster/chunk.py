@@ -110,7 +110,7 @@ class SegmentMaker:
 
 @lru_cache(maxsize=1)
 def _stored(directory: str) -> Encoder:
-    """The model of a build, opened once a process; one thread, as every core has a process of its own."""
+    """The model of a build, opened once per process; with one thread, as every core has its own process."""
     return load_encoder(Path(directory) / MODEL, threads=1)
 
 

@@ -1,14 +1,14 @@
-"""rbegir.Cluster: an index searched by many processes, with the names and the answers of `rbegir.Index`.
+"""rbegir.Cluster: an index searched by many processes, with the methods and the results of `rbegir.Index`.
 
     cluster = Cluster.open("/shared/ads.rbe", address="10.0.0.1:6379", replicas=2)
     cluster.search("flight", k=10, where="price < 15").texts
 
 Promised, besides what an index promises:
 
-- The same answer as `Index`: ids, scores, order, ties, certificates.
-- Every answer is of one state of one index. Parts from shards that stand elsewhere are never mixed in.
-- An answer is complete, or an error, or (only if asked for with `partial=True`) says in `Hits.searched` which
-  share of the keywords was searched.
+- The same result as `Index`: ids, scores, order, ties, certificates.
+- Every result is of one state of one index. Answers of shards about different states are never mixed.
+- A result is complete, or an error is raised. Only with `partial=True` may it be incomplete, and then
+  `Hits.searched` says which share of the keywords was searched.
 - Many threads may use one Cluster, and many processes may open the same index: they share the shards.
 """
 

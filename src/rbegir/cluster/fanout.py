@@ -1,13 +1,13 @@
 """Asking shards, and what to do when one does not answer.
 
-    one replica asked, in turn                         ─ answer
-    it died, or is too busy, or its node is at fault   ─ the next replica is asked at once
-    it is slow (HEDGE × what was usual lately)         ─ another replica is asked too, the first answer counts
-    none of them answers                               ─ asked again, until the deadline
+    normally                                           ─ one replica is asked, in turn
+    it died, is too busy, or its node is at fault      ─ the next replica is asked at once
+    it is slow (HEDGE × the recent 95th percentile)    ─ another replica is asked too, the first answer counts
+    no replica answers                                 ─ asked again, until the deadline
 
-A shard that Ray is restarting takes questions at once and answers when it is up, so without replicas a
-question waits out the gap. At the deadline the answer is an error, or with `partial` what has come in. A
-wrong question (a filter that cannot be understood) is wrong everywhere and is not repeated.
+A shard that Ray is restarting accepts questions and answers when it is up, so without replicas a question
+waits until then. After the deadline an error is raised, or with `partial` the answers that came are returned.
+A question that is wrong (a filter that cannot be understood) is wrong everywhere and is not repeated.
 
 `prepare` opens a new state of an index on every shard while the old one keeps answering.
 """

@@ -1,8 +1,8 @@
-"""The answers of the shards put together: what one machine would find, in every mode.
+"""The answers of the shards merged into what one machine would find, in every mode.
 
-exact    each shard's best k, merged by (key descending, place ascending). What is stored of the hits is asked
-         of their shards in a second step, unless the lists are short (ALONG): then it comes along with each
-         shard's best k. A call costs a millisecond, a text that is not needed a microsecond.
+exact    each shard's best k, merged by (key descending, place ascending). Texts and attributes of the hits
+         are fetched from their shards in a second step, unless the lists are short (ALONG): then they come
+         with each shard's best k. A call costs a millisecond, a text that is not needed a microsecond.
 
 paper    the published selection needs nothing but an exact search of any length and the number of candidates
          of each thread (`search.paper`). A thread owns positions, and positions count through the segments

@@ -1,8 +1,8 @@
 """The process that searches some segments of an index: a Ray actor.
 
-It holds a few views (states of an index) open, the latest ones; a question about another view opens it first,
-from the shared files, sharing the segments that are open already. So there is nothing to restore after a
-restart and nothing to tell a shard when the index changes.
+It keeps the VIEWS most recently used views (states of an index) open; a question about another view opens it
+first, from the shared files, sharing the segments that are already open. So nothing has to be restored after
+a restart, and nobody has to tell a shard that the index has changed.
 
 Calls are answered by an event loop. Scans go through one `ScanQueue`; everything else (opening,
 looking up texts of hits) runs in a few threads of its own, so that a long scan does not hold up the last step
@@ -65,7 +65,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
-    """A share that is open."""
+    """An assignment whose files are open."""
 
     share: Assignment
     snapshot: Snapshot
@@ -75,7 +75,7 @@ class Loaded:
         return self.starts[place.part] + place.position
 
     def place(self, places: Places) -> Place:
-        """The inverse; the places must be in this share."""
+        """The inverse of `places`; they must be in this assignment."""
         part = np.searchsorted(self.starts, places, "right") - 1
         return Place(part, places - self.starts[part])
 
@@ -248,7 +248,7 @@ class Shard:
         return loaded
 
     def _open(self, share: Assignment) -> Loaded:
-        """Open a share; the one that was not asked about longest is let go."""
+        """Open an assignment; the least recently used view is closed."""
         with self._opening:
             loaded = self._views.get(share.view)
             if loaded is None:

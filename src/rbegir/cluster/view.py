@@ -11,9 +11,9 @@ that the manifest holds, and renamed into place; what is there with the right st
 are immutable and a stamp means one content, so the processes of a node share the directory without locks.
 It may be removed whenever no process is starting: what is open stays readable.
 
-*View.* Segments go to shards whole. A segment that was there in the state before stays where it was, so that
-a shard need not read, and a GPU not upload, anything twice; the others go, the largest first, to the shard
-that has least. A keyword is known by its place in the whole index,
+*View.* A segment belongs to one shard. Segments of the previous state stay with their shards, so that nothing
+is read, or uploaded to a GPU, twice; new ones go, the largest first, to the shard with the fewest keywords.
+A keyword is known by its place in the whole index,
 
     place = keywords in the segments before its own (deleted ones included) + its position in the segment
 
@@ -221,7 +221,7 @@ class View:
 
     @cached_property
     def id(self) -> str:
-        """Names this state and this spreading: equal names mean equal answers."""
+        """A name for this state and this assignment: equal names mean equal results."""
         content = repr((self.location.name, self.manifest, self.owners, self.shards))
         return f"{self.manifest.generation}-{hashlib.blake2b(content.encode(), digest_size=12).hexdigest()}"
 

@@ -1,4 +1,4 @@
-"""Micro-batching: what arrives while one scan runs is scored together in the next one.
+"""Micro-batching: searches that arrive during a scan are scored together by the next one.
 
 A scan reads every keyword, and the kernels score a batch for little more than one query, so waiting requests
 should share a scan. Nothing waits on purpose: an idle service starts at once with what it has, and a busy one

@@ -1,8 +1,8 @@
 """The whole content of an index as a stream: JSON lines, or Arrow IPC.
 
 The batches belong to one state of the index, whatever is changed while they are sent. Reading and encoding
-happen in a thread, a batch at a time, and only when the client has taken the one before; a client that takes
-nothing for the time of a deadline is dropped.
+happen in a thread, one batch at a time, and only when the client has taken the one before. A client that
+takes nothing until the deadline is dropped.
 """
 
 from __future__ import annotations

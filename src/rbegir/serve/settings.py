@@ -18,9 +18,9 @@ class Settings:
 
     # micro-batching
     max_batch: int = 128  # queries scored in one scan; 1 switches micro-batching off
-    max_waiting: int = 4096  # queries that may wait for a scan; beyond it the answer is 503
+    max_waiting: int = 4096  # queries that may wait for a scan; beyond that the response is 503
     max_write_batch: int = 4096  # keywords committed in one durable write; 1: every request alone
-    max_waiting_writes: int = 65_536  # keywords that may wait to be written; beyond it the answer is 503
+    max_waiting_writes: int = 65_536  # keywords that may wait to be written; beyond that the response is 503
 
     # limits on a request
     max_body_bytes: int = 16 << 20
