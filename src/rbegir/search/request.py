@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Annotated, Any, Literal, TypedDict, get_args, get_type_hints
 
 import pyarrow as pa
@@ -72,13 +73,14 @@ class SearchRequest:
     deadline: Annotated[float | None, "Seconds that a cluster or a service may take for this search."] = None
 
     def __post_init__(self) -> None:
-        for name in WHOLE:
+        for name, (kind, default) in NUMBERS_AND_FLAGS.items():
             value = getattr(self, name)
-            if value is not None or getattr(SearchRequest, name) is not None:
+            if value is default:
+                continue
+            if kind is not bool:
                 object.__setattr__(self, name, whole_number(name, value))
-        for name in FLAGS:
-            if not isinstance(getattr(self, name), bool):
-                raise InputError(f"{name} must be True or False, got {getattr(self, name)!r}")
+            elif not isinstance(value, bool):
+                raise InputError(f"{name} must be True or False, got {value!r}")
         for name in ("allow", "deny"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, check_ids(getattr(self, name), name))
@@ -112,8 +114,9 @@ class SearchRequest:
         """
         if self.planes is not None or isinstance(self.where, pc.Expression):
             return object()
-        values = (getattr(self, name) for name in OPTIONS if name not in ("k", "deadline"))
-        key = tuple(tuple(v.to_pylist()) if isinstance(v, pa.Array) else v for v in values)
+        key = _shared(self)
+        if self.allow is not None or self.deny is not None:
+            key = tuple(tuple(v.to_pylist()) if isinstance(v, pa.Array) else v for v in key)
         return (*key, self.k) if self.mode == "paper" else key  # a certificate holds for one k
 
 
@@ -123,8 +126,12 @@ def _described() -> dict[str, tuple[Any, str]]:
 
 
 OPTIONS: dict[str, tuple[Any, str]] = _described()  # name: (type, description)
-WHOLE = [name for name, (kind, _) in OPTIONS.items() if kind in (int, int | None)]
-FLAGS = [name for name, (kind, _) in OPTIONS.items() if kind is bool]
+NUMBERS_AND_FLAGS = {  # name: (type, default)
+    name: (kind, getattr(SearchRequest, name))
+    for name, (kind, _) in OPTIONS.items()
+    if kind in (int, int | None, bool)
+}
+_shared = attrgetter(*(name for name in OPTIONS if name not in ("k", "deadline")))
 
 
 def positive_seconds(name: str, value: Any) -> float:

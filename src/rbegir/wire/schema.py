@@ -98,7 +98,7 @@ class SearchQueries(_Request):
 
     def request(self) -> SearchRequest:
         """The options, checked as an index checks them."""
-        return SearchRequest(**{name: getattr(self, name) for name in OPTIONS if name not in NOT_SENT})
+        return SearchRequest(**{name: getattr(self, name) for name in self.model_fields_set & OPTIONS.keys()})
 
 
 # How the type of an option looks as JSON.

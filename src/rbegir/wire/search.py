@@ -118,8 +118,14 @@ def json_results(parts: Sequence[Hits], texts: Sequence[str] | None) -> list[dic
             common["p_miss_at_most"] = hits.certificate.p_miss_at_most
         if hits.searched < 1:
             common["searched"] = hits.searched
-        for found in hits:
-            shown = [{**hit._asdict(), "attributes": hit.attributes or {}} for hit in found]
+        for query in range(len(hits)):
+            ids, scores = hits.ids[query].tolist(), hits.scores[query].tolist()
+            found = [None] * hits.k if hits.texts is None else hits.texts[query].tolist()
+            attributes = [{}] * hits.k if hits.attributes is None else hits.attributes[query]
+            shown = [
+                {"id": i, "score": s, "text": t, "attributes": a}
+                for i, s, t, a in zip(ids, scores, found, attributes, strict=True)
+            ]
             results.append({"query": None, "hits": shown, **common})
     if texts is not None:
         for result, text in zip(results, texts, strict=True):
