@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Annotated, Any, Literal, TypedDict, get_args, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, TypedDict, cast, get_args, get_type_hints
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,8 +24,9 @@ from rbegir.base.arguments import check_ids
 from rbegir.base.checks import whole_number
 from rbegir.errors import InputError
 
-Where = str | pc.Expression | None
-Mode = Literal["exact", "paper"]
+MODES = ("exact", "paper")
+Where: TypeAlias = str | pc.Expression | None
+Mode: TypeAlias = Literal["exact", "paper"] | str  # one of MODES
 
 
 class Filters(TypedDict, total=False):
@@ -86,8 +87,8 @@ class SearchRequest:
                 object.__setattr__(self, name, check_ids(getattr(self, name), name))
         if self.where is not None and not isinstance(self.where, str | pc.Expression):
             raise InputError(f"where must be a text or a pyarrow expression, got {type(self.where).__name__}")
-        if self.mode not in get_args(Mode):
-            raise InputError(f"mode must be one of {', '.join(get_args(Mode))}, got {self.mode!r}")
+        if self.mode not in MODES:
+            raise InputError(f"mode must be one of {', '.join(MODES)}, got {self.mode!r}")
         if self.mode == "paper" and self.planes is not None:
             raise InputError("planes and mode='paper' cannot be combined", hint="leave one of them out")
         if self.mode == "paper" and self.partial:
@@ -104,8 +105,7 @@ class SearchRequest:
 
     def options(self) -> SearchOptions:
         """All options but k, as the methods of an index take them."""
-        options: Any = {name: getattr(self, name) for name in OPTIONS if name != "k"}
-        return options
+        return cast(SearchOptions, {name: getattr(self, name) for name in OPTIONS if name != "k"})
 
     def share_key(self) -> Hashable:
         """Requests with equal keys can be answered by one scan with the largest k of them.

@@ -258,7 +258,7 @@ class Batcher:
         try:
             parts = [batch[number].queries() for number in numbers]
             is_text = isinstance(parts[0], list)
-            queries = [text for part in parts for text in part] if is_text else np.concatenate(parts)
+            queries: Any = [text for part in parts for text in part] if is_text else np.concatenate(parts)
             codes: Codes = self._index.model.encode_queries(queries)
         except (RbegirError, ValueError) as error:  # NumPy refuses to join vectors of different lengths
             if len(numbers) == 1:

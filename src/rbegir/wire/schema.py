@@ -7,7 +7,7 @@ and the tests hold every kind of response against them. The title of a model is 
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from rbegir.codes.score import QUERY_LIMIT
-from rbegir.search.request import OPTIONS, Mode, SearchRequest, Where
+from rbegir.search.request import MODES, OPTIONS, Mode, SearchRequest, Where
 from rbegir.wire.search import NOT_SENT
 
 
@@ -107,7 +107,7 @@ JSON_TYPES: dict[Any, Any] = {
     int | None: Whole | None,
     bool: bool,
     Where: str | None,
-    Mode: Mode,
+    Mode: Literal[MODES],
     Any: list[Id] | None,  # ids
 }
 _options: dict[str, Any] = {
