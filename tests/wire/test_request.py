@@ -104,7 +104,6 @@ def test_an_index_on_this_machine_takes_no_deadline(tmp_path: Path) -> None:
         ({"candidates": 1.5}, "candidates must be a whole number of at least 1, got 1.5"),
         ({"queue": 0}, "queue must be a whole number of at least 1, got 0"),
         ({"measure": None}, "measure must be True or False, got None"),
-        ({"where": 7}, "where must be a text or a pyarrow expression, got int"),
         ({"allow": 7}, "allow must be a list of int or str, got int"),
         ({"deny": [None]}, "deny must be 64-bit integers or strings, got null"),
         ({"mode": "fast"}, "mode must be one of exact, paper, got 'fast'"),

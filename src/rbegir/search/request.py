@@ -85,8 +85,6 @@ class SearchRequest:
         for name in ("allow", "deny"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, check_ids(getattr(self, name), name))
-        if self.where is not None and not isinstance(self.where, str | pc.Expression):
-            raise InputError(f"where must be a text or a pyarrow expression, got {type(self.where).__name__}")
         if self.mode not in MODES:
             raise InputError(f"mode must be one of {', '.join(MODES)}, got {self.mode!r}")
         if self.mode == "paper" and self.planes is not None:
