@@ -57,7 +57,7 @@ def test_bad_texts_ids_and_attributes(index: Index) -> None:
         ("attributes['price'][1] is inf", ["a", "b"], [1, 2], {"price": [1.0, float("inf")]}),
         ("attributes['new'] has the type list<item: int64>", ["a"], [1], {"new": [[1]]}),
         ("attributes['new'] must be a list, one value per keyword, got float", ["a"], [1], {"new": 3.0}),
-        ("attributes['new'] must be a list, one value a keyword, got str", ["a"], [1], {"new": "x"}),
+        ("attributes['new'] must be a list, one value per keyword, got str", ["a"], [1], {"new": "x"}),
         ("attributes['new'] must hold values of one type", ["a", "b"], [1, 2], {"new": [1, "x"]}),
         ("an attribute cannot be called 'id'", ["a"], [1], {"id": [1]}),
         ("the name of an attribute must be a text of 1 to 200 characters, got ''", ["a"], [1], {"": [1]}),
