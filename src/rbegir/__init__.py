@@ -14,8 +14,7 @@ __version__ = "0.1.0"
 moved.install()
 
 if TYPE_CHECKING:
-    from rbegir.client.asynchronous import AsyncClient
-    from rbegir.client.synchronous import Client
+    from rbegir.client.clients import AsyncClient, Client
     from rbegir.cluster.client import Cluster
     from rbegir.codes.planes import Codes
     from rbegir.encode.binarizer.estimator import Binarizer
@@ -30,9 +29,9 @@ if TYPE_CHECKING:
     from rbegir.training.upgrade import upgrade
 
 _HOME = {
-    "AsyncClient": "rbegir.client.asynchronous",
+    "AsyncClient": "rbegir.client.clients",
     "Binarizer": "rbegir.encode.binarizer.estimator",
-    "Client": "rbegir.client.synchronous",
+    "Client": "rbegir.client.clients",
     "Cluster": "rbegir.cluster.client",
     "Codes": "rbegir.codes.planes",
     "Generations": "rbegir.index.generations",

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 import rbegir
 from rbegir.errors import FileError, InputError, MismatchError
-from rbegir.serve.committer import Change, Committer, Row, counts_of, merge_changes
-from rbegir.serve.logs import Log
+from rbegir.serve.committer import Change, Committer, KeywordChange, counts_of, merge_changes
+from rbegir.serve.logs import RequestLog
 from rbegir.serve.metrics import Metrics
-from rbegir.serve.problems import Problem
+from rbegir.wire.problems import Problem
 from tests.serve.conftest import TEXTS
 
 
@@ -71,7 +71,7 @@ def run(
     }
 
     async def main(gated: Gated) -> None:
-        committer = Committer(gated, Metrics(), Log(io.StringIO()), **chosen)
+        committer = Committer(gated, Metrics(), RequestLog(io.StringIO()), **chosen)
         committer.start()
         try:
             await asyncio.wait_for(work(gated, committer), 60)
@@ -86,7 +86,7 @@ def run(
 
 
 def upsert(*rows: tuple[Any, str], **attributes: Any) -> Change:
-    return Change({key: Row(text, attributes) for key, text in rows})
+    return Change({key: KeywordChange(text, attributes) for key, text in rows})
 
 
 def delete(*ids: Any) -> Change:
@@ -128,7 +128,7 @@ def test_changes_that_gather_are_one_write(index_path: Path) -> None:
     st.lists(
         st.one_of(
             st.dictionaries(st.integers(0, 6), st.sampled_from("abc"), min_size=1).map(
-                lambda rows: {key: Row(text, {}) for key, text in rows.items()}
+                lambda rows: {key: KeywordChange(text, {}) for key, text in rows.items()}
             ),
             st.sets(st.integers(0, 6), min_size=1).map(dict.fromkeys),
         ),

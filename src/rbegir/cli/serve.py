@@ -12,7 +12,7 @@ from rbegir.cli.options import ClusterAddress, SearchDevice, Threads, cluster_ad
 from rbegir.errors import MissingExtraError
 
 if TYPE_CHECKING:
-    from rbegir.serve.engine import Engine
+    from rbegir.serve.served import ServedIndex
 
 app = typer.Typer()
 
@@ -119,7 +119,7 @@ def serve(
     Server(application, ready).listen(listener)
 
 
-def _join(index: str, address: str, shards: int | None, replicas: int, threads: int | None) -> Engine:
+def _join(index: str, address: str, shards: int | None, replicas: int, threads: int | None) -> ServedIndex:
     from rbegir.cluster.client import Cluster
 
     return Cluster.open(

@@ -1,8 +1,8 @@
-"""What is sent for each method of a client. No input or output happens here.
+"""What is sent for each method of a client, and what the response means. No input or output happens here.
 
 Arguments are checked as an index checks them, before anything is sent, so a mistake costs no round trip and
-reads the same on both sides. A call that the service limits (10,000 keywords, 1,024 queries a request by
-default) is not split: a change is one change, there or not there as a whole.
+reads the same on both sides. A call that the service limits (10,000 keywords, 1,024 queries per request by
+default) is not split: a change is made as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -11,24 +11,22 @@ import datetime
 import json
 import secrets
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypedDict, TypeVar
+from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rbegir.base.checks import whole_number
-from rbegir.client.answers import fail, kind_of, read_hits, read_json
+from rbegir.base.arguments import check_attributes, check_ids, check_queries, check_texts, refuse_repeats
 from rbegir.codes.planes import Codes
 from rbegir.errors import InputError, RbegirError, ServiceError
-from rbegir.index.keywords import check_attributes, check_ids, check_queries, check_texts, refuse_repeats
 from rbegir.search.hits import Hits
-
-ARROW = "application/vnd.apache.arrow.stream"
-JSON = "application/json"
+from rbegir.search.request import SearchRequest
+from rbegir.wire.problems import kind_of, raise_problem
+from rbegir.wire.search import ARROW, JSON, codes_body, options_body, read_hits
 
 T = TypeVar("T")
 Ids = npt.NDArray[Any]  # int64, or str objects
@@ -37,7 +35,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """One request, and what its answer means."""
+    """One request, and what its response means."""
 
     method: str
     path: str
@@ -46,6 +44,7 @@ class Call(Generic[T]):
     accept: str = JSON
     repeatable: bool = True
     missing: Callable[[], T] | None = None  # the result where the service says that there is no such thing
+    timeout_s: float | None = None  # None: that of the client
 
     def content(self) -> bytes | None:
         """The body as it is sent."""
@@ -55,17 +54,15 @@ class Call(Generic[T]):
             return json.dumps(self.body, ensure_ascii=False, allow_nan=False).encode()
         except UnicodeEncodeError as error:
             raise InputError("a text holds a lone surrogate, which UTF-8 cannot express") from error
+        except ValueError as error:
+            raise InputError("NaN and infinity cannot be sent to a service") from error
 
-    def headers(self) -> dict[str, str]:
-        sent = {"Accept": self.accept}
-        return sent if self.body is None else {**sent, "Content-Type": JSON}
-
-    def answer(self, status: int, media: str, body: bytes) -> T:
+    def result(self, status: int, media: str, body: bytes) -> T:
         """The result, or the error that the service reports."""
         if status == 404 and self.missing is not None and kind_of(body) == "not-found":
             return self.missing()
         if not 200 <= status < 300:
-            fail(status, body)
+            raise_problem(status, body)
         came = media.partition(";")[0].strip()
         if came != self.accept:
             raise self._not_understood(f"it is {came or 'of no type'}, expected {self.accept}")
@@ -84,64 +81,40 @@ class Call(Generic[T]):
         )
 
 
+def read_json(raw: bytes) -> Record:
+    """A response in JSON, which is always an object."""
+    said = json.loads(raw)
+    if not isinstance(said, dict):
+        raise ValueError(f"expected an object, got {type(said).__name__}")
+    return said
+
+
 # ---- ask ----
 
 
-class SearchOptions(TypedDict, total=False):
-    """What the searches of a client take besides the queries and k: a part of what those of an index take."""
-
-    where: str | None  # a filter: text such as "price < 10 and not sold"
-    allow: Any  # only these ids
-    deny: Any  # not these ids
-    mode: str  # "exact" (the default), or "paper": the published algorithm with its miss certificate
-    planes: int | None  # search with this many planes first, refine the best with the others
+def search(queries: Any, request: SearchRequest) -> Call[Hits]:
+    """A search for texts, or for vectors where the index was made with a Binarizer."""
+    if isinstance(queries, np.ndarray) and queries.ndim == 2 and queries.dtype.kind in "fiub":
+        return _search("vectors", queries.tolist(), request)
+    return _search("queries", [queries] if isinstance(queries, str) else check_queries(queries), request)
 
 
-def search(queries: str | Sequence[str], k: int, options: SearchOptions) -> Call[Hits]:
-    """A search for texts."""
-    texts = [queries] if isinstance(queries, str) else check_queries(queries)
-    return _search({"queries": texts}, len(texts), k, **options)
-
-
-def search_codes(codes: Codes | npt.NDArray[Any], k: int, options: SearchOptions) -> Call[Hits]:
+def search_codes(codes: Codes | npt.NDArray[Any], request: SearchRequest) -> Call[Hits]:
     """A search for codes made elsewhere."""
-    if isinstance(codes, Codes):
-        packed = np.packbits(codes.signs(), axis=2)  # [planes, count, n / 8] uint8, dimension 0 highest
-        sent: list[Any] = [[plane.tobytes().hex() for plane in packed[:, i]] for i in range(len(codes))]
-    elif isinstance(codes, np.ndarray) and codes.ndim == 2 and codes.dtype in (np.int8, np.int16):
-        sent = codes.tolist()
-    else:
-        raise InputError(
-            f"codes must be rbegir.Codes or an int8 or int16 array [queries, n], got {type(codes).__name__}"
-        )
-    return _search({"codes": sent}, len(sent), k, **options)
+    return _search("codes", codes_body(codes), request)
 
 
-def _search(
-    asked: Record,
-    count: int,
-    k: int,
-    *,
-    where: str | None = None,
-    allow: Any = None,
-    deny: Any = None,
-    mode: str = "exact",
-    planes: int | None = None,
-) -> Call[Hits]:
-    if not count:
+def _search(field: str, queries: list[Any], request: SearchRequest) -> Call[Hits]:
+    if not queries:
         raise InputError("queries must hold at least one query")
-    if where is not None and not isinstance(where, str):
-        raise InputError(
-            f"where must be a text, got {type(where).__name__}",
-            hint="expressions of pyarrow cannot be sent to a service; write the filter as text",
-        )
-    body = {**asked, "k": whole_number("k", k), "where": where, "mode": mode}
-    for name, ids in (("allow", allow), ("deny", deny)):
-        if ids is not None:
-            body[name] = check_ids(ids, name).to_pylist()
-    if planes is not None:
-        body["planes"] = whole_number("planes", planes)
-    return Call("POST", "/v1/search", lambda raw: read_hits(raw, count), body, accept=ARROW)
+    return Call(
+        "POST",
+        "/v1/search",
+        lambda raw: read_hits(raw, len(queries)),
+        {field: queries, **options_body(request)},
+        accept=ARROW,
+        timeout_s=request.deadline,
+    )
 
 
 def get(given: int | str) -> Call[Record | None]:

@@ -4,8 +4,8 @@ It holds the index's lock from its first change on, so changes from elsewhere ar
 Texts are encoded by the clients: the writer needs no model. After a change a client reads the new manifest,
 and its next question makes the shards open the new segments.
 
-Ray restarts a writer that dies. Replacing and deleting are then sent again until it is back, as doing either
-twice changes nothing; an `add` is not, because nobody can say whether it was done.
+Ray restarts a writer that dies. `upsert`, `delete` and `compact` are idempotent and sent again until it is
+back; an `add` is not, because nobody can say whether it was done.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from rbegir.cluster.engine import NAMESPACE, import_ray
 from rbegir.cluster.pool import root_cause
+from rbegir.cluster.session import NAMESPACE, import_ray
 from rbegir.codes.planes import Codes
 from rbegir.errors import ClusterError, RbegirError
 from rbegir.index.store import Index

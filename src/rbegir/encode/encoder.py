@@ -68,7 +68,7 @@ def encode_keywords(model: Encoder, texts: pa.Array) -> Codes:
     return Codes.concat([model.encode_keywords(block if arrow else block.to_pylist()) for block in blocks])
 
 
-def load_encoder(directory: Path) -> Encoder:
+def load_encoder(directory: Path, *, threads: int | None = None) -> Encoder:
     """Load the model, the Binarizer or the reference to a sentence encoder that a directory holds."""
     if is_binarizer(directory):
         from rbegir.encode.binarizer.estimator import Binarizer
@@ -80,7 +80,7 @@ def load_encoder(directory: Path) -> Encoder:
         return load_reference(directory)
     from rbegir.encode.clsm.model import Model
 
-    return Model.load(directory)
+    return Model.load(directory, threads=threads)
 
 
 def verify_encoder(directory: Path) -> None:

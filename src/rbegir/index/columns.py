@@ -16,7 +16,6 @@ Both ways to read verify the checksums of what they read first:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -25,18 +24,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rbegir.base.arguments import type_named
 from rbegir.errors import CorruptError
 from rbegir.index.format import File, FileWriter, Section
 
-_PLAIN = {
-    str(t): t
-    for t in (
-        pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(),
-        pa.uint64(), pa.float32(), pa.float64(), pa.string(), pa.date32(),
-        pa.timestamp("s"), pa.timestamp("ms"), pa.timestamp("us"), pa.timestamp("ns"),
-    )
-}  # fmt: skip
-_ZONED = re.compile(r"timestamp\[(s|ms|us|ns), tz=([A-Za-z0-9_+:/-]{1,64})\]")
 INT32_LIMIT = 2**31 - 1
 
 Chunks = Callable[[], Iterator[pa.Array]]  # each call yields the column's chunks from the start
@@ -50,14 +41,6 @@ class ColumnSpec(NamedTuple):
     type: str
     nulls: int
     wide: bool  # strings: int64 offsets
-
-
-def type_named(name: object) -> pa.DataType | None:
-    """The Arrow type of a stored name, or None if a column cannot have it."""
-    if not isinstance(name, str):
-        return None
-    zoned = _ZONED.fullmatch(name)
-    return pa.timestamp(zoned[1], tz=zoned[2]) if zoned else _PLAIN.get(name)
 
 
 def int64_array(numbers: Int64s) -> pa.Array:

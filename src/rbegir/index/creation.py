@@ -22,10 +22,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rbegir.base import disk
+from rbegir.base.arguments import refuse_repeats
 from rbegir.base.checks import whole_number
 from rbegir.encode.encoder import Encoder, Savable
 from rbegir.errors import FileError, InputError, LockedError
-from rbegir.index.keywords import refuse_repeats
 from rbegir.index.manifest import MODEL, NAME, Manifest, commit, prepare
 from rbegir.index.writer import Writer, WriterLock
 

@@ -38,14 +38,15 @@ from typing import Any, Unpack
 import numpy as np
 import numpy.typing as npt
 
+from rbegir.base.arguments import check_ids
 from rbegir.base.checks import whole_number
 from rbegir.codes.planes import Codes
 from rbegir.encode.encoder import Encoder
 from rbegir.errors import InputError, MismatchError
-from rbegir.index.keywords import check_ids, check_queries
-from rbegir.index.query import Query, SearchOptions
+from rbegir.index.query import encode_queries
 from rbegir.index.store import Ids, Index
 from rbegir.search.hits import Hits, merge
+from rbegir.search.request import SearchOptions, SearchRequest, refuse_deadline
 
 
 class Generations:
@@ -114,17 +115,19 @@ class Generations:
 
     # ---- search and read ----
 
-    def search(self, queries: str | Sequence[str], k: int = 10, **options: Unpack[SearchOptions]) -> Hits:
-        """The best k keywords of all generations for each text."""
-        asked = [queries] if isinstance(queries, str) else check_queries(queries)
-        return self.search_codes(self.model.encode_queries(asked), k, **options)
+    def search(
+        self, queries: str | Sequence[str] | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
+    ) -> Hits:
+        """The best k keywords of all generations for each text, or vector; options as for `Index.search`."""
+        return self.search_codes(encode_queries(self.model, queries), k, **options)
 
     def search_codes(
         self, codes: Codes | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
     ) -> Hits:
         """The best k keywords of all generations for each code: exactly; filters as for an index."""
-        Query.check(k, **options)
-        if options.get("mode", "exact") != "exact" or options.get("planes") is not None:
+        request = SearchRequest(k, **options)
+        refuse_deadline(request)
+        if request.mode != "exact" or request.planes is not None:
             raise InputError(
                 "generations are searched exactly, without mode='paper' and planes",
                 hint="search the indexes one by one for those",

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from rbegir.base import disk
+from rbegir.base.arguments import type_named
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_PLANES, check_dimension
 from rbegir.errors import CorruptError, FileError, InputError
-from rbegir.index.columns import type_named
 from rbegir.index.format import File, FileKind, FileWriter, Stamp
 from rbegir.index.segment import MAX_ROWS, CodeShape, Entry
 

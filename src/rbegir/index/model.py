@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from rbegir.base.arguments import VECTORS_HINT
 from rbegir.base.checks import whole_number
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_PLANES, check_dimension
 from rbegir.encode.encoder import Encoder, check_encoder, load_encoder, takes_vectors
 from rbegir.errors import FileError, InputError, MismatchError
-from rbegir.index.keywords import VECTORS_HINT
 from rbegir.index.manifest import ID_TYPES, Manifest
 
 

@@ -1,4 +1,4 @@
-"""One search: check the arguments, filter, scan, and look up the hits.
+"""A search of one snapshot: encode the queries, filter, scan, look up the hits.
 
 The scan reads only codes and masks. Ids, texts and attributes are read by position and only for the hits, so
 their cost does not depend on the size of the index.
@@ -9,116 +9,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from rbegir.base.checks import describe, whole_number
+from rbegir.base.arguments import check_queries
+from rbegir.base.checks import describe
 from rbegir.codes.planes import Codes
 from rbegir.codes.score import QUERY_LIMIT, cosine, norm_squared
+from rbegir.encode.encoder import Encoder, takes_vectors
 from rbegir.errors import InputError, MismatchError
 from rbegir.index.filter import Filter
-from rbegir.index.keywords import check_ids
 from rbegir.index.manifest import Manifest
+from rbegir.index.model import check_vectors
 from rbegir.index.snapshot import Snapshot
 from rbegir.search.backend import Candidates, Partition
 from rbegir.search.hits import Hits
 from rbegir.search.progressive import check_planes, coarse
 from rbegir.search.registry import open_backend
+from rbegir.search.request import SearchRequest
 
-MODES = ("exact", "paper")
 _watcher: ContextVar[Callable[[str], None] | None] = ContextVar("watcher", default=None)
-
-
-class Filters(TypedDict, total=False):
-    """Which keywords may be found."""
-
-    where: str | pc.Expression | None  # text such as "price < 10 and not sold", or an expression
-    allow: Any  # only these ids
-    deny: Any  # not these ids
-
-
-class SearchOptions(Filters, total=False):
-    """What `Index.search` and `Index.search_codes` take besides the queries and k."""
-
-    mode: str  # "exact" (the default), or "paper": the published algorithm with its miss certificate
-    per_thread: int  # of "paper": keywords that a thread sees …
-    queue: int  # … and how many of them it may keep
-    planes: int | None  # search with this many planes first, refine the best with the others
-    candidates: int | None  # of `planes`: how many are refined
-    measure: bool  # of `planes`: measure the recall instead of estimating it
-    texts: bool  # False leaves the texts out of the hits, which is faster for large batches
-    attributes: bool  # likewise
-
-
-@dataclass(frozen=True)
-class Query:
-    """What is asked, apart from the codes."""
-
-    k: int
-    where: str | pc.Expression | None = None
-    allow: pa.Array | None = None
-    deny: pa.Array | None = None
-    mode: str = "exact"
-    planes: int | None = None
-    candidates: int | None = None
-    measure: bool = False
-    per_thread: int = 256
-    queue: int = 1
-    texts: bool = True
-    attributes: bool = True
-
-    @classmethod
-    def check(
-        cls,
-        k: Any,
-        *,
-        where: str | pc.Expression | None = None,
-        allow: Any = None,
-        deny: Any = None,
-        mode: str = "exact",
-        planes: int | None = None,
-        candidates: int | None = None,
-        measure: bool = False,
-        per_thread: int = 256,
-        queue: int = 1,
-        texts: bool = True,
-        attributes: bool = True,
-    ) -> Query:
-        """The same, or an error that names the argument."""
-        numbers = {
-            "k": k,
-            "per_thread": per_thread,
-            "queue": queue,
-            "planes": planes,
-            "candidates": candidates,
-        }
-        for name, value in numbers.items():
-            if value is None and name in ("planes", "candidates"):
-                continue
-            whole_number(name, value)
-        if mode not in MODES:
-            raise InputError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
-        if mode == "paper" and planes is not None:
-            raise InputError("planes and mode='paper' cannot be combined", hint="leave one of them out")
-        return cls(
-            int(k),
-            where,
-            None if allow is None else check_ids(allow, "allow"),
-            None if deny is None else check_ids(deny, "deny"),
-            mode,
-            planes,
-            candidates,
-            measure,
-            per_thread,
-            queue,
-            texts,
-            attributes,
-        )
 
 
 class Searcher:
@@ -134,37 +46,37 @@ class Searcher:
     ) -> None:
         self._backend = open_backend(device, n, planes, threads, progress)
 
-    def search(self, snapshot: Snapshot, queries: Codes | npt.NDArray[Any], query: Query) -> Hits:
+    def search(self, snapshot: Snapshot, queries: Codes | npt.NDArray[Any], request: SearchRequest) -> Hits:
         """The hits of every query among the keywords of a snapshot."""
         values = query_values(queries, snapshot.manifest)  # [Q, n] int16
-        numbers, partitions = candidates(snapshot, query)
+        numbers, partitions = candidates(snapshot, request)
         certificate = recall = None
         if not len(values) or not partitions:
             found = Candidates.none(len(values))
-        elif query.mode == "paper":
+        elif request.mode == "paper":
             found, certificate = self._backend.search_paper(
-                partitions, values, query.k, per_thread=query.per_thread, queue=query.queue
+                partitions, values, request.k, per_thread=request.per_thread, queue=request.queue
             )
-        elif query.planes is not None:
+        elif request.planes is not None:
             found, recall, _ = self._backend.search_progressive(
                 partitions,
                 values,
-                query.k,
-                planes=query.planes,
-                candidates=query.candidates,
-                measure=query.measure,
+                request.k,
+                planes=request.planes,
+                candidates=request.candidates,
+                measure=request.measure,
             )
         else:
-            found = self._backend.search(partitions, values, query.k)
+            found = self._backend.search(partitions, values, request.k)
         stage_done("scan")
         places = snapshot.locate(numbers, found.positions.ravel())
         shape = found.positions.shape  # [Q, k]
-        names = snapshot.manifest.columns if query.attributes else ()
+        names = snapshot.manifest.columns if request.attributes else ()
         columns = {name: snapshot.column(name, places) for name in names}
         hits = Hits(
             ids=snapshot.ids(places).reshape(shape),
             scores=cosine(found.keys, norm_squared(values)),
-            texts=snapshot.column("text", places).reshape(shape) if query.texts else None,
+            texts=snapshot.column("text", places).reshape(shape) if request.texts else None,
             keys=found.keys,
             rows=snapshot.rows(places).reshape(shape),
             attributes=attribute_rows(columns, shape),
@@ -176,26 +88,32 @@ class Searcher:
         return hits
 
     def coarse_rows(
-        self, snapshot: Snapshot, queries: Codes | npt.NDArray[Any], query: Query, planes: int
+        self, snapshot: Snapshot, queries: Codes | npt.NDArray[Any], request: SearchRequest, planes: int
     ) -> npt.NDArray[np.int64]:
         """The rows [queries, k] of the best keywords by their first planes alone; always on the CPU."""
         n, all_planes = snapshot.manifest.shape
         values = query_values(queries, snapshot.manifest)  # [Q, n] int16
-        numbers, partitions = candidates(snapshot, query)
+        numbers, partitions = candidates(snapshot, request)
         if not len(values) or not partitions:
             return np.zeros((len(values), 0), np.int64)
         backend = open_backend("cpu", n, check_planes(planes, all_planes))
-        found = backend.search(coarse(partitions, n, planes), values, query.k)
+        found = backend.search(coarse(partitions, n, planes), values, request.k)
         places = snapshot.locate(numbers, found.positions.ravel())
         rows = snapshot.rows(places).reshape(found.positions.shape)
         snapshot.check_mapped()
         return rows
 
 
-def candidates(snapshot: Snapshot, query: Query) -> tuple[list[int], list[Partition]]:
+def candidates(snapshot: Snapshot, request: SearchRequest) -> tuple[list[int], list[Partition]]:
     """The numbers of the segments that may hold hits, and their partitions for a backend."""
-    where = None if query.where is None else Filter(query.where, snapshot.types())
-    return snapshot.candidates(where, query.allow, query.deny)
+    where = None if request.where is None else Filter(request.where, snapshot.types())
+    return snapshot.candidates(where, request.allow, request.deny)
+
+
+def encode_queries(model: Encoder, queries: Any) -> Codes:
+    """The codes of a text, of a list of texts, or of the vectors [queries, dims] that a Binarizer takes."""
+    asked: Any = [queries] if isinstance(queries, str) else queries
+    return model.encode_queries(check_vectors(asked) if takes_vectors(model) else check_queries(asked))
 
 
 def query_values(queries: Any, manifest: Manifest) -> npt.NDArray[np.int16]:

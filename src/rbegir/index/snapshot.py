@@ -23,11 +23,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rbegir.base import masks
+from rbegir.base.arguments import type_named
 from rbegir.base.disk import explained
 from rbegir.codes.planes import Codes
 from rbegir.encode.encoder import verify_encoder
 from rbegir.errors import CorruptError, FileError, MismatchError
-from rbegir.index.columns import Int64s, int64_array, int64_numpy, type_named
+from rbegir.index.columns import Int64s, int64_array, int64_numpy
 from rbegir.index.filter import Filter
 from rbegir.index.format import File, FileKind, FileWriter, Stamp
 from rbegir.index.manifest import MODEL, NAME, Manifest, read_manifest

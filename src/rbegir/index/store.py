@@ -27,27 +27,21 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rbegir.base.arguments import check_attributes, check_ids, check_texts, fitting, refuse_repeats
 from rbegir.base.disk import explained
 from rbegir.base.mapping import arm
 from rbegir.codes.planes import Codes
-from rbegir.encode.encoder import Encoder, check_encoder, encode_keywords, takes_vectors
+from rbegir.encode.encoder import Encoder, check_encoder, encode_keywords
 from rbegir.errors import CorruptError, FileError, InputError, LockedError, MismatchError
 from rbegir.index.creation import SEGMENT_ROWS, fill, make, staged
-from rbegir.index.keywords import (
-    KeywordRows,
-    check_attributes,
-    check_ids,
-    check_queries,
-    check_texts,
-    fitting,
-    refuse_repeats,
-)
+from rbegir.index.keywords import KeywordRows
 from rbegir.index.manifest import MODEL, Manifest
-from rbegir.index.model import check_adds, check_match, check_vectors, first_manifest, load_stored
-from rbegir.index.query import Filters, Query, Searcher, SearchOptions
+from rbegir.index.model import check_adds, check_match, first_manifest, load_stored
+from rbegir.index.query import Searcher, encode_queries
 from rbegir.index.snapshot import Positions, Snapshot, damage
 from rbegir.index.writer import Progress, Writer
 from rbegir.search.hits import Hits
+from rbegir.search.request import Filters, SearchOptions, SearchRequest, refuse_deadline
 
 EXPORT_ROWS = 1 << 14  # keywords per exported batch
 
@@ -256,32 +250,26 @@ class Index:
     def search(
         self, queries: str | Sequence[str] | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
     ) -> Hits:
-        """The best k keywords for a text or for each of a list of texts; options as for `search_codes`.
+        """The best k keywords for a text or for each of a list of texts; `SearchRequest` lists the options.
 
-        An index made with a Binarizer is asked with float vectors [queries, dims].
+        An index made with a Binarizer is searched with float vectors [queries, dims].
         """
-        asked: Any = [queries] if isinstance(queries, str) else queries
-        asked = check_vectors(asked) if takes_vectors(self.model) else check_queries(asked)
-        query = Query.check(k, **options)
-        with _room_for(len(asked)):
-            return self._searcher.search(self._state(), self.model.encode_queries(asked), query)
+        request = SearchRequest(k, **options)
+        refuse_deadline(request)
+        with _room_for(queries):
+            return self._searcher.search(self._state(), encode_queries(self.model, queries), request)
 
     def search_codes(
         self, codes: Codes | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
     ) -> Hits:
         """The best k keywords for each code, or for each integer vector (int8 or int16 [queries, n], ±255).
 
-        where     a filter: text such as "price < 10 and not sold", or a pyarrow expression
-        allow     only these ids; deny: not these ids
-        mode      "exact" (the default), or "paper": the published algorithm with its miss certificate
-        per_thread, queue    of "paper": keywords a thread sees, and how many of them it may keep
-        planes    search with this many planes first and refine the best with the others; recall is reported
-        texts, attributes      False: leave them out of the hits, which is faster for large batches
-        candidates, measure    of `planes`: how many are refined; measure the recall instead of estimating it
+        `SearchRequest` lists the options.
         """
-        query = Query.check(k, **options)
-        with _room_for(len(codes) if hasattr(codes, "__len__") else 1):
-            return self._searcher.search(self._state(), codes, query)
+        request = SearchRequest(k, **options)
+        refuse_deadline(request)
+        with _room_for(codes):
+            return self._searcher.search(self._state(), codes, request)
 
     def get(self, ids: Any) -> list[dict[str, Any] | None]:
         """The keywords with these ids: id, text and attributes; None for an unknown id."""
@@ -312,7 +300,7 @@ class Index:
         **filters: Unpack[Filters],
     ) -> npt.NDArray[np.int64]:
         """The rows [queries, k] of the best keywords by their first planes alone."""
-        return self._searcher.coarse_rows(self._state(), queries, Query.check(k, **filters), planes)
+        return self._searcher.coarse_rows(self._state(), queries, SearchRequest(k, **filters), planes)
 
     def batches(self, rows: int = EXPORT_ROWS) -> Iterator[pa.RecordBatch]:
         """All keywords ordered by row, as batches of id, text and attributes; at least one batch."""
@@ -434,8 +422,9 @@ class Index:
         return places
 
 
-def _room_for(queries: int) -> contextlib.AbstractContextManager[None]:
-    return fitting(f"a search of {queries} queries", "ask for fewer at a time, or for a smaller k")
+def _room_for(queries: Any) -> contextlib.AbstractContextManager[None]:
+    count = len(queries) if hasattr(queries, "__len__") and not isinstance(queries, str) else 1
+    return fitting(f"a search of {count} queries", "ask for fewer at a time, or for a smaller k")
 
 
 def _id_type(manifest: Manifest, given: pa.Array | None) -> str:

@@ -25,17 +25,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from rbegir.errors import FullError, InputError, MismatchError, RbegirError
-from rbegir.serve.engine import Engine
-from rbegir.serve.logs import Log
+from rbegir.serve.logs import RequestLog
 from rbegir.serve.metrics import Metrics
-from rbegir.serve.problems import overloaded
+from rbegir.serve.served import ServedIndex
+from rbegir.wire.problems import overloaded
 
 RowId = int | str
 
 
 @dataclass(frozen=True)
-class Row:
-    """A keyword to be written."""
+class KeywordChange:
+    """The new text and attributes of a keyword."""
 
     text: str
     attributes: dict[str, Any]
@@ -45,7 +45,7 @@ class Row:
 class Change:
     """What one request changes: rows by id; None deletes. A fresh one refuses ids that are there."""
 
-    rows: dict[RowId, Row | None]
+    rows: dict[RowId, KeywordChange | None]
     fresh: bool = False
 
     @property
@@ -54,7 +54,7 @@ class Change:
 
 
 @dataclass(eq=False)
-class _Job:
+class _QueuedChange:
     change: Change | None  # None: compact
     future: asyncio.Future[int]
     arrived: float
@@ -65,23 +65,23 @@ class Committer:
 
     def __init__(
         self,
-        engine: Engine,
+        index: ServedIndex,
         metrics: Metrics,
-        log: Log,
+        log: RequestLog,
         *,
         max_batch: int,
         max_waiting: int,
         compact_deleted: float,
         compact_min_deleted: int,
     ) -> None:
-        self._engine = engine
+        self._index = index
         self._metrics = metrics
         self._log = log
         self._max_batch = max_batch
         self._max_waiting = max_waiting
         self._compact_deleted = compact_deleted
         self._compact_min_deleted = compact_min_deleted
-        self._jobs: dict[_Job, None] = {}
+        self._jobs: dict[_QueuedChange, None] = {}
         self._waiting = 0  # keywords
         self._arrival = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "rbegir-write")
@@ -118,7 +118,7 @@ class Committer:
         await self._enqueue(None, 0)
 
     async def _enqueue(self, change: Change | None, size: int) -> int:
-        job = _Job(change, asyncio.get_running_loop().create_future(), time.perf_counter())
+        job = _QueuedChange(change, asyncio.get_running_loop().create_future(), time.perf_counter())
         self._jobs[job] = None
         self._waiting += size
         self._arrival.set()
@@ -138,34 +138,34 @@ class Committer:
             began = time.perf_counter()
             for job in batch:
                 self._metrics.write_stage["queue"].observe(began - job.arrived)
-            answers = await self._in_thread(self._write, batch)
+            outcomes = await self._in_thread(self._write, batch)
             took = time.perf_counter() - began
             self._write_seconds += (took - self._write_seconds) / 8
             self._metrics.write_stage["commit"].observe(took)
             self._metrics.write_requests.observe(len(batch))
-            for job, answer in zip(batch, answers, strict=True):
+            for job, outcome in zip(batch, outcomes, strict=True):
                 if job.future.done():
                     continue
-                if isinstance(answer, BaseException):
-                    job.future.set_exception(answer)
+                if isinstance(outcome, BaseException):
+                    job.future.set_exception(outcome)
                 else:
-                    job.future.set_result(answer)
+                    job.future.set_result(outcome)
             await self._in_thread(self._keep_house, batch)
 
-    async def _in_thread(self, work: Any, batch: list[_Job]) -> list[int | BaseException]:
+    async def _in_thread(self, work: Any, batch: list[_QueuedChange]) -> list[int | BaseException]:
         loop = asyncio.get_running_loop()
         try:
-            answers: list[int | BaseException] = await asyncio.shield(
+            outcomes: list[int | BaseException] = await asyncio.shield(
                 loop.run_in_executor(self._thread, work, batch)
             )
-            return answers
+            return outcomes
         except Exception as error:  # the loop must go on for the others
             self._log.error("write failed", error)
             return [error] * len(batch)
 
-    def _take(self) -> list[_Job]:
+    def _take(self) -> list[_QueuedChange]:
         """The oldest changes that fit into one write; a compaction is a batch of its own."""
-        batch: list[_Job] = []
+        batch: list[_QueuedChange] = []
         size = 0
         for job in self._jobs:
             more = 0 if job.change is None else len(job.change.rows)
@@ -182,25 +182,25 @@ class Committer:
 
     # ---- in the thread ----
 
-    def _write(self, batch: list[_Job]) -> list[int | BaseException]:
+    def _write(self, batch: list[_QueuedChange]) -> list[int | BaseException]:
         if batch[0].change is None:
             return [self._compact()]
-        known = set(self._engine.info()["attributes"])
-        answers: list[int | BaseException] = []
+        known = set(self._index.info()["attributes"])
+        outcomes: list[int | BaseException] = []
         together: list[Change] = []
         for job in batch:
             assert job.change is not None
             if job.change.columns <= known:
                 together.append(job.change)
                 continue
-            answers += self._merged(together)
-            answers += self._merged([job.change])
+            outcomes += self._merged(together)
+            outcomes += self._merged([job.change])
             together = []
-            known = set(self._engine.info()["attributes"])
-        return answers + self._merged(together)
+            known = set(self._index.info()["attributes"])
+        return outcomes + self._merged(together)
 
     def _merged(self, changes: Sequence[Change]) -> list[int | BaseException]:
-        """Write changes as one; one answer a change."""
+        """Write changes as one; one outcome per change."""
         if not changes:
             return []
         try:
@@ -223,34 +223,34 @@ class Committer:
         there: dict[RowId, bool] = {}
         if asked:
             ids = list(asked)
-            there = {i: found is not None for i, found in zip(ids, self._engine.get(ids), strict=True)}
+            there = {i: found is not None for i, found in zip(ids, self._index.get(ids), strict=True)}
         counts = counts_of(changes, there)
         upserts = {i: row for i, row in after.items() if row is not None}
         deletes = [i for i, row in after.items() if row is None]
         if upserts:
             rows = list(upserts.values())
             has_attributes = any(row.attributes for row in rows)
-            self._engine.upsert(
+            self._index.upsert(
                 [row.text for row in rows],
                 list(upserts),
                 [row.attributes for row in rows] if has_attributes else None,
             )
         if deletes:
-            self._engine.delete(deletes)
+            self._index.delete(deletes)
         return counts
 
     def _compact(self) -> int | BaseException:
         try:
-            self._engine.compact()
+            self._index.compact()
         except RbegirError as error:
             self._log.error("compaction failed", error)
             return error
         self._metrics.compactions.inc()
         return 0
 
-    def _keep_house(self, batch: list[_Job]) -> list[int | BaseException]:
+    def _keep_house(self, batch: list[_QueuedChange]) -> list[int | BaseException]:
         """Compact if enough is deleted."""
-        info = self._engine.info()
+        info = self._index.info()
         dead, rows = info["deleted"], info["deleted"] + info["keywords"]
         if (
             self._compact_deleted
@@ -263,9 +263,9 @@ class Committer:
         return []
 
 
-def merge_changes(changes: Sequence[Change]) -> tuple[dict[RowId, Row | None], set[RowId]]:
+def merge_changes(changes: Sequence[Change]) -> tuple[dict[RowId, KeywordChange | None], set[RowId]]:
     """What changes come to one after the other, and the ids of which it must be known if they were there."""
-    after: dict[RowId, Row | None] = {}
+    after: dict[RowId, KeywordChange | None] = {}
     asked: set[RowId] = set()
     for change in changes:
         for key, row in change.rows.items():

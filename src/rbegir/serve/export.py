@@ -1,8 +1,8 @@
 """The whole content of an index as a stream: JSON lines, or Arrow IPC.
 
 The batches belong to one state of the index, whatever is changed while they are sent. Reading and encoding
-happen in a thread, a batch at a time, and only when the client has taken the one before; a client that takes
-nothing for the time of a deadline is dropped.
+happen in a thread, one batch at a time, and only when the client has taken the one before. A client that
+takes nothing until the deadline is dropped.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pyarrow as pa
-
-from rbegir.serve import answers
+from pydantic_core import to_json
 
 
 def lines(batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
-    """{"id", "text", "attributes"} a line."""
+    """{"id", "text", "attributes"} per line."""
     for batch in batches:
-        yield b"".join(answers.to_bytes(answers.keyword(row)) + b"\n" for row in batch.to_pylist())
+        yield b"".join(to_bytes(keyword_body(row)) + b"\n" for row in batch.to_pylist())
 
 
 def arrow(batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
@@ -52,6 +51,17 @@ class _Sink(io.RawIOBase):
     def taken(self) -> bytes:
         taken, self._bytes = bytes(self._bytes), bytearray()
         return taken
+
+
+def to_bytes(value: Any) -> bytes:
+    """JSON; dates and times in ISO 8601. pydantic's Rust core is four times as fast as the json module."""
+    return to_json(value, fallback=str)
+
+
+def keyword_body(found: dict[str, Any]) -> dict[str, Any]:
+    """A stored keyword as the API shows it."""
+    attributes = {name: value for name, value in found.items() if name not in ("id", "text")}
+    return {"id": found["id"], "text": found["text"], "attributes": attributes}
 
 
 async def within(chunks: Iterator[bytes], clock: asyncio.Timeout, seconds: float) -> AsyncIterator[bytes]:

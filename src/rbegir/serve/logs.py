@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line on stderr.
+"""Structured logs: one JSON object per line on stderr.
 
 A line names the request, the route, the status and the time, never a query text unless the operator asked
 for it. A failure that a client only hears of as "storage" or "internal" is told here in full.
@@ -17,7 +17,7 @@ from pydantic_core import to_json
 from rbegir.errors import RbegirError
 
 
-class Log:
+class RequestLog:
     """Writes lines to a stream. Lines of requests can be switched off."""
 
     def __init__(self, stream: TextIO | None = None, *, access: bool = True, queries: bool = False) -> None:

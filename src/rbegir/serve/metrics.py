@@ -1,8 +1,8 @@
-"""What the service tells Prometheus. A registry a service, none of it global.
+"""What the service tells Prometheus. Each service has a registry of its own; nothing is global.
 
 Stages of a search, in seconds: `queue` (from being read to being taken into a scan), `encode` (texts to
-codes, a batch), `scan` (the exhaustive search, a batch), `fetch` (ids, texts and attributes of the hits, a
-batch), `serialise` (hits to bytes). For changes: `queue` and `commit`.
+codes, per batch), `scan` (the exhaustive search, per batch), `fetch` (ids, texts and attributes of the hits,
+per batch), `serialise` (hits to bytes). For changes: `queue` and `commit`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Metrics:
         self.compactions = Counter("rbegir_compactions", "Compactions done.", registry=self.registry)
         self._latency = Histogram(
             "rbegir_request_seconds",
-            "Time from the headers of a request to its answer.",
+            "Time from the headers of a request to its response.",
             ["route"],
             buckets=SECONDS,
             registry=self.registry,

@@ -19,9 +19,9 @@ class Settings:
 
     # micro-batching
     max_batch: int = 128  # queries scored in one scan; 1 switches micro-batching off
-    max_waiting: int = 4096  # queries that may wait for a scan; beyond it the answer is 503
+    max_waiting: int = 4096  # queries that may wait for a scan; beyond that the response is 503
     max_write_batch: int = 4096  # keywords committed in one durable write; 1: every request alone
-    max_waiting_writes: int = 65_536  # keywords that may wait to be written; beyond it the answer is 503
+    max_waiting_writes: int = 65_536  # keywords that may wait to be written; beyond that the response is 503
 
     # limits on a request
     max_body_bytes: int = 16 << 20
@@ -71,6 +71,12 @@ class Settings:
                     f"{name} must have at least 8 printable ASCII characters, got {len(token)} characters",
                     hint='make one with: python -c "import secrets; print(secrets.token_urlsafe())"',
                 )
+
+
+def number_limits(settings: Settings) -> dict[str, int]:
+    """The most that the numeric options of a search may be."""
+    most = 2**31 - 1
+    return {"k": settings.max_k, "candidates": settings.max_k, "per_thread": most, "queue": most}
 
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")

@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 
 from rbegir.cluster.client import Cluster
-from rbegir.cluster.engine import import_ray
 from rbegir.cluster.gather import ALONG
+from rbegir.cluster.session import import_ray
 from rbegir.codes.planes import Codes
 from rbegir.errors import RbegirError
 from rbegir.index.store import Index

@@ -313,7 +313,7 @@ def _result(
     ]
     batched = statistics.median(cell["searches_per_s"] for cell in by["batched"])
     return {
-        "host": host.describe(("fastapi", "uvicorn", "pydantic", *SERVE_PACKAGES.values())),
+        "host": host.describe(("starlette", "uvicorn", "pydantic", *SERVE_PACKAGES.values())),
         "keywords": data.keywords,
         "model": data.model,
         "k": k,

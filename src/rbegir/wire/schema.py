@@ -1,19 +1,28 @@
-"""The bodies of requests and answers. Unknown fields and wrong types are refused, nothing is converted.
+"""The bodies of requests and responses. Unknown fields and wrong types are refused, nothing is converted.
 
-Requests are validated by these models straight from bytes. Answers are built as plain objects and turned
+Requests are validated by these models straight from bytes. Responses are built as plain objects and turned
 into bytes once, without passing through the models again: the models describe them in the OpenAPI document,
-and the tests hold every kind of answer against them.
+and the tests hold every kind of response against them. The title of a model is its name in that document.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, StringConstraints, Tag
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    create_model,
+)
 
 from rbegir.codes.score import QUERY_LIMIT
-
-MAX_QUERY_PLANES = 8
+from rbegir.search.request import MODES, OPTIONS, Mode, SearchRequest, Where
+from rbegir.wire.search import NOT_SENT
 
 
 def _whole(value: Any) -> Any:
@@ -25,7 +34,11 @@ def _kind_of_id(given: Any) -> str:
     return "string" if isinstance(given, str) else "integer"
 
 
-Whole = Annotated[int, BeforeValidator(_whole)]
+def _kind_of_code(code: Any) -> str:
+    return "planes" if isinstance(code, list) and code and isinstance(code[0], str) else "integers"
+
+
+Whole = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
 Id = Annotated[
     Annotated[int, Field(ge=-(2**63), le=2**63 - 1), BeforeValidator(_whole), Tag("integer")]
     | Annotated[str, StringConstraints(max_length=1024), Tag("string")],
@@ -34,12 +47,6 @@ Id = Annotated[
 Scalar = bool | int | float | str | None
 Level = Annotated[int, Field(ge=-QUERY_LIMIT, le=QUERY_LIMIT), BeforeValidator(_whole)]
 Hex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]+$", max_length=4096)]
-
-
-def _kind_of_code(code: Any) -> str:
-    return "planes" if isinstance(code, list) and code and isinstance(code[0], str) else "integers"
-
-
 Code = Annotated[
     Annotated[list[Hex], Tag("planes")] | Annotated[list[Level], Tag("integers")],
     Discriminator(_kind_of_code),
@@ -52,21 +59,25 @@ class _Request(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class _Answer(BaseModel):
+class _Response(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class SearchRequest(_Request):
-    """What to search for: either `queries` (texts) or `codes` (made elsewhere)."""
+# ---- search ----
+
+
+class SearchQueries(_Request):
+    """What to search for: `queries` (texts), `codes` (made elsewhere) or `vectors` (for a Binarizer)."""
 
     model_config = ConfigDict(
+        title="SearchRequest",
         json_schema_extra={
             "examples": [
                 {"queries": ["shoes for running"], "k": 10},
                 {"queries": ["flights", "hotels"], "k": 5, "where": "price < 100 and lang = 'en'"},
                 {"queries": ["shoes"], "k": 3, "explain": True},
             ]
-        }
+        },
     )
 
     queries: list[str] = Field(
@@ -75,29 +86,49 @@ class SearchRequest(_Request):
     codes: list[Code] = Field(
         default_factory=list,
         min_length=1,
-        description="Instead of texts, one entry a query: a list of planes, each the n bits in hexadecimal "
+        description="Instead of texts, one entry per query: a list of planes, each the n bits in hexadecimal "
         "(dimension 0 is the highest bit of the first digit; a set bit means +1), or n integers within ±255.",
     )
-    k: Whole = Field(10, ge=1, description="Hits a query.")
-    where: str | None = Field(None, description="A filter, such as: price < 10 and lang = 'en' and not sold")
-    allow: list[Id] | None = Field(None, description="Only keywords with these ids.")
-    deny: list[Id] | None = Field(None, description="No keywords with these ids.")
-    mode: Literal["exact", "paper"] = Field("exact", description="`paper` is the published algorithm.")
-    planes: Annotated[int, Field(ge=1), BeforeValidator(_whole)] | None = Field(
-        None, description="Search with this many planes first, refine the best with the others."
+    vectors: list[list[float]] = Field(
+        default_factory=list,
+        min_length=1,
+        description="Instead of texts, where the index was made with a Binarizer: one vector per query.",
     )
     explain: bool = Field(False, description="Also return codes, and ranks by fewer planes.")
 
+    def request(self) -> SearchRequest:
+        """The options, checked as an index checks them."""
+        return SearchRequest(**{name: getattr(self, name) for name in self.model_fields_set & OPTIONS.keys()})
 
-class Hit(_Answer):
-    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_HIT]})
+
+# How the type of an option looks as JSON.
+JSON_TYPES: dict[Any, Any] = {
+    int: Whole,
+    int | None: Whole | None,
+    bool: bool,
+    Where: str | None,
+    Mode: Literal[MODES],
+    Any: list[Id] | None,  # ids
+}
+_options: dict[str, Any] = {
+    name: (JSON_TYPES[kind], Field(getattr(SearchRequest, name), description=description))
+    for name, (kind, description) in OPTIONS.items()
+    if name not in NOT_SENT
+}
+SearchBody: type[SearchQueries] = create_model(
+    "SearchBody", __base__=SearchQueries, __doc__=SearchQueries.__doc__, **_options
+)
+
+
+class HitBody(_Response):
+    model_config = ConfigDict(title="Hit", json_schema_extra={"examples": [EXAMPLE_HIT]})
 
     id: int | str
     score: float = Field(description="Cosine of the codes.")
     text: str | None
     attributes: dict[str, Any]
     planes: list[str] | None = Field(
-        None, description="With `explain`: the code, a hexadecimal string a plane."
+        None, description="With `explain`: the code, a hexadecimal string per plane."
     )
     ranks: list[int | None] | None = Field(
         None,
@@ -106,30 +137,39 @@ class Hit(_Answer):
     )
 
 
-class Result(_Answer):
-    query: str | None = Field(description="The text, null for a code.")
-    hits: list[Hit]
+class ResultBody(_Response):
+    model_config = ConfigDict(title="Result")
+
+    query: str | None = Field(description="The text, null for a code or a vector.")
+    hits: list[HitBody]
     query_planes: list[str] | None = Field(None, description="With `explain`: the code of the query.")
-    recall: float | None = Field(None, description="With `planes`: the estimated recall.")
+    recall: float | None = Field(None, description="With `planes`: the recall, estimated or measured.")
     expected_recall: float | None = Field(None, description="With mode `paper`: from its miss certificate.")
     p_miss_at_most: list[float] | None = Field(
         None, description="With mode `paper`: the probability of at most 0, 1, 2, … misses."
     )
-
-
-class SearchAnswer(_Answer):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"results": [{"query": "shoes for running", "hits": [EXAMPLE_HIT]}], "took_ms": 1.2}]
-        }
+    searched: float | None = Field(
+        None, description="With `partial`: the share of the keywords that was searched, where it is not 1."
     )
 
-    results: list[Result]
-    took_ms: float = Field(description="Time in the service, waiting included.")
+
+class SearchResponse(_Response):
+    model_config = ConfigDict(
+        title="SearchAnswer",
+        json_schema_extra={
+            "examples": [{"results": [{"query": "shoes for running", "hits": [EXAMPLE_HIT]}], "took_ms": 1.2}]
+        },
+    )
+
+    results: list[ResultBody]
+    took_ms: float = Field(description="Time in the service, including the time in the queue.")
 
 
-class Keyword(_Request):
-    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_KEYWORD]})
+# ---- keywords ----
+
+
+class KeywordBody(_Request):
+    model_config = ConfigDict(title="Keyword", json_schema_extra={"examples": [EXAMPLE_KEYWORD]})
 
     id: Id
     text: str
@@ -140,36 +180,38 @@ class Keyword(_Request):
     )
 
 
-class UpsertRequest(_Request):
+class UpsertBody(_Request):
     """Keywords to add, or to replace where the id is there."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"keywords": [EXAMPLE_KEYWORD]}]})
+    model_config = ConfigDict(
+        title="UpsertRequest", json_schema_extra={"examples": [{"keywords": [EXAMPLE_KEYWORD]}]}
+    )
 
-    keywords: list[Keyword] = Field(min_length=1)
+    keywords: list[KeywordBody] = Field(min_length=1)
     replace: bool = Field(True, description="false: refuse all of them if one of the ids is there already.")
 
 
-class UpsertAnswer(_Answer):
-    model_config = ConfigDict(json_schema_extra={"examples": [{"upserted": 1}]})
+class UpsertResponse(_Response):
+    model_config = ConfigDict(title="UpsertAnswer", json_schema_extra={"examples": [{"upserted": 1}]})
 
     upserted: int = Field(description="Keywords that are now durable and searchable.")
 
 
-class DeleteRequest(_Request):
+class DeleteBody(_Request):
     """Ids of keywords to delete; those that are not there are ignored."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"ids": [7]}]})
+    model_config = ConfigDict(title="DeleteRequest", json_schema_extra={"examples": [{"ids": [7]}]})
 
     ids: list[Id] = Field(min_length=1)
 
 
-class DeleteAnswer(_Answer):
-    model_config = ConfigDict(json_schema_extra={"examples": [{"deleted": 1}]})
+class DeleteResponse(_Response):
+    model_config = ConfigDict(title="DeleteAnswer", json_schema_extra={"examples": [{"deleted": 1}]})
 
     deleted: int = Field(description="Keywords that were there and are gone.")
 
 
-class StoredKeyword(_Answer):
+class StoredKeyword(_Response):
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_KEYWORD]})
 
     id: int | str
@@ -177,10 +219,13 @@ class StoredKeyword(_Answer):
     attributes: dict[str, Any]
 
 
-class IndexAnswer(_Answer):
+# ---- the service itself ----
+
+
+class IndexResponse(_Response):
     """What is served."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(title="IndexAnswer", extra="allow")
 
     keywords: int
     bytes_per_keyword: int
@@ -197,16 +242,20 @@ class IndexAnswer(_Answer):
     limits: dict[str, int] = Field(description="What a request may ask for.")
 
 
-class CompactAnswer(_Answer):
+class CompactResponse(_Response):
+    model_config = ConfigDict(title="CompactAnswer")
+
     keywords: int
     segments: int
 
 
-class StatusAnswer(_Answer):
+class StatusResponse(_Response):
+    model_config = ConfigDict(title="StatusAnswer")
+
     status: str
 
 
-class ProblemDocument(_Answer):
+class ProblemDocument(_Response):
     """RFC 9457."""
 
     model_config = ConfigDict(

@@ -1,8 +1,8 @@
-"""One piece of a bulk build: some rows in, one finished segment out. Runs in many processes at once.
+"""One chunk of a bulk build: some rows in, one finished segment out. Runs in many processes at once.
 
-    read the slices ─ check ─ encode ─ write .piece-<number>.<random> ─ rename to segment-<number>.rbs
+    read the slices ─ check ─ encode ─ write .chunk-<number>.<random> ─ rename to segment-<number>.rbs
 
-The name of a segment is its piece's number and its rows are known beforehand, so a piece can be done
+The name of a segment is its chunk's number and its rows are known beforehand, so a chunk can be done
 anywhere, in any order, twice (after a lost node, by a process that was thought dead) or not at all (its
 segment is there from an earlier run): the file that ends up under the name is always the same. That is what
 makes every row appear exactly once.
@@ -19,21 +19,21 @@ from typing import Any
 
 from rbegir import errors
 from rbegir.base import disk
-from rbegir.encode.clsm.model import Model
-from rbegir.encode.encoder import Encoder, encode_keywords
+from rbegir.base.arguments import check_attributes, check_ids, check_texts, refuse_repeats
+from rbegir.encode.encoder import Encoder, encode_keywords, load_encoder
 from rbegir.errors import FileError, InputError, RbegirError
 from rbegir.index.creation import keywords_of
-from rbegir.index.keywords import KeywordRows, check_attributes, check_ids, check_texts, refuse_repeats
+from rbegir.index.keywords import KeywordRows
 from rbegir.index.manifest import MODEL
 from rbegir.index.segment import CodeShape, LiveRows, Segment, write_segment
 from rbegir.read.parquet import Reading, Slice, count_usable, read_chunk
 
-TEMPORARY = ".piece-"
+TEMPORARY = ".chunk-"
 
 
 @dataclass(frozen=True)
 class Task:
-    """A piece to be done."""
+    """A chunk to be done."""
 
     number: int
     first_row: int
@@ -49,8 +49,8 @@ class Task:
 
 
 @dataclass(frozen=True)
-class TableMaker:
-    """Makes pieces in a directory that all processes share; a Ray Data function."""
+class SegmentMaker:
+    """Makes chunks in a directory that all processes share; a Ray Data function."""
 
     directory: str
     shape: CodeShape
@@ -100,8 +100,8 @@ class TableMaker:
 
 @lru_cache(maxsize=1)
 def _stored(directory: str) -> Encoder:
-    """The model of a build, opened once a process; one thread, as every core has a process of its own."""
-    return Model.load(Path(directory) / MODEL, threads=1)
+    """The model of a build, opened once per process; with one thread, as every core has its own process."""
+    return load_encoder(Path(directory) / MODEL, threads=1)
 
 
 def is_done(path: Path, task: Task, shape: CodeShape) -> bool:
