@@ -32,6 +32,8 @@ Json = dict[str, Any]
 BEST_FLOAT = "m_1, 10 epochs, 20 % feature dropout"  # the best float model that was found
 LEVEL = 0.003  # of recall@10: one and a half standard deviations between seeds
 SEEDS = 3  # that a figure should have
+LABEL_GAP = 0.014  # between two labels of a picture, in recall
+OURS, THEIRS, OTHER = "#0b6e99", "#c2571a", "#8a8a8a"  # colours
 
 
 def page(results: Sequence[Json]) -> str:
@@ -149,11 +151,6 @@ def cell(key: str, value: Any) -> str:
             return f"{value:.1f}"
         return f"{value:g}" if key == "bytes" else f"{value:.{2 if key == 'found' else 4}f}"
     return str(value)
-
-
-Json = dict[str, Any]
-LABEL_GAP = 0.014  # between two labels, in recall
-OURS, THEIRS, OTHER = "#0b6e99", "#c2571a", "#8a8a8a"
 
 
 def draw(result: Json, folder: Path) -> list[Path]:

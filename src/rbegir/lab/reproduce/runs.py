@@ -22,7 +22,7 @@ import queue
 import re
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.queues import Queue
 from pathlib import Path
@@ -201,7 +201,6 @@ def _rounded(value: Any) -> Any:
     return [_rounded(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-Say = Callable[[str], None]
 FIRST = 2  # tiers that are made with every seed before any other
 EXPECTED_S = 30.0  # of a run, before one has been timed
 
