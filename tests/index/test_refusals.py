@@ -62,7 +62,7 @@ def test_bad_texts_ids_and_attributes(index: Index) -> None:
         ("an attribute cannot be called 'id'", ["a"], [1], {"id": [1]}),
         ("the name of an attribute must be a text of 1 to 200 characters, got ''", ["a"], [1], {"": [1]}),
         ("the name of an attribute must be a text of 1 to 200 characters, got 3", ["a"], [1], {3: [1]}),
-        ("attributes must be columns by name, an Arrow table or one dict per keyword, got int", ["a"], [1], 5),
+        ("must be columns by name, an Arrow table or one dict per keyword, got int", ["a"], [1], 5),
     ]:
         _refused(InputError, message, lambda t=texts, i=ids, a=attributes: index.add(t, i, a))
     _refused(InputError, "upsert needs ids", lambda: index.upsert(["a"], None))
