@@ -32,7 +32,7 @@ def test_rows_keep_their_numbers(tmp_path_factory: pytest.TempPathFactory, lines
     malformed: list[int] = []
     with blocks_of(16):
         source = source_module.open_source(path)
-        asked = source_module.Request(["query"], lambda number, _: malformed.append(number))
+        asked = source_module.FileRequest(["query"], lambda number, _: malformed.append(number))
         for block in source.blocks(asked):
             numbers += [block.numbers(i) for i in range(block.batch.num_rows)]
     assert numbers == [i for i, row in enumerate(rows) if row == "q\tk"]

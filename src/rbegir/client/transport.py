@@ -90,12 +90,12 @@ class Connection:
         # Redirects are not followed: nothing of the service redirects, and a token belongs to one address.
         return {"base_url": self._url, "headers": headers, "follow_redirects": False}
 
-    def _exchange(self, call: Call[T]) -> Exchange[T]:
+    def _exchange(self, call: Call[T]) -> HttpExchange[T]:
         timeout_s = self._timeout_s if call.timeout_s is None else call.timeout_s
-        return Exchange(call, timeout_s, Attempts(call.repeatable, self._retries))
+        return HttpExchange(call, timeout_s, Attempts(call.repeatable, self._retries))
 
 
-class Exchange(Generic[T]):
+class HttpExchange(Generic[T]):
     """A call and its attempts. The clients send, read and wait; everything else is decided here."""
 
     def __init__(self, call: Call[T], timeout_s: float, attempts: Attempts) -> None:

@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from rbegir.errors import InputError
-from rbegir.read.source import BLOCK_BYTES, EMPTY, Block, ByteStream, Request, line_blocks
+from rbegir.read.source import BLOCK_BYTES, EMPTY, Block, ByteStream, FileRequest, line_blocks
 
 WRONG_FIELDS = "wrong number of fields"
 _MARKER = "\U0010ffff"
@@ -54,7 +54,7 @@ class DelimitedSource:
                     raise InputError(f"{path} is empty", hint=EMPTY) from None
                 raise
 
-    def blocks(self, asked: Request) -> Iterator[Block]:
+    def blocks(self, asked: FileRequest) -> Iterator[Block]:
         # numbers of malformed rows from `start` on, ascending; Arrow's row 1 is the header
         bad: list[int] = []
         last = _MARKER + self._delimiter * len(self.columns)

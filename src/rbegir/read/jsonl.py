@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 
 from rbegir.errors import InputError
-from rbegir.read.source import EMPTY, NOT_UTF8, Block, ByteStream, Request, line_blocks
+from rbegir.read.source import EMPTY, NOT_UTF8, Block, ByteStream, FileRequest, line_blocks
 
 NOT_JSON = "not a JSON object"
 WRONG_TYPE = "wrong type of value"
@@ -52,7 +52,7 @@ class JsonLinesSource:
                 raise InputError(f"{path} has a column whose name is {NOT_UTF8}: {name!r}")
         self._types = {name: _infer([row.get(name) for row in rows]) for name in self.columns}
 
-    def blocks(self, asked: Request) -> Iterator[Block]:
+    def blocks(self, asked: FileRequest) -> Iterator[Block]:
         types = {name: _loose(self._types[name]) for name in asked.names}
         if asked.others:
             types = {name: types.get(name, self._types[name]) for name in self.columns}
@@ -69,7 +69,7 @@ class JsonLinesSource:
         found: Sequence[Row | None],
         types: dict[str, pa.DataType],
         start: int,
-        asked: Request,
+        asked: FileRequest,
     ) -> tuple[pa.RecordBatch, list[int]]:
         """The good objects as columns, and their positions among the lines."""
         rows: list[Row] = []

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from rbegir.errors import CorruptError, FileError, InputError
 from rbegir.read.pairs import TextStream
-from rbegir.read.source import Block, Request
+from rbegir.read.source import Block, FileRequest
 
 BATCH_ROWS = 1 << 16
 
@@ -62,7 +62,7 @@ class ParquetSource:
         self.columns = list(self.schema.names)
         self.rows = sum(group.rows for group in self.groups)
 
-    def blocks(self, asked: Request) -> Iterator[Block]:
+    def blocks(self, asked: FileRequest) -> Iterator[Block]:
         columns = None if asked.others else list(asked.names)
         behind = 0
         with pq.ParquetFile(self.path) as file:

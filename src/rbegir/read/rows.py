@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rbegir.errors import InputError
-from rbegir.read.source import NOT_UTF8, Block, Request, Source, Wanted, reading
+from rbegir.read.source import NOT_UTF8, Block, FileRequest, Source, Wanted, reading
 from rbegir.read.tokenizer import tokenize
 
 MISSING = "missing field or null"
@@ -139,7 +139,7 @@ class Stream(ABC):
                 malformed[number] = reason
 
         with reading(self.path):
-            for block in self._source.blocks(Request(self._names, note, self._others, wanted)):
+            for block in self._source.blocks(FileRequest(self._names, note, self._others, wanted)):
                 # malformed rows leave gaps in the numbers between blocks, not inside one
                 numbers = np.arange(block.batch.num_rows) + (block.numbers(0) if block.batch.num_rows else 0)
                 if wanted is not None:

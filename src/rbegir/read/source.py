@@ -34,7 +34,7 @@ Malformed = Callable[[int, str], None]  # (number of the row, reason)
 Wanted = Callable[[int, int], npt.NDArray[np.bool_]]  # (start, stop) → which of the rows start … stop − 1
 
 
-class Request(NamedTuple):
+class FileRequest(NamedTuple):
     """What to read of a file."""
 
     names: Sequence[str]  # columns, whose text is not interpreted
@@ -61,7 +61,7 @@ class Source(Protocol):
     def rows(self) -> int | None:
         """The number of rows if it is known without reading the file."""
 
-    def blocks(self, asked: Request) -> Iterator[Block]:
+    def blocks(self, asked: FileRequest) -> Iterator[Block]:
         """Stream the file from its beginning."""
 
     def place(self, number: int) -> str:
@@ -195,7 +195,7 @@ class LineSource:
         self.columns = ["text"]
         self.rows = None
 
-    def blocks(self, asked: Request) -> Iterator[Block]:
+    def blocks(self, asked: FileRequest) -> Iterator[Block]:
         with ByteStream(self.path) as stream:
             start = 0
             for block in line_blocks(stream, self.path):

@@ -35,7 +35,7 @@ from rbegir.encode.binarizer.learn import (
 )
 from rbegir.encode.binarizer.params import Params
 from rbegir.encode.binarizer.rounding import nearest, packed, rounded
-from rbegir.encode.binarizer.sums import dots, product
+from rbegir.encode.binarizer.sums import lengths, product
 from rbegir.encode.binarizer.vectors import Floats, as_rows, sample, unit_blocks
 from rbegir.errors import CorruptError, InputError
 
@@ -161,9 +161,8 @@ class Binarizer(Params):
         """The vectors [count, dims] that keyword codes stand for: unit length, up to the rounding."""
         self._check_fitted()
         values = codes.values().astype(np.float32)
-        lengths = np.sqrt(dots(values, values))[:, None]
-        back: Floats = product(values / lengths, self.query_.T) + self.mean_
-        back /= np.maximum(np.sqrt(dots(back, back)), np.float32(1e-12))[:, None]
+        back: Floats = product(values / lengths(values)[:, None], self.query_.T) + self.mean_
+        back /= np.maximum(lengths(back), np.float32(1e-12))[:, None]
         return back
 
     def error(self, X: Any) -> float:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rbegir.codes.planes import Codes
-from rbegir.encode.binarizer.sums import dots
+from rbegir.encode.binarizer.sums import dots, lengths
 from rbegir.encode.binarizer.vectors import Floats
 
 # The step of a uniform quantiser with 2^P levels that suits a unit Gaussian best, in units of half a level.
@@ -59,7 +59,7 @@ def nearest(y: Floats, planes: int) -> npt.NDArray[np.int16]:
     score = np.full(len(y), -np.inf, np.float32)
     for factor in SPREAD:
         b = odd(scaled / np.float32(GAUSSIAN_STEP[planes] * factor), planes)
-        agreement = dots(scaled, b) / np.sqrt(dots(b, b))
+        agreement = dots(scaled, b) / lengths(b)
         better = agreement > score
         best[better] = b[better]
         score[better] = agreement[better]

@@ -30,5 +30,11 @@ def dots(a: Array, b: Array) -> Array:
     return _core.dots(_plain(a), _plain(b), choose_isa())
 
 
+def lengths(a: Array) -> Array:
+    """The lengths [rows] of the rows of a."""
+    roots: Array = np.sqrt(dots(a, a))
+    return roots
+
+
 def _plain(array: Array) -> Array:
     return np.ascontiguousarray(array, np.float32)

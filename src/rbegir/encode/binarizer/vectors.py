@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rbegir.encode.binarizer.sums import dots
+from rbegir.encode.binarizer.sums import lengths
 from rbegir.errors import InputError
 
 BLOCK_VALUES = 1 << 22  # values in a block of rows: 16 MB of float32, near a cache
@@ -86,7 +86,7 @@ def unit(block: Any, name: str, start: int = 0) -> Floats:
     )  # [count, 1]; squares of huge or tiny values would not be finite
     ratio = np.divide(wide, peak, out=np.zeros_like(wide), where=peak > 0)
     scaled: Floats = ratio.astype(np.float32, copy=False)  # a float32 row as float64 has the same bits here
-    rows: Floats = scaled / np.maximum(np.sqrt(dots(scaled, scaled)), np.float32(1))[:, None]
+    rows: Floats = np.divide(scaled, np.maximum(lengths(scaled), 1, dtype=np.float32)[:, None])
     return rows
 
 
