@@ -12,7 +12,13 @@ help:  ## list the targets
 
 setup: .venv/.installed  ## prepare .venv: pinned dependencies, the native module, rbegir itself, what its tests need
 
-.venv/.runs: pyproject.toml constraints.txt $(NATIVE)
+# An editable install remembers where modules lie, so it is repeated when one is added, moved or removed.
+.venv/.modules: FORCE
+	@mkdir -p .venv
+	@find src/rbegir -name '*.py' | sort | cmp -s - $@ || find src/rbegir -name '*.py' | sort > $@
+FORCE:
+
+.venv/.runs: pyproject.toml constraints.txt $(NATIVE) .venv/.modules
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: Python 3.11 or newer is needed, $(PYTHON) is $$($(PYTHON) -V); set PYTHON=..." >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(BUILD_TOOLS)
