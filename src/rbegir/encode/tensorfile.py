@@ -95,7 +95,7 @@ class TensorFile:
     def check_intact(self) -> None:
         """Refuse what was read from guarded views if a page of them was missing."""
         if self._guarded.broken:
-            raise self.corrupt("was cut short while it was being read, or the disk cannot read it")
+            raise self.corrupt("was truncated while it was being read, or the disk cannot read it")
 
     def _parse(self) -> tuple[dict[str, str], dict[str, Span]]:
         try:
