@@ -294,10 +294,10 @@ def differ(
 
 
 def _share(limits: Limits, first: int) -> dict[str, Any]:
-    """One process of `run`; in one world in forty the kernels of the GPU take part."""
+    """One process of `run`. The kernels of the GPU take part in two worlds of a thousand, as they are slow."""
     return differ(
         limits,
-        lambda number: ["interpreter"] if number % 40 in (20, 21) else [],
+        lambda number: ["interpreter"] if number % 1000 in (20, 21) else [],
         share=(first, limits.processes),
     )
 

@@ -41,10 +41,12 @@ Values = npt.NDArray[np.int16]
 Chance = np.random.Generator
 
 # Sizes at which the scan changes its way: scan_search.cpp and scan_worker.hpp.
-SAMPLE, SMALL, RAW_QUERIES, SHARE, QUERY_TILE, BLOCK = 64, 4096, 2, 16, 256, 16 * GROUP
+SAMPLE, SMALL, RAW_QUERIES, SHARE, QUERY_TILE = 64, 4096, 2, 16, 256
+BLOCK, TASK = 16 * GROUP, 256 * GROUP
 TINY = (1, 2, GROUP - 1, GROUP, GROUP + 1, 200)
 MEDIUM = (500, 700, BLOCK - 1, BLOCK, BLOCK + 1)  # enough to raise the threshold for small k
 LARGE = (SMALL - 1, SMALL, SMALL + 1, SMALL + GROUP + 1, 2 * SMALL)  # around what is sampled first
+SHARED = (2 * TASK + 1, 3 * TASK + 17)  # several tasks, for several threads
 BATCHES = (1, RAW_QUERIES, RAW_QUERIES + 1, SHARE, SHARE + 1, QUERY_TILE - 1, QUERY_TILE, QUERY_TILE + 1)
 KEYWORDS = ("random", "near", "opposite", "one bit", "few", "encoded")
 ENCODED_N = 256  # the largest n for which codes are learned, which takes its time
@@ -165,10 +167,10 @@ class Still:
         self.rng = rng
         self.n = n or 64 * int(rng.choice((1, int(rng.integers(1, 17)))))
         self.planes = planes or int(rng.integers(1, 5))
-        sizes = (TINY, MEDIUM, LARGE)[rng.choice(3, p=(0.1, 0.7, 0.2))]
-        self.count = count or int(rng.choice(sizes))
-        if self.n == 64 and self.count > SMALL:  # cheap enough for a batch that is worth several threads
-            work *= 10
+        sizes = (TINY, MEDIUM, LARGE, SHARED if self.n == 64 else LARGE)
+        self.count = count or int(rng.choice(sizes[rng.choice(4, p=(0.1, 0.7, 0.18, 0.02))]))
+        if self.count > 2 * SMALL:  # threads share batches of some size only
+            work *= 8
         size = self.count * self.planes * (self.n // 64)
         asked = int(np.clip(work // size, 3, QUERY_TILE + 40))
         values = make_queries(rng, asked, self.n)
