@@ -5,7 +5,7 @@ BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 NATIVE := CMakeLists.txt $(wildcard src/rbegir/_native/*.cpp src/rbegir/_native/*.hpp)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tables chromium test test-gpu test-gpu-lean check docs bench bench-gpu torture audit clean
+.PHONY: help setup demo tables chromium test test-gpu test-gpu-lean sanitize check docs bench bench-gpu torture audit clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ test-gpu: setup  ## every test that needs a real GPU
 
 test-gpu-lean:  ## the GPU search alone, where there is only torch, triton, numpy and pytest
 	PYTHONPATH=src $(PYTHON) -m pytest -c tests/search/gpu/card.ini --rootdir . -m gpu tests/search/gpu
+
+sanitize: setup  ## the native kernels under the address, undefined-behaviour and thread sanitizers
+	tests/native/sanitize.sh $(BIN)/python
 
 check: setup docs  ## ruff, mypy --strict and the documentation site, whose warnings are errors
 	$(BIN)/ruff check .

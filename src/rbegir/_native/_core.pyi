@@ -103,6 +103,9 @@ class Tower:
 def product(
     a: npt.NDArray[np.float32], b: npt.NDArray[np.float32], threads: int, isa: str
 ) -> npt.NDArray[np.float32]: ...
+def nearest(
+    y: npt.NDArray[np.float32], planes: int, steps: npt.NDArray[np.float32], threads: int, isa: str
+) -> npt.NDArray[np.int16]: ...
 def dots(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32], isa: str) -> npt.NDArray[np.float32]: ...
 
 # refine.cpp

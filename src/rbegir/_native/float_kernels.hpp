@@ -23,6 +23,8 @@ namespace rbegir::floats {
 inline constexpr size_t ROW_TILE = 6;     // rows of a product that are computed together
 inline constexpr size_t COLUMN_PAD = 16;  // columns of a product must be a multiple of this; arrays of a search too
 
+constexpr size_t padded(size_t columns) { return (columns + COLUMN_PAD - 1) / COLUMN_PAD * COLUMN_PAD; }
+
 // What the searches for codes have in common.
 struct Problem {
     const float *gram;   // [n, stride]
@@ -52,6 +54,10 @@ struct Kernels {
     void (*multiply)(const float *in, size_t in_stride, size_t rows, size_t depth, const float *weight,
                      const float *bias, size_t columns, float *out, size_t out_stride);
     float (*dot)(const float *a, const float *b, size_t count);
+    // The odd integers within ±limit whose direction is nearest to y [n], of the roundings with each of the steps.
+    // `scratch` holds 3·n floats, n rounded up to COLUMN_PAD; all must be finite.
+    void (*nearest)(const float *y, size_t n, float limit, const float *steps, size_t count, float *scratch,
+                    int16_t *out);
     // Improves `count` codes b [count, n] in place, two vectors by turns; one_plane says that b is ±1.
     void (*refine)(const Problem &problem, bool one_plane, const float *g, const float *v, float *b, const float *h,
                    size_t count, const Desk desks[2]);

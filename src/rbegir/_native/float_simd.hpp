@@ -173,6 +173,35 @@ RBEGIR_INLINE float dot(const float *a, const float *b, size_t count) {
     return sums[0];
 }
 
+// y is divided by its root mean square first, so that steps mean the same for every row. A row of zeros becomes ones.
+template <class Isa>
+void nearest(const float *__restrict y, size_t n, float limit, const float *steps, size_t count,
+             float *scratch, int16_t *__restrict out) {
+    using V = typename Isa::V;
+    using I = typename Isa::I;
+    const size_t stride = padded(n);
+    float *scaled = scratch, *b = scratch + stride, *best = scratch + 2 * stride;
+    const float spread = __builtin_sqrtf(dot<Isa>(y, y, n) / float(n));
+    for (size_t j = 0; j < n; ++j) scaled[j] = spread > 0 ? y[j] / spread : 0.0f;
+    const V low = all<Isa>(-limit), high = all<Isa>(limit);
+    float closest = 0;
+    for (size_t i = 0; i < count; ++i) {
+        const V step = all<Isa>(steps[i]);
+        for (size_t j = 0; j < stride; j += Isa::LANES) {
+            const V half = Isa::min(Isa::max(load<V>(scaled + j) / step * 0.5f, low), high);  // within the ints
+            const V towards = __builtin_convertvector(__builtin_convertvector(half, I), V);
+            const V below = towards > half ? towards - 1.0f : towards;
+            store(b + j, Isa::min(Isa::max(2.0f * below + 1.0f, low), high));
+        }
+        const float agreement = dot<Isa>(scaled, b, n) / __builtin_sqrtf(dot<Isa>(b, b, n));
+        if (i == 0 || agreement > closest) {
+            closest = agreement;
+            std::memcpy(best, b, n * sizeof(float));
+        }
+    }
+    for (size_t j = 0; j < n; ++j) out[j] = int16_t(best[j]);
+}
+
 template <class Isa>
 float dot_of(const float *a, const float *b, size_t count) {
     return dot<Isa>(a, b, count);

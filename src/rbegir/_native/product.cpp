@@ -1,4 +1,4 @@
-// Products of matrices and of rows whose bits depend on the two operands alone (float_kernels.hpp says how).
+// Products and roundings of rows, the same bits in any batch and on any machine (float_kernels.hpp says how).
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
@@ -22,11 +22,11 @@ constexpr size_t FEW = 4 * floats::ROW_TILE;    // rows that are not worth the c
 
 using In = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
-template <class... Shape>
-nb::object numpy(std::unique_ptr<float[]> values, Shape... shape) {
-    float *raw = values.release();
-    nb::capsule owner(raw, [](void *p) noexcept { delete[] static_cast<float *>(p); });
-    return nb::cast(nb::ndarray<nb::numpy, float, nb::ndim<sizeof...(Shape)>>(raw, {shape...}, owner));
+template <class T, class... Shape>
+nb::object numpy(std::unique_ptr<T[]> values, Shape... shape) {
+    T *raw = values.release();
+    nb::capsule owner(raw, [](void *p) noexcept { delete[] static_cast<T *>(p); });
+    return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<sizeof...(Shape)>>(raw, {shape...}, owner));
 }
 
 // The columns of a matrix in panels of a tile's width, each contiguous: the rows of a panel that lie a large power of
@@ -34,7 +34,7 @@ nb::object numpy(std::unique_ptr<float[]> values, Shape... shape) {
 class Panels {
 public:
     Panels(const float *matrix, size_t depth, size_t columns, size_t panel)
-        : depth_(depth), width_((columns + floats::COLUMN_PAD - 1) / floats::COLUMN_PAD * floats::COLUMN_PAD),
+        : depth_(depth), width_(floats::padded(columns)),
           panel_(panel), zeros_(panel), values_(depth * width_) {
         for (size_t c = 0; c < columns; c += panel)
             for (size_t k = 0; k < depth; ++k)
@@ -95,9 +95,33 @@ nb::object dots(In a, In b, const std::string &isa) {
     return numpy(std::move(out), rows);
 }
 
+nb::object nearest(In y, int planes, nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu> steps,
+                   size_t threads, const std::string &isa) {
+    const size_t rows = y.shape(0), n = y.shape(1);
+    if (planes < 1 || planes > 8 || !n || !steps.shape(0) || !threads)
+        throw nb::value_error("planes must be 1 to 8; n, steps and threads at least one");
+    const floats::Kernels &kernels = floats::kernels(isa);
+    const auto limit = float((1 << planes) - 1);
+    std::unique_ptr<int16_t[]> out(new int16_t[rows * n]);
+    {
+        nb::gil_scoped_release release;
+        std::atomic<size_t> next{0};
+        in_parallel(std::min(threads, (rows + ROWS - 1) / ROWS), [&](size_t) {
+            std::vector<float> scratch(3 * floats::padded(n));
+            for (size_t first; (first = next.fetch_add(ROWS)) < rows;)
+                for (size_t i = first; i < std::min(first + ROWS, rows); ++i)
+                    kernels.nearest(y.data() + i * n, n, limit, steps.data(), steps.shape(0), scratch.data(),
+                                    out.get() + i * n);
+        });
+    }
+    return numpy(std::move(out), rows, n);
+}
+
 }  // namespace
 
 void bind_product(nb::module_ &m) {
     m.def("product", &product, "a"_a, "b"_a, "threads"_a, "isa"_a, "a · b of [rows, depth] and [depth, columns].");
+    m.def("nearest", &nearest, "y"_a, "planes"_a, "steps"_a, "threads"_a, "isa"_a,
+          "The odd integers [rows, n] nearest in direction to y [rows, n], of the roundings with each step.");
     m.def("dots", &dots, "a"_a, "b"_a, "isa"_a, "Inner products [rows] of the rows of a and b [rows, width].");
 }

@@ -57,13 +57,13 @@ void refine(In g, In v, In gram, InOut b, In h, int planes, int moves, int tenur
         throw nb::value_error("planes must be 1 to 4, moves not negative, tenure and threads positive");
     const floats::Kernels &kernels = floats::kernels(isa);
     nb::gil_scoped_release release;
-    const size_t stride = (n + floats::COLUMN_PAD - 1) / floats::COLUMN_PAD * floats::COLUMN_PAD;
-    std::vector<float> padded;
+    const size_t stride = floats::padded(n);
+    std::vector<float> copy;
     if (stride != n) {
-        padded.resize(n * stride);
-        for (size_t j = 0; j < n; ++j) std::copy_n(gram.data() + j * n, n, padded.data() + j * stride);
+        copy.resize(n * stride);
+        for (size_t j = 0; j < n; ++j) std::copy_n(gram.data() + j * n, n, copy.data() + j * stride);
     }
-    const floats::Problem problem{stride == n ? gram.data() : padded.data(), stride, int(n), (1 << planes) - 1, moves,
+    const floats::Problem problem{stride == n ? gram.data() : copy.data(), stride, int(n), (1 << planes) - 1, moves,
                                   tenure, seed};
     std::atomic<size_t> next{0};
     in_parallel(std::min(threads, (count + CHUNK - 1) / CHUNK), [&](size_t) {

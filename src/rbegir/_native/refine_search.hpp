@@ -53,7 +53,7 @@ template <class Isa, bool ONE>
 RBEGIR_INLINE int pass(size_t count, const Move &last, const float *__restrict row, const Desk &desk) {
     using V = typename Isa::V;
     using I = typename Isa::I;
-    I index;
+    I index{};
     for (size_t l = 0; l < Isa::LANES; ++l) index[l] = int(l);
     I least = INT_MAX - I{};
     const V step = all<Isa>(last.step), along = all<Isa>(last.along), back = all<Isa>(-last.root);
@@ -213,7 +213,7 @@ void refine(const Problem &problem, bool one_plane, const float *g, const float 
 template <class Isa>
 constexpr Kernels table(const char *name) {
     constexpr size_t PANEL = Isa::WIDTH * Isa::LANES;
-    return {name, PANEL > COLUMN_PAD ? PANEL : COLUMN_PAD, sum_rows<Isa>, slide<Isa>, tanh<Isa>, multiply<Isa>, dot_of<Isa>, refine<Isa>};
+    return {name, PANEL > COLUMN_PAD ? PANEL : COLUMN_PAD, sum_rows<Isa>, slide<Isa>, tanh<Isa>, multiply<Isa>, dot_of<Isa>, nearest<Isa>, refine<Isa>};
 }
 
 }  // namespace rbegir::floats

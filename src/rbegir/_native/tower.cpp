@@ -25,14 +25,12 @@ namespace tower {
 
 namespace {
 
-using rbegir::floats::COLUMN_PAD, rbegir::floats::Kernels, rbegir::floats::ROW_TILE;
+using rbegir::floats::Kernels, rbegir::floats::padded, rbegir::floats::ROW_TILE;
 
 constexpr size_t BLOCK = 16 * ROW_TILE;  // texts whose activations are computed together
 
 using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Bias = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;  // empty: no bias
-
-size_t padded(size_t columns) { return (columns + COLUMN_PAD - 1) / COLUMN_PAD * COLUMN_PAD; }
 
 // A dense layer, its weight turned to [in, out] and padded with zero columns.
 struct Dense {

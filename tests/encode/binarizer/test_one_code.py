@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from rbegir._native import _core
-from rbegir.encode.binarizer import Binarizer, learn, sums
+from rbegir.encode.binarizer import Binarizer, learn, rounding, sums
+from rbegir.encode.binarizer.rounding import GAUSSIAN_STEP, SPREAD, odd
 from tests.isa import every_isa
 
 
@@ -34,7 +35,7 @@ def test_batches_and_threads_change_nothing(dims: int, planes: int, monkeypatch:
     order = rng.permutation(len(x))
     assert np.array_equal(codes(binarizer, x[order]), whole[order])
     for threads in (1, 2):
-        for module in (learn, sums):
+        for module in (learn, rounding, sums):
             monkeypatch.setattr(module, "cpu_count", lambda threads=threads: threads)
         cuts = np.sort(rng.integers(0, len(x), 30))
         parts = [codes(binarizer, part) for part in np.split(x, cuts) if len(part)]
@@ -111,9 +112,27 @@ def test_products_of_all_shapes(isa: str, shape: tuple[int, int, int]) -> None:
         assert np.array_equal(_core.product(a[i : i + 1], b, 1, "portable")[0], got[i])
 
 
+@every_isa()
+@pytest.mark.parametrize("planes", [2, 4, 8])
+def test_the_nearest_rounding_is_the_best_of_all_steps(isa: str, planes: int) -> None:
+    """Against the formula in NumPy, with the inner products that the tests above define."""
+    y = np.random.default_rng(6).standard_normal((130, 67), np.float32) ** 3
+    y[5] = 0
+    y[6, :3] = 50  # beyond the largest odd integer
+    steps = (GAUSSIAN_STEP[planes] * SPREAD).astype(np.float32)
+    spread = np.sqrt(_core.dots(y, y, isa) / np.float32(67))[:, None]
+    scaled = np.divide(y, spread, out=np.zeros_like(y), where=spread > 0)
+    tried = np.stack([odd(scaled / step, planes) for step in steps])  # [steps, rows, n]
+    agreement = [_core.dots(scaled, b, isa) / np.sqrt(_core.dots(b, b, isa)) for b in tried]
+    best = tried[np.argmax(agreement, axis=0), np.arange(len(y))]
+    assert np.array_equal(_core.nearest(y, planes, steps, 2, isa), best)
+
+
 def test_wrong_shapes_are_refused() -> None:
     a = np.zeros((2, 3), np.float32)
     with pytest.raises(ValueError, match="a must be"):
         _core.product(a, a, 1, "portable")
+    with pytest.raises(ValueError, match="planes must be 1 to 8"):
+        _core.nearest(a, 9, a[0], 1, "portable")
     with pytest.raises(ValueError, match="one shape"):
         _core.dots(a, a[:1], "portable")

@@ -17,8 +17,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rbegir._native import _core
+from rbegir._native.isa import choose_isa
+from rbegir.base.devices import cpu_count
 from rbegir.codes.planes import Codes
-from rbegir.encode.binarizer.sums import dots, lengths
+from rbegir.encode.binarizer.sums import dots
 from rbegir.encode.binarizer.vectors import Floats
 
 # The step of a uniform quantiser with 2^P levels that suits a unit Gaussian best, in units of half a level.
@@ -53,14 +56,5 @@ def nearest(y: Floats, planes: int) -> npt.NDArray[np.int16]:
     """The odd integers [count, n] whose direction is nearest to y [count, n], of the steps tried."""
     if planes == 1:
         return np.where(y >= 0, np.int16(1), np.int16(-1))
-    spread = np.sqrt(dots(y, y) / np.float32(y.shape[1]))[:, None]  # [count, 1]
-    scaled = np.divide(y, spread, out=np.zeros_like(y), where=spread > 0)
-    best = np.zeros(y.shape, np.int16)
-    score = np.full(len(y), -np.inf, np.float32)
-    for factor in SPREAD:
-        b = odd(scaled / np.float32(GAUSSIAN_STEP[planes] * factor), planes)
-        agreement = dots(scaled, b) / lengths(b)
-        better = agreement > score
-        best[better] = b[better]
-        score[better] = agreement[better]
-    return best
+    steps = (GAUSSIAN_STEP[planes] * SPREAD).astype(np.float32)
+    return _core.nearest(np.ascontiguousarray(y, np.float32), planes, steps, cpu_count(), choose_isa())
