@@ -294,7 +294,7 @@ def differ(
 
 
 def _share(limits: Limits, first: int) -> dict[str, Any]:
-    """One process of `run`. The kernels of the GPU take part in two worlds of a thousand, as they are slow."""
+    """One process of `run`. The kernels of the GPU take part in two worlds of a thousand: they are slow."""
     return differ(
         limits,
         lambda number: ["interpreter"] if number % 1000 in (20, 21) else [],
