@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rbegir.cli.options import AsJson, print_json
+from rbegir.cli.options import AsJson, option, print_json
 from rbegir.errors import FileError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ PARTS = ("model", "index.rbe")
 
 @app.command("demo")
 def demo(
-    out: Annotated[Path, typer.Option(help="Where model/ and index.rbe/ are left.")] = Path("rbegir-demo"),
-    epochs: Annotated[int | None, typer.Option(help="Passes over the pairs.", show_default=False)] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the training.")] = 0,
+    out: Annotated[Path, option("Where model/ and index.rbe/ are left.")] = Path("rbegir-demo"),
+    epochs: Annotated[int | None, option("Passes over the pairs.")] = None,
+    seed: Annotated[int, option("Seed of the training.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Train, evaluate, index and search the shipped sample of real aliases and titles, end to end."""

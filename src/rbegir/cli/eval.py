@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rbegir.cli.options import AsJson, KeywordColumn, QueryColumn, Strict, TextColumn, print_json
+from rbegir.cli.options import AsJson, KeywordColumn, QueryColumn, Strict, TextColumn, option, print_json
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -22,36 +22,23 @@ BASELINE = "tri-letter cosine"
 @app.command("eval")
 def evaluate(
     model: Annotated[Path, typer.Argument(help="Directory of a trained model.")],
-    pairs: Annotated[
-        Path | None, typer.Option(help="Pairs (query, keyword): log loss and ROC AUC.", show_default=False)
-    ] = None,
-    corpus: Annotated[
-        Path | None,
-        typer.Option(help="Texts to search for the keywords of the pairs: recall.", show_default=False),
-    ] = None,
-    labels: Annotated[
-        Path | None,
-        typer.Option(help="Judged pairs (query, keyword, label): ROC AUC, nDCG.", show_default=False),
-    ] = None,
+    pairs: Annotated[Path | None, option("Pairs (query, keyword): log loss and ROC AUC.")] = None,
+    corpus: Annotated[Path | None, option("Texts to search for the keywords of the pairs: recall.")] = None,
+    labels: Annotated[Path | None, option("Judged pairs (query, keyword, label): ROC AUC, nDCG.")] = None,
     query_column: QueryColumn = "query",
     keyword_column: KeywordColumn = "keyword",
-    label_column: Annotated[str, typer.Option(help="Column of the labels.")] = "label",
+    label_column: Annotated[str, option("Column of the labels.")] = "label",
     text_column: TextColumn = "text",
     k: Annotated[
         list[int] | None,
-        typer.Option("--k", "-k", help="Cutoff of recall, repeat for more; 1, 10 and 100 if not given."),
+        option("Cutoff of recall, repeat for more; 1, 10 and 100 if not given.", "--k", "-k"),
     ] = None,
-    negatives: Annotated[int, typer.Option(help="Random negatives per pair.")] = 10,
-    gamma: Annotated[
-        float | None,
-        typer.Option(help="γ of the log loss; fitted to the pairs if not given.", show_default=False),
-    ] = None,
-    device: Annotated[str, typer.Option(help="Where texts are embedded: cpu, cuda, cuda:1 …")] = "cpu",
-    bootstrap: Annotated[int, typer.Option(help="Replicates for the intervals; 0 for none.")] = 500,
-    seed: Annotated[int, typer.Option(help="Seed of the negatives and of the intervals.")] = 0,
-    baseline: Annotated[
-        bool, typer.Option("--baseline", help="Put plain tri-letter cosine beside it.")
-    ] = False,
+    negatives: Annotated[int, option("Random negatives per pair.")] = 10,
+    gamma: Annotated[float | None, option("γ of the log loss; fitted to the pairs if not given.")] = None,
+    device: Annotated[str, option("Where texts are embedded: cpu, cuda, cuda:1 …")] = "cpu",
+    bootstrap: Annotated[int, option("Replicates for the intervals; 0 for none.")] = 500,
+    seed: Annotated[int, option("Seed of the negatives and of the intervals.")] = 0,
+    baseline: Annotated[bool, option("Put plain tri-letter cosine beside it.", "--baseline")] = False,
     strict: Strict = False,
     as_json: AsJson = False,
 ) -> None:

@@ -18,6 +18,7 @@ from rbegir.cli.options import (
     TextColumn,
     bar,
     cluster_address,
+    option,
     print_json,
     whole_option,
 )
@@ -35,7 +36,7 @@ Texts = Annotated[
     Path,
     typer.Argument(help="Texts: one per line (.txt), or Parquet, CSV, TSV or JSONL with a text column."),
 ]
-IdColumn = Annotated[str, typer.Option(help="Column of the ids, if there is one.")]
+IdColumn = Annotated[str, option("Column of the ids, if there is one.")]
 
 
 @app.command()
@@ -48,26 +49,26 @@ def build(
             "(.txt), or Parquet, CSV, TSV or JSONL with a text column.",
         ),
     ],
-    out: Annotated[Path, typer.Option(metavar="INDEX", help="Directory to create, for example ads.rbe.")],
+    out: Annotated[Path, option("Directory to create, for example ads.rbe.", metavar="INDEX")],
     encoder: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME_OR_PATH",
-            help="Encode with this sentence-transformers model instead: a directory, or a name in the local "
+        option(
+            "Encode with this sentence-transformers model instead: a directory, or a name in the local "
             "cache. Nothing is downloaded.",
+            metavar="NAME_OR_PATH",
         ),
     ] = None,
     n: Annotated[
-        int | None, typer.Option(help="With --encoder: dimension of the codes.", show_default="the encoder's")
+        int | None, option("With --encoder: dimension of the codes.", show_default="the encoder's")
     ] = None,
     keyword_planes: Annotated[
-        int | None, typer.Option(help="With --encoder: bits per dimension.", show_default="2")
+        int | None, option("With --encoder: bits per dimension.", show_default="2")
     ] = None,
     text_column: TextColumn = "text",
     id_column: IdColumn = "id",
-    overwrite: Annotated[bool, typer.Option(help="Replace an index that is there already.")] = False,
+    overwrite: Annotated[bool, option("Replace an index that is there already.")] = False,
     upsert: Annotated[
-        bool, typer.Option(help="Of rows with the same id keep the last instead of refusing them.")
+        bool, option("Of rows with the same id keep the last instead of refusing them.")
     ] = False,
     strict: Strict = False,
     cluster: ClusterAddress = None,
@@ -131,8 +132,7 @@ def add(
     index: IndexPath,
     texts: Texts,
     upsert: Annotated[
-        bool,
-        typer.Option(help="Replace keywords that have the same id; of rows with the same id keep the last."),
+        bool, option("Replace keywords that have the same id; of rows with the same id keep the last.")
     ] = False,
     text_column: TextColumn = "text",
     id_column: IdColumn = "id",
@@ -155,7 +155,7 @@ def add(
 def delete(
     index: IndexPath,
     ids: Annotated[list[str] | None, typer.Argument(metavar="ID…", help="Ids to delete.")] = None,
-    ids_from: Annotated[Path | None, typer.Option("--from", help="A file with one id per line.")] = None,
+    ids_from: Annotated[Path | None, option("A file with one id per line.", "--from")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Delete keywords by id; ids that are not there are ignored."""
@@ -182,9 +182,7 @@ def info(index: IndexPath, as_json: AsJson = False) -> None:
 @app.command()
 def verify(
     index: IndexPath,
-    salvage: Annotated[
-        Path | None, typer.Option(metavar="OUT", help="Copy all that is intact to a new index.")
-    ] = None,
+    salvage: Annotated[Path | None, option("Copy all that is intact to a new index.", metavar="OUT")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Read every byte of an index and check it; names each file and block that is damaged.
@@ -247,15 +245,13 @@ def compact(index: IndexPath, as_json: AsJson = False) -> None:
 def migrate(
     old: Annotated[Path, typer.Argument(metavar="OLD", help="Directory of the index to take keywords from.")],
     new: Annotated[
-        Path,
-        typer.Argument(metavar="NEW", help="Directory of the index they go to; --model makes it."),
+        Path, typer.Argument(metavar="NEW", help="Directory of the index they go to; --model makes it.")
     ],
     model: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            "The model that `rbegir upgrade` wrote, for an index NEW that is not there yet.",
             metavar="DIRECTORY",
-            help="The model that `rbegir upgrade` wrote, for an index NEW that is not there yet.",
-            show_default=False,
         ),
     ] = None,
     most: Annotated[

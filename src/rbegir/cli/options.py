@@ -31,33 +31,38 @@ def wholes(text: str) -> list[int]:
     return [whole(part) for part in text.split(",")] if text else []
 
 
+def option(help_text: str, *names: str, **settings: Any) -> Any:
+    """An option of a command. Without `names` it is called like its parameter."""
+    return typer.Option(*names, help=help_text, **settings)
+
+
 def whole_option(help_text: str, **settings: Any) -> Any:
     """An option whose value `whole` reads."""
-    return typer.Option(parser=whole, metavar="INTEGER", help=help_text, **settings)
+    return option(help_text, parser=whole, metavar="INTEGER", **settings)
 
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout.")]
+AsJson = Annotated[bool, option("Print one JSON object to stdout.", "--json")]
 IndexPath = Annotated[Path, typer.Argument(metavar="INDEX", help="Directory of the index.")]
 PairsFile = Annotated[
     Path, typer.Argument(help="Pairs (query, keyword): Parquet, CSV, TSV or JSONL, gz allowed.")
 ]
-QueryColumn = Annotated[str, typer.Option(help="Column of the queries.")]
-KeywordColumn = Annotated[str, typer.Option(help="Column of the keywords.")]
-TextColumn = Annotated[str, typer.Option(help="Column of the texts.")]
-Strict = Annotated[bool, typer.Option(help="Fail at the first bad row instead of skipping and counting it.")]
-Epochs = Annotated[int | None, typer.Option(help="Passes over the pairs.", show_default="by size")]
-BatchSize = Annotated[int | None, typer.Option(help="Pairs per step.", show_default="by size")]
-Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")]
-Rounds = Annotated[int, typer.Option(min=1, help="Rounds; figures are medians.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads.", show_default="all cores")]
-SearchDevice = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 or several: cuda:0,cuda:1")]
-TorchDevice = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+QueryColumn = Annotated[str, option("Column of the queries.")]
+KeywordColumn = Annotated[str, option("Column of the keywords.")]
+TextColumn = Annotated[str, option("Column of the texts.")]
+Strict = Annotated[bool, option("Fail at the first bad row instead of skipping and counting it.")]
+Epochs = Annotated[int | None, option("Passes over the pairs.", show_default="by size")]
+BatchSize = Annotated[int | None, option("Pairs per step.", show_default="by size")]
+Seed = Annotated[int, option("Seed of everything random.")]
+Resume = Annotated[bool, option("Continue an interrupted run.", "--resume")]
+Rounds = Annotated[int, option("Rounds; figures are medians.", min=1)]
+Threads = Annotated[int | None, option("CPU threads.", min=1, show_default="all cores")]
+SearchDevice = Annotated[str, option("cpu, cuda, cuda:1 or several: cuda:0,cuda:1")]
+TorchDevice = Annotated[str, option("auto, cpu, cuda or cuda:N.")]
 ClusterAddress = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "Use a Ray cluster: host:port, auto, local, or nothing (RAY_ADDRESS, else this machine).",
         metavar="[ADDRESS]",
-        help="Use a Ray cluster: host:port, auto, local, or nothing (RAY_ADDRESS, else this machine).",
     ),
 ]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rbegir.cli.options import IndexPath, SearchDevice, Threads, print_json
+from rbegir.cli.options import IndexPath, SearchDevice, Threads, option, print_json
 
 if TYPE_CHECKING:
     from rbegir.search.hits import Hits
@@ -21,24 +21,22 @@ app = typer.Typer()
 def search(
     index: IndexPath,
     queries: Annotated[list[str], typer.Argument(metavar="QUERY…", help="Texts to search for.")],
-    k: Annotated[int, typer.Option("-k", help="Hits per query.")] = 10,
+    k: Annotated[int, option("Hits per query.", "-k")] = 10,
     newer: Annotated[
         list[Path] | None,
-        typer.Option(
+        option(
+            "A newer generation, searched as one with the first INDEX; several: oldest first.",
             metavar="INDEX",
-            help="A newer generation, searched as one with the first INDEX; several: oldest first.",
         ),
     ] = None,
-    where: Annotated[
-        str | None, typer.Option(help="Filter, such as: price < 10 and lang = 'en' and not sold")
-    ] = None,
+    where: Annotated[str | None, option("Filter, such as: price < 10 and lang = 'en' and not sold")] = None,
     device: SearchDevice = "cpu",
-    mode: Annotated[str, typer.Option(help="exact, or paper: the published algorithm.")] = "exact",
+    mode: Annotated[str, option("exact, or paper: the published algorithm.")] = "exact",
     planes: Annotated[
-        int | None, typer.Option(help="Search with this many planes first, refine the best with the others.")
+        int | None, option("Search with this many planes first, refine the best with the others.")
     ] = None,
     threads: Threads = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list to stdout.")] = False,
+    as_json: Annotated[bool, option("Print one JSON list to stdout.", "--json")] = False,
 ) -> None:
     """Search an index: every keyword is scored, the best k of each query are shown.
 

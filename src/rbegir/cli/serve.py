@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rbegir.cli.options import ClusterAddress, SearchDevice, Threads, cluster_address
+from rbegir.cli.options import ClusterAddress, SearchDevice, Threads, cluster_address, option
 from rbegir.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -22,45 +22,41 @@ def serve(
     index: Annotated[
         str, typer.Argument(metavar="INDEX", help="Directory of the index; with --cluster also a URI.")
     ],
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; beyond loopback tokens are needed.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8080,
+    host: Annotated[str, option("Address to listen on; beyond loopback tokens are needed.")] = "127.0.0.1",
+    port: Annotated[int, option("Port; 0 takes a free one.", min=0, max=65535)] = 8080,
     device: SearchDevice = "cpu",
     threads: Threads = None,
     cluster: ClusterAddress = None,
-    shards: Annotated[int | None, typer.Option(min=1, help="CPU shards of the cluster.")] = None,
-    replicas: Annotated[int, typer.Option(min=1, help="Replicas of every shard of the cluster.")] = 1,
+    shards: Annotated[int | None, option("CPU shards of the cluster.", min=1)] = None,
+    replicas: Annotated[int, option("Replicas of every shard of the cluster.", min=1)] = 1,
     read_only: Annotated[
-        bool, typer.Option("--read-only", help="Never change the index; follow its writer instead.")
+        bool, option("Never change the index; follow its writer instead.", "--read-only")
     ] = False,
     read_token_file: Annotated[
-        Path | None, typer.Option(help="File with the token for reading; else RBEGIR_READ_TOKEN.")
+        Path | None, option("File with the token for reading; else RBEGIR_READ_TOKEN.")
     ] = None,
     write_token_file: Annotated[
-        Path | None, typer.Option(help="File with the token for changes; else RBEGIR_WRITE_TOKEN.")
+        Path | None, option("File with the token for changes; else RBEGIR_WRITE_TOKEN.")
     ] = None,
     cors_origin: Annotated[
-        list[str] | None, typer.Option(help="Web origin that may call the API; may be repeated.")
+        list[str] | None, option("Web origin that may call the API; may be repeated.")
     ] = None,
-    max_batch: Annotated[int, typer.Option(min=1, help="Queries scored in one scan; 1: no batching.")] = 128,
-    max_waiting: Annotated[
-        int, typer.Option(min=1, help="Queries that may wait; more are refused with 503.")
-    ] = 4096,
+    max_batch: Annotated[int, option("Queries scored in one scan; 1: no batching.", min=1)] = 128,
+    max_waiting: Annotated[int, option("Queries that may wait; more are refused with 503.", min=1)] = 4096,
     max_write_batch: Annotated[
-        int, typer.Option(min=1, help="Keywords in one durable write; 1: every request alone.")
+        int, option("Keywords in one durable write; 1: every request alone.", min=1)
     ] = 4096,
-    max_k: Annotated[int, typer.Option(min=1, help="Hits per query.")] = 10_000,
-    max_body_mb: Annotated[int, typer.Option(min=1, help="Size of a body, in MiB.")] = 16,
-    timeout: Annotated[float, typer.Option(min=0.001, help="Deadline of a request, in seconds.")] = 30.0,
+    max_k: Annotated[int, option("Hits per query.", min=1)] = 10_000,
+    max_body_mb: Annotated[int, option("Size of a body, in MiB.", min=1)] = 16,
+    timeout: Annotated[float, option("Deadline of a request, in seconds.", min=0.001)] = 30.0,
     drain_delay: Annotated[
-        float, typer.Option(min=0, help="Seconds after SIGTERM in which connections are still accepted.")
+        float, option("Seconds after SIGTERM in which connections are still accepted.", min=0)
     ] = 0.0,
     compact_deleted: Annotated[
-        float, typer.Option(min=0, max=1, help="Compact when this share of the rows is deleted; 0: never.")
+        float, option("Compact when this share of the rows is deleted; 0: never.", min=0, max=1)
     ] = 0.25,
-    access_log: Annotated[bool, typer.Option(help="A line for every request.")] = True,
-    log_queries: Annotated[bool, typer.Option("--log-queries", help="Query texts in the log.")] = False,
+    access_log: Annotated[bool, option("A line for every request.")] = True,
+    log_queries: Annotated[bool, option("Query texts in the log.", "--log-queries")] = False,
 ) -> None:
     """Serve an index over HTTP, with a page to look at it."""
     from rich.console import Console

@@ -18,6 +18,7 @@ from rbegir.cli.options import (
     Seed,
     Strict,
     TorchDevice,
+    option,
     print_json,
     print_table,
 )
@@ -29,70 +30,56 @@ app = typer.Typer()
 @app.command("train")
 def train(
     pairs: PairsFile,
-    out: Annotated[Path, typer.Option(help="Directory to write the model to.")],
-    preset: Annotated[
-        str, typer.Option(help="m_1, m_2, m_3, m_5, rbe_1, rbe_2, rbe_star or rbe_3.")
-    ] = "rbe_star",
+    out: Annotated[Path, option("Directory to write the model to.")],
+    preset: Annotated[str, option("m_1, m_2, m_3, m_5, rbe_1, rbe_2, rbe_star or rbe_3.")] = "rbe_star",
     share_towers: Annotated[
         bool | None,
-        typer.Option(
+        option(
+            "One tower for both sides, or one each: for queries unlike keywords.",
             "--share-towers/--separate-towers",
-            help="One tower for both sides, or one each: for queries unlike keywords.",
             show_default="of the recipe",
         ),
     ] = None,
     estimator: Annotated[
         str | None,
-        typer.Option(
-            help="Gradient of the binarisation: straight_through, straight_through_variant, annealing_tanh "
+        option(
+            "Gradient of the binarisation: straight_through, straight_through_variant, annealing_tanh "
             "or stochastic.",
             show_default="straight_through_variant",
         ),
     ] = None,
-    recipe: Annotated[str, typer.Option(help="Settings to start from: default or paper.")] = "default",
+    recipe: Annotated[str, option("Settings to start from: default or paper.")] = "default",
     valid: Annotated[
-        Path | None,
-        typer.Option(
-            help="Pairs to validate on; 2 % of the keywords are held out if not given.", show_default=False
-        ),
+        Path | None, option("Pairs to validate on; 2 % of the keywords are held out if not given.")
     ] = None,
-    no_valid: Annotated[
-        bool, typer.Option("--no-valid", help="Train on all pairs, without validation.")
-    ] = False,
+    no_valid: Annotated[bool, option("Train on all pairs, without validation.", "--no-valid")] = False,
     epochs: Epochs = None,
     batch_size: BatchSize = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate.", show_default="of the recipe")] = None,
+    lr: Annotated[float | None, option("Learning rate.", show_default="of the recipe")] = None,
     negatives: Annotated[
-        str | None,
-        typer.Option(help="in_batch, or a number of negatives per pair.", show_default="of the recipe"),
+        str | None, option("in_batch, or a number of negatives per pair.", show_default="of the recipe")
     ] = None,
     gamma: Annotated[
-        str | None, typer.Option(help="γ of the loss: learned, or a number.", show_default="of the recipe")
+        str | None, option("γ of the loss: learned, or a number.", show_default="of the recipe")
     ] = None,
     word_dropout: Annotated[
-        float | None, typer.Option(help="Share of words left out in training.", show_default="of the recipe")
+        float | None, option("Share of words left out in training.", show_default="of the recipe")
     ] = None,
     gram_dropout: Annotated[
-        float | None,
-        typer.Option(help="Share of a word's grams left out in training.", show_default="of the recipe"),
+        float | None, option("Share of a word's grams left out in training.", show_default="of the recipe")
     ] = None,
     feature_dropout: Annotated[
-        float | None,
-        typer.Option(help="Share of features left out in training.", show_default="of the recipe"),
+        float | None, option("Share of features left out in training.", show_default="of the recipe")
     ] = None,
-    patience: Annotated[
-        int | None, typer.Option(help="Stop after this many epochs without a better AUC.", show_default=False)
-    ] = None,
+    patience: Annotated[int | None, option("Stop after this many epochs without a better AUC.")] = None,
     seed: Seed = 0,
     device: TorchDevice = "auto",
-    precision: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
+    precision: Annotated[str, option("auto, float32 or bfloat16.")] = "auto",
     resume: Resume = False,
     strict: Strict = False,
     query_column: QueryColumn = "query",
     keyword_column: KeywordColumn = "keyword",
-    weight_column: Annotated[
-        str, typer.Option(help="Column of the weights, used if it is there.")
-    ] = "weight",
+    weight_column: Annotated[str, option("Column of the weights, used if it is there.")] = "weight",
     as_json: AsJson = False,
 ) -> None:
     """Train a model on clicked pairs; under torchrun, on several GPUs at once."""
@@ -156,28 +143,19 @@ def train(
 def upgrade(
     old: Annotated[Path, typer.Argument(help="The model that made the stored codes, or an index of it.")],
     pairs: PairsFile,
-    out: Annotated[Path, typer.Option(help="Directory to write the new model to.")],
+    out: Annotated[Path, option("Directory to write the new model to.")],
     keywords: Annotated[
         str,
-        typer.Option(
-            help="new: both sides are, and queries read the old codes too; keep: only the queries are new."
-        ),
+        option("new: both sides are, and queries read the old codes too; keep: only the queries are new."),
     ] = "new",
     adopt: Annotated[
-        bool,
-        typer.Option("--adopt", help="Put the new model into the index OLD, whose codes stay as they are."),
+        bool, option("Put the new model into the index OLD, whose codes stay as they are.", "--adopt")
     ] = False,
     valid: Annotated[
-        Path | None,
-        typer.Option(
-            help="Pairs to measure on; 2 % of the keywords are held out if not given.", show_default=False
-        ),
+        Path | None, option("Pairs to measure on; 2 % of the keywords are held out if not given.")
     ] = None,
     corpus: Annotated[
-        Path | None,
-        typer.Option(
-            help="Texts to measure recall in; all keywords of the pairs if not given.", show_default=False
-        ),
+        Path | None, option("Texts to measure recall in; all keywords of the pairs if not given.")
     ] = None,
     epochs: Epochs = None,
     batch_size: BatchSize = None,
