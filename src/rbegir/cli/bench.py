@@ -18,8 +18,7 @@ from rbegir.cli.options import (
     TorchDevice,
     bar,
     option,
-    print_json,
-    print_table,
+    report,
     whole,
     whole_option,
     wholes,
@@ -55,24 +54,23 @@ def scan(
             rounds=rounds,
             progress=lambda cell, done, total: show(done / total, cell),
         )
-    if as_json:
-        print_json(result, indent=1)
-        return
     names = sorted({name for cell in result["cells"] for name in cell["peers"]})
-    rows = []
-    for cell in result["cells"]:
-        fraction = cell["bandwidth_fraction"]
-        rows.append(
+    report(
+        result,
+        as_json,
+        ["keywords", "batch", "k", "threads", "ms", "10⁹ pairs/s", "of bandwidth", *names],
+        (
             [
                 f"{cell['keywords']:,}",
                 *(str(cell[name]) for name in ("batch", "k", "threads")),
                 f"{cell['ms']:.2f}",
                 f"{cell['keywords'] * cell['batch'] / cell['ms'] / 1e6:.2f}",
-                "" if fraction is None else f"{100 * fraction:.0f} %",
+                "" if cell["bandwidth_fraction"] is None else f"{100 * cell['bandwidth_fraction']:.0f} %",
                 *(f"{cell['peers'][name]:.1f} ({cell['ratios'][name]:.1f}×)" for name in names),
             ]
-        )
-    print_table(["keywords", "batch", "k", "threads", "ms", "10⁹ pairs/s", "of bandwidth", *names], rows)
+            for cell in result["cells"]
+        ),
+    )
 
 
 @app.command()
@@ -110,10 +108,9 @@ def encode(
             peers=peers,
             progress=lambda cell, done, total: show(done / total, cell),
         )
-    if as_json:
-        print_json(result, indent=1)
-        return
-    print_table(
+    report(
+        result,
+        as_json,
         ["cell", "device", "threads", "texts", "texts/s", "lowest", "highest"],
         (
             [row.get("name", row["cell"]), row["device"], str(row.get("threads", ""))]
@@ -154,12 +151,11 @@ def train(
         rows=rows,
         epochs=epochs,
     )
-    if as_json:
-        print_json(result)
-        return
     low, high = result["spread"]
     parts, floors = result["parts_ms"], result["floor_ms"]
-    print_table(
+    report(
+        result,
+        as_json,
         ["part", "ms", "floor ms"],
         [
             *(
@@ -226,9 +222,6 @@ def accuracy(
             about=about,
             report=measured,
         )
-    if as_json:
-        print_json(result, indent=1)
-        return
     rows = []
     for row in sorted(result["summary"], key=lambda row: (row["budget_bytes"], -row["recall@10"]["mean"])):
         ten = row["recall@10"]
@@ -236,7 +229,9 @@ def accuracy(
         others = (f"{row[name]['mean']:.4f}" for name in ("recall@100", "recall@1"))
         rows.append([row["method"], f"{row['bytes']:g}", f"{ten['mean']:.4f}", half, *others])
     used = result["vectors"]
-    print_table(
+    report(
+        result,
+        as_json,
         ["method", "bytes", "recall@10", "± 95 %", "recall@100", "recall@1"],
         rows,
         title="no row measured"
@@ -270,10 +265,9 @@ def ann(
         rounds=rounds,
         progress=lambda what: print(what, file=sys.stderr),
     )
-    if as_json:
-        print_json(result, indent=1)
-        return
-    print_table(
+    report(
+        result,
+        as_json,
         ["algorithm", "recall", "queries/s", "in a batch", "bytes"],
         (
             [
@@ -323,25 +317,24 @@ def serve(
             progress=lambda what, share: show(share, what),
         )
     kept = result["integrity"]
-    if as_json:
-        print_json(result, indent=1)
-    else:
-        names = ("searches_per_s", "p50_ms", "p99_ms", "write_p50_ms", "queries_a_scan")
-        rows = []
-        for setting in bench.SETTINGS:
-            shown = (result[setting].get(name, {}).get("median") for name in names)
-            rows.append([setting, *("" if value is None else f"{value:,.1f}" for value in shown)])
-        for name, peer in result["peers"].items():
-            figures = [peer["failed"]] if "failed" in peer else [f"{peer[key]:,.1f}" for key in names[:3]]
-            rows.append([f"{name}, in process", *figures])
-        print_table(
-            ["", "searches/s", "p50 ms", "p99 ms", "write p50 ms", "queries per scan"],
-            rows,
-            caption=f"batched / unbatched {result['ratio']['median']:.1f}×; "
-            f"the generator alone {result['generator']['searches_per_s']:,.0f}/s; "
-            f"{kept['acknowledged_writes']:,} writes, {kept['lost']} lost, {kept['phantom']} phantom, "
-            f"{result['errors']} errors",
-        )
+    names = ("searches_per_s", "p50_ms", "p99_ms", "write_p50_ms", "queries_a_scan")
+    rows = []
+    for setting in bench.SETTINGS:
+        shown = (result[setting].get(name, {}).get("median") for name in names)
+        rows.append([setting, *("" if value is None else f"{value:,.1f}" for value in shown)])
+    for name, peer in result["peers"].items():
+        figures = [peer["failed"]] if "failed" in peer else [f"{peer[key]:,.1f}" for key in names[:3]]
+        rows.append([f"{name}, in process", *figures])
+    report(
+        result,
+        as_json,
+        ["", "searches/s", "p50 ms", "p99 ms", "write p50 ms", "queries per scan"],
+        rows,
+        caption=f"batched / unbatched {result['ratio']['median']:.1f}×; "
+        f"the generator alone {result['generator']['searches_per_s']:,.0f}/s; "
+        f"{kept['acknowledged_writes']:,} writes, {kept['lost']} lost, {kept['phantom']} phantom, "
+        f"{result['errors']} errors",
+    )
     if result["errors"] or kept["lost"] or kept["phantom"]:
         raise typer.Exit(1)
 
@@ -364,28 +357,22 @@ def cluster(
         def progress(what: str, done: float) -> None:
             show(done, what)
 
-        result = (
-            bench.survival(seconds=seconds, every=every, clients=clients, progress=progress)
-            if faults
-            else bench.speed(keywords=keywords, rounds=rounds, progress=progress)
-        )
-    if as_json:
-        print_json(result, indent=1)
-    elif faults:
-        print_table(
-            ["run", "searches", "wrong", "failed"],
-            (
+        if faults:
+            result = bench.survival(seconds=seconds, every=every, clients=clients, progress=progress)
+            head = ["run", "searches", "wrong", "failed"]
+            rows = [
                 [
                     f"{run['kills']} kills, {run['replicas']} replicas",
                     *(f"{run[key]:,}" for key in ("asked", "wrong", "failed")),
                 ]
                 for run in result["faults"]
-            ),
-        )
-    else:
-        call, speedup = result["overhead"]["call_ms"]["median"], result["scaling"]["speedup"]["median"]
-        rows = [["one call", f"{call:.2f} ms"], ["two shards over one", f"{speedup:.2f}×"]]
-        print_table(["what", "figure"], rows)
+            ]
+        else:
+            result = bench.speed(keywords=keywords, rounds=rounds, progress=progress)
+            call, speedup = result["overhead"]["call_ms"]["median"], result["scaling"]["speedup"]["median"]
+            head = ["what", "figure"]
+            rows = [["one call", f"{call:.2f} ms"], ["two shards over one", f"{speedup:.2f}×"]]
+    report(result, as_json, head, rows)
 
 
 @app.command()
@@ -406,10 +393,9 @@ def costs(
 
     with Console(stderr=True).status("measuring") as status:
         result = kernels_gpu.costs(device, rounds, lambda what: status.update(what))
-    if as_json:
-        print_json(result, indent=1, ensure_ascii=False)
-        return
-    print_table(
+    report(
+        result,
+        as_json,
         ["kernel", "code", "ms of 1, 2, … 8 query planes, or of a pass and of a chunk of queries"],
         (
             [kernel, shape, ", ".join(f"{ms:.2f}" for ms in figures)]

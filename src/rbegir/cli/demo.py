@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rbegir.cli.options import AsJson, option, print_json
-from rbegir.errors import FileError, MissingExtraError
+from rbegir.cli.options import AsJson, needing, option, print_json
+from rbegir.errors import FileError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,12 +38,8 @@ def demo(
     """Train, evaluate, index and search the shipped sample of real aliases and titles, end to end."""
     from rich.console import Console
 
-    try:
+    with needing("the demo, which trains a model,", "train"):
         from rbegir.training.trainer import run
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f"the demo trains a model, which needs {error.name}", hint="pip install 'rbegir[train]'"
-        ) from None
     from rbegir.index.store import Index
     from rbegir.read.pairs import read_pairs, read_texts
     from rbegir.read.sample import sample_path

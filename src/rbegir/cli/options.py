@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from rbegir.errors import MissingExtraError
+
 
 def whole(text: str) -> int:
     """A whole number; 1e9 and 1_000_000 are accepted."""
@@ -86,13 +88,23 @@ def with_cluster_address(arguments: list[str]) -> list[str]:
 
 
 @contextlib.contextmanager
+def needing(what: str, extra: str) -> Iterator[None]:
+    """Around the imports of a command: says which extra of rbegir `what` needs if one of them is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(f"{what} needs {error.name}", hint=f"pip install 'rbegir[{extra}]'") from None
+
+
+@contextlib.contextmanager
 def bar(title: str) -> Iterator[Callable[..., None]]:
-    """A progress bar on stderr. It gives `show(share)` or `show(share, what)`: the share that is done."""
+    """A progress bar on stderr, if that is a terminal. It gives `show(share)` or `show(share, what)`: the share that is done."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task(title, total=1.0)
         yield lambda share, what=title: progress.update(task, completed=share, description=what)
 
@@ -102,20 +114,24 @@ def print_json(result: object, **settings: Any) -> None:
     print(json.dumps(result, **settings))
 
 
-def print_table(
-    head: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    title: str | None = None,
-    caption: str | None = None,
-) -> None:
-    """A table for people, the columns after the first to the right."""
+def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], **notes: str) -> None:
+    """A table for people, the columns after the first to the right; `notes` are a title and a caption."""
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title, caption=caption)
+    table = Table(title=notes.get("title"), caption=notes.get("caption"))
     for number, name in enumerate(head):
         table.add_column(name, justify="right" if number else "left")
     for row in rows:
         table.add_row(*row)
     Console().print(table)
+
+
+def report(
+    result: object, as_json: bool, head: Sequence[str], rows: Iterable[Sequence[str]], **notes: str
+) -> None:
+    """A result as JSON for programs, or as a table for people."""
+    if as_json:
+        print_json(result, indent=1)
+    else:
+        print_table(head, rows, **notes)

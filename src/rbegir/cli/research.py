@@ -8,7 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from rbegir.cli.options import AsJson, TorchDevice, option, print_json, print_table, whole_option
+from rbegir.cli.options import (
+    AsJson,
+    TorchDevice,
+    needing,
+    option,
+    print_json,
+    print_table,
+    report,
+    whole_option,
+)
 
 app = typer.Typer()
 
@@ -26,10 +35,9 @@ def missrate(
     from rbegir.search.missrate import certificate
 
     found = certificate(candidates, top, per_thread, queue, most=most)
-    if as_json:
-        print_json({"p_miss_at_most": list(found.p_miss_at_most), "expected_recall": found.expected_recall})
-        return
-    print_table(
+    report(
+        {"p_miss_at_most": list(found.p_miss_at_most), "expected_recall": found.expected_recall},
+        as_json,
         ["l", "P(misses ≤ l) %"],
         ([str(misses), f"{100 * p:.6f}"] for misses, p in enumerate(found.p_miss_at_most)),
         caption=f"expected recall {found.expected_recall:.9f}",
@@ -147,15 +155,9 @@ def reproduce(
     """
     from rich.console import Console
 
-    from rbegir.errors import MissingExtraError
-
     say = Console(stderr=True).print
-    try:
+    with needing("training the models of the tables", "train,tables"):
         from rbegir.lab.reproduce.job import Request, make, read_results, tables_of, write_report
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f"the tables train models, which needs {error.name}", hint="pip install 'rbegir[train,tables]'"
-        ) from None
     from rbegir.lab.reproduce.rows import FULL, TABLES, chosen
 
     wanted = tuple(tables or TABLES)

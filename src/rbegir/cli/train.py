@@ -1,9 +1,12 @@
-"""`rbegir train` and `rbegir upgrade`: learn a model from clicked pairs, or a new one for stored codes."""
+"""`rbegir train`, `upgrade` and `eval`: learn a model from pairs, or one for stored codes; measure a model."""
 
 from __future__ import annotations
 
+import os
+import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -17,14 +20,27 @@ from rbegir.cli.options import (
     Resume,
     Seed,
     Strict,
+    TextColumn,
     TorchDevice,
+    needing,
     option,
     print_json,
     print_table,
 )
-from rbegir.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from rbegir.evaluate.evaluator import Stage
 
 app = typer.Typer()
+
+BASELINE = "tri-letter cosine"
+
+
+def of_recipe(help_text: str, *names: str) -> Any:
+    """An option that replaces a setting of the recipe."""
+    return option(help_text, *names, show_default="of the recipe")
 
 
 @app.command("train")
@@ -34,10 +50,9 @@ def train(
     preset: Annotated[str, option("m_1, m_2, m_3, m_5, rbe_1, rbe_2, rbe_star or rbe_3.")] = "rbe_star",
     share_towers: Annotated[
         bool | None,
-        option(
+        of_recipe(
             "One tower for both sides, or one each: for queries unlike keywords.",
             "--share-towers/--separate-towers",
-            show_default="of the recipe",
         ),
     ] = None,
     estimator: Annotated[
@@ -55,22 +70,12 @@ def train(
     no_valid: Annotated[bool, option("Train on all pairs, without validation.", "--no-valid")] = False,
     epochs: Epochs = None,
     batch_size: BatchSize = None,
-    lr: Annotated[float | None, option("Learning rate.", show_default="of the recipe")] = None,
-    negatives: Annotated[
-        str | None, option("in_batch, or a number of negatives per pair.", show_default="of the recipe")
-    ] = None,
-    gamma: Annotated[
-        str | None, option("γ of the loss: learned, or a number.", show_default="of the recipe")
-    ] = None,
-    word_dropout: Annotated[
-        float | None, option("Share of words left out in training.", show_default="of the recipe")
-    ] = None,
-    gram_dropout: Annotated[
-        float | None, option("Share of a word's grams left out in training.", show_default="of the recipe")
-    ] = None,
-    feature_dropout: Annotated[
-        float | None, option("Share of features left out in training.", show_default="of the recipe")
-    ] = None,
+    lr: Annotated[float | None, of_recipe("Learning rate.")] = None,
+    negatives: Annotated[str | None, of_recipe("in_batch, or a number of negatives per pair.")] = None,
+    gamma: Annotated[str | None, of_recipe("γ of the loss: learned, or a number.")] = None,
+    word_dropout: Annotated[float | None, of_recipe("Share of words left out in training.")] = None,
+    gram_dropout: Annotated[float | None, of_recipe("Share of a word's grams left out in training.")] = None,
+    feature_dropout: Annotated[float | None, of_recipe("Share of features left out in training.")] = None,
     patience: Annotated[int | None, option("Stop after this many epochs without a better AUC.")] = None,
     seed: Seed = 0,
     device: TorchDevice = "auto",
@@ -83,11 +88,6 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train a model on clicked pairs; under torchrun, on several GPUs at once."""
-    import os
-    import sys
-    from dataclasses import replace
-    from typing import cast
-
     from rbegir.encode.clsm.presets import Estimator
     from rbegir.encode.clsm.presets import preset as named_preset
     from rbegir.errors import InputError
@@ -164,9 +164,6 @@ def upgrade(
     as_json: AsJson = False,
 ) -> None:
     """Train a model whose queries search the codes that an old one has stored, and report what is kept."""
-    import sys
-    from typing import cast
-
     from rbegir.errors import InputError
 
     if adopt and not (old / "MANIFEST").is_file():
@@ -216,10 +213,8 @@ def upgrade(
 
 
 def _need_torch() -> None:
-    try:
+    with needing("training", "train"):
         import torch  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("training needs torch", hint="pip install 'rbegir[train]'") from None
 
 
 def _number_or(word: str, text: str | None, kind: type[int] | type[float]) -> str | float | None:
@@ -230,3 +225,106 @@ def _number_or(word: str, text: str | None, kind: type[int] | type[float]) -> st
         return kind(text)
     except ValueError:
         return text
+
+
+@app.command("eval")
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="Directory of a trained model.")],
+    pairs: Annotated[Path | None, option("Pairs (query, keyword): log loss and ROC AUC.")] = None,
+    corpus: Annotated[Path | None, option("Texts to search for the keywords of the pairs: recall.")] = None,
+    labels: Annotated[Path | None, option("Judged pairs (query, keyword, label): ROC AUC, nDCG.")] = None,
+    query_column: QueryColumn = "query",
+    keyword_column: KeywordColumn = "keyword",
+    label_column: Annotated[str, option("Column of the labels.")] = "label",
+    text_column: TextColumn = "text",
+    k: Annotated[
+        list[int] | None,
+        option("Cutoff of recall, repeat for more; 1, 10 and 100 if not given.", "--k", "-k"),
+    ] = None,
+    negatives: Annotated[int, option("Random negatives per pair.")] = 10,
+    gamma: Annotated[float | None, option("γ of the log loss; fitted to the pairs if not given.")] = None,
+    device: Annotated[str, option("Where texts are embedded: cpu, cuda, cuda:1 …")] = "cpu",
+    bootstrap: Annotated[int, option("Replicates for the intervals; 0 for none.")] = 500,
+    seed: Annotated[int, option("Seed of the negatives and of the intervals.")] = 0,
+    baseline: Annotated[bool, option("Put plain tri-letter cosine beside it.", "--baseline")] = False,
+    strict: Strict = False,
+    as_json: AsJson = False,
+) -> None:
+    """Evaluate a model: log loss, ROC AUC, recall in a corpus, human labels, each with its interval.
+
+    Files are Parquet, CSV, TSV or JSONL (texts also one per line), gz allowed.
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from rbegir.encode.clsm.model import Model
+    from rbegir.evaluate import evaluator
+    from rbegir.evaluate.evaluator import report_table
+    from rbegir.evaluate.retrieval import CUTOFFS
+    from rbegir.evaluate.scorers import ModelScorer, Scorer, TriletterCosine
+    from rbegir.read.pairs import read_labels, read_pairs, read_texts
+
+    scorers: dict[str, Scorer] = {str(model): ModelScorer(Model.load(model, device))}
+    if baseline:
+        scorers[BASELINE] = TriletterCosine()
+    pair_stream = label_stream = text_stream = None
+    if pairs:
+        pair_stream = read_pairs(
+            pairs, query_column=query_column, keyword_column=keyword_column, weight_column=None, strict=strict
+        )
+    if corpus:
+        text_stream = read_texts(corpus, text_column=text_column, strict=strict)
+    if labels:
+        label_stream = read_labels(
+            labels,
+            query_column=query_column,
+            keyword_column=keyword_column,
+            label_column=label_column,
+            strict=strict,
+        )
+    pair_table = pair_stream and pair_stream.read_all()
+    label_table = label_stream and label_stream.read_all()
+    texts = text_stream and evaluator.corpus_texts(text_stream)
+    for stream in (pair_stream, text_stream, label_stream):
+        if stream is not None and stream.skipped:
+            print(f"{stream.path}: {stream.skipped}", file=sys.stderr)
+
+    reports = {}
+    errors = Console(stderr=True)
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bars:
+        for name, scorer in scorers.items():
+            reports[name] = evaluator.evaluate(
+                scorer,
+                pair_table,
+                corpus=texts,
+                labels=label_table,
+                cutoffs=k or CUTOFFS,
+                negatives=negatives,
+                gamma=gamma,
+                bootstrap=bootstrap,
+                seed=seed,
+                progress=_stages(bars, name),
+            )
+    report = reports[str(model)]
+    if report.missing:
+        print(
+            f"{report.missing:,} pairs have a keyword that is not in {corpus}: left out of recall",
+            file=sys.stderr,
+        )
+    if as_json:
+        beside = {"baseline": reports[BASELINE].to_dict()} if baseline else {}
+        print_json(report.to_dict() | beside)
+    else:
+        Console().print(report_table(reports))
+
+
+def _stages(bars: Progress, name: str) -> Stage:
+    """One bar for each stage of an evaluation."""
+    tasks: dict[str, TaskID] = {}
+
+    def show(stage: str, done: float) -> None:
+        if stage not in tasks:
+            tasks[stage] = bars.add_task(f"{name}: {stage}", total=1.0)
+        bars.update(tasks[stage], completed=done)
+
+    return show

@@ -141,7 +141,7 @@ def awaited(
     """A method of Client as a coroutine of AsyncClient, whose `_run` has to be awaited."""
 
     @wraps(method)
-    async def call(client: Any, *arguments: P.args, **named: P.kwargs) -> T:
+    async def call(client: Any, /, *arguments: P.args, **named: P.kwargs) -> T:
         running: Any = method(client, *arguments, **named)
         result: T = await running
         return result
