@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rbegir.cli.options import AsJson, needing, option, print_json
+from rbegir.cli.options import AsJson, bar, needing, option, print_json
 from rbegir.errors import FileError
 
 if TYPE_CHECKING:
@@ -100,8 +100,6 @@ def _clear(out: Path) -> None:
 def _evaluate(model: Model, valid: pa.Table) -> dict[str, Evaluation]:
     """The trained model beside plain tri-letter cosine and itself before training, on one protocol."""
     import torch
-    from rich.console import Console
-    from rich.progress import Progress
 
     from rbegir.encode.clsm import checkpoint
     from rbegir.encode.clsm.model import Model
@@ -122,11 +120,10 @@ def _evaluate(model: Model, valid: pa.Table) -> dict[str, Evaluation]:
             PRESET: ModelScorer(model),
         }
         reports = {}
-        with Progress(console=Console(stderr=True), transient=True) as bars:
+        with bar("evaluating") as show:
             for name, scorer in scorers.items():
-                task = bars.add_task(name, total=1.0)
+                show(len(reports) / len(scorers), name)
                 reports[name] = evaluate(scorer, valid, corpus=corpus)
-                bars.update(task, completed=1.0)
     return reports
 
 

@@ -94,19 +94,22 @@ def build(
             raise InputError("--cluster builds with a trained model", hint="leave out --encoder or --cluster")
         if upsert:
             raise InputError("--cluster refuses ids that come twice", hint="leave out --upsert or --cluster")
-        facts = _build_on_cluster(
-            sources[0],
-            sources[1],
-            out,
-            cluster,
-            text_column=text_column,
-            id_column=id_column,
-            overwrite=overwrite,
-            strict=strict,
-            segment_rows=segment_rows,
-        )
+        from rbegir.cluster.bulk import build as build_bulk
+        from rbegir.read.parquet import Reading
+
+        with bar("building") as show:
+            built = build_bulk(
+                out,
+                sources[0],
+                sources[1],
+                address=cluster_address(cluster),
+                reading=Reading(text_column, id_column, strict),
+                overwrite=overwrite,
+                segment_rows=segment_rows,
+                progress=lambda step, done: show({"counting": 0.0, "encoding": done}.get(step, 1.0)),
+            )
         with Index.open(out, read_only=True) as made:
-            _report(made, as_json, **facts)
+            _report(made, as_json, skipped=built.skipped, resumed_segments=built.resumed)
         return
     from rbegir.read.pairs import read_texts
 
@@ -316,39 +319,6 @@ def _sentence_encoder(name: str, stream: TextStream, n: int | None, keyword_plan
             break
     print(f"fitting codes to {min(len(seen), FIT_TEXTS):,} texts", file=sys.stderr)
     return encoder.fit(seen[:FIT_TEXTS], n=n, keyword_planes=keyword_planes or 2)
-
-
-def _build_on_cluster(
-    model: Path,
-    texts: Path,
-    out: Path,
-    address: str,
-    *,
-    text_column: str,
-    id_column: str,
-    overwrite: bool,
-    strict: bool,
-    segment_rows: int,
-) -> dict[str, Any]:
-    from rbegir.cluster.bulk import build as build_bulk
-    from rbegir.read.parquet import Reading
-
-    with bar("building") as show:
-
-        def progress(step: str, done: float) -> None:
-            show(done if step == "encoding" else 0.0 if step == "counting" else 1.0)
-
-        made = build_bulk(
-            out,
-            model,
-            texts,
-            address=cluster_address(address),
-            reading=Reading(text_column, id_column, strict),
-            overwrite=overwrite,
-            segment_rows=segment_rows,
-            progress=progress,
-        )
-    return {"skipped": made.skipped, "resumed_segments": made.resumed}
 
 
 @contextlib.contextmanager

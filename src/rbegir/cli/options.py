@@ -98,7 +98,7 @@ def needing(what: str, extra: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def bar(title: str) -> Iterator[Callable[..., None]]:
-    """A progress bar on stderr, if that is a terminal. It gives `show(share)` or `show(share, what)`: the share that is done."""
+    """A progress bar, if stderr is a terminal. Gives `show(share)` or `show(share, what)`: what is done."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 

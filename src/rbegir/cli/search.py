@@ -202,11 +202,15 @@ def serve(
     )
     check_exposure(host, settings)
     say = Console(stderr=True, highlight=False).print
-    engine = (
-        Index.open(index, device.split(","), threads=threads, read_only=read_only)
-        if cluster is None
-        else _join(index, cluster, shards, replicas, threads)
-    )
+    engine: ServedIndex
+    if cluster is None:
+        engine = Index.open(index, device.split(","), threads=threads, read_only=read_only)
+    else:
+        from rbegir.cluster.client import Cluster
+
+        engine = Cluster.open(
+            index, cluster_address(cluster), replicas, "auto" if shards is None else shards, threads=threads
+        )
     try:
         application = create_app(engine, settings)
         application.state.service.prepare()
@@ -222,15 +226,3 @@ def serve(
         say(f"open {address}/ in a browser, or ask: curl -s {address}/v1/index", soft_wrap=True)
 
     Server(application, ready).listen(listener)
-
-
-def _join(index: str, address: str, shards: int | None, replicas: int, threads: int | None) -> ServedIndex:
-    from rbegir.cluster.client import Cluster
-
-    return Cluster.open(
-        index,
-        cluster_address(address),
-        replicas,
-        "auto" if shards is None else shards,
-        threads=threads,
-    )

@@ -1,4 +1,4 @@
-"""`rbegir train`, `upgrade` and `eval`: learn a model from pairs, or one for stored codes; measure a model."""
+"""`rbegir train`, `upgrade` and `eval`: learn a model, or one for stored codes, and measure a model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -22,16 +22,12 @@ from rbegir.cli.options import (
     Strict,
     TextColumn,
     TorchDevice,
+    bar,
     needing,
     option,
     print_json,
     print_table,
 )
-
-if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
-
-    from rbegir.evaluate.evaluator import Stage
 
 app = typer.Typer()
 
@@ -186,8 +182,8 @@ def upgrade(
     texts = None
     if corpus is not None:
         texts = [text for batch in read_texts(corpus) for text in batch.column("text").to_pylist()]
-    with Bar(enabled=True) as bar:
-        bar.begin("upgrading", 1.0)
+    with Bar(enabled=True) as shown:
+        shown.begin("upgrading", 1.0)
         result = train(
             old,
             pairs,
@@ -198,7 +194,7 @@ def upgrade(
             epochs=epochs,
             batch_size=batch_size,
             seed=seed,
-            progress=bar.show,
+            progress=shown.show,
             resume=resume,
         )
     if adopt:
@@ -255,7 +251,6 @@ def evaluate(
     Files are Parquet, CSV, TSV or JSONL (texts also one per line), gz allowed.
     """
     from rich.console import Console
-    from rich.progress import Progress
 
     from rbegir.encode.clsm.model import Model
     from rbegir.evaluate import evaluator
@@ -290,8 +285,7 @@ def evaluate(
             print(f"{stream.path}: {stream.skipped}", file=sys.stderr)
 
     reports = {}
-    errors = Console(stderr=True)
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bars:
+    with bar("evaluating") as show:
         for name, scorer in scorers.items():
             reports[name] = evaluator.evaluate(
                 scorer,
@@ -303,7 +297,7 @@ def evaluate(
                 gamma=gamma,
                 bootstrap=bootstrap,
                 seed=seed,
-                progress=_stages(bars, name),
+                progress=lambda stage, done, name=name: show(done, f"{name}: {stage}"),
             )
     report = reports[str(model)]
     if report.missing:
@@ -316,15 +310,3 @@ def evaluate(
         print_json(report.to_dict() | beside)
     else:
         Console().print(report_table(reports))
-
-
-def _stages(bars: Progress, name: str) -> Stage:
-    """One bar for each stage of an evaluation."""
-    tasks: dict[str, TaskID] = {}
-
-    def show(stage: str, done: float) -> None:
-        if stage not in tasks:
-            tasks[stage] = bars.add_task(f"{name}: {stage}", total=1.0)
-        bars.update(tasks[stage], completed=done)
-
-    return show
