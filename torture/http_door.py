@@ -18,7 +18,7 @@ from rbegir.encode.clsm.presets import ModelConfig
 from rbegir.encode.clsm.shapes import random_tensors
 from rbegir.index.store import Index
 from rbegir.serve.app import create_app
-from rbegir.serve.logs import RequestLog
+from rbegir.serve.monitor import RequestLog
 from rbegir.serve.settings import Settings
 
 REQUESTS = (

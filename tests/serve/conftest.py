@@ -27,7 +27,7 @@ from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.presets import ModelConfig
 from rbegir.encode.clsm.shapes import random_tensors
 from rbegir.serve.app import create_app
-from rbegir.serve.logs import RequestLog
+from rbegir.serve.monitor import RequestLog
 from rbegir.serve.served import ServedIndex
 from rbegir.serve.server import Server, bind
 from rbegir.serve.settings import Settings

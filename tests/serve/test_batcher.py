@@ -19,7 +19,8 @@ from rbegir.errors import FilterError, TextError
 from rbegir.search.hits import Hits
 from rbegir.search.request import SearchRequest
 from rbegir.serve.batcher import Batcher, BatchSlice, Search, deal
-from rbegir.serve.metrics import Metrics
+from rbegir.serve.monitor import Metrics
+from rbegir.serve.settings import Settings
 from rbegir.wire.problems import Problem
 from rbegir.wire.search import json_results
 from tests.serve.conftest import TEXTS
@@ -59,7 +60,8 @@ def run(
     gated = Gated(index)
 
     async def main() -> None:
-        batcher = Batcher(gated, Metrics(), max_batch=max_batch, max_waiting=more.get("max_waiting", 1000))
+        settings = Settings(max_batch=max_batch, max_waiting=more.get("max_waiting", 1000))
+        batcher = Batcher(gated, Metrics(), settings)
         batcher.start()
         try:
             await asyncio.wait_for(work(gated, batcher), 60)

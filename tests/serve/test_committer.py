@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import rbegir
 from rbegir.errors import FileError, InputError, MismatchError
 from rbegir.serve.committer import Change, Committer, KeywordChange, counts_of, merge_changes
-from rbegir.serve.logs import RequestLog
-from rbegir.serve.metrics import Metrics
+from rbegir.serve.monitor import Metrics, RequestLog
+from rbegir.serve.settings import Settings
 from rbegir.wire.problems import Problem
 from tests.serve.conftest import TEXTS
 
@@ -63,15 +63,15 @@ def run(
 ) -> list[tuple[str, int]]:
     """Run `work` with a committer over a gated index, the gate closed; returns the writes."""
     chosen = {
-        "max_batch": 100,
-        "max_waiting": 1000,
+        "max_write_batch": 100,
+        "max_waiting_writes": 1000,
         "compact_deleted": 0.0,
         "compact_min_deleted": 1,
         **settings,
     }
 
     async def main(gated: Gated) -> None:
-        committer = Committer(gated, Metrics(), RequestLog(io.StringIO()), **chosen)
+        committer = Committer(gated, Metrics(), RequestLog(io.StringIO()), Settings(**chosen))
         committer.start()
         try:
             await asyncio.wait_for(work(gated, committer), 60)
@@ -203,7 +203,7 @@ def test_one_change_a_write_when_batching_is_off(index_path: Path) -> None:
             2,
         ]
 
-    assert run(index_path, work, max_batch=1) == [("upsert", 1), ("upsert", 1), ("upsert", 2)]
+    assert run(index_path, work, max_write_batch=1) == [("upsert", 1), ("upsert", 1), ("upsert", 2)]
 
 
 def test_nothing_is_acknowledged_when_the_disk_fails(index_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_the_queue_is_bounded_and_can_be_left(index_path: Path) -> None:
         gated.gate.set()
         await first
 
-    assert run(index_path, work, max_waiting=3) == [("upsert", 1)]
+    assert run(index_path, work, max_waiting_writes=3) == [("upsert", 1)]
 
 
 def test_compaction_when_enough_is_deleted(index_path: Path) -> None:

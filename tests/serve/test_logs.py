@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 
-from rbegir.serve.logs import RequestLog
+from rbegir.serve.monitor import RequestLog
 
 
 def test_a_reader_that_is_gone_does_not_stop_the_service() -> None:

@@ -17,8 +17,8 @@ from rbegir.cli.options import (
     Threads,
     TorchDevice,
     bar,
-    print_json,
-    print_table,
+    option,
+    report,
     whole,
     whole_option,
     wholes,
@@ -29,15 +29,15 @@ app = typer.Typer(no_args_is_help=True, help="Speed, with peers and the machine'
 
 @app.command()
 def scan(
-    keywords: Annotated[str, typer.Option(help="Numbers of keywords.")] = "1e6,1e7",
-    batches: Annotated[str, typer.Option(help="Queries per search.")] = "1,8,64,256",
-    k: Annotated[str, typer.Option("-k", "--k", help="Hits per query.")] = "10,1000",
-    threads: Annotated[str, typer.Option(help="Threads.")] = "1,2",
-    device: Annotated[str, typer.Option(help="cpu, or a GPU: cuda, cuda:1.")] = "cpu",
+    keywords: Annotated[str, option("Numbers of keywords.")] = "1e6,1e7",
+    batches: Annotated[str, option("Queries per search.")] = "1,8,64,256",
+    k: Annotated[str, option("Hits per query.", "-k", "--k")] = "10,1000",
+    threads: Annotated[str, option("Threads.")] = "1,2",
+    device: Annotated[str, option("cpu, or a GPU: cuda, cuda:1.")] = "cpu",
     peers: Annotated[
-        bool, typer.Option("--peers", help="FAISS and turbovec, or torch on a GPU, in the same run.")
+        bool, option("FAISS and turbovec, or torch on a GPU, in the same run.", "--peers")
     ] = False,
-    rounds: Annotated[int, typer.Option(help="Rounds per cell; figures are medians.")] = 7,
+    rounds: Annotated[int, option("Rounds per cell; figures are medians.")] = 7,
     as_json: AsJson = False,
 ) -> None:
     """Exhaustive search over random codes of 16 bytes."""
@@ -54,43 +54,37 @@ def scan(
             rounds=rounds,
             progress=lambda cell, done, total: show(done / total, cell),
         )
-    if as_json:
-        print_json(result, indent=1)
-        return
     names = sorted({name for cell in result["cells"] for name in cell["peers"]})
-    rows = []
-    for cell in result["cells"]:
-        fraction = cell["bandwidth_fraction"]
-        rows.append(
+    report(
+        result,
+        as_json,
+        ["keywords", "batch", "k", "threads", "ms", "10⁹ pairs/s", "of bandwidth", *names],
+        (
             [
                 f"{cell['keywords']:,}",
                 *(str(cell[name]) for name in ("batch", "k", "threads")),
                 f"{cell['ms']:.2f}",
                 f"{cell['keywords'] * cell['batch'] / cell['ms'] / 1e6:.2f}",
-                "" if fraction is None else f"{100 * fraction:.0f} %",
+                "" if cell["bandwidth_fraction"] is None else f"{100 * cell['bandwidth_fraction']:.0f} %",
                 *(f"{cell['peers'][name]:.1f} ({cell['ratios'][name]:.1f}×)" for name in names),
             ]
-        )
-    print_table(["keywords", "batch", "k", "threads", "ms", "10⁹ pairs/s", "of bandwidth", *names], rows)
+            for cell in result["cells"]
+        ),
+    )
 
 
 @app.command()
 def encode(
     texts: Annotated[
-        Path | None,
-        typer.Option(
-            help="Texts to encode: lines or a table; the shipped titles if not given.", show_default=False
-        ),
+        Path | None, option("Texts to encode: lines or a table; the shipped titles if not given.")
     ] = None,
-    count: Annotated[int, typer.Option(help="At most this many of them.")] = 1_000_000,
-    model: Annotated[
-        Path | None, typer.Option(help="A trained model; random weights if not given.", show_default=False)
-    ] = None,
-    preset: Annotated[str, typer.Option(help="Preset of the random weights.")] = "rbe_star",
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    count: Annotated[int, option("At most this many of them.")] = 1_000_000,
+    model: Annotated[Path | None, option("A trained model; random weights if not given.")] = None,
+    preset: Annotated[str, option("Preset of the random weights.")] = "rbe_star",
+    device: Annotated[str, option("cpu, cuda or cuda:N.")] = "cpu",
     threads: Threads = None,
     rounds: Rounds = 5,
-    peers: Annotated[bool, typer.Option("--peers", help="MiniLM in the same run.")] = False,
+    peers: Annotated[bool, option("MiniLM in the same run.", "--peers")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Texts per second: split into grams, encoded by each side, and MiniLM beside it with --peers."""
@@ -114,10 +108,9 @@ def encode(
             peers=peers,
             progress=lambda cell, done, total: show(done / total, cell),
         )
-    if as_json:
-        print_json(result, indent=1)
-        return
-    print_table(
+    report(
+        result,
+        as_json,
         ["cell", "device", "threads", "texts", "texts/s", "lowest", "highest"],
         (
             [row.get("name", row["cell"]), row["device"], str(row.get("threads", ""))]
@@ -130,21 +123,16 @@ def encode(
 
 @app.command()
 def train(
-    pairs: Annotated[
-        Path | None,
-        typer.Option(help="Pairs to train on; the shipped sample if not given.", show_default=False),
-    ] = None,
-    preset: Annotated[str, typer.Option(help="Preset to train.")] = "rbe_star",
+    pairs: Annotated[Path | None, option("Pairs to train on; the shipped sample if not given.")] = None,
+    preset: Annotated[str, option("Preset to train.")] = "rbe_star",
     device: TorchDevice = "auto",
     batch_size: BatchSize = None,
-    negatives: Annotated[str, typer.Option(help="in_batch, or a number of negatives per pair.")] = "in_batch",
+    negatives: Annotated[str, option("in_batch, or a number of negatives per pair.")] = "in_batch",
     rows: Annotated[
         int | None,
-        typer.Option(
-            help="Pairs per epoch, repeating the file.", show_default="all of the file, 4 million on a GPU"
-        ),
+        option("Pairs per epoch, repeating the file.", show_default="all of the file, 4 million on a GPU"),
     ] = None,
-    epochs: Annotated[int, typer.Option(help="Epochs to time after a first one.")] = 5,
+    epochs: Annotated[int, option("Epochs to time after a first one.")] = 5,
     query_column: QueryColumn = "query",
     keyword_column: KeywordColumn = "keyword",
     as_json: AsJson = False,
@@ -163,12 +151,11 @@ def train(
         rows=rows,
         epochs=epochs,
     )
-    if as_json:
-        print_json(result)
-        return
     low, high = result["spread"]
     parts, floors = result["parts_ms"], result["floor_ms"]
-    print_table(
+    report(
+        result,
+        as_json,
         ["part", "ms", "floor ms"],
         [
             *(
@@ -184,31 +171,23 @@ def train(
 
 @app.command()
 def accuracy(
-    vectors: Annotated[Path, typer.Option(help="Vectors to store: a .npy file [count, dims].")],
-    queries: Annotated[
-        Path | None,
-        typer.Option(help="Query vectors; drawn from the others if not given.", show_default=False),
-    ] = None,
-    bits: Annotated[str, typer.Option(help="Budgets in bits per dimension, with commas; '' for none.")] = "2",
-    byte_budgets: Annotated[str, typer.Option("--bytes", help="Budgets in bytes, with commas.")] = "",
-    seeds: Annotated[int, typer.Option(min=1, help="Runs with other random choices.")] = 1,
-    methods: Annotated[str, typer.Option(help="Methods, with commas.", show_default="all")] = "",
-    count: Annotated[int, typer.Option("--queries-count", min=1, help="Number of queries.")] = 1000,
-    train_rows: Annotated[int, typer.Option(min=2, help="Rows that methods learn from.")] = 100_000,
+    vectors: Annotated[Path, option("Vectors to store: a .npy file [count, dims].")],
+    queries: Annotated[Path | None, option("Query vectors; drawn from the others if not given.")] = None,
+    bits: Annotated[str, option("Budgets in bits per dimension, with commas; '' for none.")] = "2",
+    byte_budgets: Annotated[str, option("Budgets in bytes, with commas.", "--bytes")] = "",
+    seeds: Annotated[int, option("Runs with other random choices.", min=1)] = 1,
+    methods: Annotated[str, option("Methods, with commas.", show_default="all")] = "",
+    count: Annotated[int, option("Number of queries.", "--queries-count", min=1)] = 1000,
+    train_rows: Annotated[int, option("Rows that methods learn from.", min=2)] = 100_000,
     search_rows: Annotated[
-        int | None, typer.Option(min=1, help="Rows that are searched.", show_default="all others")
+        int | None, option("Rows that are searched.", min=1, show_default="all others")
     ] = None,
     apart: Annotated[
-        bool, typer.Option("--apart/--among", help="Learn from rows apart from, or among, those searched.")
+        bool, option("Learn from rows apart from, or among, those searched.", "--apart/--among")
     ] = True,
-    budget: Annotated[
-        float | None, typer.Option(help="Seconds after which no row is started.", show_default=False)
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="JSON file, written after every row; rows it holds are kept.", show_default=False),
-    ] = None,
-    about: Annotated[str, typer.Option(help="What the vectors are, for the file.")] = "",
+    budget: Annotated[float | None, option("Seconds after which no row is started.")] = None,
+    out: Annotated[Path | None, option("JSON file, written after every row; rows it holds are kept.")] = None,
+    about: Annotated[str, option("What the vectors are, for the file.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """Recall of the float vectors' true top 10 and 100, and of the best one, at equal bytes, beside peers."""
@@ -243,9 +222,6 @@ def accuracy(
             about=about,
             report=measured,
         )
-    if as_json:
-        print_json(result, indent=1)
-        return
     rows = []
     for row in sorted(result["summary"], key=lambda row: (row["budget_bytes"], -row["recall@10"]["mean"])):
         ten = row["recall@10"]
@@ -253,7 +229,9 @@ def accuracy(
         others = (f"{row[name]['mean']:.4f}" for name in ("recall@100", "recall@1"))
         rows.append([row["method"], f"{row['bytes']:g}", f"{ten['mean']:.4f}", half, *others])
     used = result["vectors"]
-    print_table(
+    report(
+        result,
+        as_json,
         ["method", "bytes", "recall@10", "± 95 %", "recall@100", "recall@1"],
         rows,
         title="no row measured"
@@ -267,14 +245,12 @@ def ann(
     data: Annotated[
         Path, typer.Argument(help="Data set: .hdf5 (with h5py) or .npz of train, test, neighbors.")
     ],
-    k: Annotated[int, typer.Option("-k", help="Neighbours per query.")] = 10,
-    planes: Annotated[str, typer.Option(help="Planes of a query, several with commas.")] = "1,2,4,8",
-    n: Annotated[
-        int | None, typer.Option(help="Dimension of the codes.", show_default="that of the vectors")
-    ] = None,
-    keyword_planes: Annotated[int, typer.Option(help="Bits per dimension of a stored vector.")] = 2,
-    threads: Annotated[int, typer.Option(min=1, help="Threads; ann-benchmarks uses one.")] = 1,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds; speeds are medians.")] = 3,
+    k: Annotated[int, option("Neighbours per query.", "-k")] = 10,
+    planes: Annotated[str, option("Planes of a query, several with commas.")] = "1,2,4,8",
+    n: Annotated[int | None, option("Dimension of the codes.", show_default="that of the vectors")] = None,
+    keyword_planes: Annotated[int, option("Bits per dimension of a stored vector.")] = 2,
+    threads: Annotated[int, option("Threads; ann-benchmarks uses one.", min=1)] = 1,
+    rounds: Annotated[int, option("Rounds; speeds are medians.", min=1)] = 3,
     as_json: AsJson = False,
 ) -> None:
     """Recall of the true neighbours and queries per second, one by one and in a batch."""
@@ -289,10 +265,9 @@ def ann(
         rounds=rounds,
         progress=lambda what: print(what, file=sys.stderr),
     )
-    if as_json:
-        print_json(result, indent=1)
-        return
-    print_table(
+    report(
+        result,
+        as_json,
         ["algorithm", "recall", "queries/s", "in a batch", "bytes"],
         (
             [
@@ -310,24 +285,19 @@ def ann(
 
 @app.command()
 def serve(
-    keywords: Annotated[str, typer.Option(help="Keywords in the index.")] = "1e6",
-    k: Annotated[int, typer.Option("-k", "--k", min=1, help="Hits per search.")] = 100,
-    clients: Annotated[
-        int, typer.Option(min=1, max=1000, help="Concurrent clients, each in a closed loop.")
-    ] = 64,
-    seconds: Annotated[
-        float, typer.Option(min=0.1, help="Load of each setting, split over the rounds.")
-    ] = 60.0,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each setting, in turns.")] = 3,
-    writes: Annotated[float, typer.Option(min=0, max=1, help="Share of requests that write.")] = 0.05,
+    keywords: Annotated[str, option("Keywords in the index.")] = "1e6",
+    k: Annotated[int, option("Hits per search.", "-k", "--k", min=1)] = 100,
+    clients: Annotated[int, option("Concurrent clients, each in a closed loop.", min=1, max=1000)] = 64,
+    seconds: Annotated[float, option("Load of each setting, split over the rounds.", min=0.1)] = 60.0,
+    rounds: Annotated[int, option("Rounds of each setting, in turns.", min=1)] = 3,
+    writes: Annotated[float, option("Share of requests that write.", min=0, max=1)] = 0.05,
     model: Annotated[
-        Path | None, typer.Option(help="A trained model; random weights of the same shape otherwise.")
+        Path | None, option("A trained model; random weights of the same shape otherwise.")
     ] = None,
     peers: Annotated[
-        bool,
-        typer.Option("--peers", help="qdrant-client's local mode and LanceDB, in process, in the same run."),
+        bool, option("qdrant-client's local mode and LanceDB, in process, in the same run.", "--peers")
     ] = False,
-    peer_seconds: Annotated[float, typer.Option(min=0.1, help="Load of each peer.")] = 10.0,
+    peer_seconds: Annotated[float, option("Load of each peer.", min=0.1)] = 10.0,
     as_json: AsJson = False,
 ) -> None:
     """A real service over loopback: searches and writes at once; is every acknowledged write kept?"""
@@ -347,25 +317,24 @@ def serve(
             progress=lambda what, share: show(share, what),
         )
     kept = result["integrity"]
-    if as_json:
-        print_json(result, indent=1)
-    else:
-        names = ("searches_per_s", "p50_ms", "p99_ms", "write_p50_ms", "queries_a_scan")
-        rows = []
-        for setting in bench.SETTINGS:
-            shown = (result[setting].get(name, {}).get("median") for name in names)
-            rows.append([setting, *("" if value is None else f"{value:,.1f}" for value in shown)])
-        for name, peer in result["peers"].items():
-            figures = [peer["failed"]] if "failed" in peer else [f"{peer[key]:,.1f}" for key in names[:3]]
-            rows.append([f"{name}, in process", *figures])
-        print_table(
-            ["", "searches/s", "p50 ms", "p99 ms", "write p50 ms", "queries per scan"],
-            rows,
-            caption=f"batched / unbatched {result['ratio']['median']:.1f}×; "
-            f"the generator alone {result['generator']['searches_per_s']:,.0f}/s; "
-            f"{kept['acknowledged_writes']:,} writes, {kept['lost']} lost, {kept['phantom']} phantom, "
-            f"{result['errors']} errors",
-        )
+    names = ("searches_per_s", "p50_ms", "p99_ms", "write_p50_ms", "queries_a_scan")
+    rows = []
+    for setting in bench.SETTINGS:
+        shown = (result[setting].get(name, {}).get("median") for name in names)
+        rows.append([setting, *("" if value is None else f"{value:,.1f}" for value in shown)])
+    for name, peer in result["peers"].items():
+        figures = [peer["failed"]] if "failed" in peer else [f"{peer[key]:,.1f}" for key in names[:3]]
+        rows.append([f"{name}, in process", *figures])
+    report(
+        result,
+        as_json,
+        ["", "searches/s", "p50 ms", "p99 ms", "write p50 ms", "queries per scan"],
+        rows,
+        caption=f"batched / unbatched {result['ratio']['median']:.1f}×; "
+        f"the generator alone {result['generator']['searches_per_s']:,.0f}/s; "
+        f"{kept['acknowledged_writes']:,} writes, {kept['lost']} lost, {kept['phantom']} phantom, "
+        f"{result['errors']} errors",
+    )
     if result["errors"] or kept["lost"] or kept["phantom"]:
         raise typer.Exit(1)
 
@@ -373,13 +342,11 @@ def serve(
 @app.command()
 def cluster(
     keywords: Annotated[int, whole_option("Keywords of the scaling part.")] = 8_000_000,
-    seconds: Annotated[float, typer.Option(help="Length of each of the two fault runs.")] = 120.0,
-    every: Annotated[float, typer.Option(help="Seconds between kills.")] = 4.0,
-    clients: Annotated[int, typer.Option(help="Threads that search during the fault runs.")] = 4,
-    rounds: Annotated[int, typer.Option(help="Rounds of the timed parts; figures are medians.")] = 30,
-    faults: Annotated[
-        bool, typer.Option("--faults", help="Kill shards under load instead of measuring speed.")
-    ] = False,
+    seconds: Annotated[float, option("Length of each of the two fault runs.")] = 120.0,
+    every: Annotated[float, option("Seconds between kills.")] = 4.0,
+    clients: Annotated[int, option("Threads that search during the fault runs.")] = 4,
+    rounds: Annotated[int, option("Rounds of the timed parts; figures are medians.")] = 30,
+    faults: Annotated[bool, option("Kill shards under load instead of measuring speed.", "--faults")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Overhead and scaling of a cluster on this machine, or, with --faults, what it survives."""
@@ -390,33 +357,27 @@ def cluster(
         def progress(what: str, done: float) -> None:
             show(done, what)
 
-        result = (
-            bench.survival(seconds=seconds, every=every, clients=clients, progress=progress)
-            if faults
-            else bench.speed(keywords=keywords, rounds=rounds, progress=progress)
-        )
-    if as_json:
-        print_json(result, indent=1)
-    elif faults:
-        print_table(
-            ["run", "searches", "wrong", "failed"],
-            (
+        if faults:
+            result = bench.survival(seconds=seconds, every=every, clients=clients, progress=progress)
+            head = ["run", "searches", "wrong", "failed"]
+            rows = [
                 [
                     f"{run['kills']} kills, {run['replicas']} replicas",
                     *(f"{run[key]:,}" for key in ("asked", "wrong", "failed")),
                 ]
                 for run in result["faults"]
-            ),
-        )
-    else:
-        call, speedup = result["overhead"]["call_ms"]["median"], result["scaling"]["speedup"]["median"]
-        rows = [["one call", f"{call:.2f} ms"], ["two shards over one", f"{speedup:.2f}×"]]
-        print_table(["what", "figure"], rows)
+            ]
+        else:
+            result = bench.speed(keywords=keywords, rounds=rounds, progress=progress)
+            call, speedup = result["overhead"]["call_ms"]["median"], result["scaling"]["speedup"]["median"]
+            head = ["what", "figure"]
+            rows = [["one call", f"{call:.2f} ms"], ["two shards over one", f"{speedup:.2f}×"]]
+    report(result, as_json, head, rows)
 
 
 @app.command()
 def costs(
-    device: Annotated[str, typer.Option(help="A GPU: cuda, cuda:1.")] = "cuda",
+    device: Annotated[str, option("A GPU: cuda, cuda:1.")] = "cuda",
     rounds: Rounds = 5,
     as_json: AsJson = False,
 ) -> None:
@@ -432,10 +393,9 @@ def costs(
 
     with Console(stderr=True).status("measuring") as status:
         result = kernels_gpu.costs(device, rounds, lambda what: status.update(what))
-    if as_json:
-        print_json(result, indent=1, ensure_ascii=False)
-        return
-    print_table(
+    report(
+        result,
+        as_json,
         ["kernel", "code", "ms of 1, 2, … 8 query planes, or of a pass and of a chunk of queries"],
         (
             [kernel, shape, ", ".join(f"{ms:.2f}" for ms in figures)]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rbegir.cli.options import AsJson, print_json
-from rbegir.errors import FileError, MissingExtraError
+from rbegir.cli.options import AsJson, bar, needing, option, print_json
+from rbegir.errors import FileError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,20 +30,16 @@ PARTS = ("model", "index.rbe")
 
 @app.command("demo")
 def demo(
-    out: Annotated[Path, typer.Option(help="Where model/ and index.rbe/ are left.")] = Path("rbegir-demo"),
-    epochs: Annotated[int | None, typer.Option(help="Passes over the pairs.", show_default=False)] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the training.")] = 0,
+    out: Annotated[Path, option("Where model/ and index.rbe/ are left.")] = Path("rbegir-demo"),
+    epochs: Annotated[int | None, option("Passes over the pairs.")] = None,
+    seed: Annotated[int, option("Seed of the training.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Train, evaluate, index and search the shipped sample of real aliases and titles, end to end."""
     from rich.console import Console
 
-    try:
+    with needing("the demo, which trains a model,", "train"):
         from rbegir.training.trainer import run
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f"the demo trains a model, which needs {error.name}", hint="pip install 'rbegir[train]'"
-        ) from None
     from rbegir.index.store import Index
     from rbegir.read.pairs import read_pairs, read_texts
     from rbegir.read.sample import sample_path
@@ -104,8 +100,6 @@ def _clear(out: Path) -> None:
 def _evaluate(model: Model, valid: pa.Table) -> dict[str, Evaluation]:
     """The trained model beside plain tri-letter cosine and itself before training, on one protocol."""
     import torch
-    from rich.console import Console
-    from rich.progress import Progress
 
     from rbegir.encode.clsm import checkpoint
     from rbegir.encode.clsm.model import Model
@@ -126,11 +120,10 @@ def _evaluate(model: Model, valid: pa.Table) -> dict[str, Evaluation]:
             PRESET: ModelScorer(model),
         }
         reports = {}
-        with Progress(console=Console(stderr=True), transient=True) as bars:
+        with bar("evaluating") as show:
             for name, scorer in scorers.items():
-                task = bars.add_task(name, total=1.0)
+                show(len(reports) / len(scorers), name)
                 reports[name] = evaluate(scorer, valid, corpus=corpus)
-                bars.update(task, completed=1.0)
     return reports
 
 

@@ -18,6 +18,7 @@ from rbegir.cli.options import (
     TextColumn,
     bar,
     cluster_address,
+    option,
     print_json,
     whole_option,
 )
@@ -35,7 +36,7 @@ Texts = Annotated[
     Path,
     typer.Argument(help="Texts: one per line (.txt), or Parquet, CSV, TSV or JSONL with a text column."),
 ]
-IdColumn = Annotated[str, typer.Option(help="Column of the ids, if there is one.")]
+IdColumn = Annotated[str, option("Column of the ids, if there is one.")]
 
 
 @app.command()
@@ -48,26 +49,26 @@ def build(
             "(.txt), or Parquet, CSV, TSV or JSONL with a text column.",
         ),
     ],
-    out: Annotated[Path, typer.Option(metavar="INDEX", help="Directory to create, for example ads.rbe.")],
+    out: Annotated[Path, option("Directory to create, for example ads.rbe.", metavar="INDEX")],
     encoder: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME_OR_PATH",
-            help="Encode with this sentence-transformers model instead: a directory, or a name in the local "
+        option(
+            "Encode with this sentence-transformers model instead: a directory, or a name in the local "
             "cache. Nothing is downloaded.",
+            metavar="NAME_OR_PATH",
         ),
     ] = None,
     n: Annotated[
-        int | None, typer.Option(help="With --encoder: dimension of the codes.", show_default="the encoder's")
+        int | None, option("With --encoder: dimension of the codes.", show_default="the encoder's")
     ] = None,
     keyword_planes: Annotated[
-        int | None, typer.Option(help="With --encoder: bits per dimension.", show_default="2")
+        int | None, option("With --encoder: bits per dimension.", show_default="2")
     ] = None,
     text_column: TextColumn = "text",
     id_column: IdColumn = "id",
-    overwrite: Annotated[bool, typer.Option(help="Replace an index that is there already.")] = False,
+    overwrite: Annotated[bool, option("Replace an index that is there already.")] = False,
     upsert: Annotated[
-        bool, typer.Option(help="Of rows with the same id keep the last instead of refusing them.")
+        bool, option("Of rows with the same id keep the last instead of refusing them.")
     ] = False,
     strict: Strict = False,
     cluster: ClusterAddress = None,
@@ -93,19 +94,22 @@ def build(
             raise InputError("--cluster builds with a trained model", hint="leave out --encoder or --cluster")
         if upsert:
             raise InputError("--cluster refuses ids that come twice", hint="leave out --upsert or --cluster")
-        facts = _build_on_cluster(
-            sources[0],
-            sources[1],
-            out,
-            cluster,
-            text_column=text_column,
-            id_column=id_column,
-            overwrite=overwrite,
-            strict=strict,
-            segment_rows=segment_rows,
-        )
+        from rbegir.cluster.bulk import build as build_bulk
+        from rbegir.read.parquet import Reading
+
+        with bar("building") as show:
+            built = build_bulk(
+                out,
+                sources[0],
+                sources[1],
+                address=cluster_address(cluster),
+                reading=Reading(text_column, id_column, strict),
+                overwrite=overwrite,
+                segment_rows=segment_rows,
+                progress=lambda step, done: show({"counting": 0.0, "encoding": done}.get(step, 1.0)),
+            )
         with Index.open(out, read_only=True) as made:
-            _report(made, as_json, **facts)
+            _report(made, as_json, skipped=built.skipped, resumed_segments=built.resumed)
         return
     from rbegir.read.pairs import read_texts
 
@@ -131,8 +135,7 @@ def add(
     index: IndexPath,
     texts: Texts,
     upsert: Annotated[
-        bool,
-        typer.Option(help="Replace keywords that have the same id; of rows with the same id keep the last."),
+        bool, option("Replace keywords that have the same id; of rows with the same id keep the last.")
     ] = False,
     text_column: TextColumn = "text",
     id_column: IdColumn = "id",
@@ -155,7 +158,7 @@ def add(
 def delete(
     index: IndexPath,
     ids: Annotated[list[str] | None, typer.Argument(metavar="ID…", help="Ids to delete.")] = None,
-    ids_from: Annotated[Path | None, typer.Option("--from", help="A file with one id per line.")] = None,
+    ids_from: Annotated[Path | None, option("A file with one id per line.", "--from")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Delete keywords by id; ids that are not there are ignored."""
@@ -182,9 +185,7 @@ def info(index: IndexPath, as_json: AsJson = False) -> None:
 @app.command()
 def verify(
     index: IndexPath,
-    salvage: Annotated[
-        Path | None, typer.Option(metavar="OUT", help="Copy all that is intact to a new index.")
-    ] = None,
+    salvage: Annotated[Path | None, option("Copy all that is intact to a new index.", metavar="OUT")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Read every byte of an index and check it; names each file and block that is damaged.
@@ -247,15 +248,13 @@ def compact(index: IndexPath, as_json: AsJson = False) -> None:
 def migrate(
     old: Annotated[Path, typer.Argument(metavar="OLD", help="Directory of the index to take keywords from.")],
     new: Annotated[
-        Path,
-        typer.Argument(metavar="NEW", help="Directory of the index they go to; --model makes it."),
+        Path, typer.Argument(metavar="NEW", help="Directory of the index they go to; --model makes it.")
     ],
     model: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            "The model that `rbegir upgrade` wrote, for an index NEW that is not there yet.",
             metavar="DIRECTORY",
-            help="The model that `rbegir upgrade` wrote, for an index NEW that is not there yet.",
-            show_default=False,
         ),
     ] = None,
     most: Annotated[
@@ -320,39 +319,6 @@ def _sentence_encoder(name: str, stream: TextStream, n: int | None, keyword_plan
             break
     print(f"fitting codes to {min(len(seen), FIT_TEXTS):,} texts", file=sys.stderr)
     return encoder.fit(seen[:FIT_TEXTS], n=n, keyword_planes=keyword_planes or 2)
-
-
-def _build_on_cluster(
-    model: Path,
-    texts: Path,
-    out: Path,
-    address: str,
-    *,
-    text_column: str,
-    id_column: str,
-    overwrite: bool,
-    strict: bool,
-    segment_rows: int,
-) -> dict[str, Any]:
-    from rbegir.cluster.bulk import build as build_bulk
-    from rbegir.read.parquet import Reading
-
-    with bar("building") as show:
-
-        def progress(step: str, done: float) -> None:
-            show(done if step == "encoding" else 0.0 if step == "counting" else 1.0)
-
-        made = build_bulk(
-            out,
-            model,
-            texts,
-            address=cluster_address(address),
-            reading=Reading(text_column, id_column, strict),
-            overwrite=overwrite,
-            segment_rows=segment_rows,
-            progress=progress,
-        )
-    return {"skipped": made.skipped, "resumed_segments": made.resumed}
 
 
 @contextlib.contextmanager

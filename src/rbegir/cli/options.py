@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from rbegir.errors import MissingExtraError
+
 
 def whole(text: str) -> int:
     """A whole number; 1e9 and 1_000_000 are accepted."""
@@ -31,33 +33,38 @@ def wholes(text: str) -> list[int]:
     return [whole(part) for part in text.split(",")] if text else []
 
 
+def option(help_text: str, *names: str, **settings: Any) -> Any:
+    """An option of a command. Without `names` it is called like its parameter."""
+    return typer.Option(*names, help=help_text, **settings)
+
+
 def whole_option(help_text: str, **settings: Any) -> Any:
     """An option whose value `whole` reads."""
-    return typer.Option(parser=whole, metavar="INTEGER", help=help_text, **settings)
+    return option(help_text, parser=whole, metavar="INTEGER", **settings)
 
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout.")]
+AsJson = Annotated[bool, option("Print one JSON object to stdout.", "--json")]
 IndexPath = Annotated[Path, typer.Argument(metavar="INDEX", help="Directory of the index.")]
 PairsFile = Annotated[
     Path, typer.Argument(help="Pairs (query, keyword): Parquet, CSV, TSV or JSONL, gz allowed.")
 ]
-QueryColumn = Annotated[str, typer.Option(help="Column of the queries.")]
-KeywordColumn = Annotated[str, typer.Option(help="Column of the keywords.")]
-TextColumn = Annotated[str, typer.Option(help="Column of the texts.")]
-Strict = Annotated[bool, typer.Option(help="Fail at the first bad row instead of skipping and counting it.")]
-Epochs = Annotated[int | None, typer.Option(help="Passes over the pairs.", show_default="by size")]
-BatchSize = Annotated[int | None, typer.Option(help="Pairs per step.", show_default="by size")]
-Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")]
-Rounds = Annotated[int, typer.Option(min=1, help="Rounds; figures are medians.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads.", show_default="all cores")]
-SearchDevice = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 or several: cuda:0,cuda:1")]
-TorchDevice = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+QueryColumn = Annotated[str, option("Column of the queries.")]
+KeywordColumn = Annotated[str, option("Column of the keywords.")]
+TextColumn = Annotated[str, option("Column of the texts.")]
+Strict = Annotated[bool, option("Fail at the first bad row instead of skipping and counting it.")]
+Epochs = Annotated[int | None, option("Passes over the pairs.", show_default="by size")]
+BatchSize = Annotated[int | None, option("Pairs per step.", show_default="by size")]
+Seed = Annotated[int, option("Seed of everything random.")]
+Resume = Annotated[bool, option("Continue an interrupted run.", "--resume")]
+Rounds = Annotated[int, option("Rounds; figures are medians.", min=1)]
+Threads = Annotated[int | None, option("CPU threads.", min=1, show_default="all cores")]
+SearchDevice = Annotated[str, option("cpu, cuda, cuda:1 or several: cuda:0,cuda:1")]
+TorchDevice = Annotated[str, option("auto, cpu, cuda or cuda:N.")]
 ClusterAddress = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "Use a Ray cluster: host:port, auto, local, or nothing (RAY_ADDRESS, else this machine).",
         metavar="[ADDRESS]",
-        help="Use a Ray cluster: host:port, auto, local, or nothing (RAY_ADDRESS, else this machine).",
     ),
 ]
 
@@ -81,13 +88,23 @@ def with_cluster_address(arguments: list[str]) -> list[str]:
 
 
 @contextlib.contextmanager
+def needing(what: str, extra: str) -> Iterator[None]:
+    """Around the imports of a command: says which extra of rbegir `what` needs if one of them is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(f"{what} needs {error.name}", hint=f"pip install 'rbegir[{extra}]'") from None
+
+
+@contextlib.contextmanager
 def bar(title: str) -> Iterator[Callable[..., None]]:
-    """A progress bar on stderr. It gives `show(share)` or `show(share, what)`: the share that is done."""
+    """A progress bar, if stderr is a terminal. Gives `show(share)` or `show(share, what)`: what is done."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task(title, total=1.0)
         yield lambda share, what=title: progress.update(task, completed=share, description=what)
 
@@ -97,20 +114,24 @@ def print_json(result: object, **settings: Any) -> None:
     print(json.dumps(result, **settings))
 
 
-def print_table(
-    head: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    title: str | None = None,
-    caption: str | None = None,
-) -> None:
-    """A table for people, the columns after the first to the right."""
+def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], **notes: str) -> None:
+    """A table for people, the columns after the first to the right; `notes` are a title and a caption."""
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title, caption=caption)
+    table = Table(title=notes.get("title"), caption=notes.get("caption"))
     for number, name in enumerate(head):
         table.add_column(name, justify="right" if number else "left")
     for row in rows:
         table.add_row(*row)
     Console().print(table)
+
+
+def report(
+    result: object, as_json: bool, head: Sequence[str], rows: Iterable[Sequence[str]], **notes: str
+) -> None:
+    """A result as JSON for programs, or as a table for people."""
+    if as_json:
+        print_json(result, indent=1)
+    else:
+        print_table(head, rows, **notes)

@@ -8,7 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from rbegir.cli.options import AsJson, TorchDevice, print_json, print_table, whole_option
+from rbegir.cli.options import (
+    AsJson,
+    TorchDevice,
+    needing,
+    option,
+    print_json,
+    print_table,
+    report,
+    whole_option,
+)
 
 app = typer.Typer()
 
@@ -18,18 +27,17 @@ def missrate(
     candidates: Annotated[int, whole_option("C: keywords that are searched.")],
     top: Annotated[int, whole_option("N: keywords that are wanted.")],
     per_thread: Annotated[int, whole_option("I: keywords that a thread selects from.")],
-    queue: Annotated[int, typer.Option(help="q: keywords that a thread keeps.")] = 1,
-    most: Annotated[int, typer.Option(min=0, help="The largest l of the table.")] = 10,
+    queue: Annotated[int, option("q: keywords that a thread keeps.")] = 1,
+    most: Annotated[int, option("The largest l of the table.", min=0)] = 10,
     as_json: AsJson = False,
 ) -> None:
     """Probability that the published selection misses at most l of the top N, and its expected recall."""
     from rbegir.search.missrate import certificate
 
     found = certificate(candidates, top, per_thread, queue, most=most)
-    if as_json:
-        print_json({"p_miss_at_most": list(found.p_miss_at_most), "expected_recall": found.expected_recall})
-        return
-    print_table(
+    report(
+        {"p_miss_at_most": list(found.p_miss_at_most), "expected_recall": found.expected_recall},
+        as_json,
         ["l", "P(misses ≤ l) %"],
         ([str(misses), f"{100 * p:.6f}"] for misses, p in enumerate(found.p_miss_at_most)),
         caption=f"expected recall {found.expected_recall:.9f}",
@@ -39,22 +47,17 @@ def missrate(
 @app.command("plan")
 def plan(
     keywords: Annotated[int, whole_option("Keywords to search.")],
-    latency_ms: Annotated[float, typer.Option(help="99 % of the queries must be answered within this time.")],
-    qps: Annotated[float, typer.Option(help="Queries per second.")],
-    k: Annotated[int, typer.Option("-k", "--k", help="Hits per query.")] = 1000,
-    bytes_per_keyword: Annotated[int, typer.Option(help="Bytes per code.")] = 16,
-    replicas: Annotated[int, typer.Option(help="Replicas of every shard, whatever the load.")] = 1,
+    latency_ms: Annotated[float, option("99 % of the queries must be answered within this time.")],
+    qps: Annotated[float, option("Queries per second.")],
+    k: Annotated[int, option("Hits per query.", "-k", "--k")] = 1000,
+    bytes_per_keyword: Annotated[int, option("Bytes per code.")] = 16,
+    replicas: Annotated[int, option("Replicas of every shard, whatever the load.")] = 1,
     machine: Annotated[
-        str | None,
-        typer.Option(help="Plan for this measured kind of machine only; default: the best of all."),
+        str | None, option("Plan for this measured kind of machine only; default: the best of all.")
     ] = None,
-    round_trip_ms: Annotated[
-        float, typer.Option(help="Round trip between two machines of the cluster, in ms.")
-    ] = 0.2,
-    network_gbit: Annotated[float, typer.Option(help="Network bandwidth of a machine, in Gbit/s.")] = 25.0,
-    client_cores: Annotated[
-        int, typer.Option(help="Cores of a machine that sends queries and merges hits.")
-    ] = 16,
+    round_trip_ms: Annotated[float, option("Round trip between two machines of the cluster, in ms.")] = 0.2,
+    network_gbit: Annotated[float, option("Network bandwidth of a machine, in Gbit/s.")] = 25.0,
+    client_cores: Annotated[int, option("Cores of a machine that sends queries and merges hits.")] = 16,
     as_json: AsJson = False,
 ) -> None:
     """Machines, memory, latency and the binding requirement, from measured figures and simulated delays."""
@@ -128,37 +131,23 @@ def reproduce(
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder with redirects.*, titles.* and, optionally, entity_labels.*; the shipped sample if "
-            "not given.",
-            show_default=False,
+        option(
+            "Folder with redirects.*, titles.* and, optionally, entity_labels.*; the shipped sample if "
+            "not given."
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where runs, results and the report are kept.")] = Path(
-        "rbegir-tables"
-    ),
-    rows: Annotated[
-        list[str] | None, typer.Option(help="Make this row alone, repeat for more.", show_default=False)
-    ] = None,
-    seeds: Annotated[int | None, typer.Option(help="Runs per row.", show_default="3, small: 1")] = None,
+    out: Annotated[Path, option("Where runs, results and the report are kept.")] = Path("rbegir-tables"),
+    rows: Annotated[list[str] | None, option("Make this row alone, repeat for more.")] = None,
+    seeds: Annotated[int | None, option("Runs per row.", show_default="3, small: 1")] = None,
     device: TorchDevice = "auto",
-    small: Annotated[
-        bool, typer.Option("--small", help="Few pairs and short trainings: minutes on a CPU.")
-    ] = False,
-    workers: Annotated[int, typer.Option(help="Runs at the same time on one device.", min=1)] = 1,
+    small: Annotated[bool, option("Few pairs and short trainings: minutes on a CPU.", "--small")] = False,
+    workers: Annotated[int, option("Runs at the same time on one device.", min=1)] = 1,
     together: Annotated[
-        int, typer.Option(help="Models that each of them trains side by side, on the same batches.", min=1)
+        int, option("Models that each of them trains side by side, on the same batches.", min=1)
     ] = 1,
-    seconds: Annotated[
-        float | None, typer.Option(help="Start no run that would end later than this.", show_default=False)
-    ] = None,
-    report: Annotated[
-        list[Path] | None,
-        typer.Option(help="Train nothing: write the report of these results.", show_default=False),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the tables as one JSON list to stdout.")
-    ] = False,
+    seconds: Annotated[float | None, option("Start no run that would end later than this.")] = None,
+    report: Annotated[list[Path] | None, option("Train nothing: write the report of these results.")] = None,
+    as_json: Annotated[bool, option("Print the tables as one JSON list to stdout.", "--json")] = False,
 ) -> None:
     """Make the tables of the paper on real data, ours beside theirs, with seeds and spread.
 
@@ -166,15 +155,9 @@ def reproduce(
     """
     from rich.console import Console
 
-    from rbegir.errors import MissingExtraError
-
     say = Console(stderr=True).print
-    try:
+    with needing("training the models of the tables", "train,tables"):
         from rbegir.lab.reproduce.job import Request, make, read_results, tables_of, write_report
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f"the tables train models, which needs {error.name}", hint="pip install 'rbegir[train,tables]'"
-        ) from None
     from rbegir.lab.reproduce.rows import FULL, TABLES, chosen
 
     wanted = tuple(tables or TABLES)

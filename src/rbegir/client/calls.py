@@ -1,4 +1,7 @@
-"""What is sent for each method of a client, and what the response means. No input or output happens here.
+"""What each method of a client sends, and what the responses mean. No input or output happens here.
+
+A method is a *plan*: a generator that yields lists of calls, is sent the list of their results, and returns
+the result of the method. The blocking and the asynchronous client carry out the same plans.
 
 Arguments are checked as an index checks them, before anything is sent, so a mistake costs no round trip and
 reads the same on both sides. A call that the service limits (10,000 keywords, 1,024 queries per request by
@@ -11,7 +14,7 @@ import datetime
 import json
 import secrets
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
@@ -31,6 +34,7 @@ from rbegir.wire.search import ARROW, JSON, codes_body, options_body, read_hits
 T = TypeVar("T")
 Ids = npt.NDArray[Any]  # int64, or str objects
 Record = dict[str, Any]
+Plan = Generator[list["Call[Any]"], list[Any], T]
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,11 @@ class Call(Generic[T]):
     repeatable: bool = True
     missing: Callable[[], T] | None = None  # the result where the service says that there is no such thing
     timeout_s: float | None = None  # None: that of the client
+
+    def plan(self) -> Plan[T]:
+        """The plan that makes this one call."""
+        results: list[T] = yield [self]
+        return results[0]
 
     def content(self) -> bytes | None:
         """The body as it is sent."""
@@ -92,19 +101,19 @@ def read_json(raw: bytes) -> Record:
 # ---- ask ----
 
 
-def search(queries: Any, request: SearchRequest) -> Call[Hits]:
+def search(queries: Any, request: SearchRequest) -> Plan[Hits]:
     """A search for texts, or for vectors where the index was made with a Binarizer."""
     if isinstance(queries, np.ndarray) and queries.ndim == 2 and queries.dtype.kind in "fiub":
         return _search("vectors", queries.tolist(), request)
     return _search("queries", [queries] if isinstance(queries, str) else check_queries(queries), request)
 
 
-def search_codes(codes: Codes | npt.NDArray[Any], request: SearchRequest) -> Call[Hits]:
+def search_codes(codes: Codes | npt.NDArray[Any], request: SearchRequest) -> Plan[Hits]:
     """A search for codes made elsewhere."""
     return _search("codes", codes_body(codes), request)
 
 
-def _search(field: str, queries: list[Any], request: SearchRequest) -> Call[Hits]:
+def _search(field: str, queries: list[Any], request: SearchRequest) -> Plan[Hits]:
     if not queries:
         raise InputError("queries must hold at least one query")
     return Call(
@@ -114,28 +123,31 @@ def _search(field: str, queries: list[Any], request: SearchRequest) -> Call[Hits
         {field: queries, **options_body(request)},
         accept=ARROW,
         timeout_s=request.deadline,
-    )
+    ).plan()
 
 
-def get(given: int | str) -> Call[Record | None]:
-    """The keyword of one id, as `Index.get` lists it."""
+def get(ids: Any) -> Plan[list[Record | None]]:
+    """The keywords of these ids, as `Index.get` lists them; one call each."""
 
     def read(raw: bytes) -> Record:
         said = read_json(raw)
         return {"id": said["id"], "text": said["text"], **said["attributes"]}
 
-    return Call("GET", f"/v1/keywords/{quote(str(given), safe='')}", read, missing=lambda: None)
+    paths = [f"/v1/keywords/{quote(str(given), safe='')}" for given in check_ids(ids).to_pylist()]
+    return (yield [Call("GET", path, read, missing=lambda: None) for path in paths])
 
 
-def info() -> Call[Record]:
-    return Call("GET", "/v1/index", read_json)
+def info() -> Plan[Record]:
+    return Call("GET", "/v1/index", read_json).plan()
 
 
 # ---- change ----
 
 
-def put(texts: Any, ids: Any, attributes: Any, *, replace: bool) -> tuple[Call[int], Ids]:
-    """The call that stores keywords, and their ids. Without `replace`, ids that are there are refused."""
+def put(texts: Any, ids: Any, attributes: Any, *, replace: bool) -> Plan[Ids]:
+    """Store keywords; returns their ids. Without `replace` ids may be None, and existing ones are refused."""
+    if ids is None and not replace:
+        ids = fresh_ids(len(texts), (yield from info())["id_type"])
     given, named = check_texts(texts), check_ids(ids)
     if len(named) != len(given):
         raise InputError(f"ids has {len(named)} values for {len(given)} keywords")
@@ -151,8 +163,10 @@ def put(texts: Any, ids: Any, attributes: Any, *, replace: bool) -> tuple[Call[i
         for i, (key, text) in enumerate(zip(named.to_pylist(), given.to_pylist(), strict=True))
     ]
     body = {"keywords": keywords} if replace else {"keywords": keywords, "replace": False}
-    call = Call("POST", "/v1/keywords", lambda raw: int(read_json(raw)["upserted"]), body, repeatable=replace)
-    return call, named.to_numpy(zero_copy_only=False)
+    if keywords:
+        yield [Call("POST", "/v1/keywords", lambda raw: read_json(raw)["upserted"], body, repeatable=replace)]
+    stored: Ids = named.to_numpy(zero_copy_only=False)
+    return stored
 
 
 def fresh_ids(count: int, id_type: str) -> list[Any]:
@@ -162,14 +176,18 @@ def fresh_ids(count: int, id_type: str) -> list[Any]:
     return [secrets.randbits(53) for _ in range(count)]
 
 
-def delete(ids: Any) -> Call[int]:
-    """The call that deletes keywords by id."""
+def delete(ids: Any) -> Plan[int]:
+    """Delete keywords by id; returns how many."""
     body = {"ids": check_ids(ids).to_pylist()}
-    return Call("DELETE", "/v1/keywords", lambda raw: int(read_json(raw)["deleted"]), body)
+    if not body["ids"]:
+        return 0
+    return (
+        yield from Call("DELETE", "/v1/keywords", lambda raw: int(read_json(raw)["deleted"]), body).plan()
+    )
 
 
-def compact() -> Call[Record]:
-    return Call("POST", "/v1/index:compact", read_json, repeatable=False)
+def compact() -> Plan[None]:
+    yield [Call("POST", "/v1/index:compact", read_json, repeatable=False)]
 
 
 def _plain(value: Any) -> Any:

@@ -8,23 +8,24 @@
         hits = await client.search("shoes for running", k=10)
 
 What is sent is decided in `calls`, what is tried again after a failure in `transport`; only waiting and
-blocking stand here. A Client may be used by several threads, an AsyncClient belongs to one event loop. Many
-searches awaited together share scans in the service, which is how it is fastest.
+blocking stand here. Every method hands its plan to `_run`, which blocks in one client and is awaited in the
+other. A Client may be used by several threads, an AsyncClient belongs to one event loop. Many searches
+awaited together share scans in the service, which is how it is fastest.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from collections.abc import Callable, Coroutine, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Unpack
 
 import numpy.typing as npt
 
-from rbegir.base.arguments import check_ids
 from rbegir.client import calls
-from rbegir.client.calls import Call, Ids, Record, T
-from rbegir.client.transport import BoundedBody, Connection, load_httpx
+from rbegir.client.calls import Call, Ids, Plan, Record, T
+from rbegir.client.transport import BoundedBody, Connection
 from rbegir.codes.planes import Codes
 from rbegir.search.hits import Hits
 from rbegir.search.request import SearchOptions, SearchRequest
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     import httpx
 
 TOGETHER = 16  # requests of one `AsyncClient.get` in flight at once
+P = ParamSpec("P")
 
 
 class Client(Connection):
@@ -42,17 +44,8 @@ class Client(Connection):
     call is tried again. `transport` is httpx's, for special networks: TLS settings, proxies, sockets.
     """
 
-    def __init__(
-        self,
-        url: str,
-        token: str | None = None,
-        *,
-        timeout_s: float = 30.0,
-        retries: int = 4,
-        transport: httpx.BaseTransport | None = None,
-    ) -> None:
-        super().__init__(url, token, timeout_s, retries)
-        self._http: httpx.Client = load_httpx().Client(transport=transport, **self._settings(token))
+    _kind = "Client"
+    _http: httpx.Client
 
     def __enter__(self) -> Client:
         return self
@@ -86,7 +79,7 @@ class Client(Connection):
 
     def get(self, ids: Any) -> list[Record | None]:
         """The keywords with these ids, one request each; None where there is none. Dates come as texts."""
-        return [self._run(calls.get(given)) for given in check_ids(ids).to_pylist()]
+        return self._run(calls.get(ids))
 
     def info(self) -> Record:
         """What the service serves: size, shape, columns, limits."""
@@ -96,35 +89,35 @@ class Client(Connection):
 
     def add(self, texts: Sequence[str], ids: Any = None, attributes: Any = None) -> Ids:
         """Add keywords; returns their ids (random ones if none are given). An id that is there is refused."""
-        if ids is None:
-            ids = calls.fresh_ids(len(texts), self.info()["id_type"])
-        call, given = calls.put(texts, ids, attributes, replace=False)
-        if len(given):
-            self._run(call)
-        return given
+        return self._run(calls.put(texts, ids, attributes, replace=False))
 
     def upsert(self, texts: Sequence[str], ids: Any, attributes: Any = None) -> Ids:
         """Add keywords, replacing those with the same ids. Durable and searchable when it returns."""
-        call, given = calls.put(texts, ids, attributes, replace=True)
-        if len(given):
-            self._run(call)
-        return given
+        return self._run(calls.put(texts, ids, attributes, replace=True))
 
     def delete(self, ids: Any) -> int:
         """Delete keywords by id; ids that are not there are ignored. Returns how many were deleted.
 
         If the first response was lost and the call was repeated, those it had deleted are not counted.
         """
-        call = calls.delete(ids)
-        return self._run(call) if call.body["ids"] else 0
+        return self._run(calls.delete(ids))
 
     def compact(self) -> None:
         """Rewrite the index of the service without what was deleted."""
-        self._run(calls.compact())
+        return self._run(calls.compact())
 
     # ---- inside ----
 
-    def _run(self, call: Call[T]) -> T:
+    def _run(self, plan: Plan[T]) -> T:
+        try:
+            step = next(plan)
+            while True:
+                step = plan.send([self._send(call) for call in step])
+        except StopIteration as done:
+            result: T = done.value
+            return result
+
+    def _send(self, call: Call[T]) -> T:
         exchange = self._exchange(call)
         while True:
             body = BoundedBody(exchange.timeout_s)
@@ -142,20 +135,28 @@ class Client(Connection):
             time.sleep(wait)
 
 
-class AsyncClient(Connection):
-    """A search service, for asyncio. Arguments, methods and results as those of `Client`, awaited."""
+def awaited(
+    method: Callable[Concatenate[Client, P], T],
+) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
+    """A method of Client as a coroutine of AsyncClient, whose `_run` has to be awaited."""
 
-    def __init__(
-        self,
-        url: str,
-        token: str | None = None,
-        *,
-        timeout_s: float = 30.0,
-        retries: int = 4,
-        transport: httpx.AsyncBaseTransport | None = None,
-    ) -> None:
-        super().__init__(url, token, timeout_s, retries)
-        self._http: httpx.AsyncClient = load_httpx().AsyncClient(transport=transport, **self._settings(token))
+    @wraps(method)
+    async def call(client: Any, /, *arguments: P.args, **named: P.kwargs) -> T:
+        running: Any = method(client, *arguments, **named)
+        result: T = await running
+        return result
+
+    return call
+
+
+class AsyncClient(Connection):
+    """A search service, for asyncio. Arguments, methods and results as those of `Client`, awaited.
+
+    `get` has up to TOGETHER requests in flight at once.
+    """
+
+    _kind = "AsyncClient"
+    _http: httpx.AsyncClient
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -167,58 +168,31 @@ class AsyncClient(Connection):
         """Close the connections."""
         await self._http.aclose()
 
-    async def search(
-        self, queries: str | Sequence[str] | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
-    ) -> Hits:
-        """As `Client.search`."""
-        return await self._run(calls.search(queries, SearchRequest(k, **options)))
+    search = awaited(Client.search)
+    search_codes = awaited(Client.search_codes)
+    get = awaited(Client.get)
+    info = awaited(Client.info)
+    add = awaited(Client.add)
+    upsert = awaited(Client.upsert)
+    delete = awaited(Client.delete)
+    compact = awaited(Client.compact)
 
-    async def search_codes(
-        self, codes: Codes | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
-    ) -> Hits:
-        """As `Client.search_codes`."""
-        return await self._run(calls.search_codes(codes, SearchRequest(k, **options)))
-
-    async def get(self, ids: Any) -> list[Record | None]:
-        """As `Client.get`, with up to TOGETHER requests in flight at once."""
+    async def _run(self, plan: Plan[T]) -> T:
         limit = asyncio.Semaphore(TOGETHER)
 
-        async def one(given: int | str) -> Record | None:
+        async def one(call: Call[Any]) -> Any:
             async with limit:
-                return await self._run(calls.get(given))
+                return await self._send(call)
 
-        return list(await asyncio.gather(*(one(given) for given in check_ids(ids).to_pylist())))
+        try:
+            step = next(plan)
+            while True:
+                step = plan.send(list(await asyncio.gather(*map(one, step))))
+        except StopIteration as done:
+            result: T = done.value
+            return result
 
-    async def info(self) -> Record:
-        """As `Client.info`."""
-        return await self._run(calls.info())
-
-    async def add(self, texts: Sequence[str], ids: Any = None, attributes: Any = None) -> Ids:
-        """As `Client.add`."""
-        if ids is None:
-            ids = calls.fresh_ids(len(texts), (await self.info())["id_type"])
-        call, given = calls.put(texts, ids, attributes, replace=False)
-        if len(given):
-            await self._run(call)
-        return given
-
-    async def upsert(self, texts: Sequence[str], ids: Any, attributes: Any = None) -> Ids:
-        """As `Client.upsert`."""
-        call, given = calls.put(texts, ids, attributes, replace=True)
-        if len(given):
-            await self._run(call)
-        return given
-
-    async def delete(self, ids: Any) -> int:
-        """As `Client.delete`."""
-        call = calls.delete(ids)
-        return await self._run(call) if call.body["ids"] else 0
-
-    async def compact(self) -> None:
-        """As `Client.compact`."""
-        await self._run(calls.compact())
-
-    async def _run(self, call: Call[T]) -> T:
+    async def _send(self, call: Call[T]) -> T:
         exchange = self._exchange(call)
         while True:
             body = BoundedBody(exchange.timeout_s)

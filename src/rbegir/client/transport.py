@@ -29,7 +29,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from urllib.parse import urlsplit
 
 from rbegir.base.checks import whole_number
@@ -62,7 +62,17 @@ def load_httpx() -> Any:
 class Connection:
     """The settings of a client; what `Client` and `AsyncClient` have in common."""
 
-    def __init__(self, url: str, token: str | None, timeout_s: float, retries: int) -> None:
+    _kind: ClassVar[str]  # which of httpx's clients sends
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        timeout_s: float = 30.0,
+        retries: int = 4,
+        transport: Any = None,
+    ) -> None:
         parts = urlsplit(url) if isinstance(url, str) else None
         if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
             raise InputError(
@@ -79,16 +89,16 @@ class Connection:
         if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not 0 < timeout_s < 1e6:
             raise InputError(f"timeout_s must be a positive number of seconds, got {timeout_s!r}")
         self._url, self._timeout_s, self._retries = url, timeout_s, whole_number("retries", retries, 0)
-        self._failure = load_httpx().RequestError
+        httpx = load_httpx()
+        self._failure = httpx.RequestError
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        # Redirects are not followed: nothing of the service redirects, and a token belongs to one address.
+        self._http: Any = getattr(httpx, self._kind)(
+            base_url=url, headers=headers, follow_redirects=False, transport=transport
+        )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._url!r})"
-
-    def _settings(self, token: str | None) -> dict[str, Any]:
-        """Arguments of httpx.Client and httpx.AsyncClient."""
-        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        # Redirects are not followed: nothing of the service redirects, and a token belongs to one address.
-        return {"base_url": self._url, "headers": headers, "follow_redirects": False}
 
     def _exchange(self, call: Call[T]) -> HttpExchange[T]:
         timeout_s = self._timeout_s if call.timeout_s is None else call.timeout_s

@@ -64,8 +64,8 @@ class SegmentMaker:
         try:
             self.make(task)
         except RbegirError as error:
-            return failure_row(task.number, error)
-        return {"number": task.number, "kind": "", "message": "", "hint": ""}
+            return outcome_row(task.number, error)
+        return outcome_row(task.number)
 
     def make(self, task: Task) -> None:
         """Write the segment of a task, unless it is there."""
@@ -121,21 +121,15 @@ def count_row(row: dict[str, Any], reading: Reading) -> dict[str, Any]:
     try:
         count, reasons = count_usable(group, reading)
     except RbegirError as error:
-        return {**failure_row(int(row["number"]), error), "usable": 0, "reasons": [], "counts": []}
-    return {
-        "number": int(row["number"]),
-        "kind": "",
-        "message": "",
-        "hint": "",
-        "usable": count,
-        "reasons": list(reasons),
-        "counts": list(reasons.values()),
-    }
+        return {**outcome_row(int(row["number"]), error), "usable": 0, "reasons": [], "counts": []}
+    counted = {"usable": count, "reasons": list(reasons), "counts": list(reasons.values())}
+    return {**outcome_row(int(row["number"])), **counted}
 
 
-def failure_row(number: int, error: RbegirError) -> dict[str, Any]:
-    """An error as plain values: what travels between processes here is Arrow, not Python objects."""
-    return {"number": number, "kind": type(error).__name__, "message": error.message, "hint": error.hint}
+def outcome_row(number: int, error: RbegirError | None = None) -> dict[str, Any]:
+    """How a task ended, as plain values: what travels between processes here is Arrow, not Python objects."""
+    kind, message, hint = ("", "", "") if error is None else (type(error).__name__, error.message, error.hint)
+    return {"number": number, "kind": kind, "message": message, "hint": hint}
 
 
 def raise_first(rows: Sequence[dict[str, Any]]) -> None:

@@ -52,40 +52,17 @@ class Cluster:
     """An index spread over the processes of a Ray cluster. Made by `open`; a context manager."""
 
     def __init__(
-        self,
-        where: str | Path,
-        *,
-        address: str | None,
-        replicas: int,
-        devices: Devices,
-        model: Encoder | None,
-        filesystem: Any,
-        deadline: float,
-        queue: int,
-        threads: int | None,
+        self, session: Session, pool: Pool, location: Location, model: Encoder | None, deadline: float
     ) -> None:
-        self._deadline = positive_seconds("deadline", deadline)
-        location = Location.of(where, filesystem)
-        manifest = location.manifest()  # before anything is started for an index that is not there
-        self._model = model
-        if model is not None:
-            check_encoder(model)
-            check_match(model, manifest)
+        self._session, self._pool, self._model, self._deadline = session, pool, model, deadline
         self._mutex = threading.RLock()  # of changes of state
         self._loading = threading.Lock()  # of the model
         self._closed = False
-        self._session = Session(address)
         self._writing: Writing | None = None
         try:
-            nodes = import_ray().nodes()
-            self._pool = Pool(location.name, layout(devices, replicas, nodes, threads), queue)
-        except BaseException:
-            self._session.close()
-            raise
-        try:
-            self._pool.check()
-            self._fanout = Fanout(self._pool)
-            self._state = prepare(self._pool, location)
+            pool.check()
+            self._fanout = Fanout(pool)
+            self._state = prepare(pool, location)
         except BaseException:
             self.close()
             raise
@@ -112,17 +89,20 @@ class Cluster:
         question may take, `queue` the number of queries that may wait in front of a shard, `threads` those of
         a CPU shard (its share of the cluster's cores).
         """
-        return cls(
-            path_or_uri,
-            address=address,
-            replicas=replicas,
-            devices=devices,
-            model=model,
-            filesystem=filesystem,
-            deadline=deadline,
-            queue=queue,
-            threads=threads,
-        )
+        seconds = positive_seconds("deadline", deadline)
+        location = Location.of(path_or_uri, filesystem)
+        manifest = location.manifest()  # before anything is started for an index that is not there
+        if model is not None:
+            check_encoder(model)
+            check_match(model, manifest)
+        session = Session(address)
+        try:
+            wanted = layout(devices, replicas, import_ray().nodes(), threads)
+            pool = Pool(location.name, wanted, queue)
+        except BaseException:
+            session.close()
+            raise
+        return cls(session, pool, location, model, seconds)
 
     def __enter__(self) -> Cluster:
         return self

@@ -232,7 +232,7 @@ def not_shared(location: Location, error: GoneError) -> FileError:
 def _open(pool: Pool, state: State, replica: int, seconds: float) -> None:
     view = state.view
     questions = {
-        shard: lambda actor, shard=shard: actor.prepare.remote(view.id, state.refs[shard])
+        shard: lambda actor, shard=shard: actor.read.remote(view.id, state.refs[shard], "ready")
         for shard in view.used
     }
     answers = Fanout(pool, only=replica).ask(view.id, questions, time.monotonic() + seconds)

@@ -120,7 +120,9 @@ class Gatherer:
         }
         if not answers:
             answers = self.ask(
-                lambda actor, refs, shard: actor.fetch.remote(view.id, refs, flat[wanted[shard]], names),
+                lambda actor, refs, shard: actor.read.remote(
+                    view.id, refs, "columns", flat[wanted[shard]], names
+                ),
                 tuple(wanted),
             )
         if len(answers) < len(wanted):
@@ -148,10 +150,7 @@ class Gatherer:
 
     def records(self, ids: pa.Array) -> list[dict[str, Any] | None]:
         """Id, text and attributes of keywords; None where no shard has the id."""
-        view = self._view
-        answers: dict[int, Records] = self.ask(
-            lambda actor, refs, shard: actor.get.remote(view.id, refs, ids), view.used
-        )
+        answers: dict[int, Records] = self._read("records", ids)
         found: list[dict[str, Any] | None] = [None] * len(ids)
         for answer in answers.values():
             found = [new or old for old, new in zip(found, answer.records, strict=True)]
@@ -159,11 +158,8 @@ class Gatherer:
 
     def codes(self, ids: pa.Array) -> Codes:
         """The codes of keywords, all of which must be there."""
-        view = self._view
-        answers: dict[int, Coded] = self.ask(
-            lambda actor, refs, shard: actor.codes.remote(view.id, refs, ids), view.used
-        )
-        n, planes = view.manifest.shape
+        answers: dict[int, Coded] = self._read("codes", ids)
+        n, planes = self._view.manifest.shape
         found = np.zeros(len(ids), np.bool_)
         made = np.zeros((planes, len(ids), n // 64), np.uint64)
         for answer in answers.values():
@@ -172,6 +168,13 @@ class Gatherer:
         if not found.all():
             raise InputError(f"id {ids[int(np.argmin(found))].as_py()!r} is not in the index")
         return Codes(made, n)
+
+    def _read(self, method: str, *arguments: Any) -> dict[int, Any]:
+        """The answers of all shards to one method of `shard.Loaded`."""
+        view = self._view
+        return self.ask(
+            lambda actor, refs, shard: actor.read.remote(view.id, refs, method, *arguments), view.used
+        )
 
     def _names(self, request: SearchRequest) -> tuple[str, ...]:
         """The columns that a question wants of its hits."""
@@ -206,9 +209,7 @@ class Gatherer:
 
     def _paper(self, values: Values, request: SearchRequest) -> Gathered:
         view = self._view
-        answers: dict[int, SegmentShares] = self.ask(
-            lambda actor, refs, shard: actor.segment_shares.remote(view.id, refs, request), view.used
-        )
+        answers: dict[int, SegmentShares] = self._read("segment_shares", request)
         whole = {number: all_of_it for a in answers.values() for number, all_of_it in a.whole.items()}
         numbers = sorted(whole)
         counts = np.array([view.manifest.segments[number].count for number in numbers], np.int64)
@@ -235,13 +236,7 @@ class Gatherer:
         return Gathered(Candidates(found.keys, places), certificate)
 
     def _count_threads(self, offsets: dict[int, int], request: SearchRequest) -> dict[int, int]:
-        view = self._view
-        answers: dict[int, ThreadCounts] = self.ask(
-            lambda actor, refs, shard: actor.thread_counts.remote(
-                view.id, refs, request, offsets, request.per_thread
-            ),
-            view.used,
-        )
+        answers: dict[int, ThreadCounts] = self._read("thread_counts", request, offsets)
         sizes: dict[int, int] = {}
         edges: dict[int, Any] = {}
         for answer in answers.values():

@@ -81,7 +81,7 @@ class SegmentShares(Answer):
 
 @dataclass(frozen=True)
 class ThreadCounts(Answer):
-    """Candidates a thread of the published search: of threads wholly inside a segment, and of the others."""
+    """Candidates per thread of the published search: of threads inside one segment, and of the others."""
 
     inside: dict[int, int]  # {candidates: threads}
     edges: dict[int, npt.NDArray[np.int64]]  # {block: candidates of each of its threads}

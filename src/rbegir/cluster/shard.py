@@ -29,7 +29,6 @@ import rbegir
 from rbegir.base import masks
 from rbegir.cluster.messages import (
     About,
-    Answer,
     Coded,
     Columns,
     Failure,
@@ -64,7 +63,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
-    """An assignment whose files are open."""
+    """An assignment whose files are open, and what can be read from them."""
 
     share: Assignment
     snapshot: Snapshot
@@ -87,6 +86,61 @@ class Loaded:
     def candidates(self, request: SearchRequest) -> tuple[list[int], list[Partition]]:
         where = None if request.where is None else Filter(request.where, self.snapshot.types())
         return self.snapshot.candidates(where, request.allow, request.deny)
+
+    def ready(self) -> Ready:
+        """Check the codes, so that the first question is as fast as the next."""
+        for part in self.snapshot.segments:
+            part.segment.packed()
+            _ = part.live
+        return Ready(self.share.view, self.snapshot.keywords)
+
+    def segment_shares(self, request: SearchRequest) -> SegmentShares:
+        """Which segments have candidates."""
+        pairs = zip(*self.candidates(request), strict=True)
+        return SegmentShares(
+            self.share.view, {self.share.numbers[number]: p.mask is None for number, p in pairs}
+        )
+
+    def thread_counts(self, request: SearchRequest, offsets: dict[int, int]) -> ThreadCounts:
+        """Candidates per thread; segment `number` begins at position `offsets[number]` of the search."""
+        inside: dict[int, int] = {}
+        edges: dict[int, Any] = {}
+        span = BLOCK * request.per_thread
+        for number, (_, count, mask) in zip(*self.candidates(request), strict=True):
+            offset = offsets[self.share.numbers[number]]
+            here = np.arange(count) if mask is None else masks.to_positions(mask, count)
+            first = offset // span
+            counts = np.bincount(thread_of(offset + here, request.per_thread) - first * BLOCK)
+            blocks = -(-(offset + count) // span) - first
+            counts = np.pad(counts, (0, blocks * BLOCK - len(counts))).reshape(blocks, BLOCK)
+            begin, end = -(-offset // span) - first, (offset + count) // span - first
+            for block in (*range(begin), *range(max(begin, end), blocks)):
+                edges[first + block] = edges.get(first + block, 0) + counts[block]
+            if begin < end:
+                for size, threads in enumerate(np.bincount(counts[begin:end].ravel()).tolist()):
+                    inside[size] = inside.get(size, 0) + threads
+        return ThreadCounts(self.share.view, inside, edges)
+
+    def records(self, ids: pa.Array) -> Records:
+        """Keywords by id."""
+        place, snapshot = self.snapshot.find(ids), self.snapshot
+        names = ["text", *snapshot.manifest.columns]
+        columns = {name: snapshot.column(name, place) for name in names}
+        given = ids.to_pylist()
+        return Records(
+            self.share.view,
+            [
+                None if part < 0 else {"id": given[i], **{name: columns[name][i] for name in names}}
+                for i, part in enumerate(place.segment)
+            ],
+        )
+
+    def codes(self, ids: pa.Array) -> Coded:
+        """Codes of keywords by id."""
+        place = self.snapshot.find(ids)
+        found = np.flatnonzero(place.segment >= 0)
+        here = self.snapshot.codes(Positions(place.segment[found], place.position[found]))
+        return Coded(self.share.view, found, here.planes)
 
 
 class Shard:
@@ -114,17 +168,6 @@ class Shard:
 
         return await self._thread(look)
 
-    async def prepare(self, view: str, refs: list[Any]) -> Any:
-        """Open a view and check its codes, so that its first question is as fast as the next."""
-
-        def work(loaded: Loaded) -> Ready:
-            for part in loaded.snapshot.segments:
-                part.segment.packed()
-                _ = part.live
-            return Ready(view, loaded.snapshot.keywords)
-
-        return await self._reading(view, refs, work)
-
     async def scan(self, view: str, refs: list[Any], packed: Any) -> Any:
         """The best k of each query in this share; `packed` is a Scan."""
         scan: Scan = unpack(packed)
@@ -138,75 +181,13 @@ class Shard:
         except (OSError, RbegirError) as error:
             return pack(self._failure(view, error))
 
-    async def segment_shares(self, view: str, refs: list[Any], request: SearchRequest) -> Any:
-        """Which segments have candidates."""
-
-        def work(loaded: Loaded) -> SegmentShares:
-            numbers, partitions = loaded.candidates(request)
-            pairs = zip(numbers, partitions, strict=True)
-            return SegmentShares(view, {loaded.share.numbers[number]: p.mask is None for number, p in pairs})
-
-        return await self._reading(view, refs, work)
-
-    async def thread_counts(
-        self, view: str, refs: list[Any], request: SearchRequest, offsets: dict[int, int], per_thread: int
-    ) -> Any:
-        """Candidates a thread, where segment `number` begins at position `offsets[number]` of the search."""
-
-        def work(loaded: Loaded) -> ThreadCounts:
-            inside: dict[int, int] = {}
-            edges: dict[int, Any] = {}
-            span = BLOCK * per_thread
-            for number, (_, count, mask) in zip(*loaded.candidates(request), strict=True):
-                offset = offsets[loaded.share.numbers[number]]
-                here = np.arange(count) if mask is None else masks.to_positions(mask, count)
-                first = offset // span
-                counts = np.bincount(thread_of(offset + here, per_thread) - first * BLOCK)
-                blocks = -(-(offset + count) // span) - first
-                counts = np.pad(counts, (0, blocks * BLOCK - len(counts))).reshape(blocks, BLOCK)
-                begin, end = -(-offset // span) - first, (offset + count) // span - first
-                for block in (*range(begin), *range(max(begin, end), blocks)):
-                    edges[first + block] = edges.get(first + block, 0) + counts[block]
-                if begin < end:
-                    for size, threads in enumerate(np.bincount(counts[begin:end].ravel()).tolist()):
-                        inside[size] = inside.get(size, 0) + threads
-            return ThreadCounts(view, inside, edges)
-
-        return await self._reading(view, refs, work)
-
-    async def fetch(self, view: str, refs: list[Any], places: Places, names: list[str]) -> Any:
-        """Rows, ids and the named columns of keywords."""
-
-        return await self._reading(view, refs, lambda loaded: loaded.columns(places, names))
-
-    async def get(self, view: str, refs: list[Any], ids: pa.Array) -> Any:
-        """Keywords by id."""
-
-        def work(loaded: Loaded) -> Records:
-            place, snapshot = loaded.snapshot.find(ids), loaded.snapshot
-            names = ["text", *snapshot.manifest.columns]
-            columns = {name: snapshot.column(name, place) for name in names}
-            given = ids.to_pylist()
-            return Records(
-                view,
-                [
-                    None if part < 0 else {"id": given[i], **{name: columns[name][i] for name in names}}
-                    for i, part in enumerate(place.segment)
-                ],
-            )
-
-        return await self._reading(view, refs, work)
-
-    async def codes(self, view: str, refs: list[Any], ids: pa.Array) -> Any:
-        """Codes of keywords by id."""
-
-        def work(loaded: Loaded) -> Coded:
-            place = loaded.snapshot.find(ids)
-            found = np.flatnonzero(place.segment >= 0)
-            here = loaded.snapshot.codes(Positions(place.segment[found], place.position[found]))
-            return Coded(view, found, here.planes)
-
-        return await self._reading(view, refs, work)
+    async def read(self, view: str, refs: list[Any], method: str, *arguments: Any) -> Any:
+        """The answer of a method of `Loaded`, packed; it runs in a thread."""
+        try:
+            loaded = await self._loaded(view, refs)
+            return await self._thread(lambda: pack(getattr(loaded, method)(*arguments)))
+        except (OSError, RbegirError) as error:
+            return pack(self._failure(view, error))
 
     # ---- inside ----
 
@@ -216,14 +197,6 @@ class Shard:
 
     async def _thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._readers, work)
-
-    async def _reading(self, view: str, refs: list[Any], work: Callable[[Loaded], Answer]) -> Any:
-        """The packed answer of some work that takes a thread."""
-        try:
-            loaded = await self._loaded(view, refs)
-            return await self._thread(lambda: pack(work(loaded)))
-        except (OSError, RbegirError) as error:
-            return pack(self._failure(view, error))
 
     def _failure(self, view: str, error: Exception) -> Failure:
         if isinstance(error, BusyError):

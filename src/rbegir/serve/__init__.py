@@ -5,6 +5,7 @@
     routes ─ body          one handler per route; bytes to validated work
     batcher                many searches, one scan           ┐ over `served`, what is asked of an Index
     committer              many changes, one durable write   ┘ or a Cluster
+    monitor                what the operator sees: the log and the metrics
 
 Bodies are described in `rbegir.wire`. Nothing here is imported by the library; it needs the extra `[serve]`.
 """

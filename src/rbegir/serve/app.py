@@ -27,9 +27,8 @@ from rbegir.errors import FileError, RbegirError
 from rbegir.serve.auth import Guard
 from rbegir.serve.batcher import Batcher
 from rbegir.serve.committer import Committer
-from rbegir.serve.logs import RequestLog
-from rbegir.serve.metrics import Metrics
 from rbegir.serve.middleware import Edge, http_problem, problem_response
+from rbegir.serve.monitor import Metrics, RequestLog
 from rbegir.serve.routes import Handlers
 from rbegir.serve.served import Refreshing, ServedIndex
 from rbegir.serve.settings import Settings
@@ -51,18 +50,8 @@ class Service:
         self.ready = False
         self._refresh_failure: str | None = None
         self._refresher: asyncio.Task[None] | None = None
-        self.batcher = Batcher(
-            index, self.metrics, max_batch=settings.max_batch, max_waiting=settings.max_waiting
-        )
-        self.committer = Committer(
-            index,
-            self.metrics,
-            log,
-            max_batch=settings.max_write_batch,
-            max_waiting=settings.max_waiting_writes,
-            compact_deleted=settings.compact_deleted,
-            compact_min_deleted=settings.compact_min_deleted,
-        )
+        self.batcher = Batcher(index, self.metrics, settings)
+        self.committer = Committer(index, self.metrics, log, settings)
         gauges = [
             ("queue_depth", "Queries that wait for a scan.", lambda: self.batcher.waiting),
             ("write_queue_depth", "Keywords that wait to be written.", lambda: self.committer.waiting),

@@ -21,10 +21,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -34,11 +34,65 @@ from rbegir.errors import RbegirError
 from rbegir.index.query import watching
 from rbegir.search.hits import Hits
 from rbegir.search.request import SearchRequest
-from rbegir.serve.metrics import Metrics
+from rbegir.serve.monitor import Metrics
 from rbegir.serve.served import ServedIndex
+from rbegir.serve.settings import Settings
 from rbegir.wire.problems import overloaded
 
 Values = npt.NDArray[np.int16]
+Job = TypeVar("Job", bound=Any)  # has a `future`
+Share = TypeVar("Share")
+
+
+class BatchLoop(Generic[Job, Share]):
+    """A queue of jobs, and a loop that takes one batch after the other from it to a thread.
+
+    A subclass keeps the jobs: it lists them (`_queued`), takes the next batch out (`_take`) and does it
+    (`_work`).
+    """
+
+    def __init__(self, thread: str) -> None:
+        self.waiting = 0  # queries or keywords that are in no batch yet
+        self._arrival = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1, thread)
+        self._loop: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._loop = asyncio.create_task(self._run(), name=type(self).__name__)
+
+    async def stop(self) -> None:
+        """Stop after the batch that is running. What still waits is cancelled: it was never acknowledged."""
+        if self._loop is not None:
+            self._loop.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._loop
+        for job in self._queued():
+            job.future.cancel()
+        await asyncio.to_thread(self._thread.shutdown)
+
+    async def _run(self) -> None:
+        while True:
+            if not any(True for _ in self._queued()):
+                self._arrival.clear()
+                await self._arrival.wait()
+            await self._work(self._take())
+
+    async def _in_thread(self, work: Callable[[list[Share]], list[Any]], batch: list[Share]) -> list[Any]:
+        """One outcome per share of the batch; an exception is the outcome of all of them."""
+        loop = asyncio.get_running_loop()
+        try:
+            return await asyncio.shield(loop.run_in_executor(self._thread, work, batch))
+        except Exception as error:  # the loop must go on for the others
+            return [error] * len(batch)
+
+    def _queued(self) -> Iterable[Job]:
+        raise NotImplementedError
+
+    def _take(self) -> list[Share]:
+        raise NotImplementedError
+
+    async def _work(self, batch: list[Share]) -> None:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -92,48 +146,25 @@ class _Share:
         return self.job.search.queries[self.start : self.start + self.count]
 
 
-class Batcher:
+class Batcher(BatchLoop[QueuedSearch, _Share]):
     """The queue of searches and the one loop that empties it."""
 
-    def __init__(self, index: ServedIndex, metrics: Metrics, *, max_batch: int, max_waiting: int) -> None:
+    def __init__(self, index: ServedIndex, metrics: Metrics, settings: Settings) -> None:
+        super().__init__("rbegir-scan")
         self._index = index
         self._metrics = metrics
-        self._max_batch = max_batch
-        self._max_waiting = max_waiting
+        self._settings = settings
         self._groups: dict[Hashable, dict[QueuedSearch, None]] = {}  # in turn; jobs by arrival
-        self._waiting = 0  # queries
-        self._arrival = asyncio.Event()
-        self._thread = ThreadPoolExecutor(1, "rbegir-scan")
-        self._loop: asyncio.Task[None] | None = None
         self._query_seconds = 0.001  # of late; for Retry-After
-
-    @property
-    def waiting(self) -> int:
-        """Queries that are not in a scan yet."""
-        return self._waiting
-
-    def start(self) -> None:
-        self._loop = asyncio.create_task(self._run(), name="rbegir-batcher")
-
-    async def stop(self) -> None:
-        """Stop after the scan that is running. What still waits is cancelled."""
-        if self._loop is not None:
-            self._loop.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._loop
-        for jobs in self._groups.values():
-            for job in jobs:
-                job.future.cancel()
-        await asyncio.to_thread(self._thread.shutdown)
 
     def submit(self, search: Search) -> QueuedSearch:
         """Queue a request; its `future` will hold the hits, in slices. Always `forget` it in the end."""
-        if self._waiting and self._waiting + search.count > self._max_waiting:
-            raise overloaded(f"{self._waiting} queries are waiting", self._waiting * self._query_seconds)
+        if self.waiting and self.waiting + search.count > self._settings.max_waiting:
+            raise overloaded(f"{self.waiting} queries are waiting", self.waiting * self._query_seconds)
         group = (search.request.share_key(), (search.request.k - 1).bit_length() + 1 >> 1)
         job = QueuedSearch(search, group, asyncio.get_running_loop().create_future(), time.perf_counter())
         self._groups.setdefault(job.group, {})[job] = None
-        self._waiting += search.count
+        self.waiting += search.count
         self._arrival.set()
         return job
 
@@ -142,32 +173,23 @@ class Batcher:
         jobs = self._groups.get(job.group)
         if jobs is not None and job in jobs:
             del jobs[job]
-            self._waiting -= job.search.count - job.taken
+            self.waiting -= job.search.count - job.taken
             if not jobs:
                 del self._groups[job.group]
 
-    async def _run(self) -> None:
-        while True:
-            if not self._groups:
-                self._arrival.clear()
-                await self._arrival.wait()
-            batch = self._take()
-            began = time.perf_counter()
-            for share in batch:
-                if not share.start:
-                    self._metrics.search_stage["queue"].observe(began - share.job.arrived)
-            outcomes = await self._outcomes(batch)
-            queries = sum(share.count for share in batch)
-            self._query_seconds += ((time.perf_counter() - began) / queries - self._query_seconds) / 8
-            for share, outcome in zip(batch, outcomes, strict=True):
-                self._deliver(share.job, outcome)
+    def _queued(self) -> Iterable[QueuedSearch]:
+        return (job for jobs in self._groups.values() for job in jobs)
 
-    async def _outcomes(self, batch: list[_Share]) -> list[BatchSlice | BaseException]:
-        loop = asyncio.get_running_loop()
-        try:
-            return await asyncio.shield(loop.run_in_executor(self._thread, self._scan, batch))
-        except Exception as error:  # the loop must go on for the others
-            return [error] * len(batch)
+    async def _work(self, batch: list[_Share]) -> None:
+        began = time.perf_counter()
+        for share in batch:
+            if not share.start:
+                self._metrics.search_stage["queue"].observe(began - share.job.arrived)
+        outcomes = await self._in_thread(self._scan, batch)
+        queries = sum(share.count for share in batch)
+        self._query_seconds += ((time.perf_counter() - began) / queries - self._query_seconds) / 8
+        for share, outcome in zip(batch, outcomes, strict=True):
+            self._deliver(share.job, outcome)
 
     def _take(self) -> list[_Share]:
         """The next batch: of the group whose turn it is, places dealt out evenly, the oldest first."""
@@ -175,14 +197,14 @@ class Batcher:
         jobs = self._groups.pop(group)
         wanted = [job.search.count - job.taken for job in jobs]
         batch: list[_Share] = []
-        for job, count in zip(list(jobs), deal(wanted, self._max_batch), strict=True):
+        for job, count in zip(list(jobs), deal(wanted, self._settings.max_batch), strict=True):
             if not count:
                 break
             batch.append(_Share(job, job.taken, count))
             job.taken += count
             if job.taken == job.search.count:
                 del jobs[job]
-        self._waiting -= sum(share.count for share in batch)
+        self.waiting -= sum(share.count for share in batch)
         if jobs:
             self._groups[group] = jobs  # at the end: the other groups come first
         return batch

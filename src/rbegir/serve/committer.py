@@ -17,17 +17,16 @@ deadline passes first are refused without having been made.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rbegir.errors import FullError, InputError, MismatchError, RbegirError
-from rbegir.serve.logs import RequestLog
-from rbegir.serve.metrics import Metrics
+from rbegir.serve.batcher import BatchLoop
+from rbegir.serve.monitor import Metrics, RequestLog
 from rbegir.serve.served import ServedIndex
+from rbegir.serve.settings import Settings
 from rbegir.wire.problems import overloaded
 
 RowId = int | str
@@ -60,58 +59,24 @@ class _QueuedChange:
     arrived: float
 
 
-class Committer:
+class Committer(BatchLoop[_QueuedChange, _QueuedChange]):
     """The queue of changes and the one loop that writes them."""
 
-    def __init__(
-        self,
-        index: ServedIndex,
-        metrics: Metrics,
-        log: RequestLog,
-        *,
-        max_batch: int,
-        max_waiting: int,
-        compact_deleted: float,
-        compact_min_deleted: int,
-    ) -> None:
+    def __init__(self, index: ServedIndex, metrics: Metrics, log: RequestLog, settings: Settings) -> None:
+        super().__init__("rbegir-write")
         self._index = index
         self._metrics = metrics
         self._log = log
-        self._max_batch = max_batch
-        self._max_waiting = max_waiting
-        self._compact_deleted = compact_deleted
-        self._compact_min_deleted = compact_min_deleted
+        self._settings = settings
         self._jobs: dict[_QueuedChange, None] = {}
-        self._waiting = 0  # keywords
-        self._arrival = asyncio.Event()
-        self._thread = ThreadPoolExecutor(1, "rbegir-write")
-        self._loop: asyncio.Task[None] | None = None
         self._write_seconds = 0.01
         self.failure: str | None = None  # of the last write, if the disk refused it
-
-    @property
-    def waiting(self) -> int:
-        """Keywords that are not being written yet."""
-        return self._waiting
-
-    def start(self) -> None:
-        self._loop = asyncio.create_task(self._run(), name="rbegir-committer")
-
-    async def stop(self) -> None:
-        """Stop after the write that is running. What still waits is cancelled: it was never acknowledged."""
-        if self._loop is not None:
-            self._loop.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._loop
-        for job in self._jobs:
-            job.future.cancel()
-        await asyncio.to_thread(self._thread.shutdown)
 
     async def commit(self, change: Change) -> int:
         """Make a change durable. Returns how many keywords were upserted or deleted."""
         size = len(change.rows)
-        if self._waiting and self._waiting + size > self._max_waiting:
-            raise overloaded(f"{self._waiting} keywords are waiting to be written", self._write_seconds)
+        if self.waiting and self.waiting + size > self._settings.max_waiting_writes:
+            raise overloaded(f"{self.waiting} keywords are waiting to be written", self._write_seconds)
         return await self._enqueue(change, size)
 
     async def compact(self) -> None:
@@ -120,48 +85,36 @@ class Committer:
     async def _enqueue(self, change: Change | None, size: int) -> int:
         job = _QueuedChange(change, asyncio.get_running_loop().create_future(), time.perf_counter())
         self._jobs[job] = None
-        self._waiting += size
+        self.waiting += size
         self._arrival.set()
         try:
             return await job.future
         finally:
             if job in self._jobs:
                 del self._jobs[job]
-                self._waiting -= size
+                self.waiting -= size
 
-    async def _run(self) -> None:
-        while True:
-            if not self._jobs:
-                self._arrival.clear()
-                await self._arrival.wait()
-            batch = self._take()
-            began = time.perf_counter()
-            for job in batch:
-                self._metrics.write_stage["queue"].observe(began - job.arrived)
-            outcomes = await self._in_thread(self._write, batch)
-            took = time.perf_counter() - began
-            self._write_seconds += (took - self._write_seconds) / 8
-            self._metrics.write_stage["commit"].observe(took)
-            self._metrics.write_requests.observe(len(batch))
-            for job, outcome in zip(batch, outcomes, strict=True):
-                if job.future.done():
-                    continue
-                if isinstance(outcome, BaseException):
-                    job.future.set_exception(outcome)
-                else:
-                    job.future.set_result(outcome)
-            await self._in_thread(self._keep_house, batch)
+    def _queued(self) -> Iterable[_QueuedChange]:
+        return self._jobs
 
-    async def _in_thread(self, work: Any, batch: list[_QueuedChange]) -> list[int | BaseException]:
-        loop = asyncio.get_running_loop()
-        try:
-            outcomes: list[int | BaseException] = await asyncio.shield(
-                loop.run_in_executor(self._thread, work, batch)
-            )
-            return outcomes
-        except Exception as error:  # the loop must go on for the others
+    async def _work(self, batch: list[_QueuedChange]) -> None:
+        began = time.perf_counter()
+        for job in batch:
+            self._metrics.write_stage["queue"].observe(began - job.arrived)
+        outcomes = await self._in_thread(self._write, batch)
+        took = time.perf_counter() - began
+        self._write_seconds += (took - self._write_seconds) / 8
+        self._metrics.write_stage["commit"].observe(took)
+        self._metrics.write_requests.observe(len(batch))
+        for job, outcome in zip(batch, outcomes, strict=True):
+            if job.future.done():
+                continue
+            if isinstance(outcome, BaseException):
+                job.future.set_exception(outcome)
+            else:
+                job.future.set_result(outcome)
+        for error in (await self._in_thread(self._keep_house, batch))[:1]:
             self._log.error("write failed", error)
-            return [error] * len(batch)
 
     def _take(self) -> list[_QueuedChange]:
         """The oldest changes that fit into one write; a compaction is a batch of its own."""
@@ -169,7 +122,7 @@ class Committer:
         size = 0
         for job in self._jobs:
             more = 0 if job.change is None else len(job.change.rows)
-            if batch and (job.change is None or size + more > self._max_batch):
+            if batch and (job.change is None or size + more > self._settings.max_write_batch):
                 break
             batch.append(job)
             size += more
@@ -177,7 +130,7 @@ class Committer:
                 break
         for job in batch:
             del self._jobs[job]
-        self._waiting -= size
+        self.waiting -= size
         return batch
 
     # ---- in the thread ----
@@ -248,15 +201,12 @@ class Committer:
         self._metrics.compactions.inc()
         return 0
 
-    def _keep_house(self, batch: list[_QueuedChange]) -> list[int | BaseException]:
-        """Compact if enough is deleted."""
+    def _keep_house(self, batch: list[_QueuedChange]) -> list[BaseException]:
+        """Compact if enough is deleted; nothing comes back."""
         info = self._index.info()
         dead, rows = info["deleted"], info["deleted"] + info["keywords"]
-        if (
-            self._compact_deleted
-            and dead >= self._compact_min_deleted
-            and dead >= self._compact_deleted * rows
-        ):
+        share, least = self._settings.compact_deleted, self._settings.compact_min_deleted
+        if share and dead >= least and dead >= share * rows:
             began = time.perf_counter()
             self._compact()
             self._log.event("compacted", deleted=dead, seconds=round(time.perf_counter() - began, 3))

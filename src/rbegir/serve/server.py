@@ -19,7 +19,7 @@ from starlette.applications import Starlette
 
 from rbegir.errors import FileError, InputError
 from rbegir.serve.app import Service
-from rbegir.serve.logs import RequestLog
+from rbegir.serve.monitor import RequestLog
 from rbegir.serve.protocol import HEADER_BYTES, bounded_protocol
 from rbegir.serve.settings import Settings, is_loopback
 
