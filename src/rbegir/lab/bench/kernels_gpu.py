@@ -53,12 +53,17 @@ WIDE = ((64, 2),)
 POPCOUNT, PRODUCT = ((64, 2), (64, 1)), ((64, 2), (512, 2))
 
 
+def random_words(n: int, planes: int, keywords: int, generator: torch.Generator) -> torch.Tensor:
+    """Random codes made on the device of a generator: [streams, stride] int32."""
+    shape = (words.streams(n, planes), words.stride_of(keywords))
+    lanes = torch.empty(shape, dtype=torch.int32, device=generator.device)
+    return lanes.random_(-(2**31), 2**31, generator=generator)
+
+
 def random_piece(n: int, planes: int, keywords: int, device: torch.device) -> SlabSearch:
     """Random codes, with a sample that nobody asks for."""
-    streams = words.streams(n, planes)
-    lanes = torch.empty(streams, words.stride_of(keywords), dtype=torch.int32, device=device)
-    lanes.random_(-(2**31), 2**31)
-    none = torch.zeros(streams, words.stride_of(0), dtype=torch.int32, device=device)
+    lanes = random_words(n, planes, keywords, torch.Generator(device=device).manual_seed(0))
+    none = torch.zeros(len(lanes), words.stride_of(0), dtype=torch.int32, device=device)
     return SlabSearch(
         Slab(lanes, keywords, none, torch.zeros(0, dtype=torch.int32, device=device), 0), 0, None, keywords
     )

@@ -50,6 +50,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rbegir.lab.bench.host import milliseconds
+
 DIMENSIONS = 64
 SCAN_CHUNK = 500_000
 TRAIN = 65_536
@@ -73,12 +75,6 @@ def _queries(batch: int) -> Any:
     return np.random.default_rng(2).standard_normal((batch, DIMENSIONS), dtype=np.float32)
 
 
-def _timed(call: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    call()
-    return (time.perf_counter() - start) * 1e3
-
-
 def faiss_pq(keywords: int) -> Scan:
     import faiss
 
@@ -94,10 +90,10 @@ def faiss_pq(keywords: int) -> Scan:
             times = {}
             for implementation in (12, 13, 14, 15):
                 index.implem = implementation
-                times[implementation] = min(_timed(lambda: index.search(queries, k)) for _ in range(2))
+                times[implementation] = min(milliseconds(lambda: index.search(queries, k)) for _ in range(2))
             best[batch, k] = min(times, key=lambda implementation: times[implementation])
         index.implem = best[batch, k]
-        return _timed(lambda: index.search(queries, k))
+        return milliseconds(lambda: index.search(queries, k))
 
     return search
 
@@ -112,7 +108,7 @@ def faiss_bin(keywords: int) -> Scan:
 
     def search(batch: int, k: int) -> float:
         queries = np.random.default_rng(2).integers(0, 256, (batch, 16), dtype=np.uint8)
-        return _timed(lambda: index.search(queries, k))
+        return milliseconds(lambda: index.search(queries, k))
 
     return search
 
@@ -124,7 +120,7 @@ def faiss_rabitq(keywords: int) -> Scan:
     index.train(next(_chunks(TRAIN)))
     for chunk in _chunks(keywords):
         index.add(chunk)
-    return lambda batch, k: _timed(lambda: index.search(_queries(batch), k))
+    return lambda batch, k: milliseconds(lambda: index.search(_queries(batch), k))
 
 
 def turbovec(keywords: int) -> Scan:
@@ -137,7 +133,7 @@ def turbovec(keywords: int) -> Scan:
 
     def search(batch: int, k: int) -> float:
         queries = _queries(batch)
-        return _timed(lambda: index.search(queries, k))
+        return milliseconds(lambda: index.search(queries, k))
 
     return search
 

@@ -289,8 +289,7 @@ def _peer(name: str, folder: Path, seconds: float, k: int, writes: float) -> dic
     except subprocess.TimeoutExpired:
         return {"failed": f"it was not ready after {PEER_LIMIT_S:.0f} s"}
     if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:] or ["no message"]
-        return {"failed": last[0]}
+        return {"failed": host.last_line(done.stderr)}
     figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return figures
 
