@@ -31,6 +31,7 @@ from rbegir.encode.binarizer.estimator import Binarizer
 from rbegir.errors import FileError, InputError, MissingExtraError
 from rbegir.search.backend import Partition
 from rbegir.search.cpu import CpuBackend
+from rbegir.search.partition import recall_of
 
 METRICS = ("angular", "cosine")
 FINEST = 8  # planes of a query
@@ -189,7 +190,7 @@ def run(
         rows.append(
             {
                 "algorithm": str(algorithm),
-                "recall": recall(algorithm.get_batch_results(), data.neighbors[:, :k]),
+                "recall": recall_of(algorithm.get_batch_results(), data.neighbors[:, :k]),
                 "qps": statistics.median(single),
                 "qps_spread": [min(single), max(single)],
                 "batch_qps": statistics.median(batch),
@@ -208,12 +209,6 @@ def run(
         "memory_kb": algorithm.get_memory_usage(),
         "rows": rows,
     }
-
-
-def recall(found: Ints, true: Ints) -> float:
-    """The mean share of the true neighbours [queries, k] among those found [queries, ≤ k]."""
-    shares = [len(set(a) & set(b)) / len(b) for a, b in zip(found.tolist(), true.tolist(), strict=True)]
-    return float(np.mean(shares))
 
 
 def _read_hdf5(path: Path) -> dict[str, npt.NDArray[Any]]:

@@ -32,8 +32,8 @@ from rbegir.search.gpu.card import Batch, Card
 from rbegir.search.gpu.device import MAX_SLAB, Residency, find_devices
 from rbegir.search.gpu.proof import Pending
 from rbegir.search.gpu.replay import Replays
-from rbegir.search.gpu.slab import SlabSearch, with_sample
 from rbegir.search.gpu.tensorcore import Kernel, compile_cubin
+from rbegir.search.gpu.words import SlabSearch, with_sample
 
 PEER_KEYWORDS = 100_000_000
 PEER_BATCH = 64

@@ -25,13 +25,12 @@ from rbegir.base.checks import whole_number
 from rbegir.base.masks import Mask
 from rbegir.codes.layout import GROUP, groups
 from rbegir.errors import DeviceError, InputError, MissingExtraError
-from rbegir.search.backend import Backend, Progress
+from rbegir.search.backend import Backend, Progress, Progressive, check_candidates, check_planes
 from rbegir.search.missrate import MissCertificate
 from rbegir.search.paper import BLOCK, queue_heads, thread_of
 from rbegir.search.paper import Plan as PaperPlan
 from rbegir.search.paper import plan as plan_paper
 from rbegir.search.partition import Candidates, Partition, check_search, merge
-from rbegir.search.progressive import Progressive, check_candidates, check_planes
 
 try:
     from rbegir.search.gpu import local
@@ -39,7 +38,7 @@ try:
     from rbegir.search.gpu.device import MAX_SLAB, MaskCache, Range, Worker, find_devices
     from rbegir.search.gpu.local import SelectionGeometry
     from rbegir.search.gpu.proof import Pending, begin
-    from rbegir.search.gpu.slab import Slab, SlabSearch
+    from rbegir.search.gpu.words import Slab, SlabSearch
 except ImportError as missing:  # torch or triton
     raise MissingExtraError(
         f"searching on a GPU needs torch and triton ({missing})", hint="pip install 'rbegir[gpu]'"

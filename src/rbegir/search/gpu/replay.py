@@ -26,7 +26,7 @@ from rbegir.search.gpu import local, proof
 from rbegir.search.gpu.card import Batch, Card
 from rbegir.search.gpu.local import Queues
 from rbegir.search.gpu.proof import Pending
-from rbegir.search.gpu.slab import Slab, SlabSearch
+from rbegir.search.gpu.words import Slab, SlabSearch
 
 LIMIT = 1 << 20  # slots of survivors: about 60 MB with what sorting needs
 KEPT = 16
