@@ -28,7 +28,7 @@ import numpy.typing as npt
 from rbegir.base.checks import whole_number
 from rbegir.codes.layout import pack
 from rbegir.encode.binarizer.estimator import Binarizer
-from rbegir.errors import FileError, InputError, MissingExtraError
+from rbegir.errors import FileError, InputError, needing
 from rbegir.search.backend import Partition
 from rbegir.search.cpu import CpuBackend
 from rbegir.search.partition import recall_of
@@ -212,11 +212,7 @@ def run(
 
 
 def _read_hdf5(path: Path) -> dict[str, npt.NDArray[Any]]:
-    try:
+    with needing("HDF5 data sets need h5py", "pip install h5py, or convert the data set to .npz"):
         import h5py  # type: ignore[import-not-found]
-    except ImportError as error:
-        raise MissingExtraError(
-            "HDF5 data sets need h5py", hint="pip install h5py, or convert the data set to .npz"
-        ) from error
     with h5py.File(path, "r") as file:
         return {key: np.asarray(file[key]) for key in AnnData._fields if key in file}

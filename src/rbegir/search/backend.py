@@ -37,7 +37,7 @@ from rbegir.codes.layout import check_keyword_planes, packed_bytes, unpack
 from rbegir.codes.planes import check_dimension
 from rbegir.errors import InputError
 from rbegir.search.missrate import MissCertificate
-from rbegir.search.paper import BLOCK, check_settings, select_paper, thread_sizes
+from rbegir.search.paper import BLOCK, SelectionGeometry, select_paper, thread_sizes
 from rbegir.search.partition import Candidates, Partition, check_positions, check_search, recall_of
 
 __all__ = ["Backend", "Candidates", "Partition"]
@@ -85,6 +85,16 @@ class Backend(ABC):
         """The best k of each query among the keywords at `positions` [queries, m]; masks are ignored."""
         parts, values, k = check_search(partitions, values, k, self.n, self.planes)
         positions = check_positions(positions, len(values), sum(part.count for part in parts))
+        return self._rescore(parts, values, positions, k)
+
+    def _rescore(
+        self,
+        parts: list[Partition],
+        values: npt.NDArray[np.int16],
+        positions: npt.NDArray[np.int64],
+        k: int,
+    ) -> Candidates:
+        """`rescore` for checked arguments."""
         keys = np.zeros(positions.shape, np.int64)
         begin = 0
         for part in parts:
@@ -107,10 +117,16 @@ class Backend(ABC):
     ) -> tuple[Candidates, MissCertificate]:
         """The published selection (I = `per_thread`, q = `queue`, T_b = `block`) and what it may miss."""
         parts, values, k = check_search(partitions, values, k, self.n, self.planes)
-        check_settings(per_thread, queue, block)
-        sizes = thread_sizes(parts, per_thread, block)
-        search = partial(self.search, parts)
-        return select_paper(search, sizes, values, k, per_thread=per_thread, queue=queue, block=block)
+        for name, value in (("per_thread", per_thread), ("queue", queue), ("block", block)):
+            whole_number(name, value)
+        return self._select(parts, values, k, SelectionGeometry(block, per_thread, queue))
+
+    def _select(
+        self, parts: list[Partition], values: npt.NDArray[np.int16], k: int, geometry: SelectionGeometry
+    ) -> tuple[Candidates, MissCertificate]:
+        """`search_paper` for checked arguments: from exact searches, where a backend has no other way."""
+        sizes = thread_sizes(parts, geometry.per_thread, geometry.threads)
+        return select_paper(partial(self.search, parts), sizes, values, k, geometry)
 
     def search_progressive(
         self,

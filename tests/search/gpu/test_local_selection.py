@@ -13,8 +13,8 @@ from rbegir.search.gpu import backend as gpu
 from rbegir.search.gpu import card, local
 from rbegir.search.gpu.backend import GpuBackend
 from rbegir.search.gpu.device import Range, Residency
-from rbegir.search.gpu.local import SelectionGeometry
 from rbegir.search.gpu.words import INTERPRETED, SlabSearch
+from rbegir.search.paper import SelectionGeometry
 from rbegir.search.reference import ReferenceBackend
 from tests.search.gpu.cases import Case, make_case
 
@@ -34,7 +34,7 @@ def assert_equal(backend: GpuBackend, case: Case, **settings: int) -> None:
 @pytest.fixture
 def _no_other_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """The result must come from queues, not from an exact search."""
-    monkeypatch.delattr(Backend, "search_paper")
+    monkeypatch.delattr(Backend, "_select")
 
 
 @pytest.mark.usefixtures("_no_other_way")

@@ -35,14 +35,14 @@ from rbegir.codes.planes import Codes
 from rbegir.errors import DeviceError
 from rbegir.lab.bench.host import describe_card, in_turns, timed
 from rbegir.search.backend import Candidates, Partition
-from rbegir.search.gpu import dispatch, local, tensorcore, words
+from rbegir.search.gpu import dispatch, tensorcore, words
 from rbegir.search.gpu.backend import GpuBackend
 from rbegir.search.gpu.card import Batch, Card
 from rbegir.search.gpu.device import find_devices
 from rbegir.search.gpu.dispatch import Method
 from rbegir.search.gpu.replay import Replays
 from rbegir.search.gpu.words import Slab, SlabSearch
-from rbegir.search.paper import BLOCK, plan, queue_heads, thread_of
+from rbegir.search.paper import SelectionGeometry, plan, queue_heads, thread_of, whole_thread_sizes
 from rbegir.search.reference import ReferenceBackend
 
 KEYWORDS = 100_000_000
@@ -210,13 +210,12 @@ def published(
     """A row for each of QUEUES."""
     card = replays.card
     keywords = sum(piece.slab.count for piece in pieces)
-    partitions = [Partition(np.zeros(0, np.uint8), keywords)]  # only counts matter
     exact = replays.begin(pieces, Batch(values, card.device), k).result()[1]
     one = Batch(values[:1], card.device)
     rows = []
     for queue in QUEUES:
-        geometry = local.SelectionGeometry(BLOCK, PER_THREAD, queue)
-        wanted = plan(partitions, k, PER_THREAD, queue, BLOCK)
+        geometry = SelectionGeometry(per_thread=PER_THREAD, queue=queue)
+        wanted = plan(whole_thread_sizes(keywords, PER_THREAD), k, geometry)
         asked = (wanted.length, wanted.length, geometry)
         row: dict[str, Any] = {"keywords": keywords, "k": k, "per_thread": PER_THREAD, "queue": queue}
         calls: list[Callable[[], object]] = [

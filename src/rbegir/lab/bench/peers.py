@@ -75,25 +75,39 @@ def _queries(batch: int) -> Any:
     return np.random.default_rng(2).standard_normal((batch, DIMENSIONS), dtype=np.float32)
 
 
+def _filled(index: Any, keywords: int) -> Any:
+    for chunk in _chunks(keywords):
+        index.add(chunk)
+    return index
+
+
+def _timing(index: Any, queries_of: Callable[[int], Any] = _queries) -> Scan:
+    """Time the searches of an index; making the queries does not count."""
+
+    def search(batch: int, k: int) -> float:
+        queries = queries_of(batch)
+        return milliseconds(lambda: index.search(queries, k))
+
+    return search
+
+
 def faiss_pq(keywords: int) -> Scan:
     import faiss
 
     index = faiss.IndexPQFastScan(DIMENSIONS, 32, 4, faiss.METRIC_INNER_PRODUCT)
     index.train(next(_chunks(TRAIN)))
-    for chunk in _chunks(keywords):
-        index.add(chunk)
+    timed = _timing(_filled(index, keywords))
     best: dict[tuple[int, int], int] = {}
 
     def search(batch: int, k: int) -> float:
-        queries = _queries(batch)
         if (batch, k) not in best:
             times = {}
             for implementation in (12, 13, 14, 15):
                 index.implem = implementation
-                times[implementation] = min(milliseconds(lambda: index.search(queries, k)) for _ in range(2))
+                times[implementation] = min(timed(batch, k) for _ in range(2))
             best[batch, k] = min(times, key=lambda implementation: times[implementation])
         index.implem = best[batch, k]
-        return milliseconds(lambda: index.search(queries, k))
+        return timed(batch, k)
 
     return search
 
@@ -105,12 +119,9 @@ def faiss_bin(keywords: int) -> Scan:
     rng = np.random.default_rng(1)
     for start in range(0, keywords, SCAN_CHUNK):
         index.add(rng.integers(0, 256, (min(SCAN_CHUNK, keywords - start), 16), dtype=np.uint8))
-
-    def search(batch: int, k: int) -> float:
-        queries = np.random.default_rng(2).integers(0, 256, (batch, 16), dtype=np.uint8)
-        return milliseconds(lambda: index.search(queries, k))
-
-    return search
+    return _timing(
+        index, lambda batch: np.random.default_rng(2).integers(0, 256, (batch, 16), dtype=np.uint8)
+    )
 
 
 def faiss_rabitq(keywords: int) -> Scan:
@@ -118,24 +129,15 @@ def faiss_rabitq(keywords: int) -> Scan:
 
     index = faiss.IndexRaBitQFastScan(DIMENSIONS, faiss.METRIC_INNER_PRODUCT)
     index.train(next(_chunks(TRAIN)))
-    for chunk in _chunks(keywords):
-        index.add(chunk)
-    return lambda batch, k: milliseconds(lambda: index.search(_queries(batch), k))
+    return _timing(_filled(index, keywords))
 
 
 def turbovec(keywords: int) -> Scan:
     from turbovec import TurboQuantIndex
 
-    index = TurboQuantIndex(dim=DIMENSIONS, bit_width=2)
-    for chunk in _chunks(keywords):
-        index.add(chunk)
+    index = _filled(TurboQuantIndex(dim=DIMENSIONS, bit_width=2), keywords)
     index.prepare()
-
-    def search(batch: int, k: int) -> float:
-        queries = _queries(batch)
-        return milliseconds(lambda: index.search(queries, k))
-
-    return search
+    return _timing(index)
 
 
 SCAN_PEERS: dict[str, Callable[[int], Scan]] = {

@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rbegir.errors import MissingExtraError
+from rbegir.errors import needing
 from rbegir.lab.markdown import environment
 from rbegir.lab.reproduce import paper
 from rbegir.lab.reproduce.dataset import HEADLINE
@@ -155,10 +155,8 @@ def cell(key: str, value: Any) -> str:
 
 def draw(result: Json, folder: Path) -> list[Path]:
     """Write the pictures of one result → their files."""
-    try:
+    with needing("the pictures need matplotlib", "pip install 'rbegir[tables]'"):
         import matplotlib
-    except ImportError:
-        raise MissingExtraError("the pictures need matplotlib", hint="pip install 'rbegir[tables]'") from None
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "rbegir"  # the same picture again for the same figures
     import matplotlib.pyplot as plt

@@ -27,7 +27,7 @@ from torch import Tensor
 from rbegir.codes.layout import pack
 from rbegir.codes.planes import Codes
 from rbegir.encode.clsm.twotower import TwoTower, unit
-from rbegir.errors import MissingExtraError
+from rbegir.errors import needing
 from rbegir.evaluate.groups import distinct
 from rbegir.evaluate.retrieval import CUTOFFS, ranks, recalls
 from rbegir.lab.reproduce.dataset import Dataset, headline, sample_rows
@@ -168,10 +168,8 @@ class Lexical:
     """An inverted index of titles."""
 
     def __init__(self, titles: pa.Array) -> None:
-        try:
+        with needing("BM25 needs bm25s", "pip install 'rbegir[tables]'"):
             import bm25s
-        except ImportError:
-            raise MissingExtraError("BM25 needs bm25s", hint="pip install 'rbegir[tables]'") from None
         self._index = bm25s.BM25(k1=1.5, b=0.75)
         self._vocabulary: dict[str, int] = {}
         ids = [self._ids(text, grow=True) for text in titles.to_pylist()]

@@ -22,7 +22,6 @@ merge on the host drops the rest.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,18 +34,11 @@ from rbegir.search.gpu.order import Survivors, ordered
 from rbegir.search.gpu.scans import allowed, append, hold, score, threshold_of
 from rbegir.search.gpu.threshold import EVERYTHING
 from rbegir.search.gpu.words import SlabSearch
+from rbegir.search.paper import SelectionGeometry
 
 HELD = 2  # places of a queue that are registers
 # keywords and threads per program; with 256 threads, loads wait for each other
 SPAN, LANES = 1 << 13, 128
-
-
-class SelectionGeometry(NamedTuple):
-    """T_b threads per block, I keywords per thread, q places per queue."""
-
-    threads: int
-    per_thread: int
-    queue: int
 
 
 @triton.jit
