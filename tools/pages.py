@@ -109,7 +109,7 @@ def benchmarks() -> Json:
     def over_seeds(row: str, figure: str) -> Json:
         found = stat(run["figures"][figure]["value"] for run in accuracy["runs"] if run["row"] == row)
         assert found is not None, row
-        return found.to_dict()
+        return found._asdict()
 
     def quantised(name: str, query: str) -> float:
         """Mean recall@10 of a quantiser of m_1's vectors, for queries of some precision."""
@@ -195,7 +195,7 @@ def upgrade() -> Json:
     def over_runs(side: str, case: str, name: str) -> Json:
         found = stat(run[side][case][name] for run in result["runs"])
         assert found is not None
-        return found.to_dict()
+        return found._asdict()
 
     return {**result, "over_runs": over_runs}
 

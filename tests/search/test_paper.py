@@ -12,7 +12,7 @@ from rbegir.errors import InputError
 from rbegir.search.backend import Partition
 from rbegir.search.cpu import CpuBackend
 from rbegir.search.paper import BLOCK, queue_heads, thread_of, thread_sizes
-from rbegir.search.progressive import recall_of
+from rbegir.search.partition import recall_of
 from rbegir.search.reference import ReferenceBackend
 
 

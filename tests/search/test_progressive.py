@@ -7,9 +7,9 @@ from rbegir.base import masks
 from rbegir.codes.layout import pack
 from rbegir.codes.planes import Codes
 from rbegir.errors import InputError
-from rbegir.search.backend import Partition
+from rbegir.search.backend import Partition, check_candidates, estimate_recall
 from rbegir.search.cpu import CpuBackend
-from rbegir.search.progressive import check_candidates, estimate_recall, recall_of
+from rbegir.search.partition import recall_of
 from rbegir.search.reference import ReferenceBackend
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from rbegir.errors import DeviceError, InputError, MissingExtraError
+from rbegir.errors import DeviceError, InputError, needing
 
 
 def cpu_count() -> int:
@@ -42,12 +42,8 @@ def split_name(name: object, *others: str) -> tuple[str, int | None]:
 def gpu_number(name: str, default: int = 0) -> int:
     """The number of the GPU called 'cuda' (the default one) or 'cuda:N'; an error if it is not there."""
     _, number = split_name(name)
-    try:
+    with needing(f"device {name!r} needs torch", "pip install 'rbegir[gpu]', or use device='cpu'"):
         import torch
-    except ImportError as error:
-        raise MissingExtraError(
-            f"device {name!r} needs torch", hint="pip install 'rbegir[gpu]', or use device='cpu'"
-        ) from error
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not count:
         raise DeviceError(f"device {name!r} was asked for, but torch finds no GPU", hint="use device='cpu'")

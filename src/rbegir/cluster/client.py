@@ -40,8 +40,8 @@ from rbegir.errors import FileError, InputError
 from rbegir.index.model import check_match, load_stored
 from rbegir.index.query import encode_queries, query_values
 from rbegir.index.store import Ids
+from rbegir.search.backend import check_planes
 from rbegir.search.hits import Hits
-from rbegir.search.progressive import check_planes
 from rbegir.search.request import Filters, SearchOptions, SearchRequest, positive_seconds
 
 DEADLINE = 30.0  # seconds

@@ -32,13 +32,11 @@ from rbegir.codes.planes import Codes
 from rbegir.codes.score import cosine, norm_squared
 from rbegir.errors import ClusterError, InputError
 from rbegir.index.query import attribute_rows
-from rbegir.search.backend import Candidates
+from rbegir.search.backend import Candidates, check_candidates, check_planes, entry_of, estimate_recall
 from rbegir.search.hits import Hits
 from rbegir.search.missrate import MissCertificate
-from rbegir.search.paper import select_paper, whole_thread_sizes
-from rbegir.search.partition import best, merge
-from rbegir.search.progressive import check_candidates, check_planes, estimate_recall, recall_of
-from rbegir.search.registry import entry_of
+from rbegir.search.paper import SelectionGeometry, select_paper, whole_thread_sizes
+from rbegir.search.partition import best, merge, recall_of
 from rbegir.search.request import SearchRequest
 
 SCANNING = 0.75  # of the time, where a part of the answer will do: its texts take some too
@@ -228,9 +226,8 @@ class Gatherer:
             part = np.searchsorted(starts, found.positions, "right") - 1
             return Candidates(found.keys, found.positions - starts[part] + begins[part])
 
-        found, certificate = select_paper(
-            search, sizes, values, request.k, per_thread=request.per_thread, queue=request.queue
-        )
+        geometry = SelectionGeometry(per_thread=request.per_thread, queue=request.queue)
+        found, certificate = select_paper(search, sizes, values, request.k, geometry)
         part = np.searchsorted(begins, found.positions, "right") - 1
         places = found.positions - begins[part] + starts[part]
         return Gathered(Candidates(found.keys, places), certificate)

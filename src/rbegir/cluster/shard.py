@@ -48,10 +48,8 @@ from rbegir.errors import BusyError, DeadlineError, FileError, RbegirError
 from rbegir.index.filter import Filter
 from rbegir.index.format import VERSION
 from rbegir.index.snapshot import Positions, Snapshot
-from rbegir.search.backend import Partition
+from rbegir.search.backend import Partition, coarse, open_backend
 from rbegir.search.paper import BLOCK, thread_of
-from rbegir.search.progressive import coarse
-from rbegir.search.registry import open_backend
 from rbegir.search.request import SearchRequest
 
 VIEWS = 4  # kept open

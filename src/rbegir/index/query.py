@@ -24,10 +24,8 @@ from rbegir.index.filter import Filter
 from rbegir.index.manifest import Manifest
 from rbegir.index.model import check_vectors
 from rbegir.index.snapshot import Snapshot
-from rbegir.search.backend import Candidates, Partition
+from rbegir.search.backend import Candidates, Partition, check_planes, coarse, open_backend
 from rbegir.search.hits import Hits
-from rbegir.search.progressive import check_planes, coarse
-from rbegir.search.registry import open_backend
 from rbegir.search.request import SearchRequest
 
 _watcher: ContextVar[Callable[[str], None] | None] = ContextVar("watcher", default=None)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rbegir.errors import MissingExtraError
+from rbegir.errors import needing
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -24,10 +24,8 @@ Json = dict[str, Any]
 
 def environment(folder: Path) -> Environment:
     """The templates of a folder with the filters above."""
-    try:
+    with needing("pages need jinja2", "pip install 'rbegir[tables]'"):
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    except ImportError:
-        raise MissingExtraError("pages need jinja2", hint="pip install 'rbegir[tables]'") from None
     found = Environment(
         loader=FileSystemLoader(folder),
         undefined=StrictUndefined,

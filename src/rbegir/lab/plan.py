@@ -327,7 +327,7 @@ def plan(wish: Wish, figures: Figures | None = None, machine: str | None = None)
         "impossible": reasons,
         "tails": [asdict(tail) for tail in tails(figures.spread, best.usual_ms)],
         "wish": asdict(wish),
-        "constants": {name: constant.to_dict() for name, constant in constants(wish, figures).items()},
+        "constants": {name: asdict(constant) for name, constant in constants(wish, figures).items()},
     }
 
 

@@ -44,9 +44,6 @@ class Constant:
     unit: str
     source: str
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"value": self.value, "unit": self.unit, "source": self.source}
-
 
 @dataclass(frozen=True)
 class Machine:

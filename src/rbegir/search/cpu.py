@@ -19,7 +19,7 @@ from rbegir.base.checks import whole_number
 from rbegir.base.devices import cpu_count
 from rbegir.errors import InputError
 from rbegir.search.backend import Backend, Progress
-from rbegir.search.partition import Candidates, Partition, check_positions, check_search
+from rbegir.search.partition import Candidates, Partition, check_search
 
 MAX_THREADS = 1024
 EMULATED = ("avx512-emulated",)  # slow: the AVX-512 kernels in plain C++, to test them on any CPU
@@ -57,15 +57,13 @@ class CpuBackend(Backend):
         )
         return Candidates(keys, positions)
 
-    def rescore(
+    def _rescore(
         self,
-        partitions: Sequence[Partition],
+        parts: list[Partition],
         values: npt.NDArray[np.int16],
         positions: npt.NDArray[np.int64],
         k: int,
     ) -> Candidates:
-        parts, values, k = check_search(partitions, values, k, self.n, self.planes)
-        positions = check_positions(positions, len(values), sum(part.count for part in parts))
         keys, best = _core.scan_rescore(
             [(part.packed, part.count, part.mask) for part in parts],
             values,

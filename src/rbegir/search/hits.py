@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rbegir.base.checks import whole_number
-from rbegir.errors import InputError, MismatchError
+from rbegir.errors import InputError, MismatchError, needing
 from rbegir.search.partition import best
 
 if TYPE_CHECKING:
@@ -114,14 +114,8 @@ class Hits:
 
     def to_pandas(self) -> pd.DataFrame:
         """The table of `to_arrow` as a DataFrame."""
-        try:
+        with needing("to_pandas needs pandas", "pip install pandas, or use to_arrow()"):
             import pandas as pd
-        except ImportError as error:
-            from rbegir.errors import MissingExtraError
-
-            raise MissingExtraError(
-                "to_pandas needs pandas", hint="pip install pandas, or use to_arrow()"
-            ) from error
         return pd.DataFrame(self._columns())
 
 

@@ -19,17 +19,18 @@ import numpy as np
 import numpy.typing as npt
 
 from rbegir.base import masks
-from rbegir.base.checks import whole_number
 from rbegir.search.missrate import MissCertificate, certificate_of_threads
 from rbegir.search.partition import Candidates, Partition
 
 BLOCK = 256  # T_b, threads per block, by default
 
 
-def check_settings(per_thread: int, queue: int, block: int) -> None:
-    """Refuse an I, q or T_b that is not a positive whole number."""
-    for name, value in (("per_thread", per_thread), ("queue", queue), ("block", block)):
-        whole_number(name, value)
+class SelectionGeometry(NamedTuple):
+    """T_b threads per block, I keywords per thread, q places per queue."""
+
+    threads: int = BLOCK
+    per_thread: int = 256
+    queue: int = 1
 
 
 def thread_of(positions: npt.NDArray[np.int64], per_thread: int, block: int = BLOCK) -> npt.NDArray[np.int64]:
@@ -68,7 +69,7 @@ def queue_heads(threads: npt.NDArray[np.int64], queue: int) -> npt.NDArray[np.bo
     return heads
 
 
-class Plan(NamedTuple):
+class PaperPlan(NamedTuple):
     """What is known of a paper-mode search before it starts."""
 
     candidates: int
@@ -77,19 +78,14 @@ class Plan(NamedTuple):
     certificate: MissCertificate
 
 
-def plan(partitions: Sequence[Partition], k: int, per_thread: int, queue: int, block: int) -> Plan:
-    """The plan of a paper-mode search of partitions."""
-    check_settings(per_thread, queue, block)
-    return plan_threads(thread_sizes(partitions, per_thread, block), k, per_thread, queue)
-
-
-def plan_threads(sizes: dict[int, int], k: int, per_thread: int, queue: int) -> Plan:
+def plan(sizes: dict[int, int], k: int, geometry: SelectionGeometry) -> PaperPlan:
     """The plan of a paper-mode search of threads of these sizes (`thread_sizes`)."""
+    _, per_thread, queue = geometry
     candidates = sum(size * count for size, count in sizes.items())
     kept = min(k, sum(min(size, queue) * count for size, count in sizes.items()))
     certificate = certificate_of_threads(sizes, min(k, candidates), per_thread, queue)
     length = kept + 16 + 2 * round(kept * (1 - certificate.expected_recall))
-    return Plan(candidates, kept, min(length, candidates), certificate)
+    return PaperPlan(candidates, kept, min(length, candidates), certificate)
 
 
 def select_paper(
@@ -97,13 +93,11 @@ def select_paper(
     sizes: dict[int, int],
     values: npt.NDArray[np.int16],
     k: int,
-    *,
-    per_thread: int,
-    queue: int,
-    block: int = BLOCK,
+    geometry: SelectionGeometry,
 ) -> tuple[Candidates, MissCertificate]:
     """The published search from an exact one: `search(values, k)` over threads of these sizes."""
-    candidates, kept, length, certificate = plan_threads(sizes, k, per_thread, queue)
+    candidates, kept, length, certificate = plan(sizes, k, geometry)
+    block, per_thread, queue = geometry
     keys = np.zeros((len(values), kept), dtype=np.int64)
     positions = np.zeros((len(values), kept), dtype=np.int64)
     waiting = np.arange(len(values)) if kept else np.arange(0)  # queries without a result

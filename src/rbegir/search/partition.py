@@ -74,6 +74,14 @@ def merge(results: Sequence[Candidates], k: int) -> Candidates:
     return Candidates(keys, positions).best(k)
 
 
+def recall_of(found: npt.NDArray[np.int64], exact: npt.NDArray[np.int64]) -> float:
+    """The share of the exact positions [queries, k] that are among the found ones [queries, k]."""
+    if exact.size == 0:
+        return 1.0
+    hits = sum(len(np.intersect1d(a, b)) for a, b in zip(found, exact, strict=True))
+    return hits / exact.size
+
+
 def check_values(values: npt.NDArray[np.int16], n: int) -> npt.NDArray[np.int16]:
     """Integer queries int16 [queries, n] within ±255, as a contiguous array."""
     if not isinstance(values, np.ndarray) or values.dtype != np.int16:

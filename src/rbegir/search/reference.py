@@ -16,7 +16,7 @@ from rbegir.codes.layout import unpack
 from rbegir.codes.planes import Codes
 from rbegir.search.backend import Backend, Progress
 from rbegir.search.missrate import MissCertificate, certificate_of_threads
-from rbegir.search.paper import BLOCK, check_settings
+from rbegir.search.paper import SelectionGeometry
 from rbegir.search.partition import Candidates, Partition, check_partitions, check_values
 
 
@@ -59,20 +59,12 @@ class ReferenceBackend(Backend):
         best = best.reshape(len(keys), min(k, len(positions)))
         return Candidates(np.take_along_axis(keys, best, axis=1), positions[best])
 
-    def search_paper(
-        self,
-        partitions: Sequence[Partition],
-        values: npt.NDArray[np.int16],
-        k: int,
-        *,
-        per_thread: int = 256,
-        queue: int = 1,
-        block: int = BLOCK,
+    def _select(
+        self, parts: list[Partition], values: npt.NDArray[np.int16], k: int, geometry: SelectionGeometry
     ) -> tuple[Candidates, MissCertificate]:
         """Algorithm 1 of the paper, thread by thread."""
-        k = whole_number("k", k)
-        check_settings(per_thread, queue, block)
-        keys, positions = self.scores(partitions, values)
+        block, per_thread, queue = geometry
+        keys, positions = self.scores(parts, values)
         threads: dict[int, list[int]] = {}
         for index, position in enumerate(positions.tolist()):
             number, within = divmod(position, block * per_thread)

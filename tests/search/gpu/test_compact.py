@@ -10,8 +10,7 @@ from rbegir.base import masks
 from rbegir.search.gpu import compact, proof
 from rbegir.search.gpu.backend import GpuBackend
 from rbegir.search.gpu.device import Range, Residency
-from rbegir.search.gpu.slab import SlabSearch
-from rbegir.search.gpu.words import INTERPRETED
+from rbegir.search.gpu.words import INTERPRETED, SlabSearch
 from tests.search.gpu.cases import assert_equal_to_reference, make_case
 
 DEVICE = "cpu" if INTERPRETED else "cuda:0"

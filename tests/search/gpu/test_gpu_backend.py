@@ -9,17 +9,14 @@ from triton.runtime.errors import OutOfResources, PTXASError
 
 from rbegir.base import masks
 from rbegir.errors import DeviceError, InputError
-from rbegir.search.backend import Candidates
+from rbegir.search.backend import Candidates, coarse
 from rbegir.search.gpu import backend as gpu
 from rbegir.search.gpu import card, proof, tensorcore
 from rbegir.search.gpu.backend import GpuBackend
 from rbegir.search.gpu.device import Range, Residency, find_devices, slab_bytes
-from rbegir.search.gpu.local import SelectionGeometry, as_printed
-from rbegir.search.gpu.slab import SlabSearch
 from rbegir.search.gpu.tensorcore import CompileError
-from rbegir.search.gpu.words import INTERPRETED
+from rbegir.search.gpu.words import INTERPRETED, SlabSearch
 from rbegir.search.partition import merge
-from rbegir.search.progressive import coarse
 from rbegir.search.reference import ReferenceBackend
 from tests.search.gpu.cases import assert_equal_to_reference, make_case
 
@@ -141,7 +138,7 @@ def test_a_threshold_that_is_too_high_is_lowered(monkeypatch: pytest.MonkeyPatch
 
 def test_sample_and_refined_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sample that is smaller than the slab, and a first threshold from a part of the sample."""
-    monkeypatch.setattr("rbegir.search.gpu.slab.LEAST_SAMPLE", 200)
+    monkeypatch.setattr("rbegir.search.gpu.words.LEAST_SAMPLE", 200)
     monkeypatch.setattr(card, "DENSE", 60)
     case = make_case(np.random.default_rng(12), 64, 2, counts=(900,), queries=2, density=0.9, k=5)
     assert_equal_to_reference(GpuBackend(64, 2, DEVICE), case)
@@ -150,8 +147,8 @@ def test_sample_and_refined_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_thresholds_of_a_batch_pass_little_more_than_k(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also with slabs that are sampled unevenly, and never far too much: a query whose sample held too few
     candidates for the second threshold once let everything pass."""
-    monkeypatch.setattr("rbegir.search.gpu.slab.LEAST_SAMPLE", 256)
-    monkeypatch.setattr("rbegir.search.gpu.slab.SHARE", 8)
+    monkeypatch.setattr("rbegir.search.gpu.words.LEAST_SAMPLE", 256)
+    monkeypatch.setattr("rbegir.search.gpu.words.SHARE", 8)
     monkeypatch.setattr(card, "DENSE", 64)
     k, counts = 40, (256, 200, 6000)
     case = make_case(np.random.default_rng(18), 64, 2, counts=counts, queries=12)
@@ -216,25 +213,6 @@ def test_paper_with_masks(queue: int, k: int) -> None:
     np.testing.assert_array_equal(found.keys, wanted.keys)
     np.testing.assert_array_equal(found.positions, wanted.positions)
     assert certificate == expected
-
-
-def test_algorithm_1_as_printed() -> None:
-    case = make_case(np.random.default_rng(14), 64, 2, counts=(1100,), k=20)
-    device = torch.device(DEVICE)
-    slab = Residency(64, 2, device).upload(Range(case.parts[0].packed, 1100, 0, 1100))
-    for queue, threads, k in ((1, 256, 20), (3, 200, 700)):
-        keys, positions = as_printed(
-            card.Card(64, 2, device),
-            SlabSearch(slab, 0, None, 1100),
-            card.Batch(case.values, device),
-            k,
-            SelectionGeometry(threads, 4, queue),
-        )
-        wanted, _ = ReferenceBackend(64, 2).search_paper(
-            case.parts, case.values, k, per_thread=4, queue=queue, block=threads
-        )
-        np.testing.assert_array_equal(keys.cpu().numpy(), wanted.keys[0])
-        np.testing.assert_array_equal(positions.cpu().numpy(), wanted.positions[0])
 
 
 def test_nothing_to_search() -> None:

@@ -70,7 +70,7 @@ def test_the_same_hits_as_on_the_cpu(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_devices(message: str, device: object) -> None:
-    from rbegir.search.registry import open_backend
+    from rbegir.search.backend import open_backend
 
     with pytest.raises(InputError) as raised:
         open_backend(device, 64, 2, None)
@@ -80,7 +80,7 @@ def test_wrong_devices(message: str, device: object) -> None:
 @pytest.mark.whole
 def test_every_backend_of_the_registry_keeps_the_contract() -> None:
     """A device whose backend scans all planes at once has a progressive search of its own: the exact one."""
-    from rbegir.search.registry import BACKENDS
+    from rbegir.search.backend import BACKENDS
 
     for entry in BACKENDS.values():
         backend = getattr(importlib.import_module(entry.module), entry.name)
@@ -91,7 +91,7 @@ def test_every_backend_of_the_registry_keeps_the_contract() -> None:
 
 @pytest.mark.whole
 def test_the_interpreter_must_be_chosen_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rbegir.search.registry import open_backend
+    from rbegir.search.backend import open_backend
 
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(InputError, match="device 'interpreter' needs TRITON_INTERPRET=1 in the environment"):

@@ -39,6 +39,7 @@ from rbegir.encode.binarizer.vectors import as_rows, sample, unit_blocks
 from rbegir.errors import FileError, InputError
 from rbegir.lab.bench.host import describe
 from rbegir.lab.bench.quantizers import PEERS, Outcome, top
+from rbegir.search.partition import recall_of
 
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
@@ -233,13 +234,9 @@ def spread(values: Sequence[float]) -> dict[str, float | None]:
 
 def recalls(found: Ids, truth: Ids) -> dict[str, float]:
     """The three figures for hits [Q, ≥ 100] against the truth [Q, 100], both best first."""
-
-    def share(k: int) -> float:
-        common = sum(len(np.intersect1d(f[:k], t[:k])) for f, t in zip(found, truth, strict=True))
-        return float(common / (len(truth) * min(k, truth.shape[1])))
-
+    shares = {f"recall@{k}": recall_of(found[:, :k], truth[:, :k]) for k in (10, 100)}
     first = float(np.mean((found[:, :10] == truth[:, :1]).any(axis=1)))
-    return {"recall@10": share(10), "recall@100": share(100), "recall@1": first}
+    return {**shares, "recall@1": first}
 
 
 def _row(

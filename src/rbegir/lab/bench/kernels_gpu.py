@@ -13,9 +13,8 @@ this can mislead: survivors cost something too, most in `mma`, whose floor lets 
 keywords, partitions, masks, ties and k are drawn at random. Compiling kernels takes most of the time, so
 shapes are spread over processes.
 
-`published` has one row per queue length. `ms` is `mode="paper"`: queues that start at a floor. `exact_ms` is
-the exact search in turns with it, and `as_printed_ms` Algorithm 1 to the letter: every queue is written and
-sorted. Recall is counted against the exact top k of the same queries.
+`published` has one row per queue length. `ms` is `mode="paper"`, `exact_ms` the exact search in turns with
+it. Recall is counted against the exact top k of the same queries.
 """
 
 from __future__ import annotations
@@ -36,15 +35,14 @@ from rbegir.codes.planes import Codes
 from rbegir.errors import DeviceError
 from rbegir.lab.bench.host import describe_card, in_turns, timed
 from rbegir.search.backend import Candidates, Partition
-from rbegir.search.gpu import dispatch, local, tensorcore, words
+from rbegir.search.gpu import dispatch, tensorcore, words
 from rbegir.search.gpu.backend import GpuBackend
 from rbegir.search.gpu.card import Batch, Card
 from rbegir.search.gpu.device import find_devices
 from rbegir.search.gpu.dispatch import Method
-from rbegir.search.gpu.local import MAX_QUEUE
 from rbegir.search.gpu.replay import Replays
-from rbegir.search.gpu.slab import Slab, SlabSearch
-from rbegir.search.paper import BLOCK, plan, queue_heads, thread_of
+from rbegir.search.gpu.words import Slab, SlabSearch
+from rbegir.search.paper import SelectionGeometry, plan, queue_heads, thread_of, whole_thread_sizes
 from rbegir.search.reference import ReferenceBackend
 
 KEYWORDS = 100_000_000
@@ -53,12 +51,17 @@ WIDE = ((64, 2),)
 POPCOUNT, PRODUCT = ((64, 2), (64, 1)), ((64, 2), (512, 2))
 
 
+def random_words(n: int, planes: int, keywords: int, generator: torch.Generator) -> torch.Tensor:
+    """Random codes made on the device of a generator: [streams, stride] int32."""
+    shape = (words.streams(n, planes), words.stride_of(keywords))
+    lanes = torch.empty(shape, dtype=torch.int32, device=generator.device)
+    return lanes.random_(-(2**31), 2**31, generator=generator)
+
+
 def random_piece(n: int, planes: int, keywords: int, device: torch.device) -> SlabSearch:
     """Random codes, with a sample that nobody asks for."""
-    streams = words.streams(n, planes)
-    lanes = torch.empty(streams, words.stride_of(keywords), dtype=torch.int32, device=device)
-    lanes.random_(-(2**31), 2**31)
-    none = torch.zeros(streams, words.stride_of(0), dtype=torch.int32, device=device)
+    lanes = random_words(n, planes, keywords, torch.Generator(device=device).manual_seed(0))
+    none = torch.zeros(len(lanes), words.stride_of(0), dtype=torch.int32, device=device)
     return SlabSearch(
         Slab(lanes, keywords, none, torch.zeros(0, dtype=torch.int32, device=device), 0), 0, None, keywords
     )
@@ -176,7 +179,7 @@ def compare(task: tuple[str, tuple[int, int, int, bool], str]) -> tuple[str, int
         k = int(rng.choice([1, 10, 100, 1000, 20_000]))
         if method == "paper":
             block = int(rng.choice([32, 100, 256]))
-            per_thread, queue = int(rng.choice([1, 3, 16])), int(rng.choice([1, 2, MAX_QUEUE]))
+            per_thread, queue = int(rng.choice([1, 3, 16])), int(rng.choice([1, 2, 16]))
             asked = {"per_thread": per_thread, "queue": queue, "block": block}
             found, certificate = backend.search_paper(parts, values, k, **asked)
             wanted, expected = reference.search_paper(parts, values, k, **asked)
@@ -207,23 +210,20 @@ def published(
     """A row for each of QUEUES."""
     card = replays.card
     keywords = sum(piece.slab.count for piece in pieces)
-    partitions = [Partition(np.zeros(0, np.uint8), keywords)]  # only counts matter
     exact = replays.begin(pieces, Batch(values, card.device), k).result()[1]
     one = Batch(values[:1], card.device)
     rows = []
     for queue in QUEUES:
-        geometry = local.SelectionGeometry(BLOCK, PER_THREAD, queue)
-        wanted = plan(partitions, k, PER_THREAD, queue, BLOCK)
+        geometry = SelectionGeometry(per_thread=PER_THREAD, queue=queue)
+        wanted = plan(whole_thread_sizes(keywords, PER_THREAD), k, geometry)
         asked = (wanted.length, wanted.length, geometry)
         row: dict[str, Any] = {"keywords": keywords, "k": k, "per_thread": PER_THREAD, "queue": queue}
         calls: list[Callable[[], object]] = [
             partial(replays.begin_queues, pieces, one, *asked),
             partial(replays.begin, pieces, one, k),
         ]
-        if len(pieces) == 1:
-            calls.append(partial(local.as_printed, card, pieces[0], one, k, geometry))
-        paper, same, *printed = in_turns(calls, rounds, warm=3)
-        row |= {**paper, "exact_ms": same["ms"], **({"as_printed_ms": printed[0]["ms"]} if printed else {})}
+        paper, same = in_turns(calls, rounds, warm=3)
+        row |= {**paper, "exact_ms": same["ms"]}
         hits = 0
         for query, best in zip(values, exact, strict=True):
             queues = replays.begin_queues(pieces, Batch(query[None], card.device), *asked)

@@ -96,15 +96,11 @@ class Tally:
     answer_bytes: int = 0  # of the last search
 
 
-class Wire(asyncio.Protocol):
-    """One connection: sends bytes, hands over whole answers."""
+class Messages(asyncio.Protocol):
+    """One connection that receives whole HTTP messages, on either side."""
 
-    def __init__(self, answered: Callable[[int, bytes], None], lost: Callable[[], None]) -> None:
-        self._answered = answered
-        self._lost = lost
+    def __init__(self) -> None:
         self._buffer = bytearray()
-        self._body = 0  # where the body begins
-        self._end = -1  # of the answer that is arriving
         self.transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -113,18 +109,30 @@ class Wire(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        if self._end < 0:
-            head = self._buffer.find(b"\r\n\r\n")
-            if head < 0:
-                return
+        while (head := self._buffer.find(b"\r\n\r\n")) >= 0:
             length = LENGTH.search(self._buffer, 0, head)
-            self._body = head + 4
-            self._end = self._body + (int(length[1]) if length else 0)
-        if len(self._buffer) >= self._end:
-            status, body = int(self._buffer[9:12]), bytes(self._buffer[self._body : self._end])
-            del self._buffer[: self._end]
-            self._end = -1
-            self._answered(status, body)
+            end = head + 4 + (int(length[1]) if length else 0)
+            if len(self._buffer) < end:
+                return
+            message = bytes(self._buffer[:end])
+            del self._buffer[:end]
+            self.received(message, head + 4)
+
+    def received(self, message: bytes, body: int) -> None:
+        """A whole message has arrived; its body begins at `body`."""
+        raise NotImplementedError
+
+
+class Wire(Messages):
+    """The connection of a client: hands over the status and body of every response."""
+
+    def __init__(self, answered: Callable[[int, bytes], None], lost: Callable[[], None]) -> None:
+        super().__init__()
+        self._answered = answered
+        self._lost = lost
+
+    def received(self, message: bytes, body: int) -> None:
+        self._answered(int(message[9:12]), message[body:])
 
     def connection_lost(self, error: Exception | None) -> None:
         self._lost()
@@ -171,9 +179,6 @@ class LoadClient:
         self._read_next: int | None = None
         self.wire = Wire(self._answered, self._lost)
 
-    def start(self) -> None:
-        self._next()
-
     def _lost(self) -> None:
         if not self._done.is_set():
             self._tally.errors["connection lost"] += 1
@@ -189,12 +194,13 @@ class LoadClient:
         if time.perf_counter() >= self._until:
             self._done.set()
         elif self._read_next is None:
-            self._next()
+            self.send_next()
         else:
             key, self._read_next = self._read_next, None
             self._send(prepared("GET", f"/v1/keywords/{key}"), lambda s, b: self._read(key, s, b))
 
-    def _next(self) -> None:
+    def send_next(self) -> None:
+        """Send a search, or a write of an id of this client."""
         if self._random.random() >= self._mix.writes:
             self._send(self._random.choice(self._mix.searches), self._search)
             return
@@ -256,7 +262,7 @@ async def drive(port: int, mix: Mix, ledger: Ledger, *, clients: int, seconds: f
     for client in loops:
         await loop.create_connection(lambda client=client: client.wire, "127.0.0.1", port)  # type: ignore[misc]
     for client in loops:
-        client.start()
+        client.send_next()
     await asyncio.gather(*(event.wait() for event in done))
     tally.seconds = time.perf_counter() - began
     for client in loops:
@@ -283,27 +289,15 @@ async def _read_all(port: int, ledger: Ledger, keys: Sequence[int]) -> None:
     wire.transport.close()
 
 
-class Replay(asyncio.Protocol):
-    """The fastest server there could be: it answers every request with the same bytes."""
+class Replay(Messages):
+    """The fastest server there could be: it responds to every request with the same bytes."""
 
-    def __init__(self, answer: bytes) -> None:
-        self._answer = answer
-        self._buffer = bytearray()
-        self._transport: asyncio.Transport
+    def __init__(self, response: bytes) -> None:
+        super().__init__()
+        self._response = response
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        while (head := self._buffer.find(b"\r\n\r\n")) >= 0:
-            length = LENGTH.search(self._buffer, 0, head)
-            end = head + 4 + (int(length[1]) if length else 0)
-            if len(self._buffer) < end:
-                return
-            del self._buffer[:end]
-            self._transport.write(self._answer)
+    def received(self, message: bytes, body: int) -> None:
+        self.transport.write(self._response)
 
 
 async def replay() -> None:

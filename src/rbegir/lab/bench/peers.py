@@ -50,6 +50,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rbegir.lab.bench.host import milliseconds
+
 DIMENSIONS = 64
 SCAN_CHUNK = 500_000
 TRAIN = 65_536
@@ -73,10 +75,20 @@ def _queries(batch: int) -> Any:
     return np.random.default_rng(2).standard_normal((batch, DIMENSIONS), dtype=np.float32)
 
 
-def _timed(call: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    call()
-    return (time.perf_counter() - start) * 1e3
+def _filled(index: Any, keywords: int) -> Any:
+    for chunk in _chunks(keywords):
+        index.add(chunk)
+    return index
+
+
+def _timing(index: Any, queries_of: Callable[[int], Any] = _queries) -> Scan:
+    """Time the searches of an index; making the queries does not count."""
+
+    def search(batch: int, k: int) -> float:
+        queries = queries_of(batch)
+        return milliseconds(lambda: index.search(queries, k))
+
+    return search
 
 
 def faiss_pq(keywords: int) -> Scan:
@@ -84,20 +96,18 @@ def faiss_pq(keywords: int) -> Scan:
 
     index = faiss.IndexPQFastScan(DIMENSIONS, 32, 4, faiss.METRIC_INNER_PRODUCT)
     index.train(next(_chunks(TRAIN)))
-    for chunk in _chunks(keywords):
-        index.add(chunk)
+    timed = _timing(_filled(index, keywords))
     best: dict[tuple[int, int], int] = {}
 
     def search(batch: int, k: int) -> float:
-        queries = _queries(batch)
         if (batch, k) not in best:
             times = {}
             for implementation in (12, 13, 14, 15):
                 index.implem = implementation
-                times[implementation] = min(_timed(lambda: index.search(queries, k)) for _ in range(2))
+                times[implementation] = min(timed(batch, k) for _ in range(2))
             best[batch, k] = min(times, key=lambda implementation: times[implementation])
         index.implem = best[batch, k]
-        return _timed(lambda: index.search(queries, k))
+        return timed(batch, k)
 
     return search
 
@@ -109,12 +119,9 @@ def faiss_bin(keywords: int) -> Scan:
     rng = np.random.default_rng(1)
     for start in range(0, keywords, SCAN_CHUNK):
         index.add(rng.integers(0, 256, (min(SCAN_CHUNK, keywords - start), 16), dtype=np.uint8))
-
-    def search(batch: int, k: int) -> float:
-        queries = np.random.default_rng(2).integers(0, 256, (batch, 16), dtype=np.uint8)
-        return _timed(lambda: index.search(queries, k))
-
-    return search
+    return _timing(
+        index, lambda batch: np.random.default_rng(2).integers(0, 256, (batch, 16), dtype=np.uint8)
+    )
 
 
 def faiss_rabitq(keywords: int) -> Scan:
@@ -122,24 +129,15 @@ def faiss_rabitq(keywords: int) -> Scan:
 
     index = faiss.IndexRaBitQFastScan(DIMENSIONS, faiss.METRIC_INNER_PRODUCT)
     index.train(next(_chunks(TRAIN)))
-    for chunk in _chunks(keywords):
-        index.add(chunk)
-    return lambda batch, k: _timed(lambda: index.search(_queries(batch), k))
+    return _timing(_filled(index, keywords))
 
 
 def turbovec(keywords: int) -> Scan:
     from turbovec import TurboQuantIndex
 
-    index = TurboQuantIndex(dim=DIMENSIONS, bit_width=2)
-    for chunk in _chunks(keywords):
-        index.add(chunk)
+    index = _filled(TurboQuantIndex(dim=DIMENSIONS, bit_width=2), keywords)
     index.prepare()
-
-    def search(batch: int, k: int) -> float:
-        queries = _queries(batch)
-        return _timed(lambda: index.search(queries, k))
-
-    return search
+    return _timing(index)
 
 
 SCAN_PEERS: dict[str, Callable[[int], Scan]] = {

@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rbegir.encode.binarizer.frame import rotation
-from rbegir.errors import MissingExtraError
+from rbegir.errors import needing
 
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
@@ -68,10 +68,8 @@ Peer = Callable[
 
 
 def _faiss() -> Any:
-    try:
+    with needing("the peers need FAISS", "pip install 'rbegir[bench]'"):
         import faiss
-    except ImportError as error:
-        raise MissingExtraError("the peers need FAISS", hint="pip install 'rbegir[bench]'") from error
     return faiss
 
 
@@ -217,10 +215,8 @@ def turbovec(train: Floats, vectors: Floats, size: int, seed: int) -> Outcome | 
     bits = _bits(size, dims)
     if bits not in (2, 4):
         return None
-    try:
+    with needing("the peers need turbovec", "pip install 'rbegir[bench]'"):
         from turbovec import TurboQuantIndex
-    except ImportError as error:
-        raise MissingExtraError("the peers need turbovec", hint="pip install 'rbegir[bench]'") from error
     known, every = _padded(train, 8), _padded(vectors, 8)
     index = TurboQuantIndex(dim=known.shape[1], bit_width=bits)
     _, train_s = _timed(lambda: index.calibrate(known[:4096].copy()))
@@ -283,7 +279,6 @@ PEERS: dict[str, Peer] = {
 }
 
 
-Top = Callable[[list[Floats], Floats, int, Floats | None], list[Ids]]
 BLOCK = 1 << 28  # scores in memory at a time
 
 
@@ -292,11 +287,11 @@ def top(queries: Floats, vectors: Floats, k: int, offsets: Floats | None = None)
     k = min(k, len(vectors))
     step = max(1, BLOCK // max(len(vectors), 1))
     parts = [queries[at : at + step] for at in range(0, len(queries), step)]
-    chosen = _torch() or _numpy
-    return np.concatenate(chosen(parts, vectors, k, offsets))
+    search = _top_in_torch if _gpu() else _top_in_numpy
+    return np.concatenate(search(parts, vectors, k, offsets))
 
 
-def _numpy(parts: list[Floats], vectors: Floats, k: int, offsets: Floats | None) -> list[Ids]:
+def _top_in_numpy(parts: list[Floats], vectors: Floats, k: int, offsets: Floats | None) -> list[Ids]:
     found = []
     for part in parts:
         scores = part @ vectors.T
@@ -308,23 +303,15 @@ def _numpy(parts: list[Floats], vectors: Floats, k: int, offsets: Floats | None)
     return found
 
 
-def _torch() -> Top | None:
-    try:
-        import torch
-    except ImportError:
-        return None
-    if not torch.cuda.is_available():
-        return None
+def _top_in_torch(parts: list[Floats], vectors: Floats, k: int, offsets: Floats | None) -> list[Ids]:
+    import torch
 
-    def search(parts: list[Floats], vectors: Floats, k: int, offsets: Floats | None) -> list[Ids]:
-        stored = torch.from_numpy(np.ascontiguousarray(vectors)).cuda()
-        added = None if offsets is None else torch.from_numpy(offsets).cuda()
-        found = []
-        for part in parts:
-            scores = torch.from_numpy(np.ascontiguousarray(part)).cuda() @ stored.T
-            if added is not None:
-                scores += added
-            found.append(scores.topk(k, dim=1).indices.cpu().numpy())
-        return found
-
-    return search
+    stored = torch.from_numpy(np.ascontiguousarray(vectors)).cuda()
+    added = None if offsets is None else torch.from_numpy(offsets).cuda()
+    found = []
+    for part in parts:
+        scores = torch.from_numpy(np.ascontiguousarray(part)).cuda() @ stored.T
+        if added is not None:
+            scores += added
+        found.append(scores.topk(k, dim=1).indices.cpu().numpy())
+    return found

@@ -22,7 +22,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
@@ -99,12 +98,6 @@ def require_peers() -> None:
         )
 
 
-def _milliseconds(call: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    call()
-    return (time.perf_counter() - start) * 1e3
-
-
 def random_codes(keywords: int) -> npt.NDArray[np.uint8]:
     """Packed random keywords, aligned to 64 bytes as a mapped segment is."""
     size = packed_bytes(keywords, N, PLANES)
@@ -118,10 +111,19 @@ def random_codes(keywords: int) -> npt.NDArray[np.uint8]:
     return packed
 
 
-def random_queries(batch: int) -> npt.NDArray[np.int16]:
-    """Random queries of three planes."""
-    bits = np.random.default_rng(3).integers(0, 2**QUERY_PLANES, (batch, N), dtype=np.int16)
-    return 2 * bits - np.int16(2**QUERY_PLANES - 1)
+def random_queries(batch: int, planes: int = QUERY_PLANES) -> npt.NDArray[np.int16]:
+    """Random queries of so many planes."""
+    bits = np.random.default_rng(3).integers(0, 2**planes, (batch, N), dtype=np.int16)
+    return 2 * bits - np.int16(2**planes - 1)
+
+
+def check_numbers(rounds: int, **lists: Sequence[int]) -> None:
+    """Refuse lists of cells that are empty or hold anything but positive numbers."""
+    for name, numbers in lists.items():
+        if not numbers or any(number < 1 for number in numbers):
+            raise InputError(f"{name} must be positive numbers, got {list(numbers)}")
+    if rounds < 1:
+        raise InputError(f"rounds must be at least 1, got {rounds}")
 
 
 def run(
@@ -149,11 +151,7 @@ def run(
             rounds=rounds,
             progress=progress,
         )
-    for name, numbers in (("keywords", keywords), ("batches", batches), ("k", ks), ("threads", threads)):
-        if not numbers or any(number < 1 for number in numbers):
-            raise InputError(f"{name} must be positive numbers, got {list(numbers)}")
-    if rounds < 1:
-        raise InputError(f"rounds must be at least 1, got {rounds}")
+    check_numbers(rounds, keywords=keywords, batches=batches, k=ks, threads=threads)
     if peers:
         require_peers()
     cells: list[dict[str, Any]] = []
@@ -200,7 +198,7 @@ def measure(
         return backend.search(partitions, values, k)
 
     def read(streams: Sequence[int]) -> float:
-        return min(_milliseconds(partial(_core.read_sum, packed, threads, s)) for s in streams)
+        return min(host.milliseconds(partial(_core.read_sum, packed, threads, s)) for s in streams)
 
     scan()  # not timed: fills caches and page tables
     for peer in peers:
@@ -211,7 +209,7 @@ def measure(
     theirs: dict[str, list[float]] = {peer.name: [] for peer in peers}
     for _ in range(rounds):
         reads.append(read((1, 1, 1)))
-        ours.append(min(_milliseconds(scan) for _ in range(repeats)))
+        ours.append(min(host.milliseconds(scan) for _ in range(repeats)))
         for peer in peers:
             if sum(theirs[peer.name]) < PEER_SECONDS * 1e3:
                 theirs[peer.name].append(min(peer.search(batch, k) for _ in range(repeats)))

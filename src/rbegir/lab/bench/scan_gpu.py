@@ -16,25 +16,25 @@ sample; the peer is exact in float16, whose ties and rounding differ.
 from __future__ import annotations
 
 import ctypes
+import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 
-from rbegir.errors import DeviceError, InputError
+from rbegir.errors import DeviceError
 from rbegir.lab.bench import kernels_gpu
-from rbegir.lab.bench.host import describe_card, timed, walled
-from rbegir.search.gpu import words
+from rbegir.lab.bench.host import describe_card, milliseconds, timed
+from rbegir.lab.bench.kernels_gpu import random_words
+from rbegir.lab.bench.scan import PLANES, QUERY_PLANES, N, check_numbers, random_queries
 from rbegir.search.gpu.card import Batch, Card
 from rbegir.search.gpu.device import MAX_SLAB, Residency, find_devices
 from rbegir.search.gpu.proof import Pending
 from rbegir.search.gpu.replay import Replays
-from rbegir.search.gpu.slab import SlabSearch, with_sample
 from rbegir.search.gpu.tensorcore import Kernel, compile_cubin
+from rbegir.search.gpu.words import SlabSearch, with_sample
 
-N, PLANES, QUERY_PLANES = 64, 2, 3
 PEER_KEYWORDS = 100_000_000
 PEER_BATCH = 64
 CASES: list[tuple[str, dict[str, Any]]] = [
@@ -90,10 +90,7 @@ def random_pieces(keywords: int, device: torch.device) -> list[SlabSearch]:
     slabs = -(-keywords // MAX_SLAB)
     for slab in range(slabs):
         count = keywords // slabs + (slab < keywords % slabs)
-        lanes = torch.empty(
-            words.streams(N, PLANES), words.stride_of(count), dtype=torch.int32, device=device
-        )
-        lanes.random_(-(2**31), 2**31, generator=generator)
+        lanes = random_words(N, PLANES, count, generator)
         pieces.append(SlabSearch(with_sample(lanes, count), base, None, count))
         base += count
     return pieces
@@ -107,13 +104,6 @@ def check_room(keywords: int, device: torch.device) -> None:
             f"{keywords:,} keywords do not fit into the memory of {device}: {fit:,} do",
             hint=f"--keywords {fit} or fewer",
         )
-
-
-def random_queries(batch: int, planes: int = QUERY_PLANES) -> np.ndarray[Any, np.dtype[np.int16]]:
-    top = 2**planes - 1
-    odd = 2 * np.random.default_rng(3).integers(0, top + 1, (batch, N)) - top
-    values: np.ndarray[Any, np.dtype[np.int16]] = odd.astype(np.int16)
-    return values
 
 
 def filtered(piece: SlabSearch, density: float) -> SlabSearch:
@@ -147,9 +137,11 @@ def cell(
     timing = timed(search, rounds, warm=3)  # compiled, captured, replayed
     pending = search()
     counts = pending.found.counts[:batch].float()
-    wall = walled(
-        lambda: replays.begin(pieces, Batch(queries.host, card.device), k).result(), max(1, rounds // 2)
-    )
+    torch.cuda.synchronize()
+    walls = [
+        milliseconds(lambda: replays.begin(pieces, Batch(queries.host, card.device), k).result())
+        for _ in range(max(1, rounds // 2))
+    ]
     return {
         "backend": f"cuda/{card.method(queries)}",
         "keywords": keywords,
@@ -158,7 +150,7 @@ def cell(
         "threads": 1,
         "query_planes": planes,
         **timing,
-        "wall_ms": wall,
+        "wall_ms": statistics.median(walls),
         "queries_per_s": batch / timing["ms"] * 1e3,
         "survivors": float(counts.mean()),
         "repaired": int(((counts < k) | (counts > pending.found.positions.shape[1])).sum()),
@@ -229,11 +221,7 @@ def run(
 
     `keep` gets what there is after every number of keywords: on a lent machine time may run out.
     """
-    for name, numbers in (("keywords", keywords), ("batches", batches), ("k", ks)):
-        if not numbers or any(number < 1 for number in numbers):
-            raise InputError(f"{name} must be positive numbers, got {list(numbers)}")
-    if rounds < 1:
-        raise InputError(f"rounds must be at least 1, got {rounds}")
+    check_numbers(rounds, keywords=keywords, batches=batches, k=ks)
     where = find_devices(device)[0]
     if where.type != "cuda":
         raise DeviceError(f"bench scan needs a GPU, got {device!r}")

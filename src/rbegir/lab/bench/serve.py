@@ -47,6 +47,10 @@ WARM_S = 1.0
 LIMIT_S = 3.0
 PEER_LIMIT_S = 300.0
 BATCH_ROWS = 1 << 16
+SUMMARISED = (
+    "searches_per_s", "requests_per_s", "p50_ms", "p99_ms", "write_p50_ms", "write_p99_ms", "queries_a_scan",
+    "cpu_ms_a_search",
+)  # fmt: skip
 SETTINGS = {"batched": (), "unbatched": ("--max-batch", "1")}
 Progress = Callable[[str, float], None]  # what is being done, and the share of all that is done
 
@@ -239,9 +243,10 @@ def _counters(port: int) -> dict[str, float]:
 
 
 def _keep_answer(port: int, request: bytes, path: Path) -> None:
-    body = request.partition(b"\r\n\r\n")[2]
     asked = urllib.request.Request(
-        f"http://127.0.0.1:{port}/v1/search", body, {"Content-Type": "application/json"}, method="POST"
+        f"http://127.0.0.1:{port}/v1/search",
+        request.partition(b"\r\n\r\n")[2],
+        {"Content-Type": "application/json"},
     )
     with urllib.request.urlopen(asked, timeout=30) as answer:
         path.write_bytes(answer.read())
@@ -289,8 +294,7 @@ def _peer(name: str, folder: Path, seconds: float, k: int, writes: float) -> dic
     except subprocess.TimeoutExpired:
         return {"failed": f"it was not ready after {PEER_LIMIT_S:.0f} s"}
     if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:] or ["no message"]
-        return {"failed": last[0]}
+        return {"failed": host.last_line(done.stderr)}
     figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return figures
 
@@ -321,7 +325,7 @@ def _result(
         "write_share": writes,
         "cells": cells,
         **{setting: _summary(of) for setting, of in by.items()},
-        "ratio": {"median": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios)},
+        "ratio": _spread(ratios),
         "errors": sum(sum(cell["errors"].values()) for cell in cells),
         "integrity": {
             "acknowledged_writes": ledger.acknowledged,
@@ -341,23 +345,12 @@ def _result(
 
 def _summary(cells: list[dict[str, Any]]) -> dict[str, Any]:
     """Medians over rounds, with the lowest and highest."""
-    names = (
-        "searches_per_s",
-        "requests_per_s",
-        "p50_ms",
-        "p99_ms",
-        "write_p50_ms",
-        "write_p99_ms",
-        "queries_a_scan",
-        "cpu_ms_a_search",
-    )
     summary: dict[str, Any] = {"seconds": sum(cell["seconds"] for cell in cells)}
-    for name in names:
-        values = [cell[name] for cell in cells if cell[name] is not None]
-        if values:
-            summary[name] = {
-                "median": statistics.median(values),
-                "lowest": min(values),
-                "highest": max(values),
-            }
+    for name in SUMMARISED:
+        if values := [cell[name] for cell in cells if cell[name] is not None]:
+            summary[name] = _spread(values)
     return summary
+
+
+def _spread(values: list[float]) -> dict[str, float]:
+    return {"median": statistics.median(values), "lowest": min(values), "highest": max(values)}

@@ -24,7 +24,7 @@ from rbegir.base.devices import cpu_count
 from rbegir.encode.binarizer.estimator import Binarizer
 from rbegir.encode.binarizer.rounding import nearest
 from rbegir.encode.clsm.twotower import TwoTower, unit
-from rbegir.errors import MissingExtraError
+from rbegir.errors import needing
 from rbegir.evaluate.retrieval import CUTOFFS
 from rbegir.lab.bench.residual import Residual
 from rbegir.lab.reproduce.dataset import sample_rows
@@ -74,13 +74,9 @@ def compare(
     `train`: how many vectors they learn from. FAISS itself takes no more than 256 per centroid, 65,536.
     `slow`: also those that take long, `first`: for the first seed.
     """
-    try:
+    with needing("the comparison needs faiss and turbovec", "pip install 'rbegir[tables]'"):
         import faiss
         import turbovec
-    except ImportError as error:
-        raise MissingExtraError(
-            f"the comparison needs {error.name}", hint="pip install 'rbegir[tables]'"
-        ) from None
     faiss.omp_set_num_threads(max(1, cpu_count() // 3))  # other runs need the rest
     corpus = unit(vectors.corpus).cpu().numpy()
     left, right = (unit(bed.embed(network, side, texts)) for side, texts in bed.group_texts())

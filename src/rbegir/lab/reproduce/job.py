@@ -22,6 +22,7 @@ from rbegir.lab.reproduce.dataset import FOLDER, Dataset, load
 from rbegir.lab.reproduce.results import Results, TableMaker
 from rbegir.lab.reproduce.rows import FULL, SMALL, TABLES, Scale, chosen, rows
 from rbegir.lab.reproduce.tables import table
+from rbegir.training.step import resolve_device
 
 Json = dict[str, Any]
 RESULTS = "results.json"
@@ -107,7 +108,7 @@ def gather(request: Request, data: Dataset) -> Json:
     ]
     result: Json = {
         "host": describe(PACKAGES),
-        "device": device_name(_kind(request.device)),
+        "device": device_name(str(resolve_device(request.device))),
         "scale": request.scale.name,
         "dataset": small.describe(),
         "runs": found,
@@ -171,9 +172,3 @@ def write_report(results: Sequence[Json], folder: Path) -> Path:
             f"cannot write {path}: {error.strerror}", hint="--out must be a folder, or a path for a new one"
         ) from None
     return path
-
-
-def _kind(device: str) -> str:
-    from rbegir.training.step import resolve_device
-
-    return str(resolve_device(device))

@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rbegir.errors import MissingExtraError
+from rbegir.errors import needing
 from rbegir.lab.markdown import environment
 from rbegir.lab.reproduce import paper
 from rbegir.lab.reproduce.dataset import HEADLINE
@@ -155,10 +155,8 @@ def cell(key: str, value: Any) -> str:
 
 def draw(result: Json, folder: Path) -> list[Path]:
     """Write the pictures of one result → their files."""
-    try:
+    with needing("the pictures need matplotlib", "pip install 'rbegir[tables]'"):
         import matplotlib
-    except ImportError:
-        raise MissingExtraError("the pictures need matplotlib", hint="pip install 'rbegir[tables]'") from None
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "rbegir"  # the same picture again for the same figures
     import matplotlib.pyplot as plt
@@ -203,16 +201,21 @@ def _bits(axes: Any, results: Results, _: Json) -> None:
         list(places.values()), [paper.BITS[name].roc_auc for name in places], color=THEIRS, marker="s",
         label="paper, human labels (right axis)",
     )  # fmt: skip
-    other.spines["top"].set_visible(False)
     axes.set_xticks(
         list(places.values()), ["m_2\n1 and 1", "rbe_2\n2 and 2", "rbe*\n3 and 2", "rbe_3\n3 and 3"]
     )
     axes.set_xlabel("bits per dimension of query and keyword")
     axes.set_ylabel("ROC AUC, unseen titles")
     other.set_ylabel("ROC AUC in the paper")
+    _one_legend(axes, other, loc="lower right")
+
+
+def _one_legend(axes: Any, other: Any, **options: Any) -> None:
+    """One legend for the lines of both vertical axes."""
+    other.spines["top"].set_visible(False)
     lines, labels = axes.get_legend_handles_labels()
     more, names = other.get_legend_handles_labels()
-    axes.legend(lines + more, labels + names, loc="lower right", frameon=False)
+    axes.legend(lines + more, labels + names, frameon=False, **options)
 
 
 def _bytes(axes: Any, _: Results, result: Json) -> None:
@@ -298,10 +301,7 @@ def _loss(axes: Any, results: Results, _: Json) -> None:
     axes.set_xlabel("epoch")
     axes.set_ylabel("training loss, all keywords of a batch (solid)")
     other.set_ylabel("validation log loss, 10 negatives (dashed)")
-    other.spines["top"].set_visible(False)
-    lines, labels = axes.get_legend_handles_labels()
-    more, names = other.get_legend_handles_labels()
-    axes.legend(lines + more, labels + names, loc="upper right", frameon=False, fontsize=8)
+    _one_legend(axes, other, loc="upper right", fontsize=8)
 
 
 def _estimators(axes: Any, results: Results, result: Json) -> None:

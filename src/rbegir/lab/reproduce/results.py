@@ -30,9 +30,6 @@ class Stat(NamedTuple):
     std: float | None  # None with one seed
     seeds: int
 
-    def to_dict(self) -> Json:
-        return {"mean": self.mean, "std": self.std, "seeds": self.seeds}
-
 
 def stat(values: Iterable[float]) -> Stat | None:
     numbers = list(values)
@@ -111,7 +108,7 @@ class TableMaker:
     def figures(self, row: str, *names: str) -> Json:
         """Figures of a row over its seeds; those that were not made are left out."""
         found = {name: self.results.stat(row, name) for name in names}
-        return {name: value.to_dict() for name, value in found.items() if value is not None}
+        return {name: value._asdict() for name, value in found.items() if value is not None}
 
     def like(self, row: str) -> str:
         """The row that the rows of tables 3, 4 and 7 are to be compared with."""
@@ -122,7 +119,7 @@ class TableMaker:
         """ROC AUC on the judged pairs, of the headline slice if there is one."""
         for part in (HEADLINE, "all"):
             if found := self.results.stat(row, f"labels/{part}/roc_auc"):
-                return found.to_dict()
+                return found._asdict()
         return None
 
     def command(self, row: str) -> str:

@@ -27,13 +27,14 @@ from torch import Tensor
 from rbegir.codes.layout import pack
 from rbegir.codes.planes import Codes
 from rbegir.encode.clsm.twotower import TwoTower, unit
-from rbegir.errors import MissingExtraError
+from rbegir.errors import needing
 from rbegir.evaluate.groups import distinct
 from rbegir.evaluate.retrieval import CUTOFFS, ranks, recalls
 from rbegir.lab.reproduce.dataset import Dataset, headline, sample_rows
 from rbegir.lab.reproduce.testbed import Json, Testbed, Vectors
 from rbegir.search.backend import Partition
 from rbegir.search.cpu import CpuBackend
+from rbegir.search.partition import recall_of
 
 SIZES = (10_000, 100_000, 1_000_000)
 SELECTION_QUERIES, TOP, PER_THREAD = 500, 1000, 256
@@ -61,7 +62,7 @@ def selection(bed: Testbed, vectors: Vectors, network: TwoTower) -> Json:
     top = min(TOP, part.count)
     exact = backend.search([part], chosen, top).positions
     published, promise = backend.search_paper([part], chosen, top, per_thread=PER_THREAD, queue=1)
-    shared = [len(np.intersect1d(a, b)) / top for a, b in zip(exact, published.positions, strict=True)]
+    shared = [recall_of(a[None], b[None]) for a, b in zip(published.positions, exact, strict=True)]
     return {
         "queries": len(chosen),
         "keywords": part.count,
@@ -76,7 +77,7 @@ def latency(bed: Testbed, vectors: Vectors, network: TwoTower) -> Json:
     """Milliseconds of one exact search, one query at a time, by the number of query planes."""
     backend, part, values = _searchable(vectors, network)
     chosen = values[sample_rows(len(values), LATENCY_QUERIES, 1)]
-    by_planes = {"3": chosen, "2": _first_planes(chosen, 3, 2)}
+    by_planes = {"3": chosen, "2": Codes.from_values(chosen, 3).first_planes(2).values()}
     times: dict[str, list[float]] = {planes: [] for planes in by_planes}
     for row in range(len(chosen)):
         for planes, asked in by_planes.items():
@@ -84,11 +85,6 @@ def latency(bed: Testbed, vectors: Vectors, network: TwoTower) -> Json:
             backend.search([part], asked[row : row + 1], min(TOP, part.count))
             times[planes].append(1e3 * (time.perf_counter() - began))
     return {"keywords": part.count, "ms": {planes: statistics.median(t) for planes, t in times.items()}}
-
-
-def _first_planes(values: np.ndarray[Any, np.dtype[np.int16]], planes: int, kept: int) -> Any:
-    """Codes of `planes` planes as odd integers, cut to the first `kept`."""
-    return Codes(Codes.from_values(values, planes).planes[:kept], values.shape[1]).values()
 
 
 def _searchable(vectors: Vectors, network: TwoTower) -> tuple[CpuBackend, Partition, Any]:
@@ -172,10 +168,8 @@ class Lexical:
     """An inverted index of titles."""
 
     def __init__(self, titles: pa.Array) -> None:
-        try:
+        with needing("BM25 needs bm25s", "pip install 'rbegir[tables]'"):
             import bm25s
-        except ImportError:
-            raise MissingExtraError("BM25 needs bm25s", hint="pip install 'rbegir[tables]'") from None
         self._index = bm25s.BM25(k1=1.5, b=0.75)
         self._vocabulary: dict[str, int] = {}
         ids = [self._ids(text, grow=True) for text in titles.to_pylist()]

@@ -30,26 +30,18 @@ def accuracy(make: TableMaker) -> Json:
         for name, printed in paper.ACCURACY.items()
         if make.results.runs(source := under(recipe, name))
     ]
-    rows = []
-    for name, printed, low, high in models:
-        shape = make.rows[name].shape
-        rows.append(
-            {
-                "model": shown(name),
-                "n": shape.n,
-                "q": bits_of(shape.query_planes),
-                "k": bits_of(shape.keyword_planes),
-                "epochs": len(make.results.runs(name)[0]["history"]),
-                **make.figures(name, "log_loss", "roc_auc", "recall@10"),
-                "labels": make.label(name),
-                "lift": make.results.lift(name, low, high),
-                "seeds": len(make.results.runs(name)) or None,
-                "paper_loss": printed.log_loss,
-                "paper_auc": printed.roc_auc,
-                "paper_lift": printed.lift,
-                "command": make.command(name),
-            }
-        )
+    rows = [
+        {
+            **_beside(make, name, printed),
+            "n": make.rows[name].shape.n,
+            "epochs": len(make.results.runs(name)[0]["history"]),
+            "labels": make.label(name),
+            "lift": make.results.lift(name, low, high),
+            "seeds": len(make.results.runs(name)) or None,
+            "paper_lift": printed.lift,
+        }
+        for name, printed, low, high in models
+    ]
     gap = paper.REFERENCE_GAP
     return {
         "title": "Model configurations and accuracy",
@@ -72,24 +64,23 @@ def accuracy(make: TableMaker) -> Json:
     }  # fmt: skip
 
 
+def _beside(make: TableMaker, name: str, printed: paper.Accuracy) -> Json:
+    """The accuracy of a model beside the paper's."""
+    shape = make.rows[name].shape
+    return {
+        "model": shown(name),
+        "q": bits_of(shape.query_planes),
+        "k": bits_of(shape.keyword_planes),
+        **make.figures(name, "log_loss", "roc_auc", "recall@10"),
+        "paper_loss": printed.log_loss,
+        "paper_auc": printed.roc_auc,
+        "command": make.command(name),
+    }
+
+
 def bits(make: TableMaker) -> Json:
     """Table 2: more planes."""
-    rows = []
-    for name, printed in paper.BITS.items():
-        if not make.results.runs(name):
-            continue
-        shape = make.rows[name].shape
-        rows.append(
-            {
-                "model": shown(name),
-                "q": bits_of(shape.query_planes),
-                "k": bits_of(shape.keyword_planes),
-                **make.figures(name, "log_loss", "roc_auc", "recall@10"),
-                "paper_loss": printed.log_loss,
-                "paper_auc": printed.roc_auc,
-                "command": make.command(name),
-            }
-        )
+    rows = [_beside(make, name, printed) for name, printed in paper.BITS.items() if make.results.runs(name)]
     steps = (("rbe_2", "m_2"), ("rbe_star", "rbe_2"), ("rbe_3", "rbe_star"))
     return {
         "title": "Bits per dimension",
@@ -151,15 +142,12 @@ def weights(make: TableMaker) -> Json:
     for name, (without, weighted, lift) in paper.RESIDUAL_WEIGHTS.items():
         off = f"{name}, no weights"
         on = make.like(name)
-        stats = [make.results.stat(source, "roc_auc") for source in (off, on)]
         row: Json = {"model": shown(name), "command": make.command(off)}
-        for key, value in zip(("off", "on"), stats, strict=True):
-            if value is not None:
-                row[key] = value.to_dict()
-        for key, source in (("off_r10", off), ("on_r10", on)):
-            row[key] = make.figures(source, "recall@10").get("recall@10")
-        if stats[0] and stats[1] and make.gap:
-            row["lift"] = 100 * (stats[1].mean - stats[0].mean) / make.gap
+        for key, source in (("off", off), ("on", on)):
+            found = make.figures(source, "roc_auc", "recall@10")
+            row |= {key: found.get("roc_auc"), f"{key}_r10": found.get("recall@10")}
+        if row["off"] and row["on"] and make.gap:
+            row["lift"] = 100 * (row["on"]["mean"] - row["off"]["mean"]) / make.gap
         rows.append(row | {"paper_off": without, "paper_on": weighted, "paper_lift": lift})
         orderings += make.order(f"{shown(name)}: weights help", on, off, weighted - without)
     return {
@@ -340,7 +328,7 @@ def equal_bytes(make: TableMaker) -> Json:
             "model": f"BM25 ({run['queries']:,} of the queries)",
             "bytes": None,
             "query": "words",
-            **{f"recall@{k}": stat([run[f"recall@{k}"]]).to_dict() for k in (1, 10, 100)},  # type: ignore[union-attr]
+            **{f"recall@{k}": stat([run[f"recall@{k}"]])._asdict() for k in (1, 10, 100)},  # type: ignore[union-attr]
             "command": make.command("bm25"),
         }
         for run in make.results.runs("bm25")
@@ -370,7 +358,7 @@ def _quantised(make: TableMaker) -> list[Json]:
         row: Json = {"model": f"m_1, {name}{among}", "bytes": first["bytes"], "query": first["query"]}
         for figure in ("roc_auc", "recall@1", "recall@10", "recall@100"):
             value: Stat | None = stat(f[figure]["value"] for f in many if figure in f)
-            row |= {figure: value.to_dict()} if value else {}
+            row |= {figure: value._asdict()} if value else {}
         row["interval"] = first["recall@10"]["interval"]
         rows.append(row | {"command": make.command("m_1")})
     return rows

@@ -2,10 +2,10 @@
 
     backend                            several devices as one: placing keywords, merging results
     device                             one device: resident keywords, stream, faults
-    slab, words                        keywords in device memory, their sample and their layout
+    words                              keywords in device memory, their layout and their sample
     card                               the steps of a search on one device
       threshold → scan → order           a threshold from a sample, what passes it, the total order
-      popcount · product · tensorcore    the scans: one query, batches of any shape, batches on tensor cores
+      scans · tensorcore                 one query, batches of any shape; batches on tensor cores
       dispatch                           which scan for which batch
     proof                              the count that proves that the threshold was low enough, or repairs it
     replay                             small searches as CUDA graphs

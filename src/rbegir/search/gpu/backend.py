@@ -25,21 +25,18 @@ from rbegir.base.checks import whole_number
 from rbegir.base.masks import Mask
 from rbegir.codes.layout import GROUP, groups
 from rbegir.errors import DeviceError, InputError, MissingExtraError
-from rbegir.search.backend import Backend, Progress
+from rbegir.search.backend import Backend, Progress, Progressive, check_candidates, check_planes
 from rbegir.search.missrate import MissCertificate
-from rbegir.search.paper import BLOCK, queue_heads, thread_of
-from rbegir.search.paper import Plan as PaperPlan
+from rbegir.search.paper import PaperPlan, SelectionGeometry, queue_heads, thread_of, thread_sizes
 from rbegir.search.paper import plan as plan_paper
 from rbegir.search.partition import Candidates, Partition, check_search, merge
-from rbegir.search.progressive import Progressive, check_candidates, check_planes
 
 try:
     from rbegir.search.gpu import local
     from rbegir.search.gpu.card import SURVIVOR_BYTES, Batch, power_of_two
     from rbegir.search.gpu.device import MAX_SLAB, MaskCache, Range, Worker, find_devices
-    from rbegir.search.gpu.local import SelectionGeometry
     from rbegir.search.gpu.proof import Pending, begin
-    from rbegir.search.gpu.slab import Slab, SlabSearch
+    from rbegir.search.gpu.words import Slab, SlabSearch
 except ImportError as missing:  # torch or triton
     raise MissingExtraError(
         f"searching on a GPU needs torch and triton ({missing})", hint="pip install 'rbegir[gpu]'"
@@ -116,30 +113,21 @@ class GpuBackend(Backend):
             ]
         return Candidates(*(np.concatenate(arrays) for arrays in zip(*blocks, strict=True)))
 
-    def search_paper(
-        self,
-        partitions: Sequence[Partition],
-        values: npt.NDArray[np.int16],
-        k: int,
-        *,
-        per_thread: int = 256,
-        queue: int = 1,
-        block: int = BLOCK,
+    def _select(
+        self, parts: list[Partition], values: npt.NDArray[np.int16], k: int, geometry: SelectionGeometry
     ) -> tuple[Candidates, MissCertificate]:
         """The published selection and what it may miss.
 
         One or two queries run Algorithm 1 (`local`), one scan each. Larger batches, and keywords that must be
         streamed, get the same result from exact searches, which read the keywords once for many queries.
         """
-        parts, values, k = check_search(partitions, values, k, self.n, self.planes)
-        plan = plan_paper(parts, k, per_thread, queue, block)
+        plan = plan_paper(thread_sizes(parts, geometry.per_thread, geometry.threads), k, geometry)
         if plan.kept and 1 <= len(values) <= ALONE:
             with self._lock:
                 placed, streamed, _ = self._place(parts)
                 if not streamed:
-                    geometry = SelectionGeometry(block, per_thread, queue)
                     return self._queues(placed, values, plan, geometry), plan.certificate
-        return super().search_paper(parts, values, k, per_thread=per_thread, queue=queue, block=block)
+        return super()._select(parts, values, k, geometry)
 
     def _queues(
         self,

@@ -16,13 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from rbegir.search.gpu import dispatch, popcount, product, tensorcore, threshold
+from rbegir.search.gpu import dispatch, scans, tensorcore, threshold
 from rbegir.search.gpu.dispatch import Method
 from rbegir.search.gpu.order import Survivors
-from rbegir.search.gpu.slab import SlabSearch, sample_of
 from rbegir.search.gpu.tensorcore import CompileError
 from rbegir.search.gpu.threshold import BINS, EVERYTHING, UNIT
-from rbegir.search.gpu.words import query_planes
+from rbegir.search.gpu.words import SlabSearch, query_planes, sample_of
 
 DENSE = 1 << 16  # sample keywords per slab that the first threshold is taken from
 SURVIVOR_BYTES = 64  # per slot of survivors, with what sorting needs
@@ -212,7 +211,7 @@ class Card:
         steps = LONG_STEPS if end - begin >= LONG else STEPS
         grid = (-(-(end - begin // BLOCK * BLOCK) // (BLOCK * steps)),)
         for q in range(batch.queries):
-            popcount.scan[grid](
+            scans.popcount_scan[grid](
                 words, words.shape[1], begin, end, piece.base, piece.mask, q, batch.words, limits,
                 found.counts, found.positions, found.dots, found.norms, room,
                 self.n, self.planes, batch.planes, batch.mixed, masked, BLOCK, steps, num_warps=WARPS,
@@ -229,7 +228,7 @@ class Card:
         parts = torch.stack([full >> 1, full & 1]) if batch.wide else full[None]  # [1 + wide, width, n]
         operand = parts.to(torch.int8).transpose(1, 2).contiguous()
         grid = (-(-(end - begin) // rows) * (width // columns),)
-        product.scan[grid](
+        scans.product_scan[grid](
             words, words.shape[1], begin, end, piece.base, piece.mask, operand, width, padded(limits, width),
             padded(batch.sums, width), found.counts, found.positions, found.dots, found.norms, room,
             self.n, self.planes, int(batch.wide), int(piece.mask is not None), rows, columns, num_warps=4,

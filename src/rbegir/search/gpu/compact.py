@@ -20,8 +20,7 @@ import triton
 import triton.language as tl
 
 from rbegir.search.gpu import words
-from rbegir.search.gpu.slab import SlabSearch, with_sample
-from rbegir.search.gpu.words import popcount
+from rbegir.search.gpu.words import SlabSearch, popcount, with_sample
 
 BLOCK = 1024  # words of a mask, or positions, per program
 # milliseconds on one H200 (dev/LOG.md): listing 10⁹ keywords, fetching 10⁹ candidates, starting the kernels

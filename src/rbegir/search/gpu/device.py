@@ -31,8 +31,7 @@ from rbegir.search.backend import Progress
 from rbegir.search.gpu import words
 from rbegir.search.gpu.card import Card
 from rbegir.search.gpu.replay import Replays
-from rbegir.search.gpu.slab import Slab, sample_size, with_sample
-from rbegir.search.gpu.words import INTERPRETED
+from rbegir.search.gpu.words import INTERPRETED, Slab, sample_size, with_sample
 
 MAX_SLAB = (1 << 31) - (1 << 24)  # keywords: kernels count positions inside a slab with 31 bits
 CHUNK = 1 << 26  # bytes of an upload chunk

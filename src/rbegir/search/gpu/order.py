@@ -54,9 +54,7 @@ def order_keys(
         inside = offset < used
         at = q.to(tl.int64) * room + offset
         dot = tl.load(dots + at, mask=inside, other=0).to(tl.int64)
-        norm = tl.load(norms + at, mask=inside, other=0).to(tl.int64)
-        inside = inside & (norm > 0)  # a queue of the published selection may hold nothing
-        norm = tl.maximum(norm, 1)
+        norm = tl.load(norms + at, mask=inside, other=1).to(tl.int64)
         square = dot * dot
         whole = square // norm
         rest = square - whole * norm

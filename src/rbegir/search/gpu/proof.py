@@ -19,7 +19,7 @@ import torch
 from rbegir.search.gpu import compact
 from rbegir.search.gpu.card import Batch, Card, power_of_two
 from rbegir.search.gpu.order import Survivors, ordered
-from rbegir.search.gpu.slab import SlabSearch
+from rbegir.search.gpu.words import SlabSearch
 
 
 def begin(card: Card, pieces: list[SlabSearch], batch: Batch, k: int) -> Pending:

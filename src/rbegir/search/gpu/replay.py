@@ -26,7 +26,8 @@ from rbegir.search.gpu import local, proof
 from rbegir.search.gpu.card import Batch, Card
 from rbegir.search.gpu.local import Queues
 from rbegir.search.gpu.proof import Pending
-from rbegir.search.gpu.slab import Slab, SlabSearch
+from rbegir.search.gpu.words import Slab, SlabSearch
+from rbegir.search.paper import SelectionGeometry
 
 LIMIT = 1 << 20  # slots of survivors: about 60 MB with what sorting needs
 KEPT = 16
@@ -64,7 +65,7 @@ class Replays:
         return self._start((k,), pieces, batch, lambda own: proof.begin(self.card, pieces, own, k))
 
     def begin_queues(
-        self, pieces: list[SlabSearch], batch: Batch, want: int, aim: int, geometry: local.SelectionGeometry
+        self, pieces: list[SlabSearch], batch: Batch, want: int, aim: int, geometry: SelectionGeometry
     ) -> Queues:
         """Enqueue the published selection."""
         return self._start(

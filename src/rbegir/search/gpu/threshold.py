@@ -14,12 +14,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from rbegir.search.gpu.popcount import allowed, hold, score
+from rbegir.search.gpu.scans import allowed, hold, score
 
 BINS = 4096
 UNIT = 1 << 17  # denominator of a threshold taken from a bin edge: 2^17 · dot² < 2^61 for every shape
 # a numerator that every keyword passes, for any norm and any denominator up to UNIT
 EVERYTHING = -(1 << 44)
+
+
+@triton.jit
+def add_to_bins(cosine, inside, weight, bins, q, BINS: tl.constexpr):
+    bin = tl.minimum(tl.maximum((cosine + 1.0) * (BINS // 2), 0.0), BINS - 1.0).to(tl.int32)
+    tl.atomic_add(bins + q * BINS + bin, weight + tl.zeros_like(cosine), mask=inside, sem="relaxed")
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -43,8 +49,7 @@ def histogram(
     held = hold(query, B + MIXED, N // 32)
     dot, norm = score(words, stride, query, held, offset, inside, N, P, B, MIXED)
     cosine = dot.to(tl.float32) / tl.sqrt(norm.to(tl.float32)) * tl.load(scales + q)
-    bin = tl.minimum(tl.maximum((cosine + 1.0) * (BINS // 2), 0.0), BINS - 1.0).to(tl.int32)
-    tl.atomic_add(bins + q * BINS + bin, weight + tl.zeros_like(cosine), mask=inside, sem="relaxed")
+    add_to_bins(cosine, inside, weight, bins, q, BINS)
 
 
 @triton.jit(do_not_specialize=["room"])
@@ -59,8 +64,7 @@ def histogram_survivors(
     dot = tl.load(dots + at, mask=inside, other=0).to(tl.float32)
     norm = tl.load(norms + at, mask=inside, other=1).to(tl.float32)
     cosine = dot / tl.sqrt(norm) * tl.load(scales + q)
-    bin = tl.minimum(tl.maximum((cosine + 1.0) * (BINS // 2), 0.0), BINS - 1.0).to(tl.int32)
-    tl.atomic_add(bins + q * BINS + bin, weight + tl.zeros_like(cosine), mask=inside, sem="relaxed")
+    add_to_bins(cosine, inside, weight, bins, q, BINS)
 
 
 @triton.jit
