@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rbegir.client.clients import AsyncClient, Client
     from rbegir.cluster.client import Cluster
     from rbegir.codes.planes import Codes
-    from rbegir.encode.binarizer.estimator import Binarizer
+    from rbegir.encode.binarizer.binarizer import Binarizer
     from rbegir.encode.clsm.model import Model
     from rbegir.encode.sentence.encoder import SentenceEncoder
     from rbegir.errors import RbegirError
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "AsyncClient": "rbegir.client.clients",
-    "Binarizer": "rbegir.encode.binarizer.estimator",
+    "Binarizer": "rbegir.encode.binarizer.binarizer",
     "Client": "rbegir.client.clients",
     "Cluster": "rbegir.cluster.client",
     "Codes": "rbegir.codes.planes",

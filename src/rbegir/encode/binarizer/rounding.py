@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rbegir.codes.planes import Codes
-from rbegir.encode.binarizer.sums import dots, lengths
-from rbegir.encode.binarizer.vectors import Floats
+from rbegir.encode.binarizer.vectors import Floats, dots, lengths
 
 # The step of a uniform quantiser with 2^P levels that suits a unit Gaussian best, in units of half a level.
 GAUSSIAN_STEP = {1: 0.798, 2: 0.498, 3: 0.293, 4: 0.1676, 5: 0.0943, 6: 0.0524, 7: 0.0288, 8: 0.0157}

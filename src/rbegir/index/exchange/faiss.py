@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from rbegir.codes.planes import MAX_N, MIN_N, WORD, Codes
 from rbegir.codes.score import norm_squared
-from rbegir.encode.binarizer.estimator import Binarizer
+from rbegir.encode.binarizer.binarizer import Binarizer
 from rbegir.errors import FileError, InputError, MissingExtraError
 from rbegir.index.exchange.transfer import (
     Keywords,

@@ -26,7 +26,7 @@ from rbegir.base.checks import whole_number
 from rbegir.codes.layout import pack
 from rbegir.codes.planes import WORD, Codes
 from rbegir.codes.score import cosine, norm_squared
-from rbegir.encode.binarizer.estimator import Binarizer
+from rbegir.encode.binarizer.binarizer import Binarizer
 from rbegir.errors import InputError, MismatchError
 from rbegir.index.exchange.transfer import read_keywords, staged
 from rbegir.index.store import Index
