@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rbegir.encode.clsm.model import Model
     from rbegir.encode.sentence.encoder import SentenceEncoder
     from rbegir.errors import RbegirError
-    from rbegir.index.exchange.index_rbe import IndexRBE
+    from rbegir.index.exchange.faiss import IndexRBE
     from rbegir.index.generations import Generations
     from rbegir.index.store import Index
     from rbegir.search.hits import Hits
@@ -37,7 +37,7 @@ _HOME = {
     "Generations": "rbegir.index.generations",
     "Hits": "rbegir.search.hits",
     "Index": "rbegir.index.store",
-    "IndexRBE": "rbegir.index.exchange.index_rbe",
+    "IndexRBE": "rbegir.index.exchange.faiss",
     "Model": "rbegir.encode.clsm.model",
     "RbegirError": "rbegir.errors",
     "SentenceEncoder": "rbegir.encode.sentence.encoder",
