@@ -233,6 +233,15 @@ class Segment:
     def id_type(self) -> str:
         return str(self._columns["id"].type) if self.has_ids else "int64"
 
+    @property
+    def span(self) -> tuple[int, int, int]:
+        return self.count, self.first_row, self.last_row
+
+    def check_span(self, entry: Entry) -> None:
+        """Raise unless this is the segment that an entry of the manifest describes."""
+        if self.span != entry.span:
+            raise self._corrupt("it is not the segment that the manifest describes")
+
     def packed(self) -> npt.NDArray[np.uint8]:
         """The codes as a backend reads them; all are checked at the first call."""
         return self._codes.view(np.uint8, self._codes.bytes)
