@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from rbegir.encode.binarizer.estimator import Binarizer
+from rbegir.encode.binarizer.binarizer import Binarizer
 from rbegir.encode.binarizer.vectors import as_rows, sample, unit_blocks
 from rbegir.index.exchange.arrays import map_npy
 from rbegir.lab.bench import accuracy

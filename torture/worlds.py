@@ -28,7 +28,7 @@ from rbegir.base import masks
 from rbegir.codes import score
 from rbegir.codes.layout import GROUP, groups, pack
 from rbegir.codes.planes import Codes
-from rbegir.encode.binarizer.estimator import Binarizer
+from rbegir.encode.binarizer.binarizer import Binarizer
 from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.model import Model
 from rbegir.encode.clsm.presets import ModelConfig

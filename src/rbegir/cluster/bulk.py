@@ -41,8 +41,7 @@ from rbegir.encode.encoder import Encoder, Savable, load_encoder
 from rbegir.errors import ClusterError, InputError, MismatchError
 from rbegir.index.creation import SEGMENT_ROWS, make, staged
 from rbegir.index.keys import STRIDE
-from rbegir.index.manifest import NAME, Manifest, commit, prepare, read_manifest
-from rbegir.index.model import check_adds, first_manifest
+from rbegir.index.manifest import NAME, Manifest, check_adds, commit, first_manifest, prepare, read_manifest
 from rbegir.index.segment import MAX_ROWS, CodeShape, Entry, Segment
 from rbegir.read.parquet import Group, Reading, Slice, cut, find_files, find_groups
 

@@ -23,9 +23,8 @@ from rbegir.base.arguments import check_attributes, check_ids, check_texts, refu
 from rbegir.encode.encoder import Encoder, encode_keywords, load_encoder
 from rbegir.errors import FileError, InputError, RbegirError
 from rbegir.index.creation import keywords_of
-from rbegir.index.keywords import KeywordRows
 from rbegir.index.manifest import MODEL
-from rbegir.index.segment import CodeShape, LiveRows, Segment, write_segment
+from rbegir.index.segment import CodeShape, KeywordRows, LiveRows, Segment, write_segment
 from rbegir.read.parquet import Reading, Slice, count_usable, read_chunk
 
 TEMPORARY = ".chunk-"

@@ -37,7 +37,7 @@ from rbegir.codes.planes import Codes
 from rbegir.codes.score import norm_squared
 from rbegir.encode.encoder import Encoder, check_encoder, encode_keywords
 from rbegir.errors import FileError, InputError
-from rbegir.index.model import check_match, load_stored
+from rbegir.index.manifest import check_match, load_stored
 from rbegir.index.query import encode_queries, query_values
 from rbegir.index.store import Ids
 from rbegir.search.backend import check_planes

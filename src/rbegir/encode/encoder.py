@@ -71,7 +71,7 @@ def encode_keywords(model: Encoder, texts: pa.Array) -> Codes:
 def load_encoder(directory: Path, *, threads: int | None = None) -> Encoder:
     """Load the model, the Binarizer or the reference to a sentence encoder that a directory holds."""
     if is_binarizer(directory):
-        from rbegir.encode.binarizer.estimator import Binarizer
+        from rbegir.encode.binarizer.binarizer import Binarizer
 
         return Binarizer.load(directory)
     if is_reference(directory):
@@ -88,7 +88,7 @@ def verify_encoder(directory: Path) -> None:
 
     Of a sentence encoder only the reference to it is stored and checked.
     """
-    from rbegir.encode.binarizer.estimator import Binarizer
+    from rbegir.encode.binarizer.binarizer import Binarizer
     from rbegir.encode.clsm.model import Model
 
     if is_reference(directory):

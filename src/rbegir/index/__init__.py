@@ -5,8 +5,8 @@ generations  several indexes of different models, searched as one
 
 search       query (one search) ─ filter (`where`) ─ snapshot
 read         snapshot (one state) ─ segment ─ columns, keys (ids → positions)
-change       keywords (input, checked) ─ writer (lock, add, delete, compact) ─ manifest (the commit)
-create       model (which encoder fits) ─ creation (built aside, renamed when complete)
+change       writer (lock, add, delete, compact) ─ manifest (the commit)
+create       creation (built aside, renamed when complete) ─ manifest (which encoder fits)
 on disk      format: sections, a checksum for every byte, mapped files
 damaged      snapshot.damage finds it ─ salvage copies the rest ─ wreck reads damaged files
 exchange     import and export: FAISS, NumPy, Parquet, datasets

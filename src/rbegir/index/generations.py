@@ -145,9 +145,8 @@ class Generations:
     def get(self, ids: Any) -> list[dict[str, Any] | None]:
         """The keywords with these ids, each from the newest generation that has it."""
         found: list[dict[str, Any] | None] = [None] * len(ids)
-        for index in self.indexes:
-            if index.info()["next_row"]:
-                found = [new or old for new, old in zip(index.get(ids), found, strict=True)]
+        for index in _used(self.indexes):
+            found = [new or old for new, old in zip(index.get(ids), found, strict=True)]
         return found
 
     # ---- change ----
@@ -170,15 +169,15 @@ class Generations:
     def upsert(self, texts: Sequence[str], ids: Any, attributes: Any = None) -> Ids:
         """Add keywords to the newest generation, replacing those with the same ids in all generations."""
         made = self.indexes[-1].upsert(texts, ids, attributes)
-        self._delete_older(ids)
+        for index in _used(self.indexes[:-1]):
+            index.delete(ids)
         return made
 
     def delete(self, ids: Any) -> int:
         """Delete keywords by id from all generations and return how many existed."""
         there = sum(found is not None for found in self.get(list(dict.fromkeys(check_ids(ids).to_pylist()))))
-        for index in self.indexes:
-            if index.info()["next_row"]:
-                index.delete(ids)
+        for index in _used(self.indexes):
+            index.delete(ids)
         return there
 
     def compact(self) -> None:
@@ -229,15 +228,15 @@ class Generations:
     def _rows_before(self, number: int) -> int:
         return sum(int(index.info()["next_row"]) for index in self.indexes[:number])
 
-    def _delete_older(self, ids: Any) -> None:
-        for index in self.indexes[:-1]:
-            if index.info()["next_row"]:
-                index.delete(ids)
-
     def _check_ids(self) -> None:
-        kinds = {index.info()["id_type"] for index in self.indexes if index.info()["next_row"]}
+        kinds = {index.info()["id_type"] for index in _used(self.indexes)}
         if len(kinds) > 1:
             raise MismatchError(f"the generations have ids of different types: {', '.join(sorted(kinds))}")
+
+
+def _used(indexes: Sequence[Index]) -> list[Index]:
+    """The indexes to which a keyword was ever added; the others have no ids and no columns yet."""
+    return [index for index in indexes if index.info()["next_row"]]
 
 
 def _with_attributes(hits: Hits) -> Hits:

@@ -22,7 +22,6 @@ from rbegir.encode.encoder import Encoder, takes_vectors
 from rbegir.errors import InputError, MismatchError
 from rbegir.index.filter import Filter
 from rbegir.index.manifest import Manifest
-from rbegir.index.model import check_vectors
 from rbegir.index.snapshot import Snapshot
 from rbegir.search.backend import Candidates, Partition, check_planes, coarse, open_backend
 from rbegir.search.hits import Hits
@@ -108,10 +107,20 @@ def candidates(snapshot: Snapshot, request: SearchRequest) -> tuple[list[int], l
     return snapshot.candidates(where, request.allow, request.deny)
 
 
+def _check_vectors(queries: Any) -> Any:
+    """Raise InputError for texts where vectors are expected; the Binarizer checks everything else."""
+    if isinstance(queries, (list, tuple)) and any(isinstance(query, str) for query in queries):
+        raise InputError(
+            "an index made with a Binarizer is searched with vectors, got a text",
+            hint="encode the text with the encoder whose vectors it holds",
+        )
+    return queries
+
+
 def encode_queries(model: Encoder, queries: Any) -> Codes:
     """The codes of a text, of a list of texts, or of the vectors [queries, dims] that a Binarizer takes."""
     asked: Any = [queries] if isinstance(queries, str) else queries
-    return model.encode_queries(check_vectors(asked) if takes_vectors(model) else check_queries(asked))
+    return model.encode_queries(_check_vectors(asked) if takes_vectors(model) else check_queries(asked))
 
 
 def query_values(queries: Any, manifest: Manifest) -> npt.NDArray[np.int16]:

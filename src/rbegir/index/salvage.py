@@ -27,7 +27,7 @@ import os
 import re
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +40,7 @@ from rbegir.encode.encoder import load_encoder, verify_encoder
 from rbegir.errors import CorruptError, FileError, RbegirError
 from rbegir.index.columns import Int64s, int64_array
 from rbegir.index.creation import staged
-from rbegir.index.format import FileKind, Stamp
+from rbegir.index.format import FileKind
 from rbegir.index.manifest import (
     DELETES_NAME,
     MODEL,
@@ -93,22 +93,6 @@ class SalvageReport:
         return asdict(self)
 
 
-class Claim(NamedTuple):
-    """What the manifest, or the segment itself, says about a segment."""
-
-    file: str
-    stamp: Stamp | None
-    span: tuple[int, int, int]  # count, first row, last row
-    deletes: str | None
-    deletes_stamp: Stamp | None
-    deleted: int  # 0 if not known
-
-    @classmethod
-    def of(cls, entry: Entry, manifest: Manifest) -> Claim:
-        stamp = None if entry.deletes is None else manifest.deletes[entry.deletes]
-        return cls(entry.file, entry.stamp, entry.span, entry.deletes, stamp, entry.deleted)
-
-
 @dataclass
 class _Remains:
     """The part of a segment that can be saved."""
@@ -122,8 +106,9 @@ def salvage(path: Path, out: Path, *, overwrite: bool = False) -> SalvageReport:
     if out.absolute() == path.absolute():
         raise FileError(f"{out} is the damaged index itself", hint="salvage into another directory")
     report = SalvageReport(str(out))
-    manifest, claims = _state(path, report)
-    remains = [found for claim in claims if (found := _open(path, manifest, claim, report)) is not None]
+    manifest = _state(path, report)
+    opened = [_open(path, manifest, entry, report) for entry in manifest.segments]
+    remains = [found for found in opened if found is not None]
     if report.deletes or report.manifest != "intact":
         report.replaced = _keep_newest(remains)
     if manifest.has_model:
@@ -157,61 +142,56 @@ def _check_model(directory: Path) -> str:
     return "intact"
 
 
-def _state(path: Path, report: SalvageReport) -> tuple[Manifest, list[Claim]]:
+def _state(path: Path, report: SalvageReport) -> Manifest:
     """The manifest if its content can be read, else one rebuilt from the other files."""
     try:
-        manifest = read_manifest(path)
+        return read_manifest(path)
     except FileError as error:
         if not path.is_dir():
             raise
         try:
-            manifest = parse(Wreck(path / NAME, FileKind.MANIFEST).meta, path / NAME)
+            return parse(Wreck(path / NAME, FileKind.MANIFEST).meta, path / NAME)
         except (FileError, OSError):
             report.manifest = "rebuilt"
             return _rebuilt(path, error)
-    return manifest, [Claim.of(entry, manifest) for entry in manifest.segments]
 
 
-def _open(path: Path, manifest: Manifest, claim: Claim, report: SalvageReport) -> _Remains | None:
+def _open(path: Path, manifest: Manifest, entry: Entry, report: SalvageReport) -> _Remains | None:
     """What can be saved of a segment; what cannot is added to the report."""
     try:
-        segment = WreckedSegment(path / claim.file, manifest.shape, claim.stamp)
-        if (segment.count, segment.first_row, segment.last_row) != claim.span:
-            raise CorruptError(
-                f"{segment.path} is damaged: it is not the segment that the manifest describes"
-            )
+        segment = WreckedSegment(path / entry.file, manifest.shape, entry.stamp)
+        segment.check_span(entry)
     except (FileError, OSError) as error:
-        reason = error.message if isinstance(error, FileError) else f"{path / claim.file} is missing"
-        count, first, last = claim.span
-        report.segments.append(LostKeywords(claim.file, count - claim.deleted, [[first, last]], reason))
+        reason = error.message if isinstance(error, FileError) else f"{path / entry.file} is missing"
+        rows = [[entry.first_row, entry.last_row]]
+        report.segments.append(LostKeywords(entry.file, entry.live, rows, reason))
         return None
-    live = ~masks.to_bools(_dead(path, claim, report), segment.count)
+    live = ~masks.to_bools(_dead(path, manifest, entry, report), segment.count)
     whole = segment.survivors()
     lost = np.flatnonzero(live & ~whole)
     if lost.size:
         bad = np.flatnonzero(~segment.file.intact).tolist()
         more = f" and {len(bad) - 10} more" if len(bad) > 10 else ""
         reason = f"{segment.path} is damaged: checksums of blocks {', '.join(map(str, bad[:10]))}{more}"
-        report.segments.append(LostKeywords(claim.file, int(lost.size), _runs(segment, lost), reason))
+        report.segments.append(LostKeywords(entry.file, int(lost.size), _runs(segment, lost), reason))
     return _Remains(segment, live & whole)
 
 
-def _dead(path: Path, claim: Claim, report: SalvageReport) -> masks.Mask:
+def _dead(path: Path, manifest: Manifest, entry: Entry, report: SalvageReport) -> masks.Mask:
     """The positions of a segment that are known to be deleted."""
-    count = claim.span[0]
-    if claim.deletes is None:
-        return masks.empty(count)
+    if entry.deletes is None:
+        return masks.empty(entry.count)
     try:
-        file = Wreck(path / claim.deletes, FileKind.DELETES, claim.deletes_stamp)
-        mask, unread = known_deletes(file, claim.file, count)
+        file = Wreck(path / entry.deletes, FileKind.DELETES, manifest.deletes.get(entry.deletes))
+        mask, unread = known_deletes(file, entry.file, entry.count)
     except (FileError, OSError) as error:
-        reason = error.message if isinstance(error, FileError) else f"{path / claim.deletes} is missing"
-        report.deletes.append(LostDeletes(claim.deletes, claim.file, claim.deleted or None, reason))
-        return masks.empty(count)
-    unknown = claim.deleted - masks.size(mask) if claim.deleted else None
+        reason = error.message if isinstance(error, FileError) else f"{path / entry.deletes} is missing"
+        report.deletes.append(LostDeletes(entry.deletes, entry.file, entry.deleted or None, reason))
+        return masks.empty(entry.count)
+    unknown = entry.deleted - masks.size(mask) if entry.deleted else None
     if unread and unknown != 0:
-        reason = f"{file.path} is damaged: {unread} bytes about {claim.file} are in blocks that do not match"
-        report.deletes.append(LostDeletes(claim.deletes, claim.file, unknown, reason))
+        reason = f"{file.path} is damaged: {unread} bytes about {entry.file} are in blocks that do not match"
+        report.deletes.append(LostDeletes(entry.deletes, entry.file, unknown, reason))
     return mask
 
 
@@ -271,8 +251,11 @@ def _write(directory: Path, manifest: Manifest, remains: list[_Remains]) -> list
     return entries
 
 
-def _rebuilt(path: Path, reason: FileError) -> tuple[Manifest, list[Claim]]:
-    """A state rebuilt from the newest readable segments whose rows do not overlap."""
+def _rebuilt(path: Path, reason: FileError) -> Manifest:
+    """A state rebuilt from the newest readable segments whose rows do not overlap.
+
+    How many keywords of a segment are deleted is not known, and stated as 0.
+    """
     segments: list[WreckedSegment] = []
     for file in reversed(_numbered(path, SEGMENT_NAME)):
         segment = _segment(file)
@@ -284,7 +267,8 @@ def _rebuilt(path: Path, reason: FileError) -> tuple[Manifest, list[Claim]]:
             f"nothing can be salvaged from {path}: the manifest is lost, and no segment says what it held",
             hint="restore the index from a copy",
         ) from reason
-    manifest = Manifest(
+    deletes = _deletes(path)
+    return Manifest(
         n=segments[0].shape.n,
         keyword_planes=segments[0].shape.planes,
         query_planes=0,
@@ -293,20 +277,10 @@ def _rebuilt(path: Path, reason: FileError) -> tuple[Manifest, list[Claim]]:
         id_type=segments[0].id_type,
         next_row=segments[-1].last_row + 1,
         columns={name: str(t) for one in segments for name, t in one.types.items() if name != "text"},
+        segments=tuple(
+            Entry(one.path.name, one.file.stamp, *one.span, deletes.get(one.path.name)) for one in segments
+        ),
     )
-    deletes = _deletes(path)
-    claims = [
-        Claim(
-            one.path.name,
-            None,
-            (one.count, one.first_row, one.last_row),
-            deletes.get(one.path.name),
-            None,
-            0,
-        )
-        for one in segments
-    ]
-    return manifest, claims
 
 
 def _segment(file: Path) -> WreckedSegment | None:

@@ -55,6 +55,51 @@ class Table(Protocol):
     def codes(self, positions: Int64s) -> Codes: ...
 
 
+@dataclass
+class KeywordRows:
+    """Keywords in memory, as a `Table` from which a segment can be written."""
+
+    packed: Codes
+    first_row: int
+    given_ids: pa.Array | None  # int64 or string; None: the rows
+    columns: dict[str, pa.Array]  # text, if given, and attributes
+
+    @property
+    def count(self) -> int:
+        return len(self.packed)
+
+    @property
+    def has_ids(self) -> bool:
+        return self.given_ids is not None
+
+    @property
+    def types(self) -> dict[str, pa.DataType]:
+        return {name: column.type for name, column in self.columns.items()}
+
+    def rows(self, positions: Int64s) -> Int64s:
+        return self.first_row + positions
+
+    def ids(self, positions: Int64s) -> pa.Array:
+        if self.given_ids is None:
+            return int64_array(self.rows(positions))
+        return self.given_ids.take(int64_array(positions))
+
+    def column(self, name: str, positions: Int64s) -> pa.Array:
+        return self.columns[name].take(int64_array(positions))
+
+    def codes(self, positions: Int64s) -> Codes:
+        return self.packed[positions]
+
+    def slice(self, start: int, stop: int) -> KeywordRows:
+        """The rows start … stop − 1."""
+        return KeywordRows(
+            self.packed[start:stop],
+            self.first_row + start,
+            None if self.given_ids is None else self.given_ids.slice(start, stop - start),
+            {name: column.slice(start, stop - start) for name, column in self.columns.items()},
+        )
+
+
 @dataclass(frozen=True)
 class LiveRows:
     """The keywords of a table that are not deleted; `live` is None if none is deleted."""
@@ -187,6 +232,15 @@ class Segment:
     @property
     def id_type(self) -> str:
         return str(self._columns["id"].type) if self.has_ids else "int64"
+
+    @property
+    def span(self) -> tuple[int, int, int]:
+        return self.count, self.first_row, self.last_row
+
+    def check_span(self, entry: Entry) -> None:
+        """Raise unless this is the segment that an entry of the manifest describes."""
+        if self.span != entry.span:
+            raise self._corrupt("it is not the segment that the manifest describes")
 
     def packed(self) -> npt.NDArray[np.uint8]:
         """The codes as a backend reads them; all are checked at the first call."""

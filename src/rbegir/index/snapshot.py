@@ -95,10 +95,7 @@ class Snapshot:
             segment = opened.get((entry.file, entry.stamp))
             if segment is None:
                 segment = Segment(directory / entry.file, manifest.shape, entry.stamp)
-            if (segment.count, segment.first_row, segment.last_row) != entry.span:
-                raise CorruptError(
-                    f"{segment.path} is damaged: it is not the segment that the manifest describes"
-                )
+            segment.check_span(entry)
             for name, dtype in segment.types.items():
                 if str(dtype) != expected.get(name):
                     raise CorruptError(f"{segment.path} is damaged: column {name!r} is not in the manifest")

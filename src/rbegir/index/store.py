@@ -34,10 +34,9 @@ from rbegir.codes.planes import Codes
 from rbegir.encode.encoder import Encoder, check_encoder, encode_keywords
 from rbegir.errors import CorruptError, FileError, InputError, LockedError, MismatchError
 from rbegir.index.creation import SEGMENT_ROWS, fill, make, staged
-from rbegir.index.keywords import KeywordRows
-from rbegir.index.manifest import MODEL, Manifest
-from rbegir.index.model import check_adds, check_match, first_manifest, load_stored
+from rbegir.index.manifest import MODEL, Manifest, check_adds, check_match, first_manifest, load_stored
 from rbegir.index.query import Searcher, encode_queries
+from rbegir.index.segment import KeywordRows
 from rbegir.index.snapshot import Positions, Snapshot, damage
 from rbegir.index.writer import Progress, Writer
 from rbegir.search.hits import Hits

@@ -79,8 +79,8 @@ class Wreck(File):
         """Find the directory by the footer if that is valid, else by searching for its JSON."""
         raw = self._map[-FOOTER.size :]
         start, _, _, directory_sum, _, check = FOOTER.unpack(raw)
+        self.stamp = Stamp(len(self._map), check)
         if check == crc32c(raw[:-4]):
-            self.stamp = Stamp(len(self._map), check)
             if stamp is not None and stamp != self.stamp:
                 raise self._corrupt("it is in order, but it is not the file that the manifest names")
             known = HEADER.size <= start <= self._end <= start + DIRECTORY_LIMIT

@@ -34,9 +34,8 @@ from typing import Any, NamedTuple
 
 from rbegir.base import disk, masks
 from rbegir.errors import LockedError
-from rbegir.index.keywords import KeywordRows
 from rbegir.index.manifest import DELETES_NAME, NEW, SEGMENT_NAME, commit, prepare
-from rbegir.index.segment import MAX_ROWS, Entry, LiveRows, write_segment
+from rbegir.index.segment import MAX_ROWS, Entry, KeywordRows, LiveRows, write_segment
 from rbegir.index.snapshot import LiveSegment, Positions, Snapshot, write_deletes
 
 LOCK = "LOCK"

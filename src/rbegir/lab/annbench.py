@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from rbegir.base.checks import whole_number
 from rbegir.codes.layout import pack
-from rbegir.encode.binarizer.estimator import Binarizer
+from rbegir.encode.binarizer.binarizer import Binarizer
 from rbegir.errors import FileError, InputError, needing
 from rbegir.search.backend import Partition
 from rbegir.search.cpu import CpuBackend

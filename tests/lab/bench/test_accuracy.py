@@ -15,7 +15,7 @@ import torch
 from typer.testing import CliRunner
 
 from rbegir.cli.bench import app
-from rbegir.encode.binarizer.frame import rotation
+from rbegir.encode.binarizer.learn import rotation
 from rbegir.errors import FileError, InputError
 from rbegir.lab.bench import accuracy, quantizers, residual
 from rbegir.lab.bench.quantizers import top

@@ -21,8 +21,7 @@ from rbegir._native import _core
 from rbegir._native.isa import choose_isa
 from rbegir.base.devices import cpu_count
 from rbegir.codes.planes import Codes
-from rbegir.encode.binarizer.sums import dots
-from rbegir.encode.binarizer.vectors import Floats
+from rbegir.encode.binarizer.vectors import Floats, dots
 
 # The step of a uniform quantiser with 2^P levels that suits a unit Gaussian best, in units of half a level.
 GAUSSIAN_STEP = {1: 0.798, 2: 0.498, 3: 0.293, 4: 0.1676, 5: 0.0943, 6: 0.0524, 7: 0.0288, 8: 0.0157}

@@ -38,7 +38,7 @@ from torch import Tensor, nn
 
 from rbegir.base.checks import whole_number
 from rbegir.codes.planes import MAX_PLANES, Codes, check_dimension
-from rbegir.encode.binarizer.frame import start
+from rbegir.encode.binarizer.learn import start_frame
 from rbegir.encode.clsm.binarize import Draw, binarize
 from rbegir.encode.clsm.presets import Estimator, ModelConfig
 
@@ -115,7 +115,7 @@ def start_as_quantiser(layers: RBE, sample: Tensor, seed: int = 0) -> None:
     mean = vectors.mean(axis=0)
     centred = vectors - mean
     covariance = np.asarray(centred.T @ centred / max(1, len(centred)), np.float32)
-    frame = start(covariance, layers.W.out_features, seed).astype(np.float64)  # A [width, n]
+    frame = start_frame(covariance, layers.W.out_features, seed).astype(np.float64)  # A [width, n]
     spread = float(np.sqrt(np.mean((centred @ frame) ** 2))) or 1.0
 
     def put(layer: nn.Module, weight: npt.NDArray[np.float64], bias: npt.NDArray[np.float64]) -> None:

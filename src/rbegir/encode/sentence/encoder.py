@@ -33,7 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rbegir.codes.planes import Codes
-from rbegir.encode.binarizer.estimator import Binarizer
+from rbegir.encode.binarizer.binarizer import Binarizer
 from rbegir.encode.sentence.reference import BINARIZER, read_reference, write_reference
 from rbegir.errors import FileError, InputError, MismatchError, MissingExtraError
 

@@ -26,7 +26,7 @@ from torch.nn import functional
 
 from rbegir.base.checks import whole_number
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_PLANES
-from rbegir.encode.binarizer.estimator import default_n
+from rbegir.encode.binarizer.binarizer import default_n
 from rbegir.encode.clsm.rbe import prefixes, rbe_layers, start_as_quantiser
 from rbegir.errors import InputError, MissingExtraError
 

@@ -2,7 +2,6 @@
 
 arrays      NumPy files of codes or float vectors
 tables      Parquet files and Hugging Face datasets
-faiss       FAISS indexes
-index_rbe   IndexRBE, a class with the interface of a flat FAISS index
+faiss       FAISS indexes, and IndexRBE, a class with the interface of a flat FAISS index
 transfer    what they share: keywords in bulk, out of an index or into a new one
 """

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, WORD, Codes
-from rbegir.encode.binarizer.estimator import Binarizer
+from rbegir.encode.binarizer.binarizer import Binarizer
 from rbegir.errors import FileError, InputError
 from rbegir.index.exchange.transfer import Keywords, make_index, make_vector_index, read_keywords, staged
 from rbegir.index.store import Index

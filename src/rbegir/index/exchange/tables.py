@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, WORD, Codes
-from rbegir.encode.binarizer.estimator import Binarizer
+from rbegir.encode.binarizer.binarizer import Binarizer
 from rbegir.encode.encoder import Encoder
 from rbegir.errors import FileError, InputError, MissingExtraError
 from rbegir.index.exchange.transfer import (

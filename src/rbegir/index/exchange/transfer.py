@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from rbegir.base import disk
 from rbegir.codes.planes import WORD, Codes
-from rbegir.encode.binarizer.estimator import Binarizer
+from rbegir.encode.binarizer.binarizer import Binarizer
 from rbegir.encode.encoder import Encoder
 from rbegir.errors import FileError, InputError, MismatchError
 from rbegir.index.columns import Int64s

@@ -33,8 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rbegir.codes.planes import WORD
-from rbegir.encode.binarizer.estimator import WORK, Binarizer
-from rbegir.encode.binarizer.shape import best_shape
+from rbegir.encode.binarizer.binarizer import WORK, Binarizer, best_shape
 from rbegir.encode.binarizer.vectors import as_rows, sample, unit_blocks
 from rbegir.errors import FileError, InputError
 from rbegir.lab.bench.host import describe

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rbegir.encode.binarizer.frame import rotation
+from rbegir.encode.binarizer.learn import rotation
 from rbegir.errors import needing
 
 Floats = npt.NDArray[np.float32]

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import torch
 
 from rbegir.base.devices import cpu_count
-from rbegir.encode.binarizer.estimator import Binarizer
+from rbegir.encode.binarizer.binarizer import Binarizer
 from rbegir.encode.binarizer.rounding import nearest
 from rbegir.encode.clsm.twotower import TwoTower, unit
 from rbegir.errors import needing

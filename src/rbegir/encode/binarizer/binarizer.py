@@ -7,10 +7,22 @@
 
 Keywords are ordered by the cosine of codes, which stands for the cosine of the vectors. Encoding is NumPy
 alone; nothing of the vectors is kept.
+
+*scikit-learn.* The class follows its conventions without inheriting from it, since encoding is used where
+scikit-learn is not installed: the constructor stores its arguments and nothing else, `get_params` gives them
+back as they were, and `clone` makes an unfitted copy from them. `__sklearn_tags__`, which only scikit-learn
+asks for, imports it.
+
+*Which n and how many planes* for so many bytes depends on the data: 96 bytes are 768 × 1, 384 × 2, 256 × 3 or
+192 × 4. More dimensions of fewer planes are a richer set of codes, and a harder search: for vectors that fill
+all their dimensions alike n = 2·dims with one plane is best by far, for those whose variance lies in few
+directions n = dims with two. `best_shape` fits each shape on a part of a sample and compares the errors of
+the rest.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Iterator
 from typing import Any, Self
@@ -33,18 +45,17 @@ from rbegir.encode.binarizer.learn import (
     second_moment,
     terms,
 )
-from rbegir.encode.binarizer.params import Params
 from rbegir.encode.binarizer.rounding import nearest, packed, rounded
-from rbegir.encode.binarizer.sums import lengths, product
-from rbegir.encode.binarizer.vectors import Floats, as_rows, sample, unit_blocks
+from rbegir.encode.binarizer.vectors import Floats, as_rows, lengths, product, sample, unit_blocks
 from rbegir.errors import CorruptError, InputError
 
 MIN_ROWS = 2
 WORK = 1 << 17  # moves · n of the search for a code
 SAMPLE_VALUES = 1 << 26  # of the rows that fitting looks at: 256 MB of float32
+TRIAL_ROWS, HELD_OUT, TRIAL_ROUNDS = 24_576, 4_096, 3  # of each shape that `best_shape` tries
 
 
-class Binarizer(Params):
+class Binarizer:
     """Turns float vectors into codes of `n` dimensions, a scikit-learn transformer.
 
     dims               dimension of the vectors; None takes it from `fit`
@@ -118,7 +129,7 @@ class Binarizer(Params):
         if y is not None and np.ndim(y) == 2:
             asked = second_moment(sample(as_rows(y, "y", dims), SAMPLE_VALUES // dims, self.seed, "y"))
         learned = learn(seen, centre, asked, n, self.keyword_planes, self.rounds, self.seed)
-        self._set(dims, n, {"mean": centre, **learned._asdict()})
+        self._set(dims, n, learned)
         return self
 
     # ---- encode ----
@@ -129,7 +140,7 @@ class Binarizer(Params):
         rows = as_rows(X, "X", self.n_features_in_)
         moves = WORK // self.n if self.moves is None else self.moves
         parts = [
-            packed(search(form, self.gram_, self.keyword_planes, moves, start), self.keyword_planes)
+            packed(search(form, self.learned_.gram, self.keyword_planes, moves, start), self.keyword_planes)
             for form, start in ahead(self._prepared(rows))
         ]
         return Codes.concat(parts) if parts else self._none(self.keyword_planes)
@@ -140,7 +151,7 @@ class Binarizer(Params):
         rows = as_rows(X, "X", self.n_features_in_)
         planes = self.query_planes
         parts = [
-            Codes.from_values(nearest(product(block, self.query_), planes), planes)
+            Codes.from_values(nearest(product(block, self.learned_.query), planes), planes)
             for block in unit_blocks(rows)
         ]
         return Codes.concat(parts) if parts else self._none(self.query_planes)
@@ -161,7 +172,8 @@ class Binarizer(Params):
         """The vectors [count, dims] that keyword codes stand for: unit length, up to the rounding."""
         self._check_fitted()
         values = codes.values().astype(np.float32)
-        back: Floats = product(values / lengths(values)[:, None], self.query_.T) + self.mean_
+        back: Floats = product(values / lengths(values)[:, None], self.learned_.query.T)
+        back += self.learned_.mean
         back /= np.maximum(lengths(back), np.float32(1e-12))[:, None]
         return back
 
@@ -170,12 +182,12 @@ class Binarizer(Params):
         self._check_fitted()
         lost = kept = 0.0
         for block in unit_blocks(as_rows(X, "X", self.n_features_in_)):
-            form = terms(block, self.mean_, self._learned())
+            form = terms(block, self.learned_)
             b = self.encode_keywords(block).values().astype(np.float32)
             b /= np.linalg.norm(b, axis=1, keepdims=True)
             inner = np.einsum("ij,ij->i", form.v, b)
-            across, constant = constants(block, self.mean_, self._learned())
-            lost += float(np.einsum("ij,ij->", b @ self.gram_ - 2 * form.g, b) + inner @ inner)
+            across, constant = constants(block, self.learned_)
+            lost += float(np.einsum("ij,ij->", b @ self.learned_.gram - 2 * form.g, b) + inner @ inner)
             lost += float(constant.sum())
             kept += float(across.sum())
         return lost / kept
@@ -200,64 +212,79 @@ class Binarizer(Params):
         try:
             binarizer = cls(**settings.pop("params"))
             binarizer._check_params()
-            binarizer._set(int(settings["dims"]), int(settings["n"]), stored.tensors)
+            along = np.zeros(2, np.float32)  # files of version 1 have none
+            learned = Learned(**{"along": along, **stored.tensors})
+            binarizer._set(int(settings["dims"]), int(settings["n"]), learned)
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptError(
                 f"{directory} does not hold the settings of a binarizer", hint=store.REPAIR
             ) from error
         return binarizer
 
-    # ---- inside ----
+    # ---- the conventions of scikit-learn ----
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The constructor's arguments; `deep` is there for scikit-learn, no argument is an estimator."""
+        return {name: self.__dict__[name] for name in PARAMETERS}
+
+    def set_params(self, **params: Any) -> Self:
+        """Change arguments of the constructor; they count from the next `fit` on."""
+        for name, value in params.items():
+            if name not in PARAMETERS:
+                raise InputError(
+                    f"Invalid parameter {name!r} for estimator Binarizer",
+                    hint=f"valid parameters are {', '.join(PARAMETERS)}",
+                )
+            self.__dict__[name] = value
+        return self
+
+    def __repr__(self) -> str:
+        params = self.get_params().items()
+        given = [f"{name}={value!r}" for name, value in params if value != PARAMETERS[name]]
+        return f"Binarizer({', '.join(given)})"
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import InputTags, Tags, TargetTags, TransformerTags
+
+        return Tags(
+            estimator_type=None,
+            target_tags=TargetTags(required=False),
+            transformer_tags=TransformerTags(),
+            input_tags=InputTags(),
+        )
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return "fingerprint_" in self.__dict__
+
+    # ---- internal ----
 
     def _prepared(self, rows: Any) -> Iterator[tuple[Terms, Floats]]:
         """Blocks of rows as what the search for codes works on, and where it starts."""
-        learned = self._learned()
+        learned = self.learned_
         for block in unit_blocks(rows):
-            start = product(block - self.mean_, self.guess_)
-            yield terms(block, self.mean_, learned), rounded(start, self.keyword_planes)
-
-    def _learned(self) -> Learned:
-        return Learned(self.metric_, self.keyword_, self.guess_, self.gram_, self.query_, self.along_)
+            start = product(block - learned.mean, learned.guess)
+            yield terms(block, learned), rounded(start, self.keyword_planes)
 
     def _none(self, planes: int) -> Codes:
         return Codes(np.zeros((planes, 0, self.n // WORD), np.uint64), self.n)
 
-    def _set(self, dims: int, n: int, tensors: dict[str, Floats]) -> None:
+    def _set(self, dims: int, n: int, learned: Learned) -> None:
         """Become fitted."""
-        shapes = {
-            "mean": (dims,),
-            "metric": (dims, dims),
-            "keyword": (dims, n),
-            "guess": (dims, n),
-            "gram": (n, n),
-            "query": (dims, n),
-            "along": (2,),
-        }
-        tensors = {"along": np.zeros(2, np.float32), **tensors}  # files of version 1 have none
-        if {name: array.shape for name, array in tensors.items()} != shapes:
-            raise InputError(f"the tensors of a binarizer must be {shapes}")
-        self.n_features_in_, self.n_ = dims, n
-        self.mean_, self.metric_, self.keyword_ = tensors["mean"], tensors["metric"], tensors["keyword"]
-        self.guess_, self.gram_, self.query_ = tensors["guess"], tensors["gram"], tensors["query"]
-        self.along_ = tensors["along"]
+        shapes = ((dims,), (dims, dims), (dims, n), (dims, n), (n, n), (dims, n), (2,))
+        if tuple(array.shape for array in learned) != shapes:
+            raise InputError(f"the tensors {Learned._fields} of a binarizer must be {shapes}")
+        self.n_features_in_, self.n_, self.learned_ = dims, n, learned
         self.fingerprint_ = store.fingerprint(self._settings(), self._tensors())
 
     def _tensors(self) -> dict[str, Floats]:
-        tensors = {
-            "mean": self.mean_,
-            "metric": self.metric_,
-            "keyword": self.keyword_,
-            "guess": self.guess_,
-            "gram": self.gram_,
-            "query": self.query_,
-        }
-        return tensors if not self.along_.any() else {**tensors, "along": self.along_}
+        """The tensors to store; files of version 1, and so their fingerprints, have no `along`."""
+        tensors = self.learned_._asdict()
+        if not self.learned_.along.any():
+            del tensors["along"]
+        return tensors
 
     def _settings(self) -> dict[str, Any]:
         return {"params": self.get_params(), "dims": self.n_features_in_, "n": self.n_}
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return "fingerprint_" in self.__dict__
 
     def _check_fitted(self) -> None:
         if self.__sklearn_is_fitted__():
@@ -283,6 +310,13 @@ class Binarizer(Params):
             check_dimension(self.__dict__["n"])
 
 
+PARAMETERS = {
+    name: given.default
+    for name, given in inspect.signature(Binarizer.__init__).parameters.items()
+    if name != "self"
+}
+
+
 def not_fitted(message: str, hint: str) -> Exception:
     """InputError, and scikit-learn's NotFittedError where that is installed."""
     try:
@@ -297,3 +331,33 @@ def not_fitted(message: str, hint: str) -> Exception:
 def default_n(dims: int) -> int:
     """`dims` rounded up to a multiple of 64, at most 1024."""
     return min(-(-dims // WORD) * WORD, MAX_N)
+
+
+def shapes(code_bytes: int) -> list[tuple[int, int]]:
+    """(n, planes) that take exactly so many bytes, most dimensions first."""
+    found = [
+        (8 * code_bytes // planes, planes)
+        for planes in range(1, MAX_KEYWORD_PLANES + 1)
+        if 8 * code_bytes % (planes * WORD) == 0 and 8 * code_bytes // planes <= MAX_N
+    ]
+    if not found:
+        raise InputError(
+            f"no code takes {code_bytes} bytes",
+            hint="bytes must be n · planes / 8 with n a multiple of 64 up to 1024 and 1 to 4 planes",
+        )
+    return found
+
+
+def best_shape(X: Any, code_bytes: int, seed: int = 0) -> tuple[int, int]:
+    """The (n, planes) of `code_bytes` bytes whose codes keep vectors like those of X best."""
+    possible = shapes(code_bytes)
+    rows = sample(as_rows(X), TRIAL_ROWS, seed)
+    if len(possible) == 1 or len(rows) < 100:
+        return possible[0]
+    held = max(len(rows) // 8, min(HELD_OUT, len(rows) // 4))
+    rows = rows[np.random.default_rng(seed).permutation(len(rows))]
+    errors = {}
+    for n, planes in possible:
+        trial = Binarizer(n=n, keyword_planes=planes, rounds=TRIAL_ROUNDS, seed=seed).fit(rows[held:])
+        errors[n, planes] = trial.error(rows[:held])
+    return min(errors, key=errors.__getitem__)

@@ -10,8 +10,8 @@ import pytest
 
 import rbegir
 from rbegir.encode.binarizer import store
-from rbegir.encode.binarizer.rerank import rerank
-from rbegir.encode.binarizer.shape import best_shape, shapes
+from rbegir.encode.binarizer.binarizer import best_shape, shapes
+from rbegir.encode.binarizer.vectors import rerank
 from rbegir.errors import CorruptError, FileError, InputError, MismatchError, VersionError
 
 DIMS = 48
@@ -147,13 +147,14 @@ def test_errors_along_the_vector_count_more(vectors: np.ndarray) -> None:
     queries = clustered(400, DIMS, 4)[:200]
     fitted = rbegir.Binarizer(DIMS).fit(vectors)
     plain = rbegir.Binarizer(DIMS).fit(vectors)
-    plain.along_ = np.zeros(2, np.float32)
+    plain.learned_ = plain.learned_._replace(along=np.zeros(2, np.float32))
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     spreads, recalls = [], []
     for binarizer in (fitted, plain):
         b = binarizer.encode_keywords(vectors).values().astype(np.float32)
         b /= np.linalg.norm(b, axis=1, keepdims=True)
-        spreads.append(np.std(np.sum(unit * (unit - binarizer.mean_ - b @ binarizer.query_.T), axis=1)))
+        mean, query = binarizer.learned_.mean, binarizer.learned_.query
+        spreads.append(np.std(np.sum(unit * (unit - mean - b @ query.T), axis=1)))
         recalls.append(recall(binarizer, queries, vectors, 2))
     assert spreads[0] < 0.8 * spreads[1]
     assert recalls[0] > recalls[1] - 0.002
@@ -171,7 +172,7 @@ def test_a_file_of_the_first_version_keeps_its_codes(
     assert loaded.fingerprint == print_ != fitted.fingerprint
     loaded.save(tmp_path / "v2")
     assert rbegir.Binarizer.load(tmp_path / "v2").fingerprint == print_
-    old.along_ = np.zeros(2, np.float32)
+    old.learned_ = old.learned_._replace(along=np.zeros(2, np.float32))
     assert loaded.encode_keywords(vectors) == old.encode_keywords(vectors)
 
 
