@@ -23,8 +23,8 @@ from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.model import Model
 from rbegir.encode.clsm.presets import ModelConfig
 from rbegir.encode.clsm.shapes import random_tensors
+from rbegir.encode.directory import TensorFile
 from rbegir.encode.directory import seal as seal_config
-from rbegir.encode.tensorfile import TensorFile
 from rbegir.index.filter import Filter
 from rbegir.index.format import BLOCK, FOOTER, HEADER, MAGIC, VERSION, File, FileKind
 from rbegir.index.segment import CodeShape, Segment

@@ -34,7 +34,7 @@ def test_rows_keep_their_numbers(tmp_path_factory: pytest.TempPathFactory, lines
         source = source_module.open_source(path)
         asked = source_module.FileRequest(["query"], lambda number, _: malformed.append(number))
         for block in source.blocks(asked):
-            numbers += [block.numbers(i) for i in range(block.batch.num_rows)]
+            numbers += block.numbers.tolist()
     assert numbers == [i for i, row in enumerate(rows) if row == "q\tk"]
     assert malformed == [i for i, row in enumerate(rows) if row != "q\tk"]
     for i, row in enumerate(rows):

@@ -21,10 +21,11 @@ import gzip
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from functools import partial
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -77,8 +78,9 @@ class DelimitedSource:
                     for name in asked.names:
                         broken = pc.replace_substring(batch.column(name), _MARKER.encode(), b"\xff")
                         batch = batch.set_column(batch.schema.get_field_index(name), name, broken)
-                yield Block(batch, partial(_number, bad, start), stream.done)
-                start = _number(bad, start, batch.num_rows)
+                numbers = _numbers(bad, start, batch.num_rows)
+                yield Block(batch, numbers, stream.done)
+                start = int(numbers.max(initial=start - 1)) + 1
                 del bad[: bisect_left(bad, start)]
         if not ended:
             raise InputError(
@@ -145,11 +147,7 @@ class _Utf8:
         return out
 
 
-def _number(bad: list[int], start: int, position: int) -> int:
-    """The number of the well-formed row at a position from `start` on, skipping malformed rows."""
-    number = start + position
-    for other in bad:
-        if other > number:
-            break
-        number += 1
-    return number
+def _numbers(bad: list[int], start: int, count: int) -> npt.NDArray[np.int64]:
+    """The numbers of the first `count` well-formed rows from `start` on, skipping malformed rows."""
+    numbers = np.arange(start, start + count + len(bad))
+    return numbers[~np.isin(numbers, bad)][:count]

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from rbegir.errors import InputError
@@ -61,7 +61,7 @@ class JsonLinesSource:
             for block in line_blocks(stream, self.path):
                 lines = _lines(block)
                 batch, kept = self._convert(_parse(lines), types, start, asked)
-                yield Block(batch, partial(_number, kept, start), stream.done)
+                yield Block(batch, start + np.array(kept, np.int64), stream.done)
                 start += len(lines)
 
     def _convert(
@@ -175,8 +175,3 @@ def _column(values: list[Any], kind: pa.DataType) -> tuple[pa.Array, dict[int, s
             except (pa.ArrowException, OverflowError):
                 refused[i] = WRONG_TYPE
         return pa.array([None if i in refused else v for i, v in enumerate(values)], kind), refused
-
-
-def _number(kept: list[int], start: int, position: int) -> int:
-    """The row number of a position in a block, given which lines were kept."""
-    return start + kept[position]

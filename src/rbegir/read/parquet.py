@@ -12,11 +12,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
-from operator import add
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -71,7 +70,7 @@ class ParquetSource:
                 if asked.wanted is None or asked.wanted(start, end).any():
                     for batch in file.iter_batches(BATCH_ROWS, row_groups=[group.number], columns=columns):
                         done = (behind + start + batch.num_rows - group.first_row) / self.rows
-                        yield Block(batch, partial(add, start), done)
+                        yield Block(batch, np.arange(start, start + batch.num_rows), done)
                         start += batch.num_rows
                 behind += group.rows
 

@@ -140,10 +140,8 @@ class Stream(ABC):
 
         with reading(self.path):
             for block in self._source.blocks(FileRequest(self._names, note, self._others, wanted)):
-                # malformed rows leave gaps in the numbers between blocks, not inside one
-                numbers = np.arange(block.batch.num_rows) + (block.numbers(0) if block.batch.num_rows else 0)
-                if wanted is not None:
-                    block, numbers = _only(block, numbers, wanted)
+                if wanted is not None and block.batch.num_rows:
+                    block = _only(block, wanted)
                 checker = Checker(block.batch.num_rows)
                 batch = self._convert(block.batch, checker)
                 if self.strict:
@@ -152,9 +150,9 @@ class Stream(ABC):
                 skipped.reasons += checker.reasons
                 self.progress = block.done
                 if checker.reasons:
-                    batch, numbers = batch.filter(pa.array(checker.good)), numbers[checker.good]
+                    batch = batch.filter(pa.array(checker.good))
                 if batch.num_rows:
-                    yield numbers, batch
+                    yield block.numbers[checker.good], batch
         self._raise_first(malformed)  # those after the last well-formed row
         self.progress = 1.0
 
@@ -186,27 +184,21 @@ class Stream(ABC):
         return sum(batch.num_rows for batch in self)
 
 
-def _only(
-    block: Block, numbers: npt.NDArray[np.int64], wanted: Wanted
-) -> tuple[Block, npt.NDArray[np.int64]]:
-    """The wanted rows of a block, and their numbers."""
-    if not len(numbers):
-        return block, numbers
-    chosen = np.flatnonzero(wanted(int(numbers[0]), int(numbers[-1]) + 1))
-    if len(chosen) == len(numbers):
-        return block, numbers
-    batch = block.batch.take(pa.array(chosen))
-    return block._replace(batch=batch, numbers=lambda i: block.numbers(int(chosen[i]))), numbers[chosen]
+def _only(block: Block, wanted: Wanted) -> Block:
+    """The wanted rows of a block that has rows."""
+    first, last = int(block.numbers[0]), int(block.numbers[-1])
+    chosen = np.flatnonzero(wanted(first, last + 1)[block.numbers - first])
+    return block._replace(batch=block.batch.take(pa.array(chosen)), numbers=block.numbers[chosen])
 
 
 def _bad_rows(block: Block, checker: Checker, malformed: dict[int, str]) -> dict[int, str]:
     """The bad rows up to the end of a block, by number; a parser may have reported rows of later blocks."""
     if not block.batch.num_rows:
         return {}
-    last = block.numbers(block.batch.num_rows - 1)
+    last = block.numbers[-1]
     bad = {number: reason for number, reason in malformed.items() if number < last}
     if checker.first is not None:
-        bad[block.numbers(checker.first[0])] = checker.first[1]
+        bad[int(block.numbers[checker.first[0]])] = checker.first[1]
     return bad
 
 

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
-from operator import add
 from pathlib import Path
 from typing import IO, NamedTuple, Protocol
 
@@ -47,7 +45,7 @@ class Block(NamedTuple):
     """Some rows of a file; `done` is the fraction of the file read so far."""
 
     batch: pa.RecordBatch
-    numbers: Callable[[int], int]  # position in the batch → number of the row in the file
+    numbers: npt.NDArray[np.int64]  # [rows]: the numbers of the rows in the file, ascending
     done: float
 
 
@@ -201,7 +199,7 @@ class LineSource:
             for block in line_blocks(stream, self.path):
                 lines = split_lines(block)
                 batch = pa.RecordBatch.from_arrays([lines], names=["text"])
-                yield Block(batch, partial(add, start), stream.done)
+                yield Block(batch, np.arange(start, start + len(lines)), stream.done)
                 start += len(lines)
 
     def place(self, number: int) -> str:

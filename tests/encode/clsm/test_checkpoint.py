@@ -20,8 +20,7 @@ from rbegir.encode import directory
 from rbegir.encode.clsm.checkpoint import CONFIG, WEIGHTS, Checkpoint, read, write
 from rbegir.encode.clsm.presets import PRESETS, ModelConfig
 from rbegir.encode.clsm.shapes import random_tensors, tensor_shapes
-from rbegir.encode.directory import NEW, seal
-from rbegir.encode.tensorfile import REPAIR, header
+from rbegir.encode.directory import NEW, REPAIR, header, seal
 from rbegir.errors import CorruptError, FileError, FullError, InputError, VersionError
 
 TINY = ModelConfig(conv=1, hash_buckets=1)

@@ -22,8 +22,16 @@ import numpy as np
 from rbegir._native import _core
 from rbegir.encode.clsm.presets import ModelConfig
 from rbegir.encode.clsm.shapes import tensor_shapes
-from rbegir.encode.directory import CONFIG, WEIGHTS, DirectoryKind, read_pair, replace, write_pair
-from rbegir.encode.tensorfile import REPAIR, Array
+from rbegir.encode.directory import (
+    CONFIG,
+    REPAIR,
+    WEIGHTS,
+    Array,
+    DirectoryKind,
+    read_pair,
+    replace,
+    write_pair,
+)
 from rbegir.errors import CorruptError, InputError
 
 __all__ = ["CONFIG", "WEIGHTS", "Checkpoint", "read", "write"]
