@@ -30,7 +30,6 @@ only F32 tensors. These files and those of the `safetensors` package are interch
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import math
@@ -47,7 +46,7 @@ import numpy.typing as npt
 
 from rbegir._native import _core
 from rbegir.base import disk, mapping
-from rbegir.errors import CorruptError, FileError, FullError, InputError, VersionError
+from rbegir.errors import CorruptError, FileError, InputError, VersionError
 
 CONFIG, WEIGHTS, NEW = "config.json", "model.safetensors", ".new"
 MAX_CONFIG = MAX_HEADER = 1 << 24
@@ -249,7 +248,7 @@ def read_pair(directory: Path, kind: DirectoryKind) -> Pair:
 def replace(directory: Path, kind: DirectoryKind, config: bytes, weights: list[Any] | TensorFile) -> None:
     """Replace both files in the order explained above; an open file is hard-linked if possible."""
     new_weights, new_config = directory / (WEIGHTS + NEW), directory / (CONFIG + NEW)
-    try:
+    with disk.explained(f"write a {kind.noun} to", directory):
         directory.mkdir(parents=True, exist_ok=True)
         if new_config.exists() and not new_weights.exists():  # a crash between the two renames: finish them
             disk.rename(new_config, directory / CONFIG)
@@ -267,11 +266,6 @@ def replace(directory: Path, kind: DirectoryKind, config: bytes, weights: list[A
         disk.rename(new_weights, directory / WEIGHTS)
         disk.rename(new_config, directory / CONFIG)
         disk.sync_directory(directory)
-    except OSError as error:
-        message = f"cannot write a {kind.noun} to {directory}: {error.strerror}"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise FullError(message, hint="free some space and try again") from error
-        raise FileError(message) from error
 
 
 def is_kind(directory: Path, kind: DirectoryKind) -> bool:

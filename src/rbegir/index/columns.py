@@ -61,8 +61,9 @@ def int64_numpy(array: pa.Array) -> Int64s:
 def write_column(
     writer: FileWriter, prefix: str, name: str, dtype: pa.DataType, chunks: Chunks
 ) -> ColumnSpec:
-    """Write a column of any length with one chunk in memory at a time, plus one bit per value."""
+    """Write a column of any length with one chunk in memory at a time, plus two bytes per value."""
     valid: list[npt.NDArray[np.bool_]] = []
+    bools: list[npt.NDArray[np.bool_]] = []
     wide = False
     if pa.types.is_string(dtype):
         lengths = sum(int(pc.sum(pc.binary_length(chunk)).as_py() or 0) for chunk in chunks())
@@ -76,15 +77,14 @@ def write_column(
             writer.write(ends.astype(offset_type))
             total = int(ends[-1]) if len(ends) else total
     writer.begin(f"{prefix}.data")
-    bits = _Bits()
     for chunk in chunks():
         valid.append(chunk.is_valid().to_numpy(zero_copy_only=False))
         if pa.types.is_boolean(dtype):
-            writer.write(bits.feed(chunk.fill_null(False).to_numpy(zero_copy_only=False)))
+            bools.append(chunk.fill_null(False).to_numpy(zero_copy_only=False))
         else:
             writer.write(_value_bytes(chunk))
-    if pa.types.is_boolean(dtype):
-        writer.write(bits.rest())
+    if bools:
+        writer.write(np.packbits(np.concatenate(bools), bitorder="little"))
     flags = np.concatenate(valid) if valid else np.zeros(0, np.bool_)
     nulls = int(flags.size - np.count_nonzero(flags))
     if nulls:
@@ -168,22 +168,6 @@ class Column:
             except pa.ArrowInvalid as error:
                 raise self._data.corrupt("is too short for its column") from error
         return self._array
-
-
-class _Bits:
-    """Packs bools into bytes across chunks of any length."""
-
-    def __init__(self) -> None:
-        self._left = np.zeros(0, np.bool_)
-
-    def feed(self, flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
-        flags = np.concatenate((self._left, flags))
-        whole = flags.size // 8 * 8
-        self._left = flags[whole:]
-        return np.packbits(flags[:whole], bitorder="little")
-
-    def rest(self) -> npt.NDArray[np.uint8]:
-        return np.packbits(self._left, bitorder="little")
 
 
 def _value_bytes(chunk: pa.Array) -> npt.NDArray[Any]:

@@ -84,10 +84,7 @@ def map_file(path: Path, most: int | None = None) -> Mapping:
             raise FileError(f"{path} is not a regular file", hint="check the path; nothing was changed")
         size = status.st_size if most is None else min(status.st_size, most)
         if size == 0:
-            raise CorruptError(
-                f"{path} is damaged: it is empty",
-                hint="restore the file from a copy; `rbegir index verify` lists all damage",
-            )
+            raise CorruptError(f"{path} is damaged: it is empty", hint=_RESTORE)
         mapped = Mapping(descriptor, size, access=mmap.ACCESS_READ)
         mapped.protect()
         return mapped

@@ -23,7 +23,6 @@ segment.
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -231,13 +230,8 @@ def _copy(old: Path, new: Path) -> None:
     for path in sorted(old.iterdir()):
         if path.is_dir():
             _copy(path, new / path.name)
-            continue
-        descriptor = disk.create(new / path.name)
-        try:
-            disk.write(descriptor, path.read_bytes())
-            disk.sync(descriptor)
-        finally:
-            os.close(descriptor)
+        else:
+            disk.write_file(new / path.name, path.read_bytes())
     disk.sync_directory(new)
 
 

@@ -354,7 +354,7 @@ def test_a_failed_write_leaves_the_old_model(saved: Path, monkeypatch: pytest.Mo
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        with pytest.raises(FullError, match=r"^cannot write a model to .*model: No space left on device"):
+        with pytest.raises(FullError, match=r"^cannot write a model to .*model: no space left on device"):
             write(saved, TINY, random_tensors(TINY, seed=5))
     assert Checkpoint(saved).fingerprint == old
     assert sorted(os.listdir(saved)) == [CONFIG, WEIGHTS]
@@ -362,7 +362,7 @@ def test_a_failed_write_leaves_the_old_model(saved: Path, monkeypatch: pytest.Mo
 
 def test_writing_onto_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("here")
-    with pytest.raises(FileError, match=r"^cannot write a model to .*file: File exists"):
+    with pytest.raises(FileError, match=r"^cannot write a model to .*file: file exists"):
         write(tmp_path / "file", TINY, random_tensors(TINY))
 
 
