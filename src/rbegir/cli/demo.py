@@ -119,7 +119,7 @@ def _evaluate(model: Model, valid: pa.Table) -> dict[str, Evaluation]:
             f"{PRESET}, untrained": ModelScorer(Model.load(temporary)),
             PRESET: ModelScorer(model),
         }
-        reports = {}
+        reports: dict[str, Evaluation] = {}
         with bar("evaluating") as show:
             for name, scorer in scorers.items():
                 show(len(reports) / len(scorers), name)

@@ -287,6 +287,10 @@ def evaluate(
     reports = {}
     with bar("evaluating") as show:
         for name, scorer in scorers.items():
+
+            def progress(stage: str, done: float, name: str = name) -> None:
+                show(done, f"{name}: {stage}")
+
             reports[name] = evaluator.evaluate(
                 scorer,
                 pair_table,
@@ -297,7 +301,7 @@ def evaluate(
                 gamma=gamma,
                 bootstrap=bootstrap,
                 seed=seed,
-                progress=lambda stage, done, name=name: show(done, f"{name}: {stage}"),
+                progress=progress,
             )
     report = reports[str(model)]
     if report.missing:
