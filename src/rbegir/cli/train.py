@@ -288,7 +288,7 @@ def evaluate(
     with bar("evaluating") as show:
         for name, scorer in scorers.items():
 
-            def staged(stage: str, done: float, name: str = name) -> None:
+            def progress(stage: str, done: float, name: str = name) -> None:
                 show(done, f"{name}: {stage}")
 
             reports[name] = evaluator.evaluate(
@@ -301,7 +301,7 @@ def evaluate(
                 gamma=gamma,
                 bootstrap=bootstrap,
                 seed=seed,
-                progress=staged,
+                progress=progress,
             )
     report = reports[str(model)]
     if report.missing:
