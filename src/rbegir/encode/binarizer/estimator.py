@@ -5,8 +5,9 @@
     index.add_codes(binarizer.encode_keywords(vectors))
     index.search_codes(binarizer.encode_queries(queries), k=10)
 
-Keywords are ordered by the cosine of codes, which stands for the cosine of the vectors. Encoding is NumPy
-alone; nothing of the vectors is kept.
+Keywords are ordered by the cosine of codes, which stands for the cosine of the vectors. Encoding needs
+NumPy and the native module, and keeps nothing of the vectors. A code depends on its vector and the Binarizer
+alone: not on the vectors encoded with it, the number of threads or the CPU.
 """
 
 from __future__ import annotations
@@ -160,7 +161,7 @@ class Binarizer(Params):
         """The vectors [count, dims] that keyword codes stand for: unit length, up to the rounding."""
         self._check_fitted()
         values = codes.values().astype(np.float32)
-        lengths = np.sqrt(dots(values, values))[:, None]
+        lengths: Floats = np.sqrt(dots(values, values))[:, None]
         back: Floats = product(values / lengths, self.query_.T) + self.mean_
         back /= np.maximum(np.sqrt(dots(back, back)), np.float32(1e-12))[:, None]
         return back

@@ -86,7 +86,8 @@ def unit(block: Any, name: str, start: int = 0) -> Floats:
     )  # [count, 1]; squares of huge or tiny values would not be finite
     ratio = np.divide(wide, peak, out=np.zeros_like(wide), where=peak > 0)
     scaled: Floats = ratio.astype(np.float32, copy=False)  # a float32 row as float64 has the same bits here
-    rows: Floats = scaled / np.maximum(np.sqrt(dots(scaled, scaled)), np.float32(1))[:, None]
+    length: Floats = np.maximum(np.sqrt(dots(scaled, scaled)), np.float32(1))[:, None]
+    rows: Floats = scaled / length
     return rows
 
 
