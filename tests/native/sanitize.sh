@@ -39,5 +39,5 @@ export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1  # leaks of 
 export TSAN_OPTIONS=report_signal_unsafe=0
 if (($#)); then chosen=("$@"); else chosen=("${kernels[@]}" -k "not torch and not sizes and not worlds and not norms and not anything"); fi
 run address address,undefined,float-cast-overflow "libasan.so libubsan.so" "${chosen[@]}"
-if ((!$#)); then chosen=("${kernels[@]}" -k "threads or sample or ties"); fi
+if ((!$#)); then chosen=("${kernels[@]}" -k "(threads and not batches) or sample or all_shapes or all_steps"); fi
 run thread thread libtsan.so "${chosen[@]}"

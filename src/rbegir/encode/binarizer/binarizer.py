@@ -5,8 +5,9 @@
     index.add_codes(binarizer.encode_keywords(vectors))
     index.search_codes(binarizer.encode_queries(queries), k=10)
 
-Keywords are ordered by the cosine of codes, which stands for the cosine of the vectors. Encoding is NumPy
-alone; nothing of the vectors is kept.
+Keywords are ordered by the cosine of codes, which stands for the cosine of the vectors. Encoding needs
+NumPy and the native module, and keeps nothing of the vectors. A code depends on its vector and the Binarizer
+alone: not on the vectors encoded with it, the number of threads or the CPU.
 
 *scikit-learn.* The class follows its conventions without inheriting from it, since encoding is used where
 scikit-learn is not installed: the constructor stores its arguments and nothing else, `get_params` gives them
