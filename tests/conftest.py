@@ -1,5 +1,6 @@
 """Settings of the whole suite."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,10 @@ from hypothesis import settings
 # The same examples on every run and machine; a deadline would make slow machines fail.
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.load_profile("fixed")
+
+# Without a GPU, kernels run in Triton's interpreter, which must be chosen before anything imports Triton.
+if not Path("/dev/nvidiactl").exists():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 HERE = Path(__file__).parent
 # Folders whose tests share something costly (a Ray session, a browser, trained models): one process runs all
