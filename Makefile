@@ -5,14 +5,20 @@ BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 NATIVE := CMakeLists.txt $(wildcard src/rbegir/_native/*.cpp src/rbegir/_native/*.hpp)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tables chromium test test-gpu test-gpu-lean sanitize check bench bench-gpu torture audit clean
+.PHONY: help setup demo tables chromium test test-gpu test-gpu-lean sanitize check docs bench bench-gpu torture audit clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: .venv/.installed  ## prepare .venv: pinned dependencies, the native module, rbegir itself, what its tests need
 
-.venv/.runs: pyproject.toml constraints.txt $(NATIVE)
+# An editable install remembers where modules lie, so it is repeated when one is added, moved or removed.
+.venv/.modules: FORCE
+	@mkdir -p .venv
+	@find src/rbegir -name '*.py' | sort | cmp -s - $@ || find src/rbegir -name '*.py' | sort > $@
+FORCE:
+
+.venv/.runs: pyproject.toml constraints.txt $(NATIVE) .venv/.modules
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: Python 3.11 or newer is needed, $(PYTHON) is $$($(PYTHON) -V); set PYTHON=..." >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(BUILD_TOOLS)
@@ -44,13 +50,16 @@ test-gpu: setup  ## every test that needs a real GPU
 test-gpu-lean:  ## the GPU search alone, where there is only torch, triton, numpy and pytest
 	PYTHONPATH=src $(PYTHON) -m pytest -c tests/search/gpu/card.ini --rootdir . -m gpu tests/search/gpu
 
-sanitize: setup  ## the native kernels under the address, undefined-behaviour and thread sanitisers
+sanitize: setup  ## the native kernels under the address, undefined-behaviour and thread sanitizers
 	tests/native/sanitize.sh $(BIN)/python
 
-check: setup  ## ruff and mypy --strict
+check: setup docs  ## ruff, mypy --strict and the documentation site, whose warnings are errors
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: setup  ## build the documentation site into build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 bench: setup  ## the committed speed figures, with peers in the same run
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]' --no-build-isolation
@@ -60,8 +69,7 @@ bench: setup  ## the committed speed figures, with peers in the same run
 	$(BIN)/rbegir bench serve --peers --json > benchmarks/results/serve.json
 	$(BIN)/rbegir bench cluster --json > benchmarks/results/cluster.json
 	$(BIN)/rbegir bench cluster --faults --json > benchmarks/results/cluster-faults.json
-	$(BIN)/python tools/plan_figures.py
-	$(BIN)/python tools/results.py
+	$(BIN)/python tools/pages.py
 
 bench-gpu:  ## the committed figures of one GPU, and what its scans cost
 	mkdir -p build

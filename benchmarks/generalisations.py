@@ -3,7 +3,7 @@
     python benchmarks/generalisations.py --titles titles.txt.gz --pairs redirects.tsv.gz \
         --query-column alias --keyword-column title --out benchmarks/results/generalisations.json
 
-*Documents* are docstrings of installed packages (`rbegir.lab.docstrings`); a fifth of them are queries,
+*Documents* are docstrings of installed packages (`docstrings.py`); a fifth of them are queries,
 and the figure is the share of a query's ten nearest of the others that come from its subpackage.
 
 *Words* are those of titles, learned without pairs. Two figures on the ten nearest words: how many a model
@@ -28,11 +28,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from docstrings import Document, docstrings
 from rbegir.codes.planes import Codes
 from rbegir.codes.score import keys
 from rbegir.lab.bench.host import describe
 from rbegir.lab.cbow import CBOW, CBOWConfig, words_of
-from rbegir.lab.docstrings import Document, docstrings
 from rbegir.lab.hashing import HashingConfig, SemanticHashing
 from rbegir.read.pairs import read_pairs, read_texts
 

@@ -13,7 +13,7 @@ A directory holds `keywords.npy`, `queries.npy` and, for the task, `relevant.npy
 (`benchmarks/title_vectors.py`, `benchmarks/lsa_vectors.py`); queries of GloVe and of patches
 (`benchmarks/patch_vectors.py`) are drawn from the vectors. OUT gets `accuracy-vectors-SET.json`, as
 `rbegir bench accuracy --out` writes it, after every row: a run that is stopped has lost nothing, and another
-one goes on. Steps are in the order of what matters: 2 bits a dimension with three seeds, then other sizes,
+one goes on. Steps are in the order of what matters: 2 bits per dimension with three seeds, then other sizes,
 then what is slow. With `--methods` (and `--seeds`, `--bits`) it is one step of these methods, so that runs
 can share a machine; `merge` adds the rows of the files in the folders of DIRECTORY to those in OUT. `sample`
 writes a random part of a large file, to be sent elsewhere.
@@ -30,12 +30,12 @@ from typing import Any
 
 import numpy as np
 
-from rbegir.encode.binarizer.estimator import Binarizer
+from rbegir.encode.binarizer.binarizer import Binarizer
 from rbegir.encode.binarizer.vectors import as_rows, sample, unit_blocks
 from rbegir.index.exchange.arrays import map_npy
 from rbegir.lab.bench import accuracy
 from rbegir.lab.bench.host import describe
-from rbegir.lab.bench.scorer import top
+from rbegir.lab.bench.quantizers import top
 
 QUICK = ("binarizer", "turbovec", "scalar", "rabitq")
 ONE_BIT: dict[str, Any] = {"bits": (1,), "methods": (*QUICK, "sign_rescore")}

@@ -15,6 +15,7 @@ HERE = Path(__file__).parent
 TOGETHER = ("cluster", "page", "training", "lab/reproduce", "encode/sentence", "evaluate")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Name the group of each test for pytest-xdist: its folder if that is run as a whole, else its file."""
 

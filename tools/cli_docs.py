@@ -1,19 +1,14 @@
-"""Writes docs/cli.md from the command line itself; the tests fail when the page is out of date.
-
-python tools/cli_docs.py
-"""
+"""The text of docs/cli.md, from the command line itself; pages.py writes it."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import typer
 
 from rbegir.cli import build
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "cli.md"
 HEAD = """# Command line
 
 Data goes to stdout, everything else to stderr. `--json` prints one JSON value. An error is one line,
@@ -24,7 +19,7 @@ $ rbegir --version
 $ rbegir --help
 ```
 
-This page is written by `tools/cli_docs.py`.
+This page is made by `tools/pages.py`.
 """
 
 
@@ -58,7 +53,3 @@ def _section(name: str, command: Any) -> str:
     intro = re.sub(r"\s+", " ", (command.help or "").strip())
     table = "".join(f"| {left} | {right} |\n" for left, right in rows)
     return f"\n## {name}\n\n{intro}\n\n```text\n{' '.join(words)}\n```\n\n| | |\n|---|---|\n{table}"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())

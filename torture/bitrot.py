@@ -36,9 +36,9 @@ from rbegir.encode.clsm.model import Model
 from rbegir.encode.clsm.presets import ModelConfig
 from rbegir.encode.clsm.shapes import tensor_shapes
 from rbegir.errors import FileError
-from rbegir.index import lock
+from rbegir.index import writer
+from rbegir.index.snapshot import damage
 from rbegir.index.store import Index
-from rbegir.index.verify import damage
 from tests.index.fakes import HashEncoder
 from torture.limits import Limits
 from torture.powerloss import memory
@@ -94,7 +94,7 @@ def answers(index: Index, rows: int) -> list[Any]:
 
 
 def files(path: Path) -> list[Path]:
-    return sorted(file for file in path.iterdir() if file.name != lock.NAME)
+    return sorted(file for file in path.iterdir() if file.name != writer.LOCK)
 
 
 class Patient:

@@ -23,25 +23,24 @@ from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.model import Model
 from rbegir.encode.clsm.presets import ModelConfig
 from rbegir.encode.clsm.shapes import random_tensors
+from rbegir.encode.directory import TensorFile
 from rbegir.encode.directory import seal as seal_config
-from rbegir.encode.tensorfile import TensorFile
-from rbegir.index.deletes import read_deletes
 from rbegir.index.filter import Filter
-from rbegir.index.format import BLOCK, FOOTER, HEADER, MAGIC, VERSION, File, Kind
-from rbegir.index.segment import Segment, Shape
+from rbegir.index.format import BLOCK, FOOTER, HEADER, MAGIC, VERSION, File, FileKind
+from rbegir.index.segment import CodeShape, Segment
+from rbegir.index.snapshot import read_deletes
 from rbegir.index.store import Index
-from rbegir.read.pairs import read_pairs
-from rbegir.read.texts import read_texts
+from rbegir.read.pairs import read_pairs, read_texts
 from tests.index.fakes import HashEncoder
 
 ENCODER = HashEncoder()
-SHAPE = Shape(64, 2)
+SHAPE = CodeShape(64, 2)
 QUERY = ENCODER.encode_queries(["question"])
 
 Door = Callable[[bytes], None]
 
 
-def seal(kind: Kind, directory: bytes, body: bytes) -> bytes:
+def seal(kind: FileKind, directory: bytes, body: bytes) -> bytes:
     """A file with sound checksums around any directory and contents."""
     head = HEADER.pack(MAGIC, VERSION, kind, BLOCK, 0)[:-4]
     data = (head + struct.pack("<I", crc32c(head))).ljust(64, b"\0") + body
@@ -96,10 +95,10 @@ class Doors:
     def raw(self, data: bytes) -> None:
         """Any file where one of the index should be."""
         path = self._file("raw", data)
-        File(path, Kind(data[0] % 3 + 1) if data else Kind.MANIFEST)
+        File(path, FileKind(data[0] % 3 + 1) if data else FileKind.MANIFEST)
 
     def segment(self, data: bytes) -> None:
-        path = self._file("segment", seal(Kind.SEGMENT, *split(data)))
+        path = self._file("segment", seal(FileKind.SEGMENT, *split(data)))
         segment = Segment(path, SHAPE)
         everything = np.arange(segment.count)
         segment.packed()
@@ -114,13 +113,13 @@ class Doors:
             raise error
 
     def manifest(self, data: bytes) -> None:
-        (self.index / "MANIFEST").write_bytes(seal(Kind.MANIFEST, *split(data)))
+        (self.index / "MANIFEST").write_bytes(seal(FileKind.MANIFEST, *split(data)))
         with Index.open(self.index, model=ENCODER, read_only=True, threads=1) as index:
             index.search_codes(QUERY, 10)
             index.get([1])
 
     def deletes(self, data: bytes) -> None:
-        file = File(self._file("deletes", seal(Kind.DELETES, *split(data))), Kind.DELETES)
+        file = File(self._file("deletes", seal(FileKind.DELETES, *split(data))), FileKind.DELETES)
         for name in list(file._sections)[:4]:
             for count, deleted in ((100, 3), (100, 50), (64, 64)):
                 read_deletes(file, name, count, deleted)
@@ -171,7 +170,7 @@ class Doors:
 
     def where(self, data: bytes) -> None:
         found = Filter(data.decode("utf-8", errors="replace"), self._state.types())
-        for part in self._state.parts:
+        for part in self._state.segments:
             found.passing(part.segment)
             part.segment.filters.clear()
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rbegir.errors import RbegirError
-from rbegir.index import lock, manifest
+from rbegir.index import manifest, writer
 from rbegir.index.store import Index
 from torture.history import ENCODER, NAME, Life, Record, State, contents, small_tiers
 from torture.limits import Limits
@@ -127,6 +127,6 @@ def _look(path: Path) -> State:
     with Index.open(path, model=ENCODER, threads=1) as index:
         index.delete([-1])  # becomes the writer, which tidies up
         assert contents(index) == found, "a writer sees something else than a reader"
-    names = manifest.read_manifest(path).files | {manifest.NAME, lock.NAME}
+    names = manifest.read_manifest(path).files | {manifest.NAME, writer.LOCK}
     assert set(os.listdir(path)) == names, "files are left over"
     return found

@@ -13,7 +13,7 @@ from typing import Any
 from unittest import mock
 
 from rbegir.base import disk
-from rbegir.index import creation, format, manifest, staging, writer
+from rbegir.index import creation, format, manifest, writer
 
 Change = Callable[..., Any]
 
@@ -119,7 +119,9 @@ def remove_before_commit() -> Iterator[None]:
     """What the new state does not name is removed while the old one still holds."""
 
     def commit(directory: Path) -> None:
-        after = manifest.parse(format.File(directory / manifest.NEW, format.Kind.MANIFEST).meta, directory)
+        after = manifest.parse(
+            format.File(directory / manifest.NEW, format.FileKind.MANIFEST).meta, directory
+        )
         for path in sorted(directory.iterdir()):
             if path.suffix in (".rbs", ".rbd") and path.name not in after.files:
                 disk.unlink(path)
@@ -143,13 +145,13 @@ def clean_without_sync() -> Iterator[None]:
 @contextlib.contextmanager
 def build_without_sync() -> Iterator[None]:
     """A build is acknowledged before the name of its directory is on disk."""
-    give = staging._give_name
+    give = creation._give_name
 
     def hasty(stage: Path, path: Path) -> None:
         with no_directory_sync():
             give(stage, path)
 
-    with mock.patch.object(staging, "_give_name", hasty):
+    with mock.patch.object(creation, "_give_name", hasty):
         yield
 
 

@@ -64,11 +64,6 @@ MUTANTS = {
     "the left-out bit of the eighth word lost": Mutant(
         "scan_simd.hpp", "T::shift_left16(bit, w % T::INDEX_BITS)", "T::shift_left16(bit, w % 8)"
     ),
-    "a tie of another thread beaten": Mutant(
-        "scan_best.hpp",
-        "proven_ = std::max(proven_, last_.key);",
-        "proven_ = std::max(proven_, last_.key + 1);",
-    ),
     "ties in the order in which they come": Mutant(
         "scan_best.hpp", "a.key > b.key : a.position < b.position", "a.key > b.key : a.position > b.position"
     ),

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from rbegir.errors import RbegirError
-from rbegir.index import lock, manifest
+from rbegir.index import manifest, writer
 from rbegir.index.store import Index
 from torture.history import ENCODER, NAME, Sabotage, State, contents, no_fsync, record, small_tiers
 from torture.limits import Limits
@@ -139,7 +139,7 @@ def survivor(root: Path, image: Image, allowed: frozenset[State], chance: random
     lay_out(root, image)
     path = root / NAME
     if path.is_dir() and chance.random() < 0.5:  # the note of a writer is never synced and never trusted
-        (path / lock.NAME).write_bytes(chance.choice((b"", b"\0" * 61, chance.randbytes(40))))
+        (path / writer.LOCK).write_bytes(chance.choice((b"", b"\0" * 61, chance.randbytes(40))))
     try:
         with small_tiers(), no_fsync():
             if not path.exists():
@@ -151,7 +151,7 @@ def survivor(root: Path, image: Image, allowed: frozenset[State], chance: random
                 index.verify()
                 index.upsert([LATER[1][0]], [LATER[0]], {"price": [LATER[1][1]]})
                 _promise(contents(index) == (*(found or ()), LATER), "a new keyword disturbs others")
-            names = manifest.read_manifest(path).files | {manifest.NAME, lock.NAME}
+            names = manifest.read_manifest(path).files | {manifest.NAME, writer.LOCK}
             _promise(set(os.listdir(path)) == names, "files are left over")
             if chance.random() < 0.25:
                 with Index.open(path, model=ENCODER, threads=1, read_only=True) as index:

@@ -33,7 +33,7 @@ import numpy as np
 
 from rbegir.codes.planes import Codes
 from rbegir.errors import FileError, InputError, RbegirError
-from rbegir.index import lock, manifest
+from rbegir.index import manifest, writer
 from rbegir.index.store import Index
 from torture.history import ENCODER, NAME, QUERY, State, contents, no_fsync, small_tiers
 from torture.limits import Limits
@@ -122,7 +122,7 @@ def _expect(kept: bool, what: str) -> None:
 
 
 def _named(path: Path) -> set[str]:
-    return manifest.read_manifest(path).files | {manifest.NAME, lock.NAME}
+    return manifest.read_manifest(path).files | {manifest.NAME, writer.LOCK}
 
 
 def every_call(limits: Limits, end: float) -> tuple[Counter[str], list[str]]:

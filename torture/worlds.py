@@ -24,15 +24,16 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from rbegir.base import masks
 from rbegir.codes import score
 from rbegir.codes.layout import GROUP, groups, pack
 from rbegir.codes.planes import Codes
-from rbegir.encode.binarizer.estimator import Binarizer
+from rbegir.encode.binarizer.binarizer import Binarizer
 from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.model import Model
 from rbegir.encode.clsm.presets import ModelConfig
 from rbegir.encode.clsm.shapes import tensor_shapes
-from rbegir.search.backend import Backend, Partition, make_mask
+from rbegir.search.backend import Backend, Partition
 from rbegir.search.cpu import CpuBackend
 
 Ints = npt.NDArray[np.int64]
@@ -40,10 +41,12 @@ Values = npt.NDArray[np.int16]
 Chance = np.random.Generator
 
 # Sizes at which the scan changes its way: scan_search.cpp and scan_worker.hpp.
-SAMPLE, SMALL, RAW_QUERIES, SHARE, QUERY_TILE, BLOCK = 64, 4096, 2, 16, 256, 16 * GROUP
+SAMPLE, SMALL, RAW_QUERIES, SHARE, QUERY_TILE = 64, 4096, 2, 16, 256
+BLOCK, TASK = 16 * GROUP, 256 * GROUP
 TINY = (1, 2, GROUP - 1, GROUP, GROUP + 1, 200)
 MEDIUM = (500, 700, BLOCK - 1, BLOCK, BLOCK + 1)  # enough to raise the threshold for small k
 LARGE = (SMALL - 1, SMALL, SMALL + 1, SMALL + GROUP + 1, 2 * SMALL)  # around what is sampled first
+SHARED = (2 * TASK + 1, 3 * TASK + 17)  # several tasks, for several threads
 BATCHES = (1, RAW_QUERIES, RAW_QUERIES + 1, SHARE, SHARE + 1, QUERY_TILE - 1, QUERY_TILE, QUERY_TILE + 1)
 KEYWORDS = ("random", "near", "opposite", "one bit", "few", "encoded")
 ENCODED_N = 256  # the largest n for which codes are learned, which takes its time
@@ -164,10 +167,10 @@ class Still:
         self.rng = rng
         self.n = n or 64 * int(rng.choice((1, int(rng.integers(1, 17)))))
         self.planes = planes or int(rng.integers(1, 5))
-        sizes = (TINY, MEDIUM, LARGE)[rng.choice(3, p=(0.1, 0.7, 0.2))]
-        self.count = count or int(rng.choice(sizes))
-        if self.n == 64 and self.count > SMALL:  # cheap enough for a batch that is worth several threads
-            work *= 10
+        sizes = (TINY, MEDIUM, LARGE, SHARED if self.n == 64 else LARGE)
+        self.count = count or int(rng.choice(sizes[rng.choice(4, p=(0.1, 0.7, 0.18, 0.02))]))
+        if self.count > 2 * SMALL:  # threads share batches of some size only
+            work *= 8
         size = self.count * self.planes * (self.n // 64)
         asked = int(np.clip(work // size, 3, QUERY_TILE + 40))
         values = make_queries(rng, asked, self.n)
@@ -225,7 +228,7 @@ class Still:
         passes = self.rng.random(self.count) < keep
         parts = []
         for first, end in zip((0, *cuts), (*cuts, self.count), strict=True):
-            mask = None if keep == 1.0 else make_mask(passes[first:end])
+            mask = None if keep == 1.0 else masks.from_bools(passes[first:end])
             parts.append(Partition(pack(self.codes[first:end]), int(end - first), mask))
         if keep == 1.0:
             return parts, self.wanted

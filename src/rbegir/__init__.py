@@ -14,15 +14,14 @@ __version__ = "0.1.0"
 moved.install()
 
 if TYPE_CHECKING:
-    from rbegir.client.asynchronous import AsyncClient
-    from rbegir.client.synchronous import Client
+    from rbegir.client.clients import AsyncClient, Client
     from rbegir.cluster.client import Cluster
     from rbegir.codes.planes import Codes
-    from rbegir.encode.binarizer.estimator import Binarizer
+    from rbegir.encode.binarizer.binarizer import Binarizer
     from rbegir.encode.clsm.model import Model
     from rbegir.encode.sentence.encoder import SentenceEncoder
     from rbegir.errors import RbegirError
-    from rbegir.index.exchange.index_rbe import IndexRBE
+    from rbegir.index.exchange.faiss import IndexRBE
     from rbegir.index.generations import Generations
     from rbegir.index.store import Index
     from rbegir.search.hits import Hits
@@ -30,15 +29,15 @@ if TYPE_CHECKING:
     from rbegir.training.upgrade import upgrade
 
 _HOME = {
-    "AsyncClient": "rbegir.client.asynchronous",
-    "Binarizer": "rbegir.encode.binarizer.estimator",
-    "Client": "rbegir.client.synchronous",
+    "AsyncClient": "rbegir.client.clients",
+    "Binarizer": "rbegir.encode.binarizer.binarizer",
+    "Client": "rbegir.client.clients",
     "Cluster": "rbegir.cluster.client",
     "Codes": "rbegir.codes.planes",
     "Generations": "rbegir.index.generations",
     "Hits": "rbegir.search.hits",
     "Index": "rbegir.index.store",
-    "IndexRBE": "rbegir.index.exchange.index_rbe",
+    "IndexRBE": "rbegir.index.exchange.faiss",
     "Model": "rbegir.encode.clsm.model",
     "RbegirError": "rbegir.errors",
     "SentenceEncoder": "rbegir.encode.sentence.encoder",

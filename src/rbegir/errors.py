@@ -23,6 +23,9 @@ The command line prints `error: …` and `hint: …` for these and nothing else;
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 
 class RbegirError(Exception):
     """Base of all errors of this package. `hint` is one sentence about the way out, or empty."""
@@ -98,3 +101,12 @@ class DeadlineError(ClusterError):
 
 class MissingExtraError(RbegirError):
     """An optional dependency is not installed."""
+
+
+@contextlib.contextmanager
+def needing(message: str, hint: str) -> Iterator[None]:
+    """Turn the ImportError of an optional dependency into a MissingExtraError."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtraError(message, hint=hint) from error

@@ -14,9 +14,11 @@ from collections.abc import Sequence
 from types import ModuleType
 
 MOVED = {
-    "rbegir.binarizer.rerank": "rbegir.encode.binarizer.rerank",
-    "rbegir.binarizer.shape": "rbegir.encode.binarizer.shape",
+    "rbegir.binarizer.rerank": "rbegir.encode.binarizer.vectors",
+    "rbegir.binarizer.shape": "rbegir.encode.binarizer.binarizer",
     "rbegir.data": "rbegir.read.sample",
+    "rbegir.encode.binarizer.rerank": "rbegir.encode.binarizer.vectors",
+    "rbegir.encode.binarizer.shape": "rbegir.encode.binarizer.binarizer",
     "rbegir.heads.cbow": "rbegir.lab.cbow",
     "rbegir.heads.hashing": "rbegir.lab.hashing",
     "rbegir.heads.sentence": "rbegir.encode.sentence.head",
@@ -30,7 +32,11 @@ MOVED = {
     "rbegir.training.pairs": "rbegir.read.pairs",
     "rbegir.training.split": "rbegir.read.split",
 }
-PACKAGES = {old.rpartition(".")[0] for old in MOVED} - {"rbegir", "rbegir.training"}
+PACKAGES = {old.rpartition(".")[0] for old in MOVED} - {
+    "rbegir",
+    "rbegir.encode.binarizer",
+    "rbegir.training",
+}
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):

@@ -6,15 +6,26 @@ import asyncio
 import datetime
 import inspect
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 
 import rbegir
-from rbegir.errors import AccessError, FilterError, InputError, MismatchError, RbegirError, TextError
+from rbegir.errors import (
+    AccessError,
+    FilterError,
+    InputError,
+    MismatchError,
+    RbegirError,
+    ServiceError,
+    TextError,
+)
 from rbegir.search.hits import Hits
 from tests.client.conftest import READ, WRITE
 from tests.service import TEXTS, Running, make_index, running
@@ -46,7 +57,7 @@ def caller(kind: str, url: str, token: str | None = None) -> Do:
 def assert_same(ours: Hits, theirs: Hits) -> None:
     for name in ("ids", "scores", "keys", "rows", "texts"):
         mine, other = getattr(ours, name), getattr(theirs, name)
-        assert mine.dtype == other.dtype, name
+        assert getattr(mine, "dtype", None) == getattr(other, "dtype", None), name
         np.testing.assert_array_equal(mine, other, err_msg=name)
     assert ours.attributes == theirs.attributes
     assert ours.certificate == theirs.certificate
@@ -65,6 +76,11 @@ OPTIONS: list[dict[str, Any]] = [
     {"mode": "paper"},
     {"planes": 1, "k": 5},
     {"planes": 1, "where": "rare is not null"},
+    {"planes": 1, "k": 3, "candidates": 5, "measure": True},
+    {"mode": "paper", "per_thread": 2, "queue": 2, "k": 4},
+    {"texts": False},
+    {"attributes": False, "k": 3},
+    {"partial": True},
 ]
 
 
@@ -159,6 +175,17 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], type[RbegirError], str]]
     ("search", ("a",), {"allow": 7}, InputError, "allow must be a list of int or str, got int"),
     ("search", ("a",), {"deny": [1] * 10_001}, InputError, "deny: at most 10000 items, got 10001"),
     ("search", ("a",), {"where": 3}, InputError, "where must be a text, got int"),
+    ("search", ("a",), {"where": pc.field("price") < 3}, InputError, "where must be a text, got Expression"),
+    ("search", ("a",), {"deadline": 0}, InputError, "deadline must be a positive number of seconds, got 0"),
+    ("search", ("a",), {"texts": 1}, InputError, "texts must be True or False, got 1"),
+    (
+        "search",
+        ("a",),
+        {"planes": 1, "mode": "paper"},
+        InputError,
+        "planes and mode='paper' cannot be combined",
+    ),
+    ("search", (np.zeros((1, 4)),), {}, ServiceError, "this index has no model of vectors"),
     (
         "search_codes",
         (np.zeros((1, 64), np.float32),),
@@ -215,8 +242,31 @@ def test_tokens(
     assert caught.value.hint
 
 
+def test_vectors_search_an_index_made_with_a_binarizer(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(3).standard_normal((300, 24)).astype(np.float32)
+    binarizer = rbegir.Binarizer(24, n=64).fit(vectors)
+    path = tmp_path / "vectors.rbe"
+    with rbegir.Index.create(path, binarizer) as index:
+        index.add_codes(binarizer.encode_keywords(vectors))
+    with rbegir.Index.open(path, read_only=True) as index, running(path) as service:
+        for kind in ("sync", "async"):
+            do = caller(kind, service.url)
+            assert_same(do("search", vectors[:5], k=3), index.search(vectors[:5], k=3))
+            with pytest.raises(ServiceError, match="no model of texts"):
+                do("search", "a text")
+            with pytest.raises(InputError, match="3 features"):
+                do("search", np.zeros((1, 3)))
+
+
+def test_a_deadline_is_sent_and_kept(shared: tuple[Path, Running]) -> None:
+    with rbegir.Client(shared[1].url, READ) as client:
+        assert client.search("rome", k=1, deadline=30.0).k == 1
+        with pytest.raises(ServiceError, match=r"within|deadline"):
+            client.search(["rome"] * 1000, k=100, deadline=0.001)
+
+
 def test_both_clients_have_the_methods_of_an_index() -> None:
-    for name in ("search", "search_codes", "add", "upsert", "delete", "get", "info", "compact", "close"):
+    for name in ("add", "upsert", "delete", "get", "info", "compact", "close"):
         index = inspect.signature(getattr(rbegir.Index, name))
         for cls in (rbegir.Client, rbegir.AsyncClient):
             method = inspect.signature(getattr(cls, name))
@@ -228,6 +278,42 @@ def test_both_clients_have_the_methods_of_an_index() -> None:
             assert [p.name for p in given] == [
                 p.name for p in method.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD
             ]
-    assert [*inspect.signature(rbegir.Client.search).parameters] == [
-        *inspect.signature(rbegir.AsyncClient.search).parameters
-    ]
+
+
+CLIENT_WITHOUT_NATIVE = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path, target=None):
+        if name == "rbegir._native._core" or name.partition(".")[0] in ("torch", "pydantic", "starlette"):
+            raise ImportError(f"{name} is not there")
+
+sys.meta_path.insert(0, Blocked())
+import asyncio, rbegir
+
+url = sys.argv[1]
+with rbegir.Client(url) as client:
+    hits = client.search("running shoes", k=2, where="price < 100")
+    codes = rbegir.Codes.from_values(__import__("numpy").ones((1, 64), "i2"), 1)
+    client.search_codes(codes, k=1)
+
+async def main():
+    async with rbegir.AsyncClient(url) as other:
+        again = await other.search("running shoes", k=2, where="price < 100")
+        assert again.ids.tolist() == hits.ids.tolist()
+
+asyncio.run(main())
+print(hits.ids.tolist())
+"""
+
+
+def test_a_client_needs_no_native_module(model: Path, tmp_path: Path) -> None:
+    path = make_index(tmp_path / "plain.rbe", model)
+    with running(path) as service, rbegir.Index.open(path, read_only=True) as index:
+        done = subprocess.run(
+            [sys.executable, "-c", CLIENT_WITHOUT_NATIVE, service.url], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip() == str(
+            index.search("running shoes", k=2, where="price < 100").ids.tolist()
+        )

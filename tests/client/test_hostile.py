@@ -17,8 +17,8 @@ import pyarrow as pa
 import pytest
 
 import rbegir
-from rbegir.client import retry, transport
-from rbegir.client.retry import Attempts, retry_after
+from rbegir.client import transport
+from rbegir.client.transport import Attempts, retry_after
 from rbegir.errors import (
     AccessError,
     BusyError,
@@ -38,7 +38,7 @@ SLAM = b""  # closes without a word
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "BACKOFF", 0.0001)
+    monkeypatch.setattr(transport, "BACKOFF", 0.0001)
 
 
 @pytest.fixture(params=["sync", "async"])
@@ -146,7 +146,7 @@ def test_a_drip_is_a_time_out(call: Any) -> None:
 
 
 def test_an_endless_answer_is_not_collected(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "MAX_ANSWER_BYTES", 1000)
+    monkeypatch.setattr(transport, "MAX_RESPONSE_BYTES", 1000)
     bomb = zlib.compressobj(wbits=31)
     packed = bomb.compress(bytes(10**6)) + bomb.flush()
     for turn in (answer("200 OK", bytes(2000)), answer("200 OK", packed, Content_Encoding="gzip")):
@@ -256,7 +256,7 @@ BAD_SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"url": "http://x", "token": ""}, "token must be a text of printable ASCII characters"),
     ({"url": "http://x", "timeout_s": 0}, "timeout_s must be a positive number of seconds, got 0"),
     ({"url": "http://x", "timeout_s": float("nan")}, "timeout_s must be a positive number"),
-    ({"url": "http://x", "retries": -1}, "retries must be a whole number from 0, got -1"),
+    ({"url": "http://x", "retries": -1}, "retries must be a whole number of at least 0, got -1"),
 ]
 
 
@@ -276,15 +276,15 @@ def test_without_httpx(cls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_waits_grow_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "BACKOFF", 0.1)
+    monkeypatch.setattr(transport, "BACKOFF", 0.1)
     attempts = Attempts(repeatable=True, retries=10, draw=lambda low, high: high)
     waits = [attempts.after_break() for _ in range(11)]
     assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0, 10.0, None]
     polite = Attempts(repeatable=True, retries=2, draw=lambda low, high: low)
-    assert polite.after_answer(503, "2") == 2.0
-    assert polite.after_answer(500, "2") is None
-    assert polite.after_answer(503, "11") is None
-    assert Attempts(repeatable=False, retries=2).after_answer(503, None) is None
+    assert polite.after_response(503, "2") == 2.0
+    assert polite.after_response(500, "2") is None
+    assert polite.after_response(503, "11") is None
+    assert Attempts(repeatable=False, retries=2).after_response(503, None) is None
     assert Attempts(repeatable=False, retries=2).after_break() is None
     assert Attempts(repeatable=False, retries=2).after_no_connection() is not None
 

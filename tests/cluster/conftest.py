@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 import rbegir
+from rbegir.errors import DeadlineError
 from tests.index.fakes import HashEncoder
 
 # Before Ray is imported anywhere: nothing leaves the machine, and nothing is written into the user's home.
@@ -31,6 +34,36 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     yield made
     ray.shutdown()
     made.shutdown()
+
+
+PATIENT = 600.0  # seconds: a deadline that is never reached, for tests that are not about deadlines
+
+
+def until(reached: Callable[[], bool]) -> None:
+    """Wait for an event, however busy the machine is; the time limit of a test ends a wait in vain."""
+    while not reached():
+        time.sleep(0.01)
+
+
+def late(ask: Callable[[float], Any], message: str) -> None:
+    """`ask(deadline)` raises a DeadlineError with this message, given time enough for what does answer."""
+    deadline = 0.3
+    while True:
+        with pytest.raises(DeadlineError) as caught:
+            ask(deadline)
+        if re.search(message, str(caught.value)):
+            return
+        deadline *= 2
+
+
+def in_time(ask: Callable[[float], Any]) -> Any:
+    """The result of `ask(deadline)`, given time enough for what does answer."""
+    deadline = 0.3
+    while True:
+        try:
+            return ask(deadline)
+        except DeadlineError:
+            deadline *= 2
 
 
 def words(rng: np.random.Generator, count: int) -> list[str]:
@@ -72,7 +105,7 @@ def index_path(tmp_path_factory: pytest.TempPathFactory, encoder: HashEncoder) -
 @pytest.fixture(scope="package")
 def cluster(nodes: Any, index_path: Path, encoder: HashEncoder) -> Iterator[rbegir.Cluster]:
     """The index over three shards, for tests that only read."""
-    with rbegir.Cluster.open(index_path, devices=3, model=encoder) as opened:
+    with rbegir.Cluster.open(index_path, devices=3, model=encoder, deadline=PATIENT) as opened:
         yield opened
 
 

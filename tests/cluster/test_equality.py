@@ -95,7 +95,7 @@ def test_codes_and_coarse_rows(cluster: rbegir.Cluster, index: rbegir.Index, enc
         for filters in ({}, {"where": "price < 30"}, {"deny": live[::2]}):
             ours = cluster.coarse_rows(codes, 40, planes=planes, **filters)  # type: ignore[arg-type]
             assert np.array_equal(ours, index.coarse_rows(codes, 40, planes=planes, **filters))  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="planes must be from 1 to 2"):
+    with pytest.raises(InputError, match="planes must be a whole number from 1 to 2"):
         cluster.coarse_rows(codes, 3, planes=3)
 
 

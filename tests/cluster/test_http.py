@@ -12,7 +12,7 @@ import pytest
 import rbegir
 from rbegir.cluster.http import application
 from rbegir.errors import BusyError, ClusterError, DeadlineError, InputError
-from rbegir.serve.problems import from_error
+from rbegir.wire.problems import from_error
 from tests.index.fakes import HashEncoder
 
 # Ray Serve's own settings use arguments that pydantic has deprecated.

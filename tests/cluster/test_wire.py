@@ -14,10 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from rbegir.cluster.messages import Columns, Failure, Found, Geometry, Records, Scan, ThreadCounts
-from rbegir.cluster.wire import pack, unpack
+from rbegir.cluster.messages import (
+    Columns,
+    Failure,
+    Found,
+    Records,
+    Scan,
+    SegmentShares,
+    ThreadCounts,
+    pack,
+    unpack,
+)
 from rbegir.errors import BusyError
-from rbegir.index.query import Query
+from rbegir.search.request import SearchRequest
 
 COLUMNS = Columns(
     "v",
@@ -26,11 +35,11 @@ COLUMNS = Columns(
     {"tags": np.array([["x", "y"], None], object), "at": np.array([datetime.date(2020, 1, 2), None], object)},
 )
 MESSAGES = [
-    Scan(np.array([[1, -3]], np.int16), 5, Query(5, "price < 3"), 1, 2.5, ("text", "price")),
-    Scan(np.zeros((0, 64), np.int16), 1, Query(1)),
+    Scan(np.array([[1, -3]], np.int16), SearchRequest(5, "price < 3"), 1, 2.5, ("text", "price")),
+    Scan(np.zeros((0, 64), np.int16), SearchRequest(1)),
     Found("v", np.array([[9, 7]]), np.array([[0, 5]]), None, 12, COLUMNS),
     Found("v", np.zeros((2, 0), np.int64), np.zeros((2, 0), np.int64), np.zeros((2, 0), np.int64)),
-    Geometry("v", {0: True, 3: False}),
+    SegmentShares("v", {0: True, 3: False}),
     ThreadCounts("v", {256: 4}, {7: np.array([1, 2])}),
     Records("v", [None, {"id": 1, "text": "t", "price": 2.5, "at": datetime.datetime(2020, 1, 2)}]),
 ]
@@ -64,7 +73,7 @@ def test_arrays_come_back(array: np.ndarray[Any, Any]) -> None:
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text() | st.binary(), st.lists))
 def test_lists_are_not_taken_for_messages(value: Any) -> None:
     assert unpack(pack(value)) == value
-    assert unpack(pack(["message", "Query", value])) == ["message", "Query", value]
+    assert unpack(pack(["message", "SearchRequest", value])) == ["message", "SearchRequest", value]
 
 
 def test_a_question_is_plain_values_only() -> None:
@@ -76,8 +85,8 @@ def test_a_question_is_plain_values_only() -> None:
 
 def test_what_has_no_plain_form_stays_itself() -> None:
     allowed, where = pa.array([1, 2]), pc.field("price") < 3
-    query = unpack(pack(Query(1, where, allowed)))
+    query = unpack(pack(SearchRequest(1, where, allowed)))
     assert query.where is where
-    assert query.allow is allowed
+    assert query.allow.equals(allowed)
     failure = Failure("v", "busy", BusyError("full"), "node")
     assert unpack(pack(failure)).error is failure.error

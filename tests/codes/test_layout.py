@@ -60,10 +60,10 @@ def test_layout_is_the_stored_one() -> None:
     ("call", "message"),
     [
         (lambda: packed_bytes(1, 65, 1), "n must be a multiple of 64"),
-        (lambda: packed_bytes(1, 64, 5), "keyword planes must be from 1 to 4, got 5"),
-        (lambda: packed_bytes(1, 64, True), "keyword planes must be an integer, got bool"),
-        (lambda: packed_bytes(-1, 64, 1), "count must not be negative, got -1"),
-        (lambda: pack(random_codes(3, 64, 5)), "keyword planes must be from 1 to 4, got 5"),
+        (lambda: packed_bytes(1, 64, 5), "keyword planes must be a whole number from 1 to 4, got 5"),
+        (lambda: packed_bytes(1, 64, True), "keyword planes must be a whole number from 1 to 4, got True"),
+        (lambda: packed_bytes(-1, 64, 1), "count must be a whole number of at least 0, got -1"),
+        (lambda: pack(random_codes(3, 64, 5)), "keyword planes must be a whole number from 1 to 4, got 5"),
         (
             lambda: unpack(np.zeros(1, np.uint8), 1, 64, 1),
             r"packed must be a uint8 array of 512 bytes for 1 keyw",

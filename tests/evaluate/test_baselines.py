@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rbegir.evaluate import baselines
-from rbegir.evaluate.baselines import TriletterCosine, gram_vectors
+from rbegir.evaluate import retrieval, scorers
 from rbegir.evaluate.groups import sample_groups
+from rbegir.evaluate.scorers import TriletterCosine, gram_vectors
 
 TEXTS = [
     "cheap flights", "cheap cheap flights", "flight", "a", "a a a", "ab", "banana", "bananas nanana",
@@ -40,7 +40,7 @@ def test_vectors_are_gram_counts() -> None:
 
 
 def test_scores_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(baselines, "_ROWS", 7)
+    monkeypatch.setattr(scorers, "_ROWS", 7)
     pairs = pa.table({"query": TEXTS[:-1], "keyword": TEXTS[1:]})
     groups = sample_groups(pairs, negatives=3)
     done: list[float] = []
@@ -54,8 +54,8 @@ def test_scores_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("k", [1, 5, 100])
 def test_search_is_the_sorted_cosine(monkeypatch: pytest.MonkeyPatch, k: int) -> None:
-    monkeypatch.setattr(baselines, "BLOCK", 5)
-    monkeypatch.setattr(baselines, "QUERY_BLOCK", 2)
+    monkeypatch.setattr(retrieval, "BLOCK", 5)
+    monkeypatch.setattr(retrieval, "QUERY_BLOCK", 2)
     queries = pa.array(["flights", "new yorks", "bananas", "moskva 1984"])
     found = TriletterCosine().search(queries, pa.array(TEXTS), k, lambda _: None)
     assert found.shape == (4, min(k, len(TEXTS)))

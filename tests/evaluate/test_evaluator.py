@@ -14,9 +14,8 @@ from rbegir.codes import score
 from rbegir.codes.planes import Codes
 from rbegir.errors import InputError, MismatchError
 from rbegir.evaluate import scorers
-from rbegir.evaluate.baselines import TriletterCosine
-from rbegir.evaluate.evaluator import Report, corpus_texts, evaluate, evaluate_model
-from rbegir.evaluate.tables import report_table
+from rbegir.evaluate.evaluator import Evaluation, corpus_texts, evaluate, evaluate_model, report_table
+from rbegir.evaluate.scorers import TriletterCosine
 
 KEYS = ["log_loss", "roc_auc", "recall@1", "recall@10", "recall@100"]
 
@@ -211,7 +210,7 @@ def test_table_for_people() -> None:
     labels = pa.table(
         {"query": ["alias 1"] * 3, "keyword": ["title 1", "title 2", "title 3"], "label": [2.0, 0.0, 1.0]}
     )
-    reports: dict[str, Report] = {
+    reports: dict[str, Evaluation] = {
         "mine": evaluate_model(Fake(0), pairs(), corpus=CORPUS, labels=labels, bootstrap=20),
         "other": evaluate_model(Fake(0), pairs(), bootstrap=0),
     }

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from sklearn.metrics import roc_auc_score
 
 from rbegir.errors import InputError
 from rbegir.evaluate.metrics import auc_lift, fit_gamma, group_auc, group_losses, log_loss, roc_auc
@@ -62,6 +63,7 @@ def test_auc_counts_pairs(rng: np.random.Generator, size: int, ties: bool) -> No
     positive[:2] = [True, False]
     expected = slow_auc(scores[positive].tolist(), scores[~positive].tolist())
     assert roc_auc(positive, scores) == pytest.approx(expected, abs=1e-12)
+    assert roc_auc(positive, scores) == pytest.approx(roc_auc_score(positive, scores), abs=1e-12)
 
 
 def test_group_auc_pools_all_groups(rng: np.random.Generator) -> None:

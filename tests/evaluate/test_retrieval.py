@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rbegir.errors import InputError
 from rbegir.evaluate import retrieval
-from rbegir.evaluate.retrieval import Targets, TopK, search_dense
+from rbegir.evaluate.retrieval import Targets, TopK, search_blocks
 
 
 def sorted_all(scores: np.ndarray, k: int) -> np.ndarray:
@@ -43,13 +43,21 @@ def test_top_k_of_a_stream(
 
 @pytest.mark.parametrize("count", [1, 63, 64, 65, 1000])
 @pytest.mark.parametrize("k", [1, 10, 100])
-def test_dense_search(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, count: int, k: int) -> None:
+def test_search_in_blocks(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, count: int, k: int
+) -> None:
     monkeypatch.setattr(retrieval, "BLOCK", 64)
     monkeypatch.setattr(retrieval, "QUERY_BLOCK", 7)
     queries = rng.integers(-2, 3, (17, 4)).astype(np.float32)  # whole numbers: exact products, many ties
     keywords = rng.integers(-2, 3, (count, 4)).astype(np.float32)
     seen: list[float] = []
-    found = search_dense(queries, lambda start, end: keywords[start:end], count, k, seen.append)
+    found = search_blocks(
+        len(queries),
+        count,
+        k,
+        lambda low, high: lambda rows: queries[rows] @ keywords[low:high].T,
+        seen.append,
+    )
     assert np.array_equal(found, sorted_all(queries @ keywords.T, k))
     assert seen[-1] == 1.0
     assert len(seen) == -(-count // 64)

@@ -17,7 +17,7 @@ import pytest
 from rbegir.errors import FileError, InputError, LockedError
 from rbegir.index import format as file_format
 from rbegir.index import segment
-from rbegir.index.build import fill
+from rbegir.index.creation import fill
 from rbegir.index.store import Index
 from tests.index.fakes import HashEncoder
 
@@ -63,7 +63,7 @@ def test_a_build_that_fails_leaves_nothing(tmp_path: Path) -> None:
         Index.build(tmp_path / "x.rbe", ENCODER, [*_batches([5]), *_batches([5])], segment_rows=5)
     with pytest.raises(InputError, match="batches must have a column 'text', got word"):
         Index.build(tmp_path / "x.rbe", ENCODER, [pa.record_batch({"word": ["a"]})])
-    with pytest.raises(InputError, match="segment_rows must be at least 1, got 0"):
+    with pytest.raises(InputError, match="segment_rows must be a whole number of at least 1, got 0"):
         Index.build(tmp_path / "x.rbe", ENCODER, _batches([5]), segment_rows=0)
     assert os.listdir(tmp_path) == []
 

@@ -18,7 +18,7 @@ import pytest
 
 from rbegir.base import disk
 from rbegir.errors import CorruptError, FileError, LockedError
-from rbegir.index import lock, writer
+from rbegir.index import writer
 from rbegir.index.snapshot import Snapshot
 from rbegir.index.store import Index
 from tests.index.fakes import HashEncoder
@@ -140,7 +140,7 @@ def test_a_forgotten_writer_leaves_no_lock(path: Path) -> None:
 def test_an_unreadable_note_does_not_matter(path: Path) -> None:
     with Index.open(path, model=ENCODER) as index:
         index.delete([0])
-        (path / lock.NAME).write_bytes(b"\xff{")
+        (path / writer.LOCK).write_bytes(b"\xff{")
         assert "is being written by another process" in _refusal(lambda: Index.open(path).delete([1]))
 
 

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from rbegir._native._core import crc32c
 from rbegir.errors import CorruptError, FileError, RbegirError, VersionError
 from rbegir.index import format as file_format
-from rbegir.index import lock, manifest
-from rbegir.index.format import BLOCK, FOOTER, HEADER, File, FileWriter, Kind
+from rbegir.index import manifest, writer
+from rbegir.index.format import BLOCK, FOOTER, HEADER, File, FileKind, FileWriter
 from rbegir.index.store import Index
 from tests.index.fakes import HashEncoder
 
@@ -67,7 +67,7 @@ def _answers(path: Path) -> list[Any]:
 
 
 def _files(path: Path) -> list[str]:
-    return sorted(name for name in os.listdir(path) if name != lock.NAME)
+    return sorted(name for name in os.listdir(path) if name != writer.LOCK)
 
 
 def _copy(sound: Path, to: Path) -> Path:
@@ -179,7 +179,7 @@ def test_all_damage_is_listed(sound: Path, tmp_path: Path) -> None:
     data = bytearray((path / second).read_bytes())
     data[BLOCK + 1] ^= 128
     (path / second).write_bytes(data)
-    from rbegir.index.verify import damage
+    from rbegir.index.snapshot import damage
 
     messages = [error.message for error in damage(path)]
     assert any(first in message and "missing" in message for message in messages)
@@ -208,10 +208,10 @@ def test_another_version_says_so(sound: Path, tmp_path: Path) -> None:
 
 def _rewrite_manifest(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     """A manifest with sound checksums and other contents: what an attacker would write."""
-    meta = json.loads(json.dumps(File(path / "MANIFEST", Kind.MANIFEST).meta))
+    meta = json.loads(json.dumps(File(path / "MANIFEST", FileKind.MANIFEST).meta))
     change(meta)
     (path / "MANIFEST").unlink()
-    with FileWriter(path / "MANIFEST", Kind.MANIFEST) as writer:
+    with FileWriter(path / "MANIFEST", FileKind.MANIFEST) as writer:
         writer.finish(meta)
 
 
@@ -267,7 +267,7 @@ def test_hostile_segments(sound: Path, tmp_path_factory: pytest.TempPathFactory,
     """Segments with sound checksums but wild metadata or contents: our error or an answer, never a crash."""
     path = _copy(sound, tmp_path_factory.mktemp("hostile") / "x.rbe")
     entry = manifest.read_manifest(path).segments[0]
-    old = File(path / entry.file, Kind.SEGMENT)
+    old = File(path / entry.file, FileKind.SEGMENT)
     meta = json.loads(json.dumps(old.meta))
     sections = {
         name: bytearray(old.section(name).view(np.uint8, size)) for name, (_, size) in old._sections.items()
@@ -297,7 +297,7 @@ def test_hostile_segments(sound: Path, tmp_path_factory: pytest.TempPathFactory,
                     st.sampled_from(["int64", "string", "bool", "double", 0, 3, True, False, None])
                 )
     (path / entry.file).unlink()
-    with FileWriter(path / entry.file, Kind.SEGMENT) as writer:
+    with FileWriter(path / entry.file, FileKind.SEGMENT) as writer:
         for name, content in sections.items():
             writer.section(name, bytes(content))
         stamp = writer.finish(meta)
@@ -315,27 +315,27 @@ def test_directories_that_lie_about_their_sections(tmp_path: Path) -> None:
     for span in ([0, 10], [64, 2**40], [64, -1], [65, 1], ["64", 1], [64, 1.0], [2**64, 1], [64], None, 5):
         path = tmp_path / "f"
         path.unlink(missing_ok=True)
-        with FileWriter(path, Kind.DELETES) as writer:
+        with FileWriter(path, FileKind.DELETES) as writer:
             writer.section("a", bytes(100))
             writer._sections["a"] = span  # type: ignore[assignment]
             writer.finish({})
         with pytest.raises(CorruptError):
-            File(path, Kind.DELETES)
+            File(path, FileKind.DELETES)
 
 
 def test_deeply_nested_directories_do_not_overflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_format.json, "dumps", lambda value: "[" * 200_000)
-    with FileWriter(tmp_path / "f", Kind.DELETES) as writer:
+    with FileWriter(tmp_path / "f", FileKind.DELETES) as writer:
         writer.finish({})
     with pytest.raises(CorruptError, match="the directory cannot be understood"):
-        File(tmp_path / "f", Kind.DELETES)
+        File(tmp_path / "f", FileKind.DELETES)
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
-    with FileWriter(tmp_path / "f", Kind.DELETES) as writer:
+    with FileWriter(tmp_path / "f", FileKind.DELETES) as writer:
         writer.finish({})
     with pytest.raises(CorruptError, match="expected a segment file, found kind 3"):
-        File(tmp_path / "f", Kind.SEGMENT)
+        File(tmp_path / "f", FileKind.SEGMENT)
 
 
 def test_links_are_not_followed(sound: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ import pytest
 
 from rbegir.base import disk
 from rbegir.errors import FileError
-from rbegir.index import lock, manifest, writer
+from rbegir.index import manifest, writer
 from rbegir.index.store import Index
 from tests.index.fakes import HashEncoder
 from torture.simdisk import CALLS
@@ -82,7 +82,7 @@ def _check_survivor(path: Path, acknowledged: int) -> None:
         index.verify()
         index.upsert(["later"], [100], {"price": [1]})
         assert _contents(index) == {**found, 100: "later"}
-        names = manifest.read_manifest(path).files | {manifest.NAME, lock.NAME}
+        names = manifest.read_manifest(path).files | {manifest.NAME, writer.LOCK}
         assert set(os.listdir(path)) == names
     with Index.open(path, model=ENCODER, read_only=True, threads=1) as index:
         assert _contents(index) == {**found, 100: "later"}

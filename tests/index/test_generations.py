@@ -178,7 +178,7 @@ def test_migrate_moves_keywords_as_they_are(tmp_path: Path) -> None:
         assert dear.attributes is not None
         expected = score.keys(NEW.encode_queries(["t1"]).values(), NEW.encode_keywords(["t4", "t5", "t6"]))
         assert sorted(dear.keys[0].tolist()) == sorted(expected[0].tolist())
-        with pytest.raises(InputError, match="count must be a positive whole number, got 0"):
+        with pytest.raises(InputError, match="count must be a whole number of at least 1, got 0"):
             both.migrate(0)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from rbegir.errors import CorruptError
 from rbegir.index import keys as module
-from rbegir.index.format import BLOCK, File, FileWriter, Kind
+from rbegir.index.format import BLOCK, File, FileKind, FileWriter
 from rbegir.index.keys import STRIDE, SortedKeys, write_keys
 from rbegir.index.store import Index
 from tests.index.fakes import HashEncoder
@@ -18,10 +18,10 @@ from tests.index.fakes import HashEncoder
 
 def _stored(path: Path, keys: npt.NDArray[np.uint64]) -> SortedKeys:
     path.unlink(missing_ok=True)
-    with FileWriter(path, Kind.SEGMENT) as writer:
+    with FileWriter(path, FileKind.SEGMENT) as writer:
         write_keys(writer, keys)
         writer.finish({})
-    return SortedKeys.of_ids(File(path, Kind.SEGMENT), keys.size)
+    return SortedKeys.of_ids(File(path, FileKind.SEGMENT), keys.size)
 
 
 @pytest.mark.parametrize("count", [1, 2, STRIDE - 1, STRIDE, STRIDE + 1, 3 * STRIDE, 5000, 20_000])
@@ -50,7 +50,7 @@ def test_a_lookup_reads_little_and_checks_it(tmp_path: Path) -> None:
     data = bytearray((tmp_path / "keys").read_bytes())
     data[stored._section.offset + 8 * 50_000] ^= 1
     (tmp_path / "bad").write_bytes(data)
-    damaged = SortedKeys.of_ids(File(tmp_path / "bad", Kind.SEGMENT), keys.size)
+    damaged = SortedKeys.of_ids(File(tmp_path / "bad", FileKind.SEGMENT), keys.size)
     assert damaged.find(np.array([7], np.uint64)).first.tolist() == [1]  # another block
     block = (stored._section.offset + 8 * 50_000) // BLOCK
     with pytest.raises(CorruptError, match=f"block {block} "):

@@ -13,7 +13,7 @@ import pytest
 from rbegir.base import disk
 from rbegir.encode.binarizer import Binarizer
 from rbegir.errors import DeviceError, FileError, InputError, MismatchError, RbegirError
-from rbegir.index import lock
+from rbegir.index import writer
 from rbegir.index.store import Index
 from tests.index.fakes import HashEncoder, random_codes
 
@@ -56,13 +56,18 @@ def test_bad_texts_ids_and_attributes(index: Index) -> None:
         ("attributes['price'][0] is nan", ["a"], [1], {"price": [float("nan")]}),
         ("attributes['price'][1] is inf", ["a", "b"], [1, 2], {"price": [1.0, float("inf")]}),
         ("attributes['new'] has the type list<item: int64>", ["a"], [1], {"new": [[1]]}),
-        ("attributes['new'] must be a list, one value a keyword, got float", ["a"], [1], {"new": 3.0}),
-        ("attributes['new'] must be a list, one value a keyword, got str", ["a"], [1], {"new": "x"}),
+        ("attributes['new'] must be a list, one value per keyword, got float", ["a"], [1], {"new": 3.0}),
+        ("attributes['new'] must be a list, one value per keyword, got str", ["a"], [1], {"new": "x"}),
         ("attributes['new'] must hold values of one type", ["a", "b"], [1, 2], {"new": [1, "x"]}),
         ("an attribute cannot be called 'id'", ["a"], [1], {"id": [1]}),
         ("the name of an attribute must be a text of 1 to 200 characters, got ''", ["a"], [1], {"": [1]}),
         ("the name of an attribute must be a text of 1 to 200 characters, got 3", ["a"], [1], {3: [1]}),
-        ("attributes must be columns by name, an Arrow table or one dict a keyword, got int", ["a"], [1], 5),
+        (
+            "attributes must be columns by name, an Arrow table or one dict per keyword, got int",
+            ["a"],
+            [1],
+            5,
+        ),
     ]:
         _refused(InputError, message, lambda t=texts, i=ids, a=attributes: index.add(t, i, a))
     _refused(InputError, "upsert needs ids", lambda: index.upsert(["a"], None))
@@ -124,7 +129,7 @@ def test_vectors_and_texts_in_each_others_place(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"texts must be a list of texts, got float32 \[200, 16\]") as caught:
         index.add(vectors)  # type: ignore[arg-type]
     assert "add_codes" in caught.value.hint
-    _refused(InputError, "a Binarizer makes codes of vectors, not of texts", lambda: index.add(["a text"]))
+    _refused(InputError, "a Binarizer encodes vectors, not texts", lambda: index.add(["a text"]))
 
 
 def test_creating_what_cannot_be(tmp_path: Path) -> None:
@@ -132,10 +137,14 @@ def test_creating_what_cannot_be(tmp_path: Path) -> None:
     for kind, message, arguments in [
         (InputError, "an index needs a model, or n and keyword_planes", {}),
         (InputError, "n must be a multiple of 64", {"n": 63, "keyword_planes": 2}),
-        (InputError, "keyword_planes must be from 1 to 4, got 5", {"n": 64, "keyword_planes": 5}),
         (
             InputError,
-            "query_planes must be from 0 to 8, got 9",
+            "keyword_planes must be a whole number from 1 to 4, got 5",
+            {"n": 64, "keyword_planes": 5},
+        ),
+        (
+            InputError,
+            "query_planes must be a whole number from 0 to 8, got 9",
             {"n": 64, "keyword_planes": 1, "query_planes": 9},
         ),
         (
@@ -156,7 +165,7 @@ def test_creating_what_cannot_be(tmp_path: Path) -> None:
             "device must be a name such as 'cpu' or a list of such names, got 3",
             {"model": ENCODER, "device": 3},
         ),
-        (InputError, "threads must be an integer from 1", {"model": ENCODER, "threads": 0}),
+        (InputError, "threads must be a whole number from 1", {"model": ENCODER, "threads": 0}),
     ]:
         _refused(kind, message, lambda a=arguments: Index.create(path, **a))
     assert list(tmp_path.iterdir()) == []
@@ -225,7 +234,7 @@ def test_a_directory_that_cannot_be_written(
 
     with Index.open(index.path, model=ENCODER) as again:
         with monkeypatch.context() as patch:
-            patch.setattr(lock.os, "open", refuse)
+            patch.setattr(writer.os, "open", refuse)
             message = f"cannot lock {index.path / 'LOCK'}: permission denied"
             _refused(FileError, message, lambda: again.add(["b"]))
         with monkeypatch.context() as patch:

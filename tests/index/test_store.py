@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rbegir.base import disk
+from rbegir.base import disk, masks
 from rbegir.codes import layout, score
 from rbegir.errors import FileError, InputError, MismatchError
 from rbegir.index import segment, writer
 from rbegir.index.store import Index
 from rbegir.index.writer import tail_to_merge
-from rbegir.search.backend import Partition, make_mask
+from rbegir.search.backend import Partition
 from rbegir.search.reference import ReferenceBackend
 from tests.index.fakes import HashEncoder, PlainIndex, random_codes
 
@@ -130,7 +130,7 @@ def test_other_modes_go_through(tmp_path: Path) -> None:
     queries = codes.values()[:3]
     backend = ReferenceBackend(64, 2)
     keep = np.array([i % 2 == 1 and i % 3 != 0 for i in range(3000)])
-    partitions = [Partition(layout.pack(codes), 3000, make_mask(keep))]
+    partitions = [Partition(layout.pack(codes), 3000, masks.from_bools(keep))]
     paper = index.search_codes(queries, k=50, where="odd", mode="paper", per_thread=64, queue=2)
     wanted, certificate = backend.search_paper(partitions, queries, 50, per_thread=64, queue=2)
     assert paper.ids.tolist() == wanted.positions.tolist()
@@ -196,7 +196,7 @@ def test_chunks_and_groups_of_all_sizes(
         index.delete(gone)
         index.compact()
         kept = [i for i in range(count) if i % 7]
-        for part in index._snapshot.parts:
+        for part in index._snapshot.segments:
             assert part.segment.codes(np.arange(len(kept))) == codes[kept]
             assert part.segment.rows(np.arange(len(kept))).tolist() == kept
 
@@ -225,14 +225,14 @@ def test_segments_of_limited_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(module, "MAX_ROWS", 100)
     with Index.create(tmp_path / "x.rbe", n=64, keyword_planes=2) as index:
         index.add_codes(random_codes(250))
-        assert [part.entry.count for part in index._snapshot.parts] == [100, 100, 50]
+        assert [part.entry.count for part in index._snapshot.segments] == [100, 100, 50]
         index.delete(list(range(0, 160)))
         index.compact()
-        assert [part.entry.count for part in index._snapshot.parts] == [90]
+        assert [part.entry.count for part in index._snapshot.segments] == [90]
         assert index.info()["keywords"] == 90
         index.add_codes(random_codes(30))
         index.compact()
-        assert [part.entry.count for part in index._snapshot.parts] == [90, 30]
+        assert [part.entry.count for part in index._snapshot.segments] == [90, 30]
 
 
 def test_many_small_adds_make_few_segments(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:

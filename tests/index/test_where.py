@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rbegir.errors import FilterError
+from rbegir.index.filter import MAX_LENGTH, parse
 from rbegir.index.store import Index
-from rbegir.index.where import MAX_LENGTH, parse
 from tests.index.fakes import HashEncoder
 
 DAY = datetime.date(2024, 5, 17)
@@ -164,7 +164,7 @@ def test_arrow_expressions(index: Index) -> None:
     assert _passing(index, pc.scalar(True)) == list(range(len(ROWS)))
     with pytest.raises(FilterError, match=r"where cannot be evaluated: No match for FieldRef.Name\(nope\)"):
         _passing(index, pc.field("nope") > 1)
-    with pytest.raises(FilterError, match="where must be true or false for a keyword, but it gives int8"):
+    with pytest.raises(FilterError, match="where must be true or false per keyword, but it gives int8"):
         _passing(index, pc.field("small"))
     with pytest.raises(FilterError, match="where must be a text or a pyarrow expression, got int"):
         _passing(index, 5)

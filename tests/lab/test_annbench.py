@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 from rbegir import cli
 from rbegir.errors import FileError, InputError, MissingExtraError
-from rbegir.lab.annbench import AnnRBE, read_data, recall, run
+from rbegir.lab.annbench import AnnRBE, read_data, run
+from rbegir.search.partition import recall_of
 
 
 @pytest.fixture
@@ -55,7 +56,9 @@ def test_recall_grows_with_the_planes(data: Path) -> None:
 
 
 def test_recall_by_hand() -> None:
-    assert recall(np.array([[1, 2, 3], [4, 5, 6]]), np.array([[3, 1, 9], [7, 8, 9]])) == pytest.approx(1 / 3)
+    assert recall_of(np.array([[1, 2, 3], [4, 5, 6]]), np.array([[3, 1, 9], [7, 8, 9]])) == pytest.approx(
+        1 / 3
+    )
 
 
 def test_the_command(data: Path) -> None:
@@ -71,7 +74,7 @@ def test_bad_input(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         AnnRBE("euclidean")
     with pytest.raises(InputError, match="unknown parameters: lists"):
         AnnRBE("angular", {"lists": 4})
-    with pytest.raises(InputError, match="planes must be from 1 to 8, got 9"):
+    with pytest.raises(InputError, match="planes must be a whole number from 1 to 8, got 9"):
         AnnRBE("angular").set_query_arguments(9)
     with pytest.raises(InputError, match="there are no results yet"):
         AnnRBE("angular").get_batch_results()

@@ -124,9 +124,9 @@ def test_bad_input(words: CBOW) -> None:
         words.encode_queries([words.vocabulary[0], "zzzz"])
     for change, message in (
         ({"planes": 9}, r"planes must be from 0 \(float\) to 8, got 9"),
-        ({"keyword_planes": 4}, "keyword_planes must be from 1 to 3, got 4"),
+        ({"keyword_planes": 4}, "keyword_planes must be a whole number from 1 to 3, got 4"),
         ({"n": 100}, "n must be a multiple of 64"),
-        ({"window": 0}, "window must be a positive whole number, got 0"),
+        ({"window": 0}, "window must be a whole number of at least 1, got 0"),
         ({"epochs": -1}, "epochs must be a whole number of at least 0, got -1"),
     ):
         with pytest.raises(InputError, match=message):

@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pytest
 
 import rbegir
+from benchmarks.docstrings import Document, docstrings
 from rbegir.codes.score import keys
 from rbegir.errors import InputError, MismatchError, MissingExtraError, TextError
-from rbegir.lab.docstrings import Document, docstrings
 from rbegir.lab.hashing import HashingConfig, SemanticHashing
 
 CONFIG = HashingConfig(vocabulary=1000, epochs=15)
@@ -88,7 +88,7 @@ def test_bad_input(halves: tuple[list[Document], list[Document]]) -> None:
     model = SemanticHashing.fit(texts(halves[0]), replace(CONFIG, epochs=0))
     with pytest.raises(TextError, match="document at position 1 has no word of the model's vocabulary"):
         model.encode_queries([halves[0][0].text, "12 34 !"])
-    with pytest.raises(InputError, match="width must be a positive whole number, got 0"):
+    with pytest.raises(InputError, match="width must be a whole number of at least 1, got 0"):
         HashingConfig(width=0)
-    with pytest.raises(InputError, match="keyword_planes must be from 1 to 2, got 3"):
+    with pytest.raises(InputError, match="keyword_planes must be a whole number from 1 to 2, got 3"):
         HashingConfig(planes=2, keyword_planes=3)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import runpy
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rbegir.errors import InputError
-from rbegir.lab.plan import tails
-from rbegir.lab.plan.figures import Constant, load
-from rbegir.lab.plan.planner import ImpossibleError, Planner, Wish, plan
+from rbegir.lab import plan_figures
+from rbegir.lab.plan import ImpossibleError, Planner, Wish, plan
+from rbegir.lab.plan_figures import Constant, load
 
 ROOT = Path(__file__).resolve().parents[2]
 # the measured machines with a network that costs little and is never late: what follows is then plain to see
@@ -30,13 +29,6 @@ BASE = Wish(keywords=10**10, latency_ms=100.0, qps=1000.0)
 
 def machines(**changes: Any) -> int:
     return int(plan(replace(BASE, **changes), CALM)["machines"])
-
-
-def test_figures_are_those_of_the_committed_results() -> None:
-    tool = runpy.run_path(str(ROOT / "tools" / "plan_figures.py"))
-    assert tool["PAGE"].read_text() == tool["text"](), "run: python tools/plan_figures.py"
-    for page, content in tool["pages"]().items():
-        assert page.read_text() == content, "run: python tools/plan_figures.py"
 
 
 def test_the_command_answers_the_question_of_the_readme() -> None:
@@ -110,14 +102,14 @@ def test_the_impossible_is_explained() -> None:
 
 def test_the_slowest_of_many_agrees_with_theory() -> None:
     """Uniform times: the slowest of S has the median 2^(−1/S); one draw in the tail becomes the rule."""
-    uniform = tails.one(np.linspace(0, 1, 101))
+    uniform = plan_figures.delays(np.linspace(0, 1, 101))
     for shards in (1, 4, 64):
-        times = tails.slowest(uniform, shards, draws=20_000)
+        times = plan_figures.slowest(uniform, shards, draws=20_000)
         assert np.median(times) == pytest.approx(0.5 ** (1 / shards), abs=0.01)
     rare = np.ones(10_001)
     rare[9901:] = 10.0  # one answer in a hundred takes ten times as long
-    times = tails.one(rare)
-    found = [np.mean(tails.slowest(times, shards) > 5) for shards in (1, 100)]
+    times = plan_figures.delays(rare)
+    found = [np.mean(plan_figures.slowest(times, shards) > 5) for shards in (1, 100)]
     assert found[0] == pytest.approx(0.01, abs=0.006)
     assert found[1] == pytest.approx(1 - 0.99**100, abs=0.03)
 
@@ -125,9 +117,9 @@ def test_the_slowest_of_many_agrees_with_theory() -> None:
 def test_hedging_cuts_the_tail_and_draws_are_fixed() -> None:
     late = np.zeros(10_001)
     late[9951:] = 10.0  # one answer in two hundred is 10 ms late
-    table = {(tail.shards, tail.hedged): tail for tail in tails.table(late, usual_ms=2.0)}
-    for shards in tails.SHARDS:
+    table = {(tail.shards, tail.hedged): tail for tail in plan_figures.tails(late, usual_ms=2.0)}
+    for shards in plan_figures.SHARDS:
         assert table[shards, True].p99_ms <= table[shards, False].p99_ms
     assert table[64, False].p99_ms == 10.0
     assert table[64, True].p99_ms == 2.0  # asked again elsewhere, which takes the usual time
-    assert tails.table(late, 2.0) == tails.table(late, 2.0)
+    assert plan_figures.tails(late, 2.0) == plan_figures.tails(late, 2.0)

@@ -44,7 +44,7 @@ print("done")
 FORK = """
 import os, threading
 import numpy as np
-from rbegir.encode.clsm.inference import NativeSide
+from rbegir.encode.clsm.sides import NativeSide
 from rbegir.encode.clsm.presets import ModelConfig
 from rbegir.encode.clsm.shapes import random_tensors
 

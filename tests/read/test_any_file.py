@@ -32,8 +32,9 @@ def test_rows_keep_their_numbers(tmp_path_factory: pytest.TempPathFactory, lines
     malformed: list[int] = []
     with blocks_of(16):
         source = source_module.open_source(path)
-        for block in source.blocks(["query"], lambda number, _: malformed.append(number)):
-            numbers += [block.numbers(i) for i in range(block.batch.num_rows)]
+        asked = source_module.FileRequest(["query"], lambda number, _: malformed.append(number))
+        for block in source.blocks(asked):
+            numbers += block.numbers.tolist()
     assert numbers == [i for i, row in enumerate(rows) if row == "q\tk"]
     assert malformed == [i for i, row in enumerate(rows) if row != "q\tk"]
     for i, row in enumerate(rows):

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from rbegir._native import _core
 from rbegir.errors import InputError, TextError
-from rbegir.read.text_batch import normalise
-from rbegir.read.tokenizer import VOCABULARY, GramBatch, tokenize
+from rbegir.read.tokenizer import VOCABULARY, GramBatch, normalise, tokenize
 from tests.read import reference
 
 # Characters that have broken tokenisers: folding to several letters, composing after folding, compatibility
@@ -219,7 +218,7 @@ def test_what_is_no_list_of_texts_is_refused(texts: object, message: str) -> Non
 
 @pytest.mark.parametrize(("name", "value"), [("hash_buckets", 0), ("hash_buckets", 2.0), ("threads", 0)])
 def test_bad_settings_are_refused(name: str, value: object) -> None:
-    with pytest.raises(InputError, match=f"^{name} must be an integer from 1 to"):
+    with pytest.raises(InputError, match=f"^{name} must be a whole number from 1 to"):
         tokenize(["a"], **{name: value})  # type: ignore[arg-type]
 
 

@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rbegir.base import masks
 from rbegir.codes.layout import pack
 from rbegir.codes.planes import Codes
 from rbegir.errors import InputError
-from rbegir.search.backend import Partition, make_mask, read_mask
+from rbegir.search.backend import Partition
 from rbegir.search.cpu import EMULATED, CpuBackend
 from rbegir.search.reference import ReferenceBackend
 from tests.isa import every_isa
@@ -22,7 +23,7 @@ def partition(
     bits = rng.integers(0, 2**64, (planes, distinct or count, n // 64), dtype=np.uint64)
     if distinct:
         bits = bits[:, rng.integers(0, distinct, count)]
-    mask = None if keep == 1.0 else make_mask(rng.random(count) < keep)
+    mask = None if keep == 1.0 else masks.from_bools(rng.random(count) < keep)
     return Partition(pack(Codes(np.ascontiguousarray(bits), n)), count, mask)
 
 
@@ -129,7 +130,7 @@ def test_masks_that_change_density(isa: str) -> None:
     count = 64 * 200
     keep = np.repeat(rng.choice([0.0, 0.1, 1.0], 200), 64)
     plain = partition(rng, count, 64, 2, distinct=2)
-    part = plain._replace(mask=make_mask(rng.random(count) < keep))
+    part = plain._replace(mask=masks.from_bools(rng.random(count) < keep))
     for k in (10, 1000):
         assert_equal([part], queries(rng, 6, 64), k, 64, 2, isa)
 
@@ -248,20 +249,20 @@ def test_no_partitions() -> None:
 
 def test_mask_round_trip() -> None:
     passes = np.random.default_rng(0).random(130) < 0.5
-    np.testing.assert_array_equal(read_mask(make_mask(passes), 130), passes)
-    assert make_mask(np.zeros(0, dtype=bool)).shape == (0,)
-    with pytest.raises(InputError, match="passes must be a one-dimensional bool array"):
-        make_mask(np.zeros(3))
+    np.testing.assert_array_equal(masks.to_bools(masks.from_bools(passes), 130), passes)
+    assert masks.from_bools(np.zeros(0, dtype=bool)).shape == (0,)
+    with pytest.raises(InputError, match=r"flags must be a bool array \[count\], got float64 \[3\]"):
+        masks.from_bools(np.zeros(3))
 
 
 @pytest.mark.parametrize("backend", [CpuBackend, ReferenceBackend])
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"k": 0}, "k must be at least 1, got 0"),
-        ({"k": -3}, "k must be at least 1, got -3"),
-        ({"k": 2.0}, "k must be an integer, got float"),
-        ({"k": True}, "k must be an integer, got bool"),
+        ({"k": 0}, "k must be a whole number of at least 1, got 0"),
+        ({"k": -3}, "k must be a whole number of at least 1, got -3"),
+        ({"k": 2.0}, r"k must be a whole number of at least 1, got 2\.0"),
+        ({"k": True}, "k must be a whole number of at least 1, got True"),
         ({"values": np.zeros((1, 64))}, r"values must be an int16 array \[queries, 64\], got float64"),
         ({"values": [[0] * 64]}, "values must be an int16 array .* got list"),
         ({"values": np.zeros((1, 63), np.int16)}, r"values must have shape \[queries, 64\], got \[1, 63\]"),
@@ -274,8 +275,8 @@ def test_mask_round_trip() -> None:
         ),
         ({"packed": np.zeros(1024, np.int8)}, r"got int8 \[1024\]"),
         ({"packed": b""}, "got bytes"),
-        ({"count": -1}, "count of partition 0 must be a non-negative integer, got -1"),
-        ({"count": 1.5}, "count of partition 0 must be a non-negative integer, got 1.5"),
+        ({"count": -1}, "count of partition 0 must be a whole number of at least 0, got -1"),
+        ({"count": 1.5}, "count of partition 0 must be a whole number of at least 0, got 1.5"),
         (
             {"mask": np.zeros(1, np.int64)},
             r"mask of partition 0 must be uint64 \[1\], one bit .* got int64 \[1\]",
@@ -296,10 +297,10 @@ def test_refuses(backend, change: dict, message: str) -> None:
 def test_refuses_settings() -> None:
     with pytest.raises(InputError, match="n must be a multiple of 64 from 64 to 1024, got 100"):
         CpuBackend(100, 2)
-    with pytest.raises(InputError, match="keyword planes must be from 1 to 4, got 9"):
+    with pytest.raises(InputError, match="keyword planes must be a whole number from 1 to 4, got 9"):
         CpuBackend(64, 9)
     for threads in (0, -1, 1.0, True, 10**6):
-        with pytest.raises(InputError, match="threads must be an integer from 1 to 1024"):
+        with pytest.raises(InputError, match="threads must be a whole number from 1 to 1024"):
             CpuBackend(64, 2, threads=threads)
 
 

@@ -9,7 +9,8 @@ from rbegir.codes.planes import Codes
 from rbegir.errors import InputError, MismatchError
 from rbegir.search.backend import Partition
 from rbegir.search.cpu import CpuBackend
-from rbegir.search.hits import Hit, Hits, best, merge
+from rbegir.search.hits import Hit, Hits, merge
+from rbegir.search.partition import best
 
 
 def search(codes: Codes, first_row: int, values: np.ndarray, k: int) -> Hits:
@@ -97,7 +98,7 @@ def test_refuses() -> None:
             Hits(**{**good, **change})
     with pytest.raises(InputError, match="nothing to merge: parts is empty"):
         merge([], 1)
-    with pytest.raises(InputError, match="k must be at least 1, got 0"):
+    with pytest.raises(InputError, match="k must be a whole number of at least 1, got 0"):
         merge([Hits(**good)], 0)
     one = {name: array[:1] for name, array in good.items()}
     with pytest.raises(MismatchError, match=r"different numbers of queries cannot be merged: \[1, 2\]"):

@@ -113,10 +113,10 @@ def test_length_of_the_list() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((0, 1, 1, 1), "candidates must be a positive integer, got 0"),
-        ((10, 0, 1, 1), "top must be a positive integer, got 0"),
-        ((10, 1, -1, 1), "per_thread must be a positive integer, got -1"),
-        ((10, 1, 1, 1.5), "queue must be a positive integer, got 1.5"),
+        ((0, 1, 1, 1), "candidates must be a whole number of at least 1, got 0"),
+        ((10, 0, 1, 1), "top must be a whole number of at least 1, got 0"),
+        ((10, 1, -1, 1), "per_thread must be a whole number of at least 1, got -1"),
+        ((10, 1, 1, 1.5), "queue must be a whole number of at least 1, got 1.5"),
         ((10, 11, 1, 1), "top must be at most the number of candidates 10, got 11"),
     ],
 )
@@ -126,9 +126,9 @@ def test_refuses(arguments: tuple, message: str) -> None:
 
 
 def test_command() -> None:
-    from rbegir.cli.missrate import app
+    from rbegir.cli.research import app
 
-    arguments = ["--candidates", "1000000000", "--top", "1000", "--per-thread", "256"]
+    arguments = ["missrate", "--candidates", "1000000000", "--top", "1000", "--per-thread", "256"]
     result = CliRunner().invoke(app, [*arguments, "--json"])
     assert result.exit_code == 0
     printed = json.loads(result.stdout)

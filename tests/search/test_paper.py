@@ -5,13 +5,14 @@ import math
 import numpy as np
 import pytest
 
+from rbegir.base import masks
 from rbegir.codes.layout import pack
 from rbegir.codes.planes import Codes
 from rbegir.errors import InputError
-from rbegir.search.backend import Partition, make_mask
+from rbegir.search.backend import Partition
 from rbegir.search.cpu import CpuBackend
 from rbegir.search.paper import BLOCK, queue_heads, thread_of, thread_sizes
-from rbegir.search.progressive import recall_of
+from rbegir.search.partition import recall_of
 from rbegir.search.reference import ReferenceBackend
 
 
@@ -20,7 +21,7 @@ def partitions(rng: np.random.Generator, counts: list[int], *, distinct: int = 0
         bits = rng.integers(0, 2**64, (2, distinct or count, 1), dtype=np.uint64)
         if distinct:
             bits = bits[:, rng.integers(0, distinct, count)]
-        mask = None if keep == 1.0 else make_mask(rng.random(count) < keep)
+        mask = None if keep == 1.0 else masks.from_bools(rng.random(count) < keep)
         yield Partition(pack(Codes(np.ascontiguousarray(bits), 64)), count, mask)
 
 
@@ -96,10 +97,10 @@ def test_refuses(backend) -> None:
     parts = [Partition(np.zeros(1024, np.uint8), 10)]
     values = np.zeros((1, 64), np.int16)
     for change, message in (
-        ({"per_thread": 0}, "per_thread must be a positive integer, got 0"),
-        ({"queue": -1}, "queue must be a positive integer, got -1"),
-        ({"queue": 1.0}, r"queue must be a positive integer, got 1\.0"),
-        ({"k": 0}, "k must be at least 1, got 0"),
+        ({"per_thread": 0}, "per_thread must be a whole number of at least 1, got 0"),
+        ({"queue": -1}, "queue must be a whole number of at least 1, got -1"),
+        ({"queue": 1.0}, r"queue must be a whole number of at least 1, got 1\.0"),
+        ({"k": 0}, "k must be a whole number of at least 1, got 0"),
     ):
         with pytest.raises(InputError, match=message):
             backend(64, 2).search_paper(parts, values, **{"k": 3, **change})

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
+from rbegir.base import masks
 from rbegir.codes.layout import pack
 from rbegir.codes.planes import Codes
 from rbegir.errors import InputError
-from rbegir.search.backend import Partition, make_mask
+from rbegir.search.backend import Partition, check_candidates, estimate_recall
 from rbegir.search.cpu import CpuBackend
-from rbegir.search.progressive import check_candidates, estimate_recall, recall_of
+from rbegir.search.partition import recall_of
 from rbegir.search.reference import ReferenceBackend
 
 
@@ -17,7 +18,7 @@ def make(seed: int, counts: list[int], n: int, planes: int, keep: float = 1.0) -
     parts = []
     for count in counts:
         codes = Codes(rng.integers(0, 2**64, (planes, count, n // 64), dtype=np.uint64), n)
-        mask = None if keep == 1.0 else make_mask(rng.random(count) < keep)
+        mask = None if keep == 1.0 else masks.from_bools(rng.random(count) < keep)
         parts.append(Partition(pack(codes), count, mask))
     return parts
 
@@ -85,10 +86,10 @@ def test_refuses(backend) -> None:
     parts = make(0, [100], 64, 2)
     values = np.zeros((1, 64), np.int16)
     for settings, message in (
-        ({"planes": 0}, "planes must be from 1 to 2, got 0"),
-        ({"planes": 3}, "planes must be from 1 to 2, got 3"),
-        ({"candidates": 4}, "candidates must be an integer of at least k = 5, got 4"),
-        ({"candidates": 9.0}, r"candidates must be an integer of at least k = 5, got 9\.0"),
+        ({"planes": 0}, "planes must be a whole number from 1 to 2, got 0"),
+        ({"planes": 3}, "planes must be a whole number from 1 to 2, got 3"),
+        ({"candidates": 4}, "candidates must be a whole number of at least 5, got 4"),
+        ({"candidates": 9.0}, r"candidates must be a whole number of at least 5, got 9\.0"),
     ):
         with pytest.raises(InputError, match=message):
             backend(64, 2).search_progressive(parts, values, 5, **settings)

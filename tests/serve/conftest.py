@@ -27,8 +27,8 @@ from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.presets import ModelConfig
 from rbegir.encode.clsm.shapes import random_tensors
 from rbegir.serve.app import create_app
-from rbegir.serve.engine import Engine
-from rbegir.serve.logs import Log
+from rbegir.serve.monitor import RequestLog
+from rbegir.serve.served import ServedIndex
 from rbegir.serve.server import Server, bind
 from rbegir.serve.settings import Settings
 
@@ -111,7 +111,7 @@ def starter(index_path: Path) -> Iterator[Callable[..., Local]]:
             chosen = Settings(**settings)
             log = io.StringIO()
             app = create_app(
-                index, chosen, log=Log(log, access=chosen.access_log, queries=chosen.log_queries)
+                index, chosen, log=RequestLog(log, access=chosen.access_log, queries=chosen.log_queries)
             )
             client = TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
             return Local(stack.enter_context(client), index, log)
@@ -120,9 +120,9 @@ def starter(index_path: Path) -> Iterator[Callable[..., Local]]:
 
 
 @contextlib.contextmanager
-def listening(engine: Engine, **settings: Any) -> Iterator[str]:
+def listening(engine: ServedIndex, **settings: Any) -> Iterator[str]:
     """A service on a socket in a thread of this process; gives its address."""
-    app = create_app(engine, Settings(**settings), log=Log(io.StringIO()))
+    app = create_app(engine, Settings(**settings), log=RequestLog(io.StringIO()))
     ready = threading.Event()
     server = Server(app, ready.set)
     with bind("127.0.0.1", 0) as listener:

@@ -18,8 +18,8 @@ import rbegir
 from rbegir.base import disk
 from rbegir.codes.planes import Codes
 from rbegir.errors import InputError
-from rbegir.serve import schema
 from rbegir.serve.app import create_app
+from rbegir.wire import schema
 from tests.serve.conftest import TEXTS, Local
 from tests.serve.test_requests import problem
 
@@ -36,7 +36,7 @@ def expected(local: Local, query: str, k: int, **options: Any) -> list[dict[str,
 def test_search_finds_what_the_library_finds(local: Start) -> None:
     service = local()
     answer = service.post("/v1/search", {"queries": ["red hat", "blue shoes number 7"], "k": 7})
-    schema.SearchAnswer.model_validate_json(answer.content, strict=True)
+    schema.SearchResponse.model_validate_json(answer.content, strict=True)
     for result, query in zip(answer.json()["results"], ["red hat", "blue shoes number 7"], strict=True):
         assert result["query"] == query
         assert result["hits"] == expected(service, query, 7)
@@ -91,7 +91,7 @@ def test_explain_shows_bits_and_ranks(local: Start) -> None:
         "/v1/search",
         {"queries": ["red hat"], "k": 6, "explain": True, "where": "price < 40", "deny": [1, 5, 9]},
     )
-    schema.SearchAnswer.model_validate_json(answer.content, strict=True)
+    schema.SearchResponse.model_validate_json(answer.content, strict=True)
     (result,) = answer.json()["results"]
     model = service.index.model
 
@@ -226,7 +226,7 @@ def test_a_full_disk_refuses_changes_and_nothing_else(local: Start, monkeypatch:
 
 def test_index_says_what_is_served_and_not_where(local: Start, index_path: Any) -> None:
     answer = local().client.get("/v1/index")
-    schema.IndexAnswer.model_validate_json(answer.content)
+    schema.IndexResponse.model_validate_json(answer.content)
     assert answer.json()["keywords"] == len(TEXTS)
     assert answer.json()["attributes"] == {"price": "double", "lang": "string"}
     assert str(index_path.parent) not in answer.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -15,10 +16,13 @@ from hypothesis import strategies as st
 
 import rbegir
 from rbegir.errors import FilterError, TextError
-from rbegir.serve.answers import Clock, search_body
-from rbegir.serve.batcher import Batcher, Piece, Search, deal
-from rbegir.serve.metrics import Metrics
-from rbegir.serve.problems import Problem
+from rbegir.search.hits import Hits
+from rbegir.search.request import SearchRequest
+from rbegir.serve.batcher import Batcher, BatchSlice, Search, deal
+from rbegir.serve.monitor import Metrics
+from rbegir.serve.settings import Settings
+from rbegir.wire.problems import Problem
+from rbegir.wire.search import json_results
 from tests.serve.conftest import TEXTS
 
 
@@ -56,7 +60,8 @@ def run(
     gated = Gated(index)
 
     async def main() -> None:
-        batcher = Batcher(gated, Metrics(), max_batch=max_batch, max_waiting=more.get("max_waiting", 1000))
+        settings = Settings(max_batch=max_batch, max_waiting=more.get("max_waiting", 1000))
+        batcher = Batcher(gated, Metrics(), settings)
         batcher.start()
         try:
             await asyncio.wait_for(work(gated, batcher), 60)
@@ -68,22 +73,26 @@ def run(
     return gated
 
 
-async def busy(gated: Gated, batcher: Batcher) -> asyncio.Future[list[Piece]]:
+async def busy(gated: Gated, batcher: Batcher) -> asyncio.Future[list[BatchSlice]]:
     """Start a scan that waits for the gate, so that what comes next has to gather."""
-    job = batcher.submit(Search(["first"], None, 1))
+    job = batcher.submit(texts_of(["first"], 1))
     assert await asyncio.to_thread(gated.started.acquire, timeout=30)
     return job.future
 
 
-def body(search: Search, pieces: list[Piece]) -> bytes:
-    """The answer without its time."""
-    return search_body(search.texts, pieces, [], Clock()).rpartition(b',"took_ms"')[0]
+def texts_of(texts: list[str], k: int, **options: Any) -> Search:
+    return Search(SearchRequest(k, **options), texts=texts)
+
+
+def body(search: Search, parts: list[Hits]) -> bytes:
+    """The response without its time."""
+    return json.dumps(json_results(parts, search.texts)).encode()
 
 
 def test_an_idle_batcher_does_not_wait_and_a_busy_one_gathers(index: rbegir.Index) -> None:
     async def work(gated: Gated, batcher: Batcher) -> None:
         first = await busy(gated, batcher)
-        jobs = [batcher.submit(Search([text], None, 3)) for text in TEXTS[:6]]
+        jobs = [batcher.submit(texts_of([text], 3)) for text in TEXTS[:6]]
         assert batcher.waiting == 6
         gated.gate.set()
         await asyncio.gather(first, *(job.future for job in jobs))
@@ -104,9 +113,8 @@ def test_a_batch_equals_singles_bit_for_bit(
     filters = [None, "price < 20", "lang = 'en'"]
     denied = [None, (), (3, 4, 5)]
     searches = [
-        Search(
+        texts_of(
             [TEXTS[i] for i in rng.integers(0, len(TEXTS), count)],
-            None,
             k,
             where=filters[rng.integers(3)],
             deny=denied[rng.integers(3)],
@@ -122,16 +130,18 @@ def test_a_batch_equals_singles_bit_for_bit(
             jobs = [batcher.submit(search) for search in searches]
             gated.gate.set()
             found = await asyncio.gather(*(job.future for job in jobs))
-            answers[max_batch] = [body(s, pieces) for s, pieces in zip(searches, found, strict=True)]
+            answers[max_batch] = [
+                body(search, [slice_.hits for slice_ in slices])
+                for search, slices in zip(searches, found, strict=True)
+            ]
 
         gated = run(index, work, max_batch=max_batch)
         assert max(count for count, _ in gated.scans) <= max_batch
     assert answers[1] == answers[8]
     for search, answer in zip(searches, answers[8], strict=True):
         assert search.texts is not None
-        hits = index.search(search.texts, search.k, **search.options())
-        plain = [Piece(hits, np.zeros((0, 64), np.int16), 0, len(hits), search.k)]
-        assert answer == body(search, plain)
+        hits = index.search(search.texts, search.request.k, **search.request.options())
+        assert answer == body(search, [hits])
 
 
 def test_texts_and_codes_share_a_scan(index: rbegir.Index) -> None:
@@ -139,11 +149,13 @@ def test_texts_and_codes_share_a_scan(index: rbegir.Index) -> None:
 
     async def work(gated: Gated, batcher: Batcher) -> None:
         await busy(gated, batcher)
-        text, code = batcher.submit(Search(["red hat"], None, 5)), batcher.submit(Search(None, codes, 5))
+        text, code = (
+            batcher.submit(texts_of(["red hat"], 5)),
+            batcher.submit(Search(SearchRequest(5), values=codes)),
+        )
         gated.gate.set()
         (a,), (b,) = await asyncio.gather(text.future, code.future)
-        assert a.hits is b.hits
-        assert a.hits.ids[a.start].tolist() == b.hits.ids[b.start].tolist()
+        assert a.hits.ids.tolist() == b.hits.ids.tolist()
 
     assert run(index, work).scans[1:] == [(2, 5)]
 
@@ -151,7 +163,7 @@ def test_texts_and_codes_share_a_scan(index: rbegir.Index) -> None:
 def test_small_and_large_k_are_not_put_together(index: rbegir.Index) -> None:
     async def work(gated: Gated, batcher: Batcher) -> None:
         await busy(gated, batcher)
-        jobs = [batcher.submit(Search([TEXTS[k]], None, k)) for k in (10, 100, 12, 16, 120)]
+        jobs = [batcher.submit(texts_of([TEXTS[k]], k)) for k in (10, 100, 12, 16, 120)]
         gated.gate.set()
         await asyncio.gather(*(job.future for job in jobs))
 
@@ -161,7 +173,7 @@ def test_small_and_large_k_are_not_put_together(index: rbegir.Index) -> None:
 def test_searches_by_planes_have_a_recall_of_their_own(index: rbegir.Index) -> None:
     async def work(gated: Gated, batcher: Batcher) -> None:
         await busy(gated, batcher)
-        jobs = [batcher.submit(Search([text], None, 5, planes=1)) for text in TEXTS[:3]]
+        jobs = [batcher.submit(texts_of([text], 5, planes=1)) for text in TEXTS[:3]]
         gated.gate.set()
         await asyncio.gather(*(job.future for job in jobs))
 
@@ -172,9 +184,9 @@ def test_a_large_request_does_not_hold_up_small_ones(index: rbegir.Index) -> Non
     async def work(gated: Gated, batcher: Batcher) -> None:
         await busy(gated, batcher)
         order: list[str] = []
-        large = batcher.submit(Search(TEXTS[:50], None, 5))
-        other = batcher.submit(Search([TEXTS[0]], None, 5, where="price < 20"))
-        small = [batcher.submit(Search([text], None, 5)) for text in TEXTS[:3]]
+        large = batcher.submit(texts_of(TEXTS[:50], 5))
+        other = batcher.submit(texts_of([TEXTS[0]], 5, where="price < 20"))
+        small = [batcher.submit(texts_of([text], 5)) for text in TEXTS[:3]]
         named = [("large", large), ("other", other), *(("small", job) for job in small)]
         for name, job in named:
             job.future.add_done_callback(lambda _, name=name: order.append(name))
@@ -207,7 +219,7 @@ def test_a_bad_text_fails_alone(index: rbegir.Index) -> None:
     async def work(gated: Gated, batcher: Batcher) -> None:
         await busy(gated, batcher)
         texts = [["red"], ["!!"], ["hat", "??"], ["shoes"]]
-        jobs = [batcher.submit(Search(text, None, 2)) for text in texts]
+        jobs = [batcher.submit(texts_of(text, 2)) for text in texts]
         gated.gate.set()
         found = await asyncio.gather(*(job.future for job in jobs), return_exceptions=True)
         assert [type(answer) for answer in found] == [list, TextError, TextError, list]
@@ -221,7 +233,7 @@ def test_the_position_of_a_bad_text_counts_from_the_start_of_its_request(index: 
     async def work(gated: Gated, batcher: Batcher) -> None:
         gated.gate.set()
         with pytest.raises(TextError, match="position 13 "):
-            await batcher.submit(Search([*TEXTS[:13], "?"], None, 2)).future
+            await batcher.submit(texts_of([*TEXTS[:13], "?"], 2)).future
 
     run(index, work)
 
@@ -230,7 +242,7 @@ def test_a_bad_filter_fails_its_group_and_no_other(index: rbegir.Index) -> None:
     async def work(gated: Gated, batcher: Batcher) -> None:
         await busy(gated, batcher)
         wheres = ["nonsense <", None, "nonsense <"]
-        jobs = [batcher.submit(Search(["hat"], None, 2, where=where)) for where in wheres]
+        jobs = [batcher.submit(texts_of(["hat"], 2, where=where)) for where in wheres]
         gated.gate.set()
         found = await asyncio.gather(*(job.future for job in jobs), return_exceptions=True)
         assert [type(answer) for answer in found] == [FilterError, list, FilterError]
@@ -241,13 +253,13 @@ def test_a_bad_filter_fails_its_group_and_no_other(index: rbegir.Index) -> None:
 def test_the_queue_is_bounded(index: rbegir.Index) -> None:
     async def work(gated: Gated, batcher: Batcher) -> None:
         await busy(gated, batcher)
-        jobs = [batcher.submit(Search(TEXTS[:4], None, 2)) for _ in range(2)]
+        jobs = [batcher.submit(texts_of(TEXTS[:4], 2)) for _ in range(2)]
         with pytest.raises(Problem) as refused:
-            batcher.submit(Search(TEXTS[:3], None, 2))
+            batcher.submit(texts_of(TEXTS[:3], 2))
         assert (refused.value.status, refused.value.kind) == (503, "overloaded")
         assert int(refused.value.headers["Retry-After"]) >= 1
         assert refused.value.detail == "8 queries are waiting; nothing was done"
-        jobs.append(batcher.submit(Search(TEXTS[:2], None, 2)))
+        jobs.append(batcher.submit(texts_of(TEXTS[:2], 2)))
         gated.gate.set()
         await asyncio.gather(*(job.future for job in jobs))
 
@@ -257,7 +269,7 @@ def test_the_queue_is_bounded(index: rbegir.Index) -> None:
 def test_what_is_cancelled_leaves_the_queue(index: rbegir.Index) -> None:
     async def work(gated: Gated, batcher: Batcher) -> None:
         first = await busy(gated, batcher)
-        gone, stays = batcher.submit(Search(TEXTS[:5], None, 2)), batcher.submit(Search(["hat"], None, 2))
+        gone, stays = batcher.submit(texts_of(TEXTS[:5], 2)), batcher.submit(texts_of(["hat"], 2))
         gone.future.cancel()
         batcher.forget(gone)
         assert batcher.waiting == 1
@@ -274,7 +286,7 @@ def test_stopping_cancels_what_waits(index: rbegir.Index) -> None:
 
     async def work(gated: Gated, batcher: Batcher) -> None:
         await busy(gated, batcher)
-        waiting.append(batcher.submit(Search(["hat"], None, 2)).future)
+        waiting.append(batcher.submit(texts_of(["hat"], 2)).future)
 
     run(index, work)
     assert waiting[0].cancelled()

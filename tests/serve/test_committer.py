@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 import rbegir
 from rbegir.errors import FileError, InputError, MismatchError
-from rbegir.serve.committer import Change, Committer, Row, counts_of, merge_changes
-from rbegir.serve.logs import Log
-from rbegir.serve.metrics import Metrics
-from rbegir.serve.problems import Problem
+from rbegir.serve.committer import Change, Committer, KeywordChange, counts_of, merge_changes
+from rbegir.serve.monitor import Metrics, RequestLog
+from rbegir.serve.settings import Settings
+from rbegir.wire.problems import Problem
 from tests.serve.conftest import TEXTS
 
 
@@ -63,15 +63,15 @@ def run(
 ) -> list[tuple[str, int]]:
     """Run `work` with a committer over a gated index, the gate closed; returns the writes."""
     chosen = {
-        "max_batch": 100,
-        "max_waiting": 1000,
+        "max_write_batch": 100,
+        "max_waiting_writes": 1000,
         "compact_deleted": 0.0,
         "compact_min_deleted": 1,
         **settings,
     }
 
     async def main(gated: Gated) -> None:
-        committer = Committer(gated, Metrics(), Log(io.StringIO()), **chosen)
+        committer = Committer(gated, Metrics(), RequestLog(io.StringIO()), Settings(**chosen))
         committer.start()
         try:
             await asyncio.wait_for(work(gated, committer), 60)
@@ -86,7 +86,7 @@ def run(
 
 
 def upsert(*rows: tuple[Any, str], **attributes: Any) -> Change:
-    return Change({key: Row(text, attributes) for key, text in rows})
+    return Change({key: KeywordChange(text, attributes) for key, text in rows})
 
 
 def delete(*ids: Any) -> Change:
@@ -128,7 +128,7 @@ def test_changes_that_gather_are_one_write(index_path: Path) -> None:
     st.lists(
         st.one_of(
             st.dictionaries(st.integers(0, 6), st.sampled_from("abc"), min_size=1).map(
-                lambda rows: {key: Row(text, {}) for key, text in rows.items()}
+                lambda rows: {key: KeywordChange(text, {}) for key, text in rows.items()}
             ),
             st.sets(st.integers(0, 6), min_size=1).map(dict.fromkeys),
         ),
@@ -203,7 +203,7 @@ def test_one_change_a_write_when_batching_is_off(index_path: Path) -> None:
             2,
         ]
 
-    assert run(index_path, work, max_batch=1) == [("upsert", 1), ("upsert", 1), ("upsert", 2)]
+    assert run(index_path, work, max_write_batch=1) == [("upsert", 1), ("upsert", 1), ("upsert", 2)]
 
 
 def test_nothing_is_acknowledged_when_the_disk_fails(index_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_the_queue_is_bounded_and_can_be_left(index_path: Path) -> None:
         gated.gate.set()
         await first
 
-    assert run(index_path, work, max_waiting=3) == [("upsert", 1)]
+    assert run(index_path, work, max_waiting_writes=3) == [("upsert", 1)]
 
 
 def test_compaction_when_enough_is_deleted(index_path: Path) -> None:

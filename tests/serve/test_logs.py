@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 
-from rbegir.serve.logs import Log
+from rbegir.serve.monitor import RequestLog
 
 
 def test_a_reader_that_is_gone_does_not_stop_the_service() -> None:
@@ -13,5 +13,5 @@ def test_a_reader_that_is_gone_does_not_stop_the_service() -> None:
     read, write = os.pipe()
     os.close(read)
     with io.TextIOWrapper(io.FileIO(write, "w"), write_through=True) as stream:
-        Log(stream).event("draining")
-    Log(stream).event("after the stream was closed")
+        RequestLog(stream).event("draining")
+    RequestLog(stream).event("after the stream was closed")

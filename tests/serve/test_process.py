@@ -79,7 +79,7 @@ def test_kill_9_in_the_middle_of_writes_loses_nothing_acknowledged(serve: Serve,
 
 
 def test_sigterm_drains(serve: Serve, index_path: Path) -> None:
-    process = serve(index_path, "--drain-delay", "1")
+    process = serve(index_path, "--drain-delay", "15")
     answers: list[int] = []
 
     def client() -> None:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from rbegir.errors import FileError
-from rbegir.serve.problems import from_error
-from rbegir.wire.problems import KINDS, URN
+from rbegir.wire.problems import KINDS, URN, from_error
 from tests.serve.conftest import TEXTS, Local
 
 Start = Callable[..., Local]
@@ -68,10 +67,10 @@ def test_malformed_json(service: Local, body: bytes, detail: str) -> None:
         ({"queries": ["a"], "k": True}, "k: Input should be a valid integer"),
         ({"queries": ["a"], "top": 3}, "top: Extra inputs are not permitted"),
         ({"queries": ["a"], "mode": "fast"}, "mode: Input should be 'exact' or 'paper'"),
-        ({"queries": ["a"], "planes": 9}, "planes must be from 1 to 2, got 9"),
-        ({"queries": ["a"], "planes": 1, "mode": "paper"}, "planes and mode 'paper' cannot be combined"),
-        ({"k": 3}, "exactly one of queries and codes must be given"),
-        ({"queries": ["a"], "codes": [["00"]]}, "exactly one of queries and codes must be given"),
+        ({"queries": ["a"], "planes": 9}, "planes must be a whole number from 1 to 2, got 9"),
+        ({"queries": ["a"], "planes": 1, "mode": "paper"}, "planes and mode='paper' cannot be combined"),
+        ({"k": 3}, "exactly one of queries, codes and vectors must be given"),
+        ({"queries": ["a"], "codes": [["00"]]}, "exactly one of queries, codes and vectors must be given"),
         ({"queries": ["a" * 5000]}, "queries.0: at most 4096 characters, got 5000"),
         ({"queries": ["a"] * 1025}, "queries: at most 1024 items, got 1025"),
         ({"queries": ["a"] * 1000, "k": 10_000}, "queries times k: at most 200000 hits, got 10000000"),
@@ -181,7 +180,7 @@ def test_unexpected_failures_say_nothing_of_their_cause() -> None:
     for error, kind in ((RuntimeError("secret"), "internal"), (FileError("/secret/path"), "storage")):
         found = from_error(error)
         assert found.kind == kind
-        assert b"secret" not in found.response().body
+        assert b"secret" not in found.document()
 
 
 def test_a_bug_is_a_500_for_the_client_and_a_trace_in_the_log(

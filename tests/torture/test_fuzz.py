@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rbegir.errors import InputError, RbegirError
-from rbegir.read.texts import read_texts
+from rbegir.read.pairs import read_texts
 from torture import fuzz
 from torture.doors import Doors
 from torture.resources import in_child

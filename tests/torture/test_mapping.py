@@ -21,12 +21,12 @@ from rbegir.encode.clsm.presets import ModelConfig
 from rbegir.encode.clsm.shapes import random_tensors
 from rbegir.errors import CorruptError
 from rbegir.index import manifest, writer
-from rbegir.index.mapping import map_file
+from rbegir.index.format import map_file
 from rbegir.index.store import Index
 from tests.index.fakes import HashEncoder
 
 ENCODER = HashEncoder()
-CUT = "it was cut short while it was being read, or the disk cannot read it"
+CUT = "it was truncated while it was being read, or the disk cannot read it"
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ import faulthandler, mmap, os, sys
 from pathlib import Path
 from rbegir.errors import CorruptError
 from rbegir.base.mapping import arm
-from rbegir.index.mapping import map_file
+from rbegir.index.format import map_file
 from rbegir.index.store import Index
 from tests.index.fakes import HashEncoder
 folder = Path(sys.argv[1])

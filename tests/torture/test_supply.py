@@ -130,14 +130,3 @@ def test_an_audit_says_what_it_could_check(report: Any, status: int, words: str)
     found, lines = runpy.run_path(str(ROOT / "tools" / "audit.py"))["verdict"](json.dumps(report))
     assert found == status
     assert any(words in line for line in lines)
-
-
-def test_the_page_of_promises_is_current() -> None:
-    tool = runpy.run_path(str(ROOT / "tools" / "reliability.py"))
-    assert tool["PAGE"].read_text() == tool["page"](), "run: python tools/reliability.py"
-    for promise in tool["PROMISES"]:
-        assert all((ROOT / test).exists() for test in promise.tests), promise
-        result = tool["load"](promise.attempt)
-        assert result is None or result["losses"] == 0, (
-            f"{promise.attempt} has found {result['losses']} losses"
-        )

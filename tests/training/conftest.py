@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from rbegir.encode.clsm.presets import ModelConfig
+from rbegir.training.trainer import TrainResult, run
 
 SMALL = ModelConfig(conv=16, hash_buckets=64)
+TRAINED = {"config": SMALL, "device": "cpu", "batch_size": 200, "epochs": 1}  # how `trained` was made
 
 
 def synthetic_pairs(count: int, seed: int = 0) -> list[tuple[str, str]]:
@@ -36,3 +38,10 @@ def pairs_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = ["query\tkeyword", *("\t".join(pair) for pair in synthetic_pairs(3000))]
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+@pytest.fixture(scope="session")
+def trained(pairs_file: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainResult, Path]:
+    """One small model and its directory, for tests that only look at a finished training."""
+    out = tmp_path_factory.mktemp("trained") / "model"
+    return run(pairs_file, out=out, **TRAINED), out

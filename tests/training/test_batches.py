@@ -12,9 +12,8 @@ import torch
 
 from rbegir.encode.clsm.clsm import TowerBatch
 from rbegir.read.tokenizer import GramBatch, tokenize
-from rbegir.training.batches import Chunk, HostBatch, build, cut
+from rbegir.training.batches import BatchPlan, Chunk, HostBatch, build, cut, epoch_batches, steps_in
 from rbegir.training.data import tokenize_pairs
-from rbegir.training.pipeline import BatchPlan, epoch_batches, steps_in
 
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lamda", "mu"]
 

@@ -11,11 +11,13 @@ from rbegir.base.ahead import ahead
 from rbegir.read.pairs import read_pairs
 from rbegir.read.split import VALID_SHARE, hash_position
 from rbegir.training import data as module
-from rbegir.training.data import Data
+from rbegir.training.data import TrainingData
 
 
-def of(path: Path, buffer_pairs: int = 10_000, *, hold_out: bool = True) -> Data:
-    return Data(read_pairs(path), hash_buckets=64, buffer_pairs=buffer_pairs, threads=1, hold_out=hold_out)
+def of(path: Path, buffer_pairs: int = 10_000, *, hold_out: bool = True) -> TrainingData:
+    return TrainingData(
+        read_pairs(path), hash_buckets=64, buffer_pairs=buffer_pairs, threads=1, hold_out=hold_out
+    )
 
 
 def read(path: Path) -> list[tuple[str, str]]:

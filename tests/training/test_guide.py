@@ -10,25 +10,24 @@ import pytest
 import torch
 
 from rbegir.encode.clsm import checkpoint
-from rbegir.encode.clsm.draws import Draw
+from rbegir.encode.clsm.binarize import Draw
 from rbegir.encode.clsm.twotower import FeatureDropout, TwoTower
 from rbegir.errors import InputError
 from rbegir.read.pairs import read_pairs
 from rbegir.training.batches import StepBatch, build
 from rbegir.training.config import TrainConfig
-from rbegir.training.data import Data
-from rbegir.training.engine import Engine
+from rbegir.training.data import TrainingData
+from rbegir.training.loop import Validation
 from rbegir.training.loss import group_loss
-from rbegir.training.sharing import Share
-from rbegir.training.trainer import fit, run
-from rbegir.training.validate import Validation
+from rbegir.training.step import Learner
+from rbegir.training.trainer import TrainResult, fit, run
 
 from .conftest import SMALL
 
 PLAIN = TrainConfig(epochs=2, batch_size=200, feature_dropout=0.0, word_dropout=0.0)
 
 
-class Watched(Engine):
+class Watched(Learner):
     """Keeps the gradients of a step instead of applying them."""
 
     def _update(self, lr_scale: float) -> None:
@@ -37,7 +36,7 @@ class Watched(Engine):
 
 def some_batch(pairs_file: Path) -> StepBatch:
     table = read_pairs(pairs_file).read_all()
-    (chunk,) = Data.of_table(table, hash_buckets=SMALL.hash_buckets, threads=1).chunks()
+    (chunk,) = TrainingData.of_table(table, hash_buckets=SMALL.hash_buckets, threads=1).chunks()
     return build(chunk, np.arange(60), key=(0, 0, 0)).to(torch.device("cpu"))
 
 
@@ -46,12 +45,12 @@ def test_the_gradient_is_that_of_both_losses(pairs_file: Path, shared: bool) -> 
     batch = some_batch(pairs_file)
     torch.manual_seed(3)
     model = TwoTower(replace(SMALL, share_towers=shared, query_planes=2, keyword_planes=0))
-    engine = Watched(model, replace(PLAIN, guide=0.7, guide_dims=19), torch.device("cpu"), Share())
-    engine.step(batch, lr_scale=1.0, progress=0.0)
-    engine.close()
+    learner = Watched(model, replace(PLAIN, guide=0.7, guide_dims=19), torch.device("cpu"))
+    learner.step(batch, lr_scale=1.0, progress=0.0)
+    learner.close()
 
     model.zero_grad(set_to_none=True)
-    assert engine.guide is not None
+    assert learner.guide is not None
     groups = (
         batch.target.long(),
         torch.stack([batch.known_rows, batch.known_columns]).long(),
@@ -59,25 +58,25 @@ def test_the_gradient_is_that_of_both_losses(pairs_file: Path, shared: bool) -> 
         batch.weight,
     )
     query, keyword = model.embed("query", batch.query), model.embed("keyword", batch.keyword)
-    codes, _ = group_loss(query.vector, keyword.vector, engine.gamma(), *groups)
-    left = torch.tanh(engine.guide.query(query.features))
-    right = torch.tanh(engine.guide.keyword(keyword.features))
-    beside, _ = group_loss(left, right, engine.guide.gamma(), *groups)
+    codes, _ = group_loss(query.vector, keyword.vector, learner.gamma(), *groups)
+    left = torch.tanh(learner.guide.query(query.features))
+    right = torch.tanh(learner.guide.keyword(keyword.features))
+    beside, _ = group_loss(left, right, learner.guide.gamma(), *groups)
     (codes + 0.7 * beside).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None
-        torch.testing.assert_close(engine.seen[name], parameter.grad.to_dense(), rtol=1e-4, atol=1e-7)
+        torch.testing.assert_close(learner.seen[name], parameter.grad.to_dense(), rtol=1e-4, atol=1e-7)
 
 
 def test_no_weight_no_guide() -> None:
-    engine = Engine(TwoTower(SMALL), TrainConfig(guide=0.0), torch.device("cpu"), Share())
-    engine.close()
-    assert engine.guide is None
+    learner = Learner(TwoTower(SMALL), TrainConfig(guide=0.0), torch.device("cpu"))
+    learner.close()
+    assert learner.guide is None
 
 
-def test_nothing_of_it_is_in_the_checkpoint(pairs_file: Path, tmp_path: Path) -> None:
-    run(pairs_file, config=SMALL, device="cpu", settings=PLAIN, epochs=1, out=tmp_path / "model")
-    _, tensors, _ = checkpoint.read(tmp_path / "model")
+def test_nothing_of_it_is_in_the_checkpoint(trained: tuple[TrainResult, Path]) -> None:
+    _, tensors, extra = checkpoint.read(trained[1])
+    assert extra["training"]["guide"] > 0
     assert set(tensors) == set(TwoTower(SMALL).state_dict())
 
 
@@ -103,7 +102,7 @@ def test_fitting_tokenised_pairs_is_training_a_file(pairs_file: Path) -> None:
     table = read_pairs(pairs_file).read_all()
     settings = replace(PLAIN, feature_dropout=0.1, word_dropout=0.2, seed=4)
     validation = Validation(table, hash_buckets=SMALL.hash_buckets, threads=1)
-    data = Data.of_table(table, hash_buckets=SMALL.hash_buckets, threads=1)
+    data = TrainingData.of_table(table, hash_buckets=SMALL.hash_buckets, threads=1)
     other = replace(SMALL, query_planes=1), replace(settings, guide=0.0)
     models = [(SMALL, settings), other]
     fitted, beside = fit(data, models, validation=validation, device="cpu")

@@ -20,12 +20,12 @@ from .conftest import SMALL
 CHILD = r"""
 import json, os, signal, sys
 from rbegir.encode.clsm.presets import ModelConfig
-from rbegir.training import engine
+from rbegir.training.step import Learner
 from rbegir.training.config import TrainConfig
 from rbegir.training.trainer import run
 
 pairs, out, config = sys.argv[1:]
-step = engine.Engine.step
+step = Learner.step
 
 def dying(self, *args, **kwargs):
     first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
@@ -35,7 +35,7 @@ def dying(self, *args, **kwargs):
         file.write(f"{os.environ['TORCHELASTIC_RESTART_COUNT']} {os.environ['RANK']} {self.steps}\n")
     return step(self, *args, **kwargs)
 
-engine.Engine.step = dying
+Learner.step = dying
 run(pairs, out=out, config=ModelConfig.from_dict(json.loads(config)), device="cpu", batch_size=501, epochs=2,
     settings=TrainConfig(buffer_pairs=1000), resume=True, save_seconds=0.0)
 """

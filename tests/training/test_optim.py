@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from rbegir.training import optim
-from rbegir.training.optim import RowRMS
+from rbegir.training import step
+from rbegir.training.step import RowRMS
 
 
 @pytest.mark.parametrize("block", [1, 2, 512])
 def test_formula_and_untouched_rows(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optim, "BLOCK", block)
+    monkeypatch.setattr(step, "ROWS", block)
     rng = np.random.default_rng(0)
     rows, width, beta, eps, lr = 7, 4, 0.9, 1e-10, 0.01
     start = rng.normal(size=(rows, 3 * width)).astype(np.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,16 +15,16 @@ import torch
 
 from rbegir.errors import CorruptError, MismatchError, VersionError
 from rbegir.training import state
-from rbegir.training.trainer import run
+from rbegir.training.trainer import TrainResult, run
 
-from .conftest import SMALL
+from .conftest import SMALL, TRAINED
 
 CHILD = """
 import os, signal, sys
 from pathlib import Path
-from rbegir.encode.clsm import checkpoint
+from rbegir.base import disk
 from rbegir.encode.clsm.presets import ModelConfig
-from rbegir.training import engine, state, trainer, validate
+from rbegir.training import state, step, trainer
 
 pairs, out, where, count = sys.argv[1:]
 calls = 0
@@ -41,11 +42,11 @@ def deadly(function, *, before):
     return wrapper
 
 owner, name, before = {
-    "before-replacing-the-state": (state.os, "replace", True),
-    "after-replacing-the-state": (state.os, "replace", False),
-    "in-a-step": (engine.Engine, "_loss", True),
+    "before-replacing-the-state": (disk, "rename", True),
+    "after-replacing-the-state": (disk, "rename", False),
+    "in-a-step": (step.Learner, "_loss", True),
     "in-validation": (trainer.Validation, "__call__", True),
-    "between-the-files-of-the-model": (checkpoint.os, "replace", False),
+    "between-the-files-of-the-model": (disk, "rename", False),
     "before-removing-the-state": (state, "remove", True),
     "nowhere": (state, "remove", False),
 }[where]
@@ -96,17 +97,24 @@ def _about(out: Path) -> str:
         return str(file.metadata()["state"])
 
 
-@pytest.fixture
-def interrupted(pairs_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run that failed in its second epoch."""
-    monkeypatch.setattr(state, "remove", lambda out: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        run(pairs_file, out=tmp_path / "out", **QUICK, save_seconds=0.0)
-    monkeypatch.undo()
-    return tmp_path / "out"
-
-
 QUICK = {"config": SMALL, "device": "cpu", "batch_size": 1000, "epochs": 1}
+
+
+@pytest.fixture(scope="module")
+def failed(pairs_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that failed just before it would have removed its state."""
+    out = tmp_path_factory.mktemp("failed") / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(state, "remove", lambda out: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run(pairs_file, out=out, **QUICK, save_seconds=0.0)
+    return out
+
+
+@pytest.fixture
+def interrupted(failed: Path, tmp_path: Path) -> Path:
+    """A copy of that run's folder, to damage and to resume."""
+    return shutil.copytree(failed, tmp_path / "out")
 
 
 def test_other_settings_are_refused(interrupted: Path, pairs_file: Path) -> None:
@@ -143,11 +151,13 @@ def test_foreign_state(interrupted: Path, pairs_file: Path) -> None:
         run(pairs_file, out=interrupted, resume=True, **QUICK)
 
 
-def test_resuming_a_finished_run_returns_it(pairs_file: Path, tmp_path: Path) -> None:
-    first = run(pairs_file, out=tmp_path / "out", **QUICK)
-    again = run(pairs_file, out=tmp_path / "out", resume=True, **QUICK)
+def test_resuming_a_finished_run_returns_it(
+    pairs_file: Path, trained: tuple[TrainResult, Path], tmp_path: Path
+) -> None:
+    first, out = trained[0], shutil.copytree(trained[1], tmp_path / "out")
+    again = run(pairs_file, out=out, resume=True, **TRAINED)
     assert again.model.fingerprint == first.model.fingerprint
     assert again.history == first.history
     assert again.gamma == first.gamma
-    with pytest.raises(MismatchError, match=r"had other settings: epochs was \d+, now 9$"):
-        run(pairs_file, out=tmp_path / "out", resume=True, **{**QUICK, "epochs": 9})
+    with pytest.raises(MismatchError, match=r"had other settings: epochs was \d+, now 9 \(hint"):
+        run(pairs_file, out=out, resume=True, **{**TRAINED, "epochs": 9})

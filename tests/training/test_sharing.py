@@ -26,11 +26,9 @@ from rbegir.errors import CorruptError, InputError, MismatchError
 from rbegir.read.pairs import read_pairs
 from rbegir.read.tokenizer import GramBatch
 from rbegir.training import data as data_module
-from rbegir.training.batches import StepBatch
-from rbegir.training.data import Data
-from rbegir.training.distributed import Bytes, Exchange
-from rbegir.training.pipeline import BatchPlan, epoch_batches
-from rbegir.training.sharing import Rows, Share
+from rbegir.training.batches import BatchPlan, StepBatch, epoch_batches
+from rbegir.training.data import TrainingData
+from rbegir.training.distributed import Bytes, Exchange, Rank, RowPlan
 
 T = TypeVar("T")
 CPU = torch.device("cpu")
@@ -55,7 +53,7 @@ class Meeting:
                 meeting.barrier.wait()
                 return found
 
-        return ByThreads(Share(rank, self.world))
+        return ByThreads(Rank(rank, self.world))
 
 
 def together(world: int, work: Callable[[Exchange], T]) -> list[T]:
@@ -105,14 +103,14 @@ def keywords_of(parts: list[StepBatch]) -> list[Any]:
     return [found[row] for row in sorted(found)]
 
 
-def epochs(data: Data, *, negatives: int = 2) -> list[StepBatch]:
+def epochs(data: TrainingData, *, negatives: int = 2) -> list[StepBatch]:
     plan = BatchPlan(batch_size=40, seed=3, dropout=0.3, gram_dropout=0.2, negatives=negatives)
     return [
         batch.to(CPU) for epoch in range(2) for batch in epoch_batches(data.chunks(), plan, epoch, threads=2)
     ]
 
 
-def check_equal(open_data: Callable[[Exchange | None], Data], world: int) -> list[list[StepBatch]]:
+def check_equal(open_data: Callable[[Exchange | None], TrainingData], world: int) -> list[list[StepBatch]]:
     """Everything that one process and several ones say about a file; the batches of the several."""
     alone = open_data(None)
     shared = together(world, lambda exchange: (found := open_data(exchange), epochs(found)))
@@ -158,8 +156,8 @@ def opened(
     *,
     hold_out: bool = False,
     strict: bool = False,
-) -> Data:
-    return Data(
+) -> TrainingData:
+    return TrainingData(
         read_pairs(path, strict=strict),
         hash_buckets=64,
         buffer_pairs=buffer_pairs,
@@ -207,11 +205,11 @@ def test_several_have_what_one_has(
     rows = [("red", "car"), ("blue", "house"), *rows]
     path = write(tmp_path_factory.mktemp("shared") / name, rows, group)
 
-    def part(exchange: Exchange | None) -> Data:
+    def part(exchange: Exchange | None) -> TrainingData:
         return opened(path, exchange, buffer_pairs, hold_out=hold_out)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rbegir.training.sharing.RUN", 5)
+        patch.setattr("rbegir.training.distributed.RUN", 5)
         check_equal(part, world)
 
 
@@ -229,8 +227,8 @@ def test_shares_are_about_equal(pairs_file: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("total", "chunk", "world"), [(1000, 300, 4), (7, 100, 3), (1, 5, 2), (600, 600, 5)])
 def test_every_row_has_one_owner(total: int, chunk: int, world: int) -> None:
-    known = np.stack([Rows(Share(r, world), chunk, total).wanted(0, total) for r in range(world)])
-    unknown = np.stack([Rows(Share(r, world), chunk, None).wanted(0, total) for r in range(world)])
+    known = np.stack([RowPlan(Rank(r, world), chunk, total).wanted(0, total) for r in range(world)])
+    unknown = np.stack([RowPlan(Rank(r, world), chunk, None).wanted(0, total) for r in range(world)])
     assert (known.sum(axis=0) == 1).all()
     assert (unknown.sum(axis=0) == 1).all()
     for start in range(0, total, chunk):
@@ -238,7 +236,7 @@ def test_every_row_has_one_owner(total: int, chunk: int, world: int) -> None:
         assert sizes.max() - sizes.min() <= 1
         owners = known[:, start : start + chunk].argmax(axis=0)
         assert (np.diff(owners) >= 0).all(), "one run of rows each"
-    middle = Rows(Share(0, world), chunk, total).owners(total // 3, total)
+    middle = RowPlan(Rank(0, world), chunk, total).owners(total // 3, total)
     assert np.array_equal(middle, known.argmax(axis=0)[total // 3 :])
 
 
@@ -301,7 +299,7 @@ def test_processes_that_see_different_files(tmp_path: Path) -> None:
         write(tmp_path / str(rank) / "p.tsv", rows[: 600 - rank], 0)
 
     def work(exchange: Exchange) -> str:
-        path = tmp_path / str(exchange.share.rank) / "p.tsv"
+        path = tmp_path / str(exchange.rank.number) / "p.tsv"
         with pytest.raises(MismatchError, match="is not the same file for all processes: it has") as caught:
             opened(path, exchange, 200, hold_out=True)
         return caught.value.hint
@@ -320,7 +318,7 @@ def test_a_file_that_is_damaged_later(tmp_path: Path) -> None:
         assert data.in_memory
         data._only = None  # as if it had not fitted
         met.wait()
-        if exchange.share.rank == 0:
+        if exchange.rank.number == 0:
             raw = bytearray(path.read_bytes())
             group = pq.ParquetFile(path).metadata.row_group(30).column(0)
             raw[group.data_page_offset : group.data_page_offset + 40] = b"\xff" * 40

@@ -20,12 +20,10 @@ import rbegir
 from rbegir import cli
 from rbegir.encode.clsm.presets import ModelConfig
 from rbegir.errors import FileError, InputError, LockedError, MismatchError
-from rbegir.training.against import _columns
 from rbegir.training.config import TrainConfig
-from rbegir.training.groups import group
-from rbegir.training.loss import group_loss
+from rbegir.training.loss import group, group_loss
 from rbegir.training.trainer import train
-from rbegir.training.upgrade import KeywordSide, Upgrade, adopt, upgrade
+from rbegir.training.upgrade import KeywordSide, Upgrade, adopt, in_generation, upgrade
 from tests.index.fakes import HashEncoder
 from tests.training.conftest import synthetic_pairs
 
@@ -143,7 +141,15 @@ def test_the_loss_is_the_one_of_the_docstring() -> None:
     weight = torch.full((5,), 0.2)
     positives = {q: {int(groups.target[i]) for i in range(5) if query[i] == q} for q in range(4)}
     for generation in (0, 1):
-        ours, _ = group_loss(asked, columns, torch.tensor(gamma), *_columns(groups, generation, 2), weight)
+        target, known = in_generation(
+            torch.from_numpy(groups.target).long(),
+            torch.from_numpy(np.stack([groups.known_rows, groups.known_columns])).long(),
+            count,
+            generation,
+            2,
+        )
+        none = torch.zeros((5, 0), dtype=torch.int64)
+        ours, _ = group_loss(asked, columns, torch.tensor(gamma), target, known, none, weight)
         total = 0.0
         for i in range(5):
             right = int(groups.target[i])
@@ -291,7 +297,7 @@ def test_a_stopped_upgrade_goes_on_to_the_same_model(
     assert len(seen) == steps + 2
     assert again.kept == whole.kept
     assert not (out / "resume.safetensors").exists()
-    with pytest.raises(MismatchError, match=r"had other settings: epochs was \d+, now 9$"):
+    with pytest.raises(MismatchError, match=r"had other settings: epochs was \d+, now 9 \(hint"):
         upgrade(old, table, out=out, resume=True, **{**arguments, "epochs": 9})
 
 

@@ -1,7 +1,6 @@
 """rbegir behind the interfaces of other frameworks.
 
-    store.py         what they share: metadata as attributes, ids as texts
-    filters.py       tests on metadata as a `where` text
+    store.py         what they share: metadata as attributes, ids as texts, filters as `where` text
     langchain.py     RbegirVectorStore for LangChain: needs the extra [langchain]
     llamaindex.py    RbegirVectorStore for LlamaIndex: needs the extra [llamaindex]
 

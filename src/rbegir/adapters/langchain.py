@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from rbegir.adapters import filters
+from rbegir.adapters import store as documents
 from rbegir.adapters.store import Store, named_ids, pack, stored_ids, unpack
 from rbegir.errors import InputError, MissingExtraError
 
@@ -106,7 +106,7 @@ class RbegirVectorStore(VectorStore):
     ) -> list[tuple[Document, float]]:
         """The best k documents with their cosines."""
         _refuse(kwargs, "similarity_search")
-        hits = self.index.search(query, k=k, where=filters.where(filter))
+        hits = self.index.search(query, k=k, where=documents.where(filter))
         return [(_document(hit.id, hit.text, hit.attributes), hit.score) for hit in hits[0]]
 
     def _select_relevance_score_fn(self) -> Callable[[float], float]:

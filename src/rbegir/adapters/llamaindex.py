@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rbegir.adapters import filters as made
+from rbegir.adapters import store as made
 from rbegir.adapters.store import Store, named_ids, pack, stored_ids
 from rbegir.errors import FilterError, InputError, MissingExtraError
 

@@ -1,7 +1,7 @@
-"""One step ahead: the next item is made in a thread while the present one is used.
+"""Read-ahead: the next item is made in a thread while the current one is used.
 
-Worth it where making and using are done by different parts of a machine, or where one of the two keeps only
-one core busy: reading beside tokenising, NumPy's passes beside a search on all cores.
+It pays where making and using an item keep different parts of a machine busy, or where one of the two runs on
+one core only: reading beside tokenizing, NumPy's passes beside a search on all cores.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def ahead(items: Iterable[T]) -> Iterator[T]:
-    """The same items, the next one always being made in a thread of its own."""
+    """Yield the items in order; a thread always works on the next one."""
     iterator = iter(items)
     end = object()
     with ThreadPoolExecutor(1, thread_name_prefix="rbegir-ahead") as pool:

@@ -1,14 +1,14 @@
-"""Every change that rbegir makes to an index on disk goes through these few calls.
+"""Durable files: every change that must survive a crash or a power cut goes through these calls.
 
-They are the whole fsync discipline in one place, and the one place that tests count, fail and kill:
+They hold the whole fsync discipline, and tests count, fail and kill exactly these calls:
 
-    create → write … → sync                      a new file: its bytes are on disk
-    sync_directory                               and so is its name
-    a new file → rename → sync_directory         a file is replaced: the old one or the new one, never less
-    exchange → sync_directory                    the same for a directory
+    create → write … → sync → sync_directory      a new file: its bytes and its name are on disk
+    a new file → replace                          a file is replaced: the old one or the new one, never less
+    exchange → sync_directory                     a directory is replaced likewise
 
-An immutable file is written under its final name, because nothing refers to it before the manifest that names
-it is renamed into place; a crash in between leaves an orphan that the next writer removes.
+An immutable file of an index is written under its final name, because nothing refers to it before the
+manifest that names it is renamed into place. A crash in between leaves an orphan, which the next writer
+removes.
 """
 
 from __future__ import annotations
@@ -27,24 +27,33 @@ Buffer = bytes | bytearray | memoryview
 
 
 def create(path: Path) -> int:
-    """A file descriptor of a new, empty file; the name must be free."""
+    """Make a new, empty file and return its descriptor; the name must be free."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
 
 
 def write(descriptor: int, data: Buffer) -> None:
-    """All of the data, however many system calls that takes."""
+    """Write all of the data, however many system calls that takes."""
     rest = memoryview(data)
     while rest.nbytes:
         rest = rest[os.write(descriptor, rest) :]
 
 
 def sync(descriptor: int) -> None:
-    """The file's bytes are on stable storage when this returns."""
+    """Put the bytes of an open file on stable storage."""
     os.fsync(descriptor)
 
 
+def write_file(path: Path, *parts: Buffer) -> None:
+    """Write a file, new or emptied, and put its bytes on stable storage."""
+    with path.open("wb") as file:
+        for part in parts:
+            file.write(part)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def sync_directory(path: Path) -> None:
-    """The names in a directory are on stable storage when this returns."""
+    """Put the names in a directory on stable storage."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -53,12 +62,23 @@ def sync_directory(path: Path) -> None:
 
 
 def rename(old: Path, new: Path) -> None:
-    """Give a file or directory its new name at one stroke, replacing a file that had it."""
+    """Rename a file or directory atomically, replacing a file that had the new name."""
     os.rename(old, new)
 
 
+def replace(new: Path, path: Path) -> None:
+    """Rename a new file, or a directory of synced files, to `path`: its bytes and its name are durable."""
+    descriptor = os.open(new, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    rename(new, path)
+    sync_directory(path.parent)
+
+
 def exchange(one: Path, other: Path) -> bool:
-    """Swap the names of two directories at one stroke; False where the system cannot (only Linux can)."""
+    """Swap the names of two directories atomically; False where the system cannot (only Linux can)."""
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "renameat2"):
         return False
@@ -72,21 +92,23 @@ def exchange(one: Path, other: Path) -> bool:
 
 
 def unlink(path: Path) -> None:
-    """Remove a file; processes that have mapped it keep their bytes."""
+    """Remove a file; processes that have it mapped keep its bytes."""
     os.unlink(path)
 
 
 def make_directory(path: Path) -> None:
+    """Make a directory; its parent must be there."""
     os.mkdir(path)
 
 
 def remove_tree(path: Path) -> None:
+    """Remove a directory and all that is in it."""
     shutil.rmtree(path)
 
 
 @contextlib.contextmanager
 def explained(doing: str, path: Path) -> Iterator[None]:
-    """Turn what the system says about a file into a FileError that says what to do."""
+    """Turn an OSError into a FileError that says what could not be done and how to mend it."""
     try:
         yield
     except OSError as error:

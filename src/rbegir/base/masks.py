@@ -1,8 +1,8 @@
-"""Sets of positions in a segment as bits: bit i % 64 of word i // 64 is set when position i is in the set.
+"""Sets of positions as bits: bit i % 64 of word i // 64 is set when position i is in the set.
 
     mask: uint64 [⌈count / 64⌉], bits from `count` on are clear
 
-This is the form in which a backend takes the candidates of a partition.
+A backend takes the candidates of a partition in this form.
 """
 
 from __future__ import annotations
@@ -10,21 +10,29 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from rbegir.base.checks import describe
+from rbegir.errors import InputError
+
 Mask = npt.NDArray[np.uint64]
 
 
 def empty(count: int) -> Mask:
+    """The empty set."""
     return np.zeros(-(-count // 64), np.uint64)
 
 
 def from_bools(flags: npt.NDArray[np.bool_]) -> Mask:
     """[count] flags → mask."""
+    if not isinstance(flags, np.ndarray) or flags.dtype != np.bool_ or flags.ndim != 1:
+        raise InputError(f"flags must be a bool array [count], got {describe(flags)}")
     packed = np.packbits(flags, bitorder="little")
     return np.pad(packed, (0, -packed.size % 8)).view("<u8").astype(np.uint64, copy=False)
 
 
-def to_bools(mask: Mask, count: int) -> npt.NDArray[np.bool_]:
-    """Mask → [count] flags."""
+def to_bools(mask: Mask | None, count: int) -> npt.NDArray[np.bool_]:
+    """Mask → [count] flags; None is the set of all positions."""
+    if mask is None:
+        return np.ones(count, np.bool_)
     raw = mask.astype("<u8", copy=False).view(np.uint8)
     return np.unpackbits(raw, count=count, bitorder="little").view(np.bool_)
 
@@ -42,15 +50,26 @@ def to_positions(mask: Mask, count: int) -> npt.NDArray[np.int64]:
 
 
 def complement(mask: Mask, count: int) -> Mask:
-    """What is not in the set."""
+    """The positions below `count` that are not in the set."""
     flipped = ~mask
     if count % 64:
         flipped[-1] &= np.uint64((1 << count % 64) - 1)
     return flipped
 
 
+def size(mask: Mask) -> int:
+    """The number of positions in the set."""
+    return int(np.bitwise_count(mask).sum())
+
+
+def contains(mask: Mask, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """For each of the positions, whether it is in the set."""
+    bits = mask[positions >> 6] >> (positions & 63).astype(np.uint64)
+    return np.asarray(bits & np.uint64(1), np.bool_)
+
+
 def freeze(mask: Mask) -> Mask:
-    """Make a mask that is kept unwritable, with what it is a view of, so that a device may keep its copy."""
+    """Make a mask and what it is a view of read-only, so that a device may keep a copy of it."""
     owner: object = mask
     while isinstance(owner, np.ndarray):
         owner.flags.writeable = False
@@ -58,12 +77,11 @@ def freeze(mask: Mask) -> Mask:
     return mask
 
 
-def size(mask: Mask) -> int:
-    """How many positions are in the set."""
-    return int(np.bitwise_count(mask).sum())
-
-
-def contains(mask: Mask, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Which of the positions are in the set."""
-    bits = mask[positions >> 6] >> (positions & 63).astype(np.uint64)
-    return np.asarray(bits & np.uint64(1), np.bool_)
+def is_frozen(mask: Mask) -> bool:
+    """Whether nobody can write to a mask or to what it is a view of."""
+    owner: object = mask
+    while isinstance(owner, np.ndarray):
+        if owner.flags.writeable:
+            return False
+        owner = owner.base
+    return owner is None

@@ -1,7 +1,7 @@
-"""The command line: one thin file a command, an error is one line and a hint, data goes to stdout.
+"""The command line: one file per family of commands; an error is one line and a hint; data goes to stdout.
 
-Each file defines `app`, a Typer application: a single command, or a group of them. Only the file of the
-command that was asked for is imported, so `rbegir search` does not wait for what `rbegir train` needs.
+Each file defines `app`, a Typer application with the commands of the family. Only the file of the command
+that was asked for is imported, so `rbegir search` does not wait for what `rbegir train` needs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,17 @@ import rbegir
 from rbegir.cli.options import with_cluster_address
 from rbegir.errors import RbegirError
 
-COMMANDS = ("demo", "train", "upgrade", "eval", "search", "serve", "missrate", "plan", "reproduce")
+COMMANDS = {  # command → the file that has it
+    "demo": "demo",
+    "train": "train",
+    "upgrade": "train",
+    "eval": "train",
+    "search": "search",
+    "serve": "search",
+    "missrate": "research",
+    "plan": "research",
+    "reproduce": "research",
+}
 GROUPS = ("index", "bench")
 
 
@@ -39,13 +49,13 @@ def build(names: Iterable[str] = (*COMMANDS, *GROUPS)) -> typer.Typer:
         """Exhaustive, exact retrieval over learned binary embeddings."""
 
     for name in names:
-        app: typer.Typer = importlib.import_module(f"rbegir.cli.{name}").app
+        app: typer.Typer = importlib.import_module(f"rbegir.cli.{COMMANDS.get(name, name)}").app
         if name in GROUPS:
             root.add_typer(app, name=name)
         else:
-            (only,) = app.registered_commands
-            assert only.callback is not None
-            root.command(name)(only.callback)
+            (command,) = (found for found in app.registered_commands if found.name == name)
+            assert command.callback is not None
+            root.command(name)(command.callback)
     return root
 
 

@@ -1,24 +1,405 @@
-"""`rbegir bench`: speed, with peers and the machine's limit in the same run."""
+"""`rbegir bench`: speed and accuracy, with peers and the machine's limit in the same run."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
-from rbegir.cli.bench_accuracy import accuracy
-from rbegir.cli.bench_ann import ann
-from rbegir.cli.bench_cluster import cluster
-from rbegir.cli.bench_costs import costs
-from rbegir.cli.bench_encode import encode
-from rbegir.cli.bench_scan import scan
-from rbegir.cli.bench_serve import serve
-from rbegir.cli.bench_train import train
+from rbegir.cli.options import (
+    AsJson,
+    BatchSize,
+    KeywordColumn,
+    QueryColumn,
+    Rounds,
+    Threads,
+    TorchDevice,
+    bar,
+    option,
+    report,
+    whole,
+    whole_option,
+    wholes,
+)
 
 app = typer.Typer(no_args_is_help=True, help="Speed, with peers and the machine's limit in the same run.")
-app.command("scan")(scan)
-app.command("encode")(encode)
-app.command("train")(train)
-app.command("accuracy")(accuracy)
-app.command("ann")(ann)
-app.command("serve")(serve)
-app.command("cluster")(cluster)
-app.command("costs")(costs)
+
+
+@app.command()
+def scan(
+    keywords: Annotated[str, option("Numbers of keywords.")] = "1e6,1e7",
+    batches: Annotated[str, option("Queries per search.")] = "1,8,64,256",
+    k: Annotated[str, option("Hits per query.", "-k", "--k")] = "10,1000",
+    threads: Annotated[str, option("Threads.")] = "1,2",
+    device: Annotated[str, option("cpu, or a GPU: cuda, cuda:1.")] = "cpu",
+    peers: Annotated[
+        bool, option("FAISS and turbovec, or torch on a GPU, in the same run.", "--peers")
+    ] = False,
+    rounds: Annotated[int, option("Rounds per cell; figures are medians.")] = 7,
+    as_json: AsJson = False,
+) -> None:
+    """Exhaustive search over random codes of 16 bytes."""
+    from rbegir.lab.bench import scan as bench
+
+    with bar("scan") as show:
+        result = bench.run(
+            keywords=wholes(keywords),
+            batches=wholes(batches),
+            ks=wholes(k),
+            threads=wholes(threads),
+            device=device,
+            peers=peers,
+            rounds=rounds,
+            progress=lambda cell, done, total: show(done / total, cell),
+        )
+    names = sorted({name for cell in result["cells"] for name in cell["peers"]})
+    report(
+        result,
+        as_json,
+        ["keywords", "batch", "k", "threads", "ms", "10⁹ pairs/s", "of bandwidth", *names],
+        (
+            [
+                f"{cell['keywords']:,}",
+                *(str(cell[name]) for name in ("batch", "k", "threads")),
+                f"{cell['ms']:.2f}",
+                f"{cell['keywords'] * cell['batch'] / cell['ms'] / 1e6:.2f}",
+                "" if cell["bandwidth_fraction"] is None else f"{100 * cell['bandwidth_fraction']:.0f} %",
+                *(f"{cell['peers'][name]:.1f} ({cell['ratios'][name]:.1f}×)" for name in names),
+            ]
+            for cell in result["cells"]
+        ),
+    )
+
+
+@app.command()
+def encode(
+    texts: Annotated[
+        Path | None, option("Texts to encode: lines or a table; the shipped titles if not given.")
+    ] = None,
+    count: Annotated[int, option("At most this many of them.")] = 1_000_000,
+    model: Annotated[Path | None, option("A trained model; random weights if not given.")] = None,
+    preset: Annotated[str, option("Preset of the random weights.")] = "rbe_star",
+    device: Annotated[str, option("cpu, cuda or cuda:N.")] = "cpu",
+    threads: Threads = None,
+    rounds: Rounds = 5,
+    peers: Annotated[bool, option("MiniLM in the same run.", "--peers")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Texts per second: split into grams, encoded by each side, and MiniLM beside it with --peers."""
+    from rbegir.lab.bench.encode import measure
+    from rbegir.read.pairs import read_texts
+    from rbegir.read.sample import sample_path
+
+    column: list[str] = []
+    for batch in read_texts(texts or sample_path("titles")):
+        column += batch.column("text").to_pylist()
+        if len(column) >= count:
+            break
+    with bar("encode") as show:
+        result = measure(
+            column[:count],
+            model=model,
+            preset_name=preset,
+            device=device,
+            threads=threads,
+            rounds=rounds,
+            peers=peers,
+            progress=lambda cell, done, total: show(done / total, cell),
+        )
+    report(
+        result,
+        as_json,
+        ["cell", "device", "threads", "texts", "texts/s", "lowest", "highest"],
+        (
+            [row.get("name", row["cell"]), row["device"], str(row.get("threads", ""))]
+            + [f"{figure:,.0f}" for figure in (row["texts"], row["texts_per_s"], *row["spread"])]
+            for row in result["cells"]
+        ),
+        title=f"{result['model']} on {result['host']['cpu']}, {rounds} rounds",
+    )
+
+
+@app.command()
+def train(
+    pairs: Annotated[Path | None, option("Pairs to train on; the shipped sample if not given.")] = None,
+    preset: Annotated[str, option("Preset to train.")] = "rbe_star",
+    device: TorchDevice = "auto",
+    batch_size: BatchSize = None,
+    negatives: Annotated[str, option("in_batch, or a number of negatives per pair.")] = "in_batch",
+    rows: Annotated[
+        int | None,
+        option("Pairs per epoch, repeating the file.", show_default="all of the file, 4 million on a GPU"),
+    ] = None,
+    epochs: Annotated[int, option("Epochs to time after a first one.")] = 5,
+    query_column: QueryColumn = "query",
+    keyword_column: KeywordColumn = "keyword",
+    as_json: AsJson = False,
+) -> None:
+    """Train for a few epochs: pairs per second, and where the time of a step goes."""
+    from rbegir.lab.bench.train import measure
+    from rbegir.read.pairs import read_pairs
+    from rbegir.read.sample import sample_path
+
+    result = measure(
+        read_pairs(pairs or sample_path("train"), query_column=query_column, keyword_column=keyword_column),
+        preset=preset,
+        device=device,
+        batch_size=batch_size,
+        negatives=int(negatives) if negatives.isdigit() else negatives,
+        rows=rows,
+        epochs=epochs,
+    )
+    low, high = result["spread"]
+    parts, floors = result["parts_ms"], result["floor_ms"]
+    report(
+        result,
+        as_json,
+        ["part", "ms", "floor ms"],
+        [
+            *(
+                [part, f"{ms:.2f}", f"{floors[part]:.2f}" if part in floors else ""]
+                for part, ms in parts.items()
+            ),
+            ["step", f"{result['step_ms']:.2f}", f"{sum(floors.values()):.2f}"],
+        ],
+        title=f"{result['preset']} on {result['host']['device']}, batches of {result['batch_size']:,}",
+        caption=f"{result['pairs_per_s']:,.0f} pairs/s ({low:,.0f} to {high:,.0f})",
+    )
+
+
+@app.command()
+def accuracy(
+    vectors: Annotated[Path, option("Vectors to store: a .npy file [count, dims].")],
+    queries: Annotated[Path | None, option("Query vectors; drawn from the others if not given.")] = None,
+    bits: Annotated[str, option("Budgets in bits per dimension, with commas; '' for none.")] = "2",
+    byte_budgets: Annotated[str, option("Budgets in bytes, with commas.", "--bytes")] = "",
+    seeds: Annotated[int, option("Runs with other random choices.", min=1)] = 1,
+    methods: Annotated[str, option("Methods, with commas.", show_default="all")] = "",
+    count: Annotated[int, option("Number of queries.", "--queries-count", min=1)] = 1000,
+    train_rows: Annotated[int, option("Rows that methods learn from.", min=2)] = 100_000,
+    search_rows: Annotated[
+        int | None, option("Rows that are searched.", min=1, show_default="all others")
+    ] = None,
+    apart: Annotated[
+        bool, option("Learn from rows apart from, or among, those searched.", "--apart/--among")
+    ] = True,
+    budget: Annotated[float | None, option("Seconds after which no row is started.")] = None,
+    out: Annotated[Path | None, option("JSON file, written after every row; rows it holds are kept.")] = None,
+    about: Annotated[str, option("What the vectors are, for the file.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Recall of the float vectors' true top 10 and 100, and of the best one, at equal bytes, beside peers."""
+    from rbegir.index.exchange.arrays import map_npy
+    from rbegir.lab.bench.accuracy import METHODS, measure, sizes
+
+    stored = map_npy(vectors)
+    chosen = tuple(methods.split(",")) if methods else METHODS
+    by_bits, by_bytes = wholes(bits), wholes(byte_budgets)
+    cells = len(sizes(stored.shape[-1], by_bits, by_bytes)) * len(chosen) * seeds
+    done = 0
+    with bar("accuracy") as show:
+
+        def measured(row: dict[str, object]) -> None:
+            nonlocal done
+            done += 1
+            show(done / cells, f"{row['method']} {row['bytes']:g} bytes")
+
+        result = measure(
+            stored,
+            None if queries is None else map_npy(queries),
+            bits=by_bits,
+            byte_budgets=by_bytes,
+            seeds=seeds,
+            methods=chosen,
+            query_count=count,
+            train_rows=train_rows,
+            search_rows=search_rows,
+            apart=apart,
+            budget_s=budget,
+            out=out,
+            about=about,
+            report=measured,
+        )
+    rows = []
+    for row in sorted(result["summary"], key=lambda row: (row["budget_bytes"], -row["recall@10"]["mean"])):
+        ten = row["recall@10"]
+        half = f"{ten['half_width']:.4f}" if row["seeds"] > 1 else ""
+        others = (f"{row[name]['mean']:.4f}" for name in ("recall@100", "recall@1"))
+        rows.append([row["method"], f"{row['bytes']:g}", f"{ten['mean']:.4f}", half, *others])
+    used = result["vectors"]
+    report(
+        result,
+        as_json,
+        ["method", "bytes", "recall@10", "± 95 %", "recall@100", "recall@1"],
+        rows,
+        title="no row measured"
+        if used is None
+        else f"{used['count']:,} vectors of {used['dims']}, {used['queries']:,} queries",
+    )
+
+
+@app.command()
+def ann(
+    data: Annotated[
+        Path, typer.Argument(help="Data set: .hdf5 (with h5py) or .npz of train, test, neighbors.")
+    ],
+    k: Annotated[int, option("Neighbours per query.", "-k")] = 10,
+    planes: Annotated[str, option("Planes of a query, several with commas.")] = "1,2,4,8",
+    n: Annotated[int | None, option("Dimension of the codes.", show_default="that of the vectors")] = None,
+    keyword_planes: Annotated[int, option("Bits per dimension of a stored vector.")] = 2,
+    threads: Annotated[int, option("Threads; ann-benchmarks uses one.", min=1)] = 1,
+    rounds: Annotated[int, option("Rounds; speeds are medians.", min=1)] = 3,
+    as_json: AsJson = False,
+) -> None:
+    """Recall of the true neighbours and queries per second, one by one and in a batch."""
+    from rbegir.lab.annbench import run
+
+    parameters = {"keyword_planes": keyword_planes, "threads": threads} | ({} if n is None else {"n": n})
+    result = run(
+        data,
+        k=k,
+        planes=wholes(planes),
+        parameters=parameters,
+        rounds=rounds,
+        progress=lambda what: print(what, file=sys.stderr),
+    )
+    report(
+        result,
+        as_json,
+        ["algorithm", "recall", "queries/s", "in a batch", "bytes"],
+        (
+            [
+                row["algorithm"],
+                f"{row['recall']:.4f}",
+                f"{row['qps']:,.0f}",
+                f"{row['batch_qps']:,.0f}",
+                str(row["bytes_per_vector"]),
+            ]
+            for row in result["rows"]
+        ),
+        title=result["dataset"],
+    )
+
+
+@app.command()
+def serve(
+    keywords: Annotated[str, option("Keywords in the index.")] = "1e6",
+    k: Annotated[int, option("Hits per search.", "-k", "--k", min=1)] = 100,
+    clients: Annotated[int, option("Concurrent clients, each in a closed loop.", min=1, max=1000)] = 64,
+    seconds: Annotated[float, option("Load of each setting, split over the rounds.", min=0.1)] = 60.0,
+    rounds: Annotated[int, option("Rounds of each setting, in turns.", min=1)] = 3,
+    writes: Annotated[float, option("Share of requests that write.", min=0, max=1)] = 0.05,
+    model: Annotated[
+        Path | None, option("A trained model; random weights of the same shape otherwise.")
+    ] = None,
+    peers: Annotated[
+        bool, option("qdrant-client's local mode and LanceDB, in process, in the same run.", "--peers")
+    ] = False,
+    peer_seconds: Annotated[float, option("Load of each peer.", min=0.1)] = 10.0,
+    as_json: AsJson = False,
+) -> None:
+    """A real service over loopback: searches and writes at once; is every acknowledged write kept?"""
+    from rbegir.lab.bench import serve as bench
+
+    with bar("serve") as show:
+        result = bench.run(
+            keywords=whole(keywords),
+            k=k,
+            clients=clients,
+            seconds=seconds,
+            rounds=rounds,
+            writes=writes,
+            model=model,
+            peers=peers,
+            peer_seconds=peer_seconds,
+            progress=lambda what, share: show(share, what),
+        )
+    kept = result["integrity"]
+    names = ("searches_per_s", "p50_ms", "p99_ms", "write_p50_ms", "queries_a_scan")
+    rows = []
+    for setting in bench.SETTINGS:
+        shown = (result[setting].get(name, {}).get("median") for name in names)
+        rows.append([setting, *("" if value is None else f"{value:,.1f}" for value in shown)])
+    for name, peer in result["peers"].items():
+        figures = [peer["failed"]] if "failed" in peer else [f"{peer[key]:,.1f}" for key in names[:3]]
+        rows.append([f"{name}, in process", *figures])
+    report(
+        result,
+        as_json,
+        ["", "searches/s", "p50 ms", "p99 ms", "write p50 ms", "queries per scan"],
+        rows,
+        caption=f"batched / unbatched {result['ratio']['median']:.1f}×; "
+        f"the generator alone {result['generator']['searches_per_s']:,.0f}/s; "
+        f"{kept['acknowledged_writes']:,} writes, {kept['lost']} lost, {kept['phantom']} phantom, "
+        f"{result['errors']} errors",
+    )
+    if result["errors"] or kept["lost"] or kept["phantom"]:
+        raise typer.Exit(1)
+
+
+@app.command()
+def cluster(
+    keywords: Annotated[int, whole_option("Keywords of the scaling part.")] = 8_000_000,
+    seconds: Annotated[float, option("Length of each of the two fault runs.")] = 120.0,
+    every: Annotated[float, option("Seconds between kills.")] = 4.0,
+    clients: Annotated[int, option("Threads that search during the fault runs.")] = 4,
+    rounds: Annotated[int, option("Rounds of the timed parts; figures are medians.")] = 30,
+    faults: Annotated[bool, option("Kill shards under load instead of measuring speed.", "--faults")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Overhead and scaling of a cluster on this machine, or, with --faults, what it survives."""
+    from rbegir.lab.bench import cluster as bench
+
+    with bar("cluster") as show:
+
+        def progress(what: str, done: float) -> None:
+            show(done, what)
+
+        if faults:
+            result = bench.survival(seconds=seconds, every=every, clients=clients, progress=progress)
+            head = ["run", "searches", "wrong", "failed"]
+            rows = [
+                [
+                    f"{run['kills']} kills, {run['replicas']} replicas",
+                    *(f"{run[key]:,}" for key in ("asked", "wrong", "failed")),
+                ]
+                for run in result["faults"]
+            ]
+        else:
+            result = bench.speed(keywords=keywords, rounds=rounds, progress=progress)
+            call, speedup = result["overhead"]["call_ms"]["median"], result["scaling"]["speedup"]["median"]
+            head = ["what", "figure"]
+            rows = [["one call", f"{call:.2f} ms"], ["two shards over one", f"{speedup:.2f}×"]]
+    report(result, as_json, head, rows)
+
+
+@app.command()
+def costs(
+    device: Annotated[str, option("A GPU: cuda, cuda:1.")] = "cuda",
+    rounds: Rounds = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Milliseconds of every GPU scan for 10⁹ keywords, by shape.
+
+    Searches choose by the table that comes with the package, measured on one H200. For another card, save its
+    table to a file and name it in RBEGIR_GPU_COSTS.
+    """
+    from rich.console import Console
+
+    import rbegir.search.gpu.backend  # noqa: F401  says what to install where torch or triton is missing
+    from rbegir.lab.bench import kernels_gpu
+
+    with Console(stderr=True).status("measuring") as status:
+        result = kernels_gpu.costs(device, rounds, lambda what: status.update(what))
+    report(
+        result,
+        as_json,
+        ["kernel", "code", "ms of 1, 2, … 8 query planes, or of a pass and of a chunk of queries"],
+        (
+            [kernel, shape, ", ".join(f"{ms:.2f}" for ms in figures)]
+            for kernel, shapes in result["costs"].items()
+            for shape, figures in shapes.items()
+        ),
+    )

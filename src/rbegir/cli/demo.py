@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 import time
@@ -11,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rbegir.errors import FileError, MissingExtraError
+from rbegir.cli.options import AsJson, bar, needing, option, print_json
+from rbegir.errors import FileError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from rbegir.encode.clsm.model import Model
-    from rbegir.evaluate.evaluator import Report
+    from rbegir.evaluate.evaluator import Evaluation
     from rbegir.search.hits import Hits
 
 app = typer.Typer()
@@ -28,22 +28,18 @@ SHOWN_HITS = 3
 PARTS = ("model", "index.rbe")
 
 
-@app.command()
+@app.command("demo")
 def demo(
-    out: Annotated[Path, typer.Option(help="Where model/ and index.rbe/ are left.")] = Path("rbegir-demo"),
-    epochs: Annotated[int | None, typer.Option(help="Passes over the pairs.", show_default=False)] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the training.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    out: Annotated[Path, option("Where model/ and index.rbe/ are left.")] = Path("rbegir-demo"),
+    epochs: Annotated[int | None, option("Passes over the pairs.")] = None,
+    seed: Annotated[int, option("Seed of the training.")] = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Train, evaluate, index and search the shipped sample of real aliases and titles, end to end."""
     from rich.console import Console
 
-    try:
+    with needing("the demo, which trains a model,", "train"):
         from rbegir.training.trainer import run
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f"the demo trains a model, which needs {error.name}", hint="pip install 'rbegir[train]'"
-        ) from None
     from rbegir.index.store import Index
     from rbegir.read.pairs import read_pairs, read_texts
     from rbegir.read.sample import sample_path
@@ -82,7 +78,7 @@ def demo(
             {"query": query, "hits": [{"id": h.id, "score": h.score, "text": h.text} for h in found]}
             for query, found in zip(queries, hits, strict=True)
         ]
-        print(json.dumps({**best.to_dict(), "queries": answers, "seconds": round(took, 1)}))
+        print_json({**best.to_dict(), "queries": answers, "seconds": round(took, 1)})
         return
     _show(reports, queries, meant, hits)
     say("Spelling alone finds much in so small a sample; docs/reproduction.md has the methods on all titles.")
@@ -101,18 +97,15 @@ def _clear(out: Path) -> None:
             raise FileError(f"cannot remove {path} of an earlier demo: {error.strerror}") from None
 
 
-def _evaluate(model: Model, valid: pa.Table) -> dict[str, Report]:
+def _evaluate(model: Model, valid: pa.Table) -> dict[str, Evaluation]:
     """The trained model beside plain tri-letter cosine and itself before training, on one protocol."""
     import torch
-    from rich.console import Console
-    from rich.progress import Progress
 
     from rbegir.encode.clsm import checkpoint
     from rbegir.encode.clsm.model import Model
     from rbegir.encode.clsm.twotower import TwoTower
-    from rbegir.evaluate.baselines import TriletterCosine
     from rbegir.evaluate.evaluator import corpus_texts, evaluate
-    from rbegir.evaluate.scorers import ModelScorer, Scorer
+    from rbegir.evaluate.scorers import ModelScorer, Scorer, TriletterCosine
     from rbegir.read.pairs import read_texts
     from rbegir.read.sample import sample_path
 
@@ -126,20 +119,19 @@ def _evaluate(model: Model, valid: pa.Table) -> dict[str, Report]:
             f"{PRESET}, untrained": ModelScorer(Model.load(temporary)),
             PRESET: ModelScorer(model),
         }
-        reports = {}
-        with Progress(console=Console(stderr=True), transient=True) as bars:
+        reports: dict[str, Evaluation] = {}
+        with bar("evaluating") as show:
             for name, scorer in scorers.items():
-                task = bars.add_task(name, total=1.0)
+                show(len(reports) / len(scorers), name)
                 reports[name] = evaluate(scorer, valid, corpus=corpus)
-                bars.update(task, completed=1.0)
     return reports
 
 
-def _show(reports: dict[str, Report], queries: list[str], meant: list[str], hits: Hits) -> None:
+def _show(reports: dict[str, Evaluation], queries: list[str], meant: list[str], hits: Hits) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from rbegir.evaluate.tables import report_table
+    from rbegir.evaluate.evaluator import report_table
 
     console = Console()
     console.print(report_table(reports))

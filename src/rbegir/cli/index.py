@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,29 +10,33 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rbegir.cli.bars import bar
-from rbegir.cli.index_migrate import migrate
-from rbegir.cli.options import whole
+from rbegir.cli.options import (
+    AsJson,
+    ClusterAddress,
+    IndexPath,
+    Strict,
+    TextColumn,
+    bar,
+    cluster_address,
+    option,
+    print_json,
+    whole_option,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from rbegir.encode.encoder import Encoder
     from rbegir.index.store import Index
-    from rbegir.read.texts import TextStream
+    from rbegir.read.pairs import TextStream
 
 app = typer.Typer(no_args_is_help=True, help="Build and change a stored index.")
 
-IndexPath = Annotated[Path, typer.Argument(metavar="INDEX", help="Directory of the index.")]
 Texts = Annotated[
-    Path, typer.Argument(help="Texts: one a line (.txt), or Parquet, CSV, TSV or JSONL with a text column.")
+    Path,
+    typer.Argument(help="Texts: one per line (.txt), or Parquet, CSV, TSV or JSONL with a text column."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout.")]
-Strict = Annotated[
-    bool, typer.Option(help="Make the first bad row fatal instead of skipping and counting it.")
-]
-TextColumn = Annotated[str, typer.Option(help="Name of the column that holds the texts.")]
-IdColumn = Annotated[str, typer.Option(help="Name of the column that holds the ids, if there is one.")]
+IdColumn = Annotated[str, option("Column of the ids, if there is one.")]
 
 
 @app.command()
@@ -42,42 +45,34 @@ def build(
         list[Path],
         typer.Argument(
             metavar="MODEL TEXTS",
-            help="Directory of a trained model (left out with --encoder), and the texts: one a line (.txt), "
-            "or Parquet, CSV, TSV or JSONL with a text column.",
+            help="Directory of a trained model (left out with --encoder), and the texts: one per line "
+            "(.txt), or Parquet, CSV, TSV or JSONL with a text column.",
         ),
     ],
-    out: Annotated[Path, typer.Option(metavar="INDEX", help="Directory to create, for example ads.rbe.")],
+    out: Annotated[Path, option("Directory to create, for example ads.rbe.", metavar="INDEX")],
     encoder: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME_OR_PATH",
-            help="Encode with this sentence-transformers model instead: a directory, or a name in the local "
+        option(
+            "Encode with this sentence-transformers model instead: a directory, or a name in the local "
             "cache. Nothing is downloaded.",
+            metavar="NAME_OR_PATH",
         ),
     ] = None,
     n: Annotated[
-        int | None, typer.Option(help="With --encoder: dimension of the codes.", show_default="the encoder's")
+        int | None, option("With --encoder: dimension of the codes.", show_default="the encoder's")
     ] = None,
     keyword_planes: Annotated[
-        int | None, typer.Option(help="With --encoder: bits a dimension.", show_default="2")
+        int | None, option("With --encoder: bits per dimension.", show_default="2")
     ] = None,
     text_column: TextColumn = "text",
     id_column: IdColumn = "id",
-    overwrite: Annotated[bool, typer.Option(help="Replace an index that is there already.")] = False,
+    overwrite: Annotated[bool, option("Replace an index that is there already.")] = False,
     upsert: Annotated[
-        bool, typer.Option(help="Of rows with the same id keep the last instead of refusing them.")
+        bool, option("Of rows with the same id keep the last instead of refusing them.")
     ] = False,
     strict: Strict = False,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            metavar="[ADDRESS]",
-            help="Build with Ray: host:port, auto, local, or nothing (RAY_ADDRESS, else this machine).",
-        ),
-    ] = None,
-    segment_rows: Annotated[
-        int, typer.Option(parser=whole, metavar="INTEGER", help="Keywords held in memory, and a segment.")
-    ] = 1 << 20,
+    cluster: ClusterAddress = None,
+    segment_rows: Annotated[int, whole_option("Keywords held in memory, and per segment.")] = 1 << 20,
     as_json: AsJson = False,
 ) -> None:
     """Encode all texts and store them in a new index; columns other than text and id become attributes.
@@ -99,21 +94,24 @@ def build(
             raise InputError("--cluster builds with a trained model", hint="leave out --encoder or --cluster")
         if upsert:
             raise InputError("--cluster refuses ids that come twice", hint="leave out --upsert or --cluster")
-        facts = _build_on_cluster(
-            sources[0],
-            sources[1],
-            out,
-            cluster,
-            text_column=text_column,
-            id_column=id_column,
-            overwrite=overwrite,
-            strict=strict,
-            segment_rows=segment_rows,
-        )
+        from rbegir.cluster.bulk import build as build_bulk
+        from rbegir.read.parquet import Reading
+
+        with bar("building") as show:
+            built = build_bulk(
+                out,
+                sources[0],
+                sources[1],
+                address=cluster_address(cluster),
+                reading=Reading(text_column, id_column, strict),
+                overwrite=overwrite,
+                segment_rows=segment_rows,
+                progress=lambda step, done: show({"counting": 0.0, "encoding": done}.get(step, 1.0)),
+            )
         with Index.open(out, read_only=True) as made:
-            _report(made, as_json, **facts)
+            _report(made, as_json, skipped=built.skipped, resumed_segments=built.resumed)
         return
-    from rbegir.read.texts import read_texts
+    from rbegir.read.pairs import read_texts
 
     stream = read_texts(sources[-1], text_column=text_column, id_column=id_column, strict=strict)
     if encoder:
@@ -137,8 +135,7 @@ def add(
     index: IndexPath,
     texts: Texts,
     upsert: Annotated[
-        bool,
-        typer.Option(help="Replace keywords that have the same id; of rows with the same id keep the last."),
+        bool, option("Replace keywords that have the same id; of rows with the same id keep the last.")
     ] = False,
     text_column: TextColumn = "text",
     id_column: IdColumn = "id",
@@ -146,9 +143,9 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Add texts to an index. Every million is durable on its own: a run that is stopped keeps those."""
-    from rbegir.index.build import fill
+    from rbegir.index.creation import fill
     from rbegir.index.store import Index
-    from rbegir.read.texts import read_texts
+    from rbegir.read.pairs import read_texts
 
     stream = read_texts(texts, text_column=text_column, id_column=id_column, strict=strict)
     with Index.open(index) as opened:
@@ -161,7 +158,7 @@ def add(
 def delete(
     index: IndexPath,
     ids: Annotated[list[str] | None, typer.Argument(metavar="ID…", help="Ids to delete.")] = None,
-    ids_from: Annotated[Path | None, typer.Option("--from", help="A file with one id a line.")] = None,
+    ids_from: Annotated[Path | None, option("A file with one id per line.", "--from")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Delete keywords by id; ids that are not there are ignored."""
@@ -170,7 +167,7 @@ def delete(
 
     wanted = list(ids or []) + (_lines(ids_from) if ids_from else [])
     if not wanted:
-        raise InputError("there are no ids to delete", hint="give ids, or --from FILE with one id a line")
+        raise InputError("there are no ids to delete", hint="give ids, or --from FILE with one id per line")
     with Index.open(index) as opened:
         deleted = opened.delete(_typed(wanted) if opened.info()["id_type"] == "int64" else wanted)
         _report(opened, as_json, deleted_now=deleted)
@@ -188,9 +185,7 @@ def info(index: IndexPath, as_json: AsJson = False) -> None:
 @app.command()
 def verify(
     index: IndexPath,
-    salvage: Annotated[
-        Path | None, typer.Option(metavar="OUT", help="Copy all that is intact to a new index.")
-    ] = None,
+    salvage: Annotated[Path | None, option("Copy all that is intact to a new index.", metavar="OUT")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Read every byte of an index and check it; names each file and block that is damaged.
@@ -198,7 +193,7 @@ def verify(
     With --salvage what is intact goes to a new index, and what is lost is listed by file and row.
     """
     from rbegir.errors import FileError
-    from rbegir.index.verify import damage
+    from rbegir.index.snapshot import damage
 
     try:
         found = [error.message for error in damage(index)]
@@ -214,7 +209,7 @@ def verify(
 
         facts["salvage"] = Index.salvage(index, salvage)
     if as_json:
-        print(json.dumps(facts))
+        print_json(facts)
     else:
         print(f"{index}: {f'{len(found)} damaged' if found else 'every byte is as it was written'}")
         if salvage is not None:
@@ -249,7 +244,59 @@ def compact(index: IndexPath, as_json: AsJson = False) -> None:
         _report(opened, as_json)
 
 
-app.command("migrate")(migrate)
+@app.command()
+def migrate(
+    old: Annotated[Path, typer.Argument(metavar="OLD", help="Directory of the index to take keywords from.")],
+    new: Annotated[
+        Path, typer.Argument(metavar="NEW", help="Directory of the index they go to; --model makes it.")
+    ],
+    model: Annotated[
+        Path | None,
+        option(
+            "The model that `rbegir upgrade` wrote, for an index NEW that is not there yet.",
+            metavar="DIRECTORY",
+        ),
+    ] = None,
+    most: Annotated[
+        int | None, whole_option("Keywords to move in this run.", show_default="all of them")
+    ] = None,
+    batch: Annotated[int, whole_option("Keywords moved at a time.")] = 100_000,
+    as_json: AsJson = False,
+) -> None:
+    """Encode keywords of an old generation again, from their stored texts, into the index of a new model.
+
+    A keyword is in NEW before it is gone from OLD, so an interrupted run loses nothing and the next one
+    continues. Both can be searched meanwhile: rbegir search OLD QUERY --newer NEW
+    """
+    from rbegir.errors import InputError
+    from rbegir.index.generations import Generations
+
+    for name, value in (("--most", most), ("--batch", batch)):
+        if value is not None and value < 1:
+            raise InputError(f"{name} must be at least 1, got {value}")
+    if old.resolve() == new.resolve():
+        raise InputError(f"OLD and NEW are both {old}", hint="new codes need an index of their own")
+    if new.exists() and model is not None:
+        raise InputError(f"{new} exists and has its model already", hint="leave out --model")
+    if not new.exists():
+        if model is None:
+            raise InputError(
+                f"{new} does not exist", hint="--model DIRECTORY makes it, with the model of `rbegir upgrade`"
+            )
+        _create_for(old, new, model)
+    with Generations([old, new]) as both, bar("migrating") as show:
+        there = len(both.indexes[0])
+        wanted, moved = there if most is None else min(most, there), 0
+        while moved < wanted and (now := both.migrate(min(batch, wanted - moved))):
+            moved += now
+            show(moved / wanted)
+        facts = {"moved": moved, "left": len(both.indexes[0]), "keywords": len(both.indexes[-1])}
+    if as_json:
+        print_json(facts)
+        return
+    print(f"moved {moved:,} keywords, {facts['left']:,} left in {old}, {facts['keywords']:,} in {new}")
+    if facts["left"] and most is None:
+        print("those left have no text to encode again", file=sys.stderr)
 
 
 def _sentence_encoder(name: str, stream: TextStream, n: int | None, keyword_planes: int | None) -> Encoder:
@@ -274,40 +321,6 @@ def _sentence_encoder(name: str, stream: TextStream, n: int | None, keyword_plan
     return encoder.fit(seen[:FIT_TEXTS], n=n, keyword_planes=keyword_planes or 2)
 
 
-def _build_on_cluster(
-    model: Path,
-    texts: Path,
-    out: Path,
-    address: str,
-    *,
-    text_column: str,
-    id_column: str,
-    overwrite: bool,
-    strict: bool,
-    segment_rows: int,
-) -> dict[str, Any]:
-    from rbegir.cli.options import cluster_address
-    from rbegir.cluster.bulk import build as build_bulk
-    from rbegir.read.rowgroups import Reading
-
-    with bar("building") as show:
-
-        def progress(step: str, done: float) -> None:
-            show(done if step == "encoding" else 0.0 if step == "counting" else 1.0)
-
-        made = build_bulk(
-            out,
-            model,
-            texts,
-            address=cluster_address(address),
-            reading=Reading(text_column, id_column, strict),
-            overwrite=overwrite,
-            segment_rows=segment_rows,
-            progress=progress,
-        )
-    return {"skipped": made.skipped, "resumed_segments": made.resumed}
-
-
 @contextlib.contextmanager
 def _watched(stream: TextStream, title: str) -> Iterator[Iterator[pa.RecordBatch]]:
     """The batches of a file with a progress bar; afterwards what was skipped is said."""
@@ -327,7 +340,7 @@ def _watched(stream: TextStream, title: str) -> Iterator[Iterator[pa.RecordBatch
 def _report(index: Index, as_json: bool, **more: Any) -> None:
     facts = {**index.info(), **more}
     if as_json:
-        print(json.dumps(facts))
+        print_json(facts)
         return
     from rich.console import Console
     from rich.table import Table
@@ -356,3 +369,20 @@ def _typed(ids: list[str]) -> list[int]:
         return [int(text) for text in ids]
     except ValueError as error:
         raise InputError(f"the ids of this index are whole numbers: {error}") from error
+
+
+def _create_for(old: Path, new: Path, model: Path) -> None:
+    """An empty index of the model, if its queries read the codes of the old one."""
+    from rbegir.encode.clsm.model import Model
+    from rbegir.errors import MismatchError
+    from rbegir.index.manifest import read_manifest
+    from rbegir.index.store import Index
+
+    loaded = Model.load(model)
+    fingerprint = read_manifest(old).fingerprint
+    if fingerprint not in loaded.reads:
+        raise MismatchError(
+            f"the model {model} does not read the codes of {old}, which are of {fingerprint!r}",
+            hint="make one with: rbegir upgrade OLD PAIRS --out DIRECTORY",
+        )
+    Index.create(new, loaded).close()

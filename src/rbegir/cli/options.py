@@ -1,12 +1,20 @@
-"""Option values that several commands read alike."""
+"""What commands share: options, readers of their values, progress on stderr, results on stdout."""
 
 from __future__ import annotations
 
+import contextlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
 import typer
+
+from rbegir.errors import MissingExtraError
 
 
 def whole(text: str) -> int:
-    """A whole number; 1e9 and 1_000_000 are ones too."""
+    """A whole number; 1e9 and 1_000_000 are accepted."""
     try:
         return int(text)
     except ValueError:
@@ -21,9 +29,44 @@ def whole(text: str) -> int:
 
 
 def wholes(text: str) -> list[int]:
-    """Whole numbers separated by commas."""
-    return [whole(part) for part in text.split(",")]
+    """Whole numbers separated by commas; none in an empty text."""
+    return [whole(part) for part in text.split(",")] if text else []
 
+
+def option(help_text: str, *names: str, **settings: Any) -> Any:
+    """An option of a command. Without `names` it is called like its parameter."""
+    return typer.Option(*names, help=help_text, **settings)
+
+
+def whole_option(help_text: str, **settings: Any) -> Any:
+    """An option whose value `whole` reads."""
+    return option(help_text, parser=whole, metavar="INTEGER", **settings)
+
+
+AsJson = Annotated[bool, option("Print one JSON object to stdout.", "--json")]
+IndexPath = Annotated[Path, typer.Argument(metavar="INDEX", help="Directory of the index.")]
+PairsFile = Annotated[
+    Path, typer.Argument(help="Pairs (query, keyword): Parquet, CSV, TSV or JSONL, gz allowed.")
+]
+QueryColumn = Annotated[str, option("Column of the queries.")]
+KeywordColumn = Annotated[str, option("Column of the keywords.")]
+TextColumn = Annotated[str, option("Column of the texts.")]
+Strict = Annotated[bool, option("Fail at the first bad row instead of skipping and counting it.")]
+Epochs = Annotated[int | None, option("Passes over the pairs.", show_default="by size")]
+BatchSize = Annotated[int | None, option("Pairs per step.", show_default="by size")]
+Seed = Annotated[int, option("Seed of everything random.")]
+Resume = Annotated[bool, option("Continue an interrupted run.", "--resume")]
+Rounds = Annotated[int, option("Rounds; figures are medians.", min=1)]
+Threads = Annotated[int | None, option("CPU threads.", min=1, show_default="all cores")]
+SearchDevice = Annotated[str, option("cpu, cuda, cuda:1 or several: cuda:0,cuda:1")]
+TorchDevice = Annotated[str, option("auto, cpu, cuda or cuda:N.")]
+ClusterAddress = Annotated[
+    str | None,
+    option(
+        "Use a Ray cluster: host:port, auto, local, or nothing (RAY_ADDRESS, else this machine).",
+        metavar="[ADDRESS]",
+    ),
+]
 
 ANY_CLUSTER = "any"  # what `--cluster` without an address stands for
 
@@ -42,3 +85,53 @@ def with_cluster_address(arguments: list[str]) -> list[str]:
         if argument == "--cluster" and (not rest or rest[0].startswith("-")):
             filled.append(ANY_CLUSTER)
     return filled
+
+
+@contextlib.contextmanager
+def needing(what: str, extra: str) -> Iterator[None]:
+    """Around the imports of a command: says which extra of rbegir `what` needs if one of them is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(f"{what} needs {error.name}", hint=f"pip install 'rbegir[{extra}]'") from None
+
+
+@contextlib.contextmanager
+def bar(title: str) -> Iterator[Callable[..., None]]:
+    """A progress bar, if stderr is a terminal. Gives `show(share)` or `show(share, what)`: what is done."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task(title, total=1.0)
+        yield lambda share, what=title: progress.update(task, completed=share, description=what)
+
+
+def print_json(result: object, **settings: Any) -> None:
+    """One JSON value on stdout."""
+    print(json.dumps(result, **settings))
+
+
+def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], **notes: str) -> None:
+    """A table for people, the columns after the first to the right; `notes` are a title and a caption."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=notes.get("title"), caption=notes.get("caption"))
+    for number, name in enumerate(head):
+        table.add_column(name, justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def report(
+    result: object, as_json: bool, head: Sequence[str], rows: Iterable[Sequence[str]], **notes: str
+) -> None:
+    """A result as JSON for programs, or as a table for people."""
+    if as_json:
+        print_json(result, indent=1)
+    else:
+        print_table(head, rows, **notes)

@@ -1,106 +1,99 @@
-"""`rbegir train`: learn a model from clicked pairs."""
+"""`rbegir train`, `upgrade` and `eval`: learn a model, or one for stored codes, and measure a model."""
 
 from __future__ import annotations
 
+import os
+import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 
+from rbegir.cli.options import (
+    AsJson,
+    BatchSize,
+    Epochs,
+    KeywordColumn,
+    PairsFile,
+    QueryColumn,
+    Resume,
+    Seed,
+    Strict,
+    TextColumn,
+    TorchDevice,
+    bar,
+    needing,
+    option,
+    print_json,
+    print_table,
+)
+
 app = typer.Typer()
 
+BASELINE = "tri-letter cosine"
 
-@app.command()
+
+def of_recipe(help_text: str, *names: str) -> Any:
+    """An option that replaces a setting of the recipe."""
+    return option(help_text, *names, show_default="of the recipe")
+
+
+@app.command("train")
 def train(
-    pairs: Annotated[
-        Path, typer.Argument(help="Pairs (query, keyword): Parquet, CSV, TSV or JSONL, gz allowed.")
-    ],
-    out: Annotated[Path, typer.Option(help="Directory to write the model to.")],
-    preset: Annotated[
-        str, typer.Option(help="m_1, m_2, m_3, m_5, rbe_1, rbe_2, rbe_star or rbe_3.")
-    ] = "rbe_star",
+    pairs: PairsFile,
+    out: Annotated[Path, option("Directory to write the model to.")],
+    preset: Annotated[str, option("m_1, m_2, m_3, m_5, rbe_1, rbe_2, rbe_star or rbe_3.")] = "rbe_star",
     share_towers: Annotated[
         bool | None,
-        typer.Option(
+        of_recipe(
+            "One tower for both sides, or one each: for queries unlike keywords.",
             "--share-towers/--separate-towers",
-            help="One tower for both sides, or one each: for queries unlike keywords.",
-            show_default="of the recipe",
         ),
     ] = None,
     estimator: Annotated[
         str | None,
-        typer.Option(
-            help="Gradient of the binarisation: straight_through, straight_through_variant, annealing_tanh "
+        option(
+            "Gradient of the binarisation: straight_through, straight_through_variant, annealing_tanh "
             "or stochastic.",
             show_default="straight_through_variant",
         ),
     ] = None,
-    recipe: Annotated[str, typer.Option(help="Settings to start from: default or paper.")] = "default",
+    recipe: Annotated[str, option("Settings to start from: default or paper.")] = "default",
     valid: Annotated[
-        Path | None,
-        typer.Option(
-            help="Pairs to validate on; 2 % of the keywords are held out if not given.", show_default=False
-        ),
+        Path | None, option("Pairs to validate on; 2 % of the keywords are held out if not given.")
     ] = None,
-    no_valid: Annotated[
-        bool, typer.Option("--no-valid", help="Train on all pairs, without validation.")
-    ] = False,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the pairs.", show_default="by size")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Pairs a step.", show_default="by size")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate.", show_default="of the recipe")] = None,
-    negatives: Annotated[
-        str | None,
-        typer.Option(help="in_batch, or a number of negatives a pair.", show_default="of the recipe"),
-    ] = None,
-    gamma: Annotated[
-        str | None, typer.Option(help="γ of the loss: learned, or a number.", show_default="of the recipe")
-    ] = None,
-    word_dropout: Annotated[
-        float | None, typer.Option(help="Share of words left out in training.", show_default="of the recipe")
-    ] = None,
-    gram_dropout: Annotated[
-        float | None,
-        typer.Option(help="Share of a word's grams left out in training.", show_default="of the recipe"),
-    ] = None,
-    feature_dropout: Annotated[
-        float | None,
-        typer.Option(help="Share of features left out in training.", show_default="of the recipe"),
-    ] = None,
-    patience: Annotated[
-        int | None, typer.Option(help="Stop after so many epochs without a better AUC.", show_default=False)
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    precision: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Fail at the first bad row.")] = False,
-    query_column: Annotated[str, typer.Option(help="Column of the queries.")] = "query",
-    keyword_column: Annotated[str, typer.Option(help="Column of the keywords.")] = "keyword",
-    weight_column: Annotated[
-        str, typer.Option(help="Column of the weights, used if it is there.")
-    ] = "weight",
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    no_valid: Annotated[bool, option("Train on all pairs, without validation.", "--no-valid")] = False,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
+    lr: Annotated[float | None, of_recipe("Learning rate.")] = None,
+    negatives: Annotated[str | None, of_recipe("in_batch, or a number of negatives per pair.")] = None,
+    gamma: Annotated[str | None, of_recipe("γ of the loss: learned, or a number.")] = None,
+    word_dropout: Annotated[float | None, of_recipe("Share of words left out in training.")] = None,
+    gram_dropout: Annotated[float | None, of_recipe("Share of a word's grams left out in training.")] = None,
+    feature_dropout: Annotated[float | None, of_recipe("Share of features left out in training.")] = None,
+    patience: Annotated[int | None, option("Stop after this many epochs without a better AUC.")] = None,
+    seed: Seed = 0,
+    device: TorchDevice = "auto",
+    precision: Annotated[str, option("auto, float32 or bfloat16.")] = "auto",
+    resume: Resume = False,
+    strict: Strict = False,
+    query_column: QueryColumn = "query",
+    keyword_column: KeywordColumn = "keyword",
+    weight_column: Annotated[str, option("Column of the weights, used if it is there.")] = "weight",
+    as_json: AsJson = False,
 ) -> None:
     """Train a model on clicked pairs; under torchrun, on several GPUs at once."""
-    import json
-    import os
-    import sys
-    from dataclasses import replace
-    from typing import cast
-
     from rbegir.encode.clsm.presets import Estimator
     from rbegir.encode.clsm.presets import preset as named_preset
-    from rbegir.errors import InputError, MissingExtraError
+    from rbegir.errors import InputError
 
     if valid is not None and no_valid:
         raise InputError("--valid and --no-valid contradict each other", hint="leave one of them out")
     shape = named_preset(preset)
     if estimator is not None:
         shape = replace(shape, estimator=cast(Estimator, estimator))
-    try:
-        import torch  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("training needs torch", hint="pip install 'rbegir[train]'") from None
+    _need_torch()
 
     from rbegir.training.config import recipe as named_recipe
     from rbegir.training.trainer import run
@@ -137,9 +130,87 @@ def train(
     if int(os.environ.get("RANK", "0")) > 0:
         return
     if as_json:
-        print(json.dumps({"model": str(out), "preset": preset, **result.to_dict()}))
+        print_json({"model": str(out), "preset": preset, **result.to_dict()})
     else:
         print(f"wrote {out}", file=sys.stderr)
+
+
+@app.command("upgrade")
+def upgrade(
+    old: Annotated[Path, typer.Argument(help="The model that made the stored codes, or an index of it.")],
+    pairs: PairsFile,
+    out: Annotated[Path, option("Directory to write the new model to.")],
+    keywords: Annotated[
+        str,
+        option("new: both sides are, and queries read the old codes too; keep: only the queries are new."),
+    ] = "new",
+    adopt: Annotated[
+        bool, option("Put the new model into the index OLD, whose codes stay as they are.", "--adopt")
+    ] = False,
+    valid: Annotated[
+        Path | None, option("Pairs to measure on; 2 % of the keywords are held out if not given.")
+    ] = None,
+    corpus: Annotated[
+        Path | None, option("Texts to measure recall in; all keywords of the pairs if not given.")
+    ] = None,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
+    seed: Seed = 0,
+    resume: Resume = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a model whose queries search the codes that an old one has stored, and report what is kept."""
+    from rbegir.errors import InputError
+
+    if adopt and not (old / "MANIFEST").is_file():
+        raise InputError(
+            "--adopt needs an index as OLD, got a model", hint="name the index, or leave --adopt out"
+        )
+    if adopt and keywords != "keep":
+        raise InputError(
+            f"--adopt needs --keywords keep, got {keywords}",
+            hint="new codes go to an index of their own: rbegir index migrate OLD NEW --model DIRECTORY",
+        )
+    _need_torch()
+
+    from rbegir.read.pairs import read_texts
+    from rbegir.training.progress import Bar
+    from rbegir.training.upgrade import KeywordSide
+    from rbegir.training.upgrade import adopt as put_into
+    from rbegir.training.upgrade import upgrade as train
+
+    texts = None
+    if corpus is not None:
+        texts = [text for batch in read_texts(corpus) for text in batch.column("text").to_pylist()]
+    with Bar(enabled=True) as shown:
+        shown.begin("upgrading", 1.0)
+        result = train(
+            old,
+            pairs,
+            out=out,
+            keywords=cast(KeywordSide, keywords),
+            valid=valid,
+            corpus=texts,
+            epochs=epochs,
+            batch_size=batch_size,
+            seed=seed,
+            progress=shown.show,
+            resume=resume,
+        )
+    if adopt:
+        put_into(old, result.model)
+    if as_json:
+        print_json({"model": str(out), "adopted": adopt, **result.to_dict()})
+        return
+    print(f"wrote {out}", file=sys.stderr)
+    names = list(next(iter(result.kept.values())))
+    rows = ([case, *(f"{figures[name]:.4f}" for name in names)] for case, figures in result.kept.items())
+    print_table(["queries/codes", *names], rows)
+
+
+def _need_torch() -> None:
+    with needing("training", "train"):
+        import torch  # noqa: F401
 
 
 def _number_or(word: str, text: str | None, kind: type[int] | type[float]) -> str | float | None:
@@ -150,3 +221,96 @@ def _number_or(word: str, text: str | None, kind: type[int] | type[float]) -> st
         return kind(text)
     except ValueError:
         return text
+
+
+@app.command("eval")
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="Directory of a trained model.")],
+    pairs: Annotated[Path | None, option("Pairs (query, keyword): log loss and ROC AUC.")] = None,
+    corpus: Annotated[Path | None, option("Texts to search for the keywords of the pairs: recall.")] = None,
+    labels: Annotated[Path | None, option("Judged pairs (query, keyword, label): ROC AUC, nDCG.")] = None,
+    query_column: QueryColumn = "query",
+    keyword_column: KeywordColumn = "keyword",
+    label_column: Annotated[str, option("Column of the labels.")] = "label",
+    text_column: TextColumn = "text",
+    k: Annotated[
+        list[int] | None,
+        option("Cutoff of recall, repeat for more; 1, 10 and 100 if not given.", "--k", "-k"),
+    ] = None,
+    negatives: Annotated[int, option("Random negatives per pair.")] = 10,
+    gamma: Annotated[float | None, option("γ of the log loss; fitted to the pairs if not given.")] = None,
+    device: Annotated[str, option("Where texts are embedded: cpu, cuda, cuda:1 …")] = "cpu",
+    bootstrap: Annotated[int, option("Replicates for the intervals; 0 for none.")] = 500,
+    seed: Annotated[int, option("Seed of the negatives and of the intervals.")] = 0,
+    baseline: Annotated[bool, option("Put plain tri-letter cosine beside it.", "--baseline")] = False,
+    strict: Strict = False,
+    as_json: AsJson = False,
+) -> None:
+    """Evaluate a model: log loss, ROC AUC, recall in a corpus, human labels, each with its interval.
+
+    Files are Parquet, CSV, TSV or JSONL (texts also one per line), gz allowed.
+    """
+    from rich.console import Console
+
+    from rbegir.encode.clsm.model import Model
+    from rbegir.evaluate import evaluator
+    from rbegir.evaluate.evaluator import report_table
+    from rbegir.evaluate.retrieval import CUTOFFS
+    from rbegir.evaluate.scorers import ModelScorer, Scorer, TriletterCosine
+    from rbegir.read.pairs import read_labels, read_pairs, read_texts
+
+    scorers: dict[str, Scorer] = {str(model): ModelScorer(Model.load(model, device))}
+    if baseline:
+        scorers[BASELINE] = TriletterCosine()
+    pair_stream = label_stream = text_stream = None
+    if pairs:
+        pair_stream = read_pairs(
+            pairs, query_column=query_column, keyword_column=keyword_column, weight_column=None, strict=strict
+        )
+    if corpus:
+        text_stream = read_texts(corpus, text_column=text_column, strict=strict)
+    if labels:
+        label_stream = read_labels(
+            labels,
+            query_column=query_column,
+            keyword_column=keyword_column,
+            label_column=label_column,
+            strict=strict,
+        )
+    pair_table = pair_stream and pair_stream.read_all()
+    label_table = label_stream and label_stream.read_all()
+    texts = text_stream and evaluator.corpus_texts(text_stream)
+    for stream in (pair_stream, text_stream, label_stream):
+        if stream is not None and stream.skipped:
+            print(f"{stream.path}: {stream.skipped}", file=sys.stderr)
+
+    reports = {}
+    with bar("evaluating") as show:
+        for name, scorer in scorers.items():
+
+            def progress(stage: str, done: float, name: str = name) -> None:
+                show(done, f"{name}: {stage}")
+
+            reports[name] = evaluator.evaluate(
+                scorer,
+                pair_table,
+                corpus=texts,
+                labels=label_table,
+                cutoffs=k or CUTOFFS,
+                negatives=negatives,
+                gamma=gamma,
+                bootstrap=bootstrap,
+                seed=seed,
+                progress=progress,
+            )
+    report = reports[str(model)]
+    if report.missing:
+        print(
+            f"{report.missing:,} pairs have a keyword that is not in {corpus}: left out of recall",
+            file=sys.stderr,
+        )
+    if as_json:
+        beside = {"baseline": reports[BASELINE].to_dict()} if baseline else {}
+        print_json(report.to_dict() | beside)
+    else:
+        Console().print(report_table(reports))

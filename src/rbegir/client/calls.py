@@ -1,8 +1,11 @@
-"""What is sent for each method of a client. No input or output happens here.
+"""What each method of a client sends, and what the responses mean. No input or output happens here.
+
+A method is a *plan*: a generator that yields lists of calls, is sent the list of their results, and returns
+the result of the method. The blocking and the asynchronous client carry out the same plans.
 
 Arguments are checked as an index checks them, before anything is sent, so a mistake costs no round trip and
-reads the same on both sides. A call that the service limits (10,000 keywords, 1,024 queries a request by
-default) is not split: a change is one change, there or not there as a whole.
+reads the same on both sides. A call that the service limits (10,000 keywords, 1,024 queries per request by
+default) is not split: a change is made as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -11,32 +14,32 @@ import datetime
 import json
 import secrets
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, Generic, TypedDict, TypeVar
+from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rbegir.client.answers import fail, kind_of, read_hits, read_json
+from rbegir.base.arguments import check_attributes, check_ids, check_queries, check_texts, refuse_repeats
 from rbegir.codes.planes import Codes
 from rbegir.errors import InputError, RbegirError, ServiceError
-from rbegir.index.rows import check_attributes, check_ids, check_queries, check_texts, refuse_repeats
 from rbegir.search.hits import Hits
-
-ARROW = "application/vnd.apache.arrow.stream"
-JSON = "application/json"
+from rbegir.search.request import SearchRequest
+from rbegir.wire.problems import kind_of, raise_problem
+from rbegir.wire.search import ARROW, JSON, codes_body, options_body, read_hits
 
 T = TypeVar("T")
 Ids = npt.NDArray[Any]  # int64, or str objects
 Record = dict[str, Any]
+Plan = Generator[list["Call[Any]"], list[Any], T]
 
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """One request, and what its answer means."""
+    """One request, and what its response means."""
 
     method: str
     path: str
@@ -45,6 +48,12 @@ class Call(Generic[T]):
     accept: str = JSON
     repeatable: bool = True
     missing: Callable[[], T] | None = None  # the result where the service says that there is no such thing
+    timeout_s: float | None = None  # None: that of the client
+
+    def plan(self) -> Plan[T]:
+        """The plan that makes this one call."""
+        results: list[T] = yield [self]
+        return results[0]
 
     def content(self) -> bytes | None:
         """The body as it is sent."""
@@ -54,17 +63,15 @@ class Call(Generic[T]):
             return json.dumps(self.body, ensure_ascii=False, allow_nan=False).encode()
         except UnicodeEncodeError as error:
             raise InputError("a text holds a lone surrogate, which UTF-8 cannot express") from error
+        except ValueError as error:
+            raise InputError("NaN and infinity cannot be sent to a service") from error
 
-    def headers(self) -> dict[str, str]:
-        sent = {"Accept": self.accept}
-        return sent if self.body is None else {**sent, "Content-Type": JSON}
-
-    def answer(self, status: int, media: str, body: bytes) -> T:
+    def result(self, status: int, media: str, body: bytes) -> T:
         """The result, or the error that the service reports."""
         if status == 404 and self.missing is not None and kind_of(body) == "not-found":
             return self.missing()
         if not 200 <= status < 300:
-            fail(status, body)
+            raise_problem(status, body)
         came = media.partition(";")[0].strip()
         if came != self.accept:
             raise self._not_understood(f"it is {came or 'of no type'}, expected {self.accept}")
@@ -83,85 +90,64 @@ class Call(Generic[T]):
         )
 
 
+def read_json(raw: bytes) -> Record:
+    """A response in JSON, which is always an object."""
+    said = json.loads(raw)
+    if not isinstance(said, dict):
+        raise ValueError(f"expected an object, got {type(said).__name__}")
+    return said
+
+
 # ---- ask ----
 
 
-class SearchOptions(TypedDict, total=False):
-    """What the searches of a client take besides the queries and k: a part of what those of an index take."""
-
-    where: str | None  # a filter: text such as "price < 10 and not sold"
-    allow: Any  # only these ids
-    deny: Any  # not these ids
-    mode: str  # "exact" (the default), or "paper": the published algorithm with its miss certificate
-    planes: int | None  # search with this many planes first, refine the best with the others
+def search(queries: Any, request: SearchRequest) -> Plan[Hits]:
+    """A search for texts, or for vectors where the index was made with a Binarizer."""
+    if isinstance(queries, np.ndarray) and queries.ndim == 2 and queries.dtype.kind in "fiub":
+        return _search("vectors", queries.tolist(), request)
+    return _search("queries", [queries] if isinstance(queries, str) else check_queries(queries), request)
 
 
-def search(queries: str | Sequence[str], k: int, options: SearchOptions) -> Call[Hits]:
-    """A search for texts."""
-    texts = [queries] if isinstance(queries, str) else check_queries(queries)
-    return _search({"queries": texts}, len(texts), k, **options)
-
-
-def search_codes(codes: Codes | npt.NDArray[Any], k: int, options: SearchOptions) -> Call[Hits]:
+def search_codes(codes: Codes | npt.NDArray[Any], request: SearchRequest) -> Plan[Hits]:
     """A search for codes made elsewhere."""
-    if isinstance(codes, Codes):
-        packed = np.packbits(codes.signs(), axis=2)  # [planes, count, n / 8] uint8, dimension 0 highest
-        sent: list[Any] = [[plane.tobytes().hex() for plane in packed[:, i]] for i in range(len(codes))]
-    elif isinstance(codes, np.ndarray) and codes.ndim == 2 and codes.dtype in (np.int8, np.int16):
-        sent = codes.tolist()
-    else:
-        raise InputError(
-            f"codes must be rbegir.Codes or an int8 or int16 array [queries, n], got {type(codes).__name__}"
-        )
-    return _search({"codes": sent}, len(sent), k, **options)
+    return _search("codes", codes_body(codes), request)
 
 
-def _search(
-    asked: Record,
-    count: int,
-    k: int,
-    *,
-    where: str | None = None,
-    allow: Any = None,
-    deny: Any = None,
-    mode: str = "exact",
-    planes: int | None = None,
-) -> Call[Hits]:
-    if not count:
+def _search(field: str, queries: list[Any], request: SearchRequest) -> Plan[Hits]:
+    if not queries:
         raise InputError("queries must hold at least one query")
-    if where is not None and not isinstance(where, str):
-        raise InputError(
-            f"where must be a text, got {type(where).__name__}",
-            hint="expressions of pyarrow cannot be sent to a service; write the filter as text",
-        )
-    body = {**asked, "k": _whole("k", k), "where": where, "mode": mode}
-    for name, ids in (("allow", allow), ("deny", deny)):
-        if ids is not None:
-            body[name] = check_ids(ids, name).to_pylist()
-    if planes is not None:
-        body["planes"] = _whole("planes", planes)
-    return Call("POST", "/v1/search", lambda raw: read_hits(raw, count), body, accept=ARROW)
+    return Call(
+        "POST",
+        "/v1/search",
+        lambda raw: read_hits(raw, len(queries)),
+        {field: queries, **options_body(request)},
+        accept=ARROW,
+        timeout_s=request.deadline,
+    ).plan()
 
 
-def get(given: int | str) -> Call[Record | None]:
-    """The keyword of one id, as `Index.get` lists it."""
+def get(ids: Any) -> Plan[list[Record | None]]:
+    """The keywords of these ids, as `Index.get` lists them; one call each."""
 
     def read(raw: bytes) -> Record:
         said = read_json(raw)
         return {"id": said["id"], "text": said["text"], **said["attributes"]}
 
-    return Call("GET", f"/v1/keywords/{quote(str(given), safe='')}", read, missing=lambda: None)
+    paths = [f"/v1/keywords/{quote(str(given), safe='')}" for given in check_ids(ids).to_pylist()]
+    return (yield [Call("GET", path, read, missing=lambda: None) for path in paths])
 
 
-def info() -> Call[Record]:
-    return Call("GET", "/v1/index", read_json)
+def info() -> Plan[Record]:
+    return Call("GET", "/v1/index", read_json).plan()
 
 
 # ---- change ----
 
 
-def put(texts: Any, ids: Any, attributes: Any, *, replace: bool) -> tuple[Call[int], Ids]:
-    """The call that stores keywords, and their ids. Without `replace`, ids that are there are refused."""
+def put(texts: Any, ids: Any, attributes: Any, *, replace: bool) -> Plan[Ids]:
+    """Store keywords; returns their ids. Without `replace` ids may be None, and existing ones are refused."""
+    if ids is None and not replace:
+        ids = fresh_ids(len(texts), (yield from info())["id_type"])
     given, named = check_texts(texts), check_ids(ids)
     if len(named) != len(given):
         raise InputError(f"ids has {len(named)} values for {len(given)} keywords")
@@ -177,8 +163,10 @@ def put(texts: Any, ids: Any, attributes: Any, *, replace: bool) -> tuple[Call[i
         for i, (key, text) in enumerate(zip(named.to_pylist(), given.to_pylist(), strict=True))
     ]
     body = {"keywords": keywords} if replace else {"keywords": keywords, "replace": False}
-    call = Call("POST", "/v1/keywords", lambda raw: int(read_json(raw)["upserted"]), body, repeatable=replace)
-    return call, named.to_numpy(zero_copy_only=False)
+    if keywords:
+        yield [Call("POST", "/v1/keywords", lambda raw: read_json(raw)["upserted"], body, repeatable=replace)]
+    stored: Ids = named.to_numpy(zero_copy_only=False)
+    return stored
 
 
 def fresh_ids(count: int, id_type: str) -> list[Any]:
@@ -188,20 +176,18 @@ def fresh_ids(count: int, id_type: str) -> list[Any]:
     return [secrets.randbits(53) for _ in range(count)]
 
 
-def delete(ids: Any) -> Call[int]:
-    """The call that deletes keywords by id."""
+def delete(ids: Any) -> Plan[int]:
+    """Delete keywords by id; returns how many."""
     body = {"ids": check_ids(ids).to_pylist()}
-    return Call("DELETE", "/v1/keywords", lambda raw: int(read_json(raw)["deleted"]), body)
+    if not body["ids"]:
+        return 0
+    return (
+        yield from Call("DELETE", "/v1/keywords", lambda raw: int(read_json(raw)["deleted"]), body).plan()
+    )
 
 
-def compact() -> Call[Record]:
-    return Call("POST", "/v1/index:compact", read_json, repeatable=False)
-
-
-def _whole(name: str, value: Any) -> int:
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
-        raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
-    return int(value)
+def compact() -> Plan[None]:
+    yield [Call("POST", "/v1/index:compact", read_json, repeatable=False)]
 
 
 def _plain(value: Any) -> Any:

@@ -1,51 +1,54 @@
 """Building an index with the processes of a Ray cluster.
 
     count    usable rows of every row group                                   Ray Data
-    cut      pieces of `segment_rows` usable rows; the rows of each are now known
-    make     each piece: read ─ encode ─ one finished segment                 Ray Data, a piece a core
-    check    no id is there twice
+    cut      chunks of `segment_rows` usable rows; the rows of each are now known
+    make     each chunk: read ─ encode ─ one finished segment                 Ray Data, one chunk per core
+    check    no id is there twice                                             a range of ids per task
     name     one manifest over all segments, and the directory gets its name
 
-What is made stands in `.ads.rbe.building` beside the place where the index will be, with a file BUILD that
-says of what. A build that was stopped, or whose machines failed, is run again with the same arguments and
-does only what is missing. A process holds one piece in memory; `segment_rows` bounds it.
+The unfinished index is `.ads.rbe.building`, next to where the index will be, with a file BUILD that names its
+input. A build that was stopped, or whose machines failed, can be run again with the same arguments and makes
+only what is missing. A process holds one chunk in memory; `segment_rows` bounds it.
 
-The result is that of `Index.build`: same rows, ids, codes, answers. As long as no add would merge segments
-(pieces of more than 2¹⁹ rows, which is the default, or fewer than eight pieces) it is the same byte for byte.
+The result is that of `Index.build`: same rows, ids, codes and hits. As long as no add would merge segments
+(chunks of more than 2¹⁹ rows, which is the default, or fewer than eight chunks) its bytes are the same.
 
 Counting first costs a second pass over the text column, a few per cent of encoding it. The alternative,
-giving rows out as pieces finish, would make rows, ties and default ids depend on which machine was faster.
+giving rows out as chunks finish, would make rows, ties and default ids depend on which machine was faster.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from rbegir.base import disk
-from rbegir.cluster.engine import Session, import_ray
-from rbegir.cluster.piece import TEMPORARY, Maker, Task, count_row, is_done, raise_first
+from rbegir.base.checks import whole_number
+from rbegir.cluster.chunk import TEMPORARY, SegmentMaker, Task, count_row, is_done, raise_first
 from rbegir.cluster.pool import root_cause
-from rbegir.cluster.unique import refuse_repeated_ids
-from rbegir.encode.clsm.model import Model
-from rbegir.encode.encoder import Encoder, Savable
+from rbegir.cluster.session import Session, import_ray
+from rbegir.encode.encoder import Encoder, Savable, load_encoder
 from rbegir.errors import ClusterError, InputError, MismatchError
-from rbegir.index.build import SEGMENT_ROWS
-from rbegir.index.creation import first_manifest, make
-from rbegir.index.manifest import NAME, Entry, Manifest, commit, prepare, read_manifest
-from rbegir.index.segment import MAX_ROWS, Segment, Shape
-from rbegir.index.staging import staged
-from rbegir.read.rowgroups import Group, Reading, Slice, cut, find_files, find_groups
+from rbegir.index.creation import SEGMENT_ROWS, make, staged
+from rbegir.index.keys import STRIDE
+from rbegir.index.manifest import NAME, Manifest, check_adds, commit, first_manifest, prepare, read_manifest
+from rbegir.index.segment import MAX_ROWS, CodeShape, Entry, Segment
+from rbegir.read.parquet import Group, Reading, Slice, cut, find_files, find_groups
 
 STATE = "BUILD"
+RANGE = 1 << 24  # ids that one task sorts: 128 MB of keys
 
+Keys = npt.NDArray[np.uint64]
 Progress = Callable[[str, float], None]  # (what is being done, the fraction that is)
 
 
@@ -74,13 +77,13 @@ def build(
 ) -> Built:
     """A new index from a Parquet file or a directory of them, made by a Ray cluster; see `Cluster.open` for
     `address`. `path`, `texts` and the model must be seen by every node. `workers` is the most processes."""
-    if not 1 <= segment_rows <= MAX_ROWS:
-        raise InputError(f"segment_rows must be from 1 to {MAX_ROWS}, got {segment_rows}")
+    whole_number("segment_rows", segment_rows, 1, MAX_ROWS)
     reading = reading or Reading()
-    encoder = Model.load(model) if isinstance(model, str | Path) else model
+    encoder = load_encoder(Path(model)) if isinstance(model, str | Path) else model
     files = find_files(texts)
     groups = find_groups(files, reading)
     manifest = first_manifest(encoder, None, None, None, None)
+    check_adds(encoder, manifest)
     identity = {
         "version": 1,
         "fingerprint": encoder.fingerprint,
@@ -120,7 +123,7 @@ def build(
 
 
 def _resume(stage: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
-    """What an earlier run has counted; None, and an empty stage, if there is nothing to go on with."""
+    """The counts of an earlier run; None, and an empty directory, if there is nothing to resume."""
     path = stage / STATE
     if not path.exists():
         for left in stage.iterdir():
@@ -146,17 +149,14 @@ def _resume(stage: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
 def _save(stage: Path, state: dict[str, Any]) -> None:
     new = stage / f"{STATE}.new"
     new.write_text(json.dumps(state))
-    with new.open("rb") as file:
-        os.fsync(file.fileno())
-    disk.rename(new, stage / STATE)
-    disk.sync_directory(stage)
+    disk.replace(new, stage / STATE)
 
 
-def _tasks(pieces: Sequence[Sequence[Slice]]) -> list[Task]:
+def _tasks(chunks: Sequence[Sequence[Slice]]) -> list[Task]:
     tasks: list[Task] = []
     row = 0
-    for number, piece in enumerate(pieces):
-        tasks.append(Task(number, row, tuple(piece)))
+    for number, chunk in enumerate(chunks):
+        tasks.append(Task(number, row, tuple(chunk)))
         row += tasks[-1].rows
     return tasks
 
@@ -178,7 +178,7 @@ def _count(groups: Sequence[Group], reading: Reading, progress: Progress) -> dic
 
 def _make(
     stage: Path,
-    shape: Shape,
+    shape: CodeShape,
     reading: Reading,
     encoder: Encoder | None,
     tasks: Sequence[Task],
@@ -194,7 +194,7 @@ def _make(
         {"number": t.number, "first_row": t.first_row, "slices": [part.to_dict() for part in t.slices]}
         for t in todo
     ]
-    for row in _stream(items, Maker(str(stage), shape, reading, encoder), workers):
+    for row in _stream(items, SegmentMaker(str(stage), shape, reading, encoder), workers):
         raise_first([row])
         done += rows[int(row["number"])]
         progress("encoding", done / total)
@@ -252,3 +252,70 @@ def _finish(stage: Path, segments: Sequence[Segment]) -> None:
     prepare(stage, final)
     commit(stage)
     assert (stage / NAME).exists()
+
+
+# ---- no id twice, without holding all ids anywhere ----
+
+
+def refuse_repeated_ids(segments: Sequence[Segment], *, size: int = RANGE) -> None:
+    """Raise InputError if an id is in more than one segment.
+
+    Every segment has its ids as ascending 64-bit keys (`index.keys`). The key space is cut into ranges of
+    about `size` keys, at quantiles taken from the fences (every 512th key). A task takes one range: the keys
+    of all segments in it, sorted together; equal neighbours are the same id, or two strings with the same
+    hash, which the ids themselves decide. Inside a segment ids were compared when it was made.
+    """
+    if len(segments) < 2 or not segments[0].has_ids:
+        return
+    ray = import_ray()
+    paths, shape = [str(segment.path) for segment in segments], segments[0].shape
+    remote = ray.remote(num_cpus=1)(repeated)
+    found = ray.get([remote.remote(paths, shape, low, high) for low, high in ranges(segments, size)])
+    twice = sorted({one for some in found for one in some}, key=str)
+    if twice:
+        raise InputError(
+            f"id {twice[0]!r} is in the index already ({len(twice)} such ids)",
+            hint="give every id once; remove the unfinished build, then start again with other input",
+        )
+
+
+def ranges(segments: Sequence[Segment], size: int) -> list[tuple[int, int]]:
+    """[low, high) of keys, about `size` keys each, together all keys."""
+    fences = np.sort(np.concatenate([_section(segment, "id.fences") for segment in segments]))
+    total = sum(segment.count for segment in segments)
+    step = max(1, size // STRIDE)
+    inner = [int(key) for key in np.unique(fences[step::step])] if total > size else []
+    borders = [0, *(key for key in inner if key), 1 << 64]
+    return list(pairwise(borders))
+
+
+def repeated(paths: Sequence[str], shape: CodeShape, low: int, high: int) -> list[Any]:
+    """Ids with keys in [low, high) that are in more than one of the segments."""
+    segments = [Segment(Path(path), shape) for path in paths]
+    keys: list[Keys] = []
+    numbers: list[npt.NDArray[np.int64]] = []
+    places: list[npt.NDArray[np.int64]] = []
+    for number, segment in enumerate(segments):
+        own = _section(segment, "id.keys")
+        first = int(np.searchsorted(own, np.uint64(low), "left"))
+        last = len(own) if high == 1 << 64 else int(np.searchsorted(own, np.uint64(high), "left"))
+        keys.append(own[first:last])
+        numbers.append(np.full(last - first, number))
+        places.append(np.arange(first, last))
+    joined, of, place = np.concatenate(keys), np.concatenate(numbers), np.concatenate(places)
+    order = np.argsort(joined, kind="stable")
+    same = np.flatnonzero(joined[order][1:] == joined[order][:-1])
+    suspects = np.unique(np.concatenate([order[same], order[same + 1]])) if same.size else np.zeros(0, int)
+    seen: dict[Any, int] = {}
+    for index in suspects:
+        segment = segments[of[index]]
+        position = np.asarray(_section(segment, "id.order")[place[index : index + 1]], np.int64)
+        one = segment.ids(position)[0].as_py()
+        seen[one] = seen.get(one, 0) + 1
+    return [one for one, count in seen.items() if count > 1]
+
+
+def _section(segment: Segment, name: str) -> Any:
+    kinds = {"id.keys": "<u8", "id.fences": "<u8", "id.order": "<u4"}
+    section = segment.file.section(name)
+    return section.view(kinds[name], section.bytes // np.dtype(kinds[name]).itemsize)

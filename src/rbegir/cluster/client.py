@@ -1,14 +1,14 @@
-"""rbegir.Cluster: an index searched by many processes, with the names and the answers of `rbegir.Index`.
+"""rbegir.Cluster: an index searched by many processes, with the methods and the results of `rbegir.Index`.
 
     cluster = Cluster.open("/shared/ads.rbe", address="10.0.0.1:6379", replicas=2)
     cluster.search("flight", k=10, where="price < 15").texts
 
 Promised, besides what an index promises:
 
-- The same answer as `Index`: ids, scores, order, ties, certificates.
-- Every answer is of one state of one index. Parts from shards that stand elsewhere are never mixed in.
-- An answer is complete, or an error, or (only if asked for with `partial=True`) says in `Hits.searched` which
-  share of the keywords was searched.
+- The same result as `Index`: ids, scores, order, ties, certificates.
+- Every result is of one state of one index. Answers of shards about different states are never mixed.
+- A result is complete, or an error is raised. Only with `partial=True` may it be incomplete, and then
+  `Hits.searched` says which share of the keywords was searched.
 - Many threads may use one Cluster, and many processes may open the same index: they share the shards.
 """
 
@@ -25,23 +25,24 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rbegir.cluster.batcher import QUEUE
-from rbegir.cluster.engine import Session, import_ray
-from rbegir.cluster.fanout import Fanout, GoneError
+from rbegir.base.arguments import check_ids, check_texts
+from rbegir.cluster.fanout import PREPARE_SECONDS, Fanout, GoneError, State, not_shared, prepare
 from rbegir.cluster.gather import Gatherer
-from rbegir.cluster.location import READ_ONLY_HINT, Location
 from rbegir.cluster.pool import Devices, Pool, layout
-from rbegir.cluster.states import PREPARE_SECONDS, State, not_shared, prepare
+from rbegir.cluster.session import Session, import_ray
+from rbegir.cluster.shard import QUEUE
+from rbegir.cluster.view import READ_ONLY_HINT, Location
 from rbegir.cluster.writer import Writing
 from rbegir.codes.planes import Codes
 from rbegir.codes.score import norm_squared
-from rbegir.encode.encoder import Encoder, check_encoder, check_match, load_stored
+from rbegir.encode.encoder import Encoder, check_encoder, encode_keywords
 from rbegir.errors import FileError, InputError
-from rbegir.index.query import Filters, Query, SearchOptions, query_values
-from rbegir.index.rows import check_ids, check_queries, check_texts
-from rbegir.index.store import ENCODE_ROWS, Ids
+from rbegir.index.manifest import check_match, load_stored
+from rbegir.index.query import encode_queries, query_values
+from rbegir.index.store import Ids
+from rbegir.search.backend import check_planes
 from rbegir.search.hits import Hits
-from rbegir.search.progressive import check_planes
+from rbegir.search.request import Filters, SearchOptions, SearchRequest, positive_seconds
 
 DEADLINE = 30.0  # seconds
 T = TypeVar("T")
@@ -51,40 +52,17 @@ class Cluster:
     """An index spread over the processes of a Ray cluster. Made by `open`; a context manager."""
 
     def __init__(
-        self,
-        where: str | Path,
-        *,
-        address: str | None,
-        replicas: int,
-        devices: Devices,
-        model: Encoder | None,
-        filesystem: Any,
-        deadline: float,
-        queue: int,
-        threads: int | None,
+        self, session: Session, pool: Pool, location: Location, model: Encoder | None, deadline: float
     ) -> None:
-        self._deadline = _seconds(deadline)
-        location = Location.of(where, filesystem)
-        manifest = location.manifest()  # before anything is started for an index that is not there
-        self._model = model
-        if model is not None:
-            check_encoder(model)
-            check_match(model, manifest)
+        self._session, self._pool, self._model, self._deadline = session, pool, model, deadline
         self._mutex = threading.RLock()  # of changes of state
         self._loading = threading.Lock()  # of the model
         self._closed = False
-        self._session = Session(address)
         self._writing: Writing | None = None
         try:
-            nodes = import_ray().nodes()
-            self._pool = Pool(location.name, layout(devices, replicas, nodes, threads), queue)
-        except BaseException:
-            self._session.close()
-            raise
-        try:
-            self._pool.check()
-            self._fanout = Fanout(self._pool)
-            self._state = prepare(self._pool, location)
+            pool.check()
+            self._fanout = Fanout(pool)
+            self._state = prepare(pool, location)
         except BaseException:
             self.close()
             raise
@@ -111,17 +89,20 @@ class Cluster:
         question may take, `queue` the number of queries that may wait in front of a shard, `threads` those of
         a CPU shard (its share of the cluster's cores).
         """
-        return cls(
-            path_or_uri,
-            address=address,
-            replicas=replicas,
-            devices=devices,
-            model=model,
-            filesystem=filesystem,
-            deadline=deadline,
-            queue=queue,
-            threads=threads,
-        )
+        seconds = positive_seconds("deadline", deadline)
+        location = Location.of(path_or_uri, filesystem)
+        manifest = location.manifest()  # before anything is started for an index that is not there
+        if model is not None:
+            check_encoder(model)
+            check_match(model, manifest)
+        session = Session(address)
+        try:
+            wanted = layout(devices, replicas, import_ray().nodes(), threads)
+            pool = Pool(location.name, wanted, queue)
+        except BaseException:
+            session.close()
+            raise
+        return cls(session, pool, location, model, seconds)
 
     def __enter__(self) -> Cluster:
         return self
@@ -207,17 +188,14 @@ class Cluster:
     # ---- ask ----
 
     def search(
-        self,
-        queries: str | Sequence[str],
-        k: int = 10,
-        *,
-        deadline: float | None = None,
-        partial: bool = False,
-        **options: Unpack[SearchOptions],
+        self, queries: str | Sequence[str] | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
     ) -> Hits:
-        """The best k keywords for a text or for each of a list of texts; options as for `search_codes`."""
-        texts = [queries] if isinstance(queries, str) else check_queries(queries)
-        query = Query.check(k, **options)
+        """The best k keywords for a text or for each of a list of texts; options as for `Index.search`, and
+
+        deadline    seconds that this search may take, instead of the cluster's
+        partial     True: if some shards do not answer in time, the hits of the others; see `Hits.searched`
+        """
+        request = SearchRequest(k, **options)
         while True:
             with self._loading:  # codes and view of one model, whatever swap does meanwhile
                 state = self._current()
@@ -225,26 +203,16 @@ class Cluster:
             if model.fingerprint != state.view.manifest.fingerprint:
                 continue
             try:
-                return self._search(state, model.encode_queries(texts), query, deadline, partial)
+                return self._search(state, encode_queries(model, queries), request)
             except GoneError:  # swapped to the index of another model, which has to encode the texts again
                 if self._current().view.manifest.fingerprint == model.fingerprint:
                     raise
 
     def search_codes(
-        self,
-        codes: Codes | npt.NDArray[Any],
-        k: int = 10,
-        *,
-        deadline: float | None = None,
-        partial: bool = False,
-        **options: Unpack[SearchOptions],
+        self, codes: Codes | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
     ) -> Hits:
-        """The best k keywords for each code or integer vector; options as for `Index.search_codes`, and
-
-        deadline    seconds that this question may take, instead of the cluster's
-        partial     True: if some shards do not answer in time, the hits of the others; see `Hits.searched`
-        """
-        return self._search(self._current(), codes, Query.check(k, **options), deadline, partial)
+        """The best k keywords for each code or integer vector; options as for `search`."""
+        return self._search(self._current(), codes, SearchRequest(k, **options))
 
     def get(self, ids: Any) -> list[dict[str, Any] | None]:
         """The keywords with these ids: id, text and attributes; None where there is none."""
@@ -275,15 +243,15 @@ class Cluster:
         **filters: Unpack[Filters],
     ) -> npt.NDArray[np.int64]:
         """The rows [queries, k] of the best keywords by their first planes alone: what the others add."""
-        query = Query.check(k, **filters)
+        request = SearchRequest(k, **filters)
         state = self._current()
         values = query_values(queries, state.view.manifest)
-        nothing = state.checker.coarse_rows(state.empty, queries, query, planes)
+        nothing = state.checker.coarse_rows(state.empty, queries, request, planes)
         check_planes(planes, state.view.manifest.keyword_planes)
         if not len(values) or not state.view.used:
             return nothing
         return self._answer(
-            state, lambda now, until: self._gatherer(now, until).coarse_rows(values, query, planes), None
+            state, lambda now, until: self._gatherer(now, until).coarse_rows(values, request, planes), None
         )
 
     def info(self) -> dict[str, Any]:
@@ -316,7 +284,9 @@ class Cluster:
 
     def _answer(self, state: State, ask: Callable[[State, float], T], deadline: float | None) -> T:
         """Ask about a state; if its files have gone because the index has moved on, about the newest one."""
-        until = time.monotonic() + (self._deadline if deadline is None else _seconds(deadline))
+        until = time.monotonic() + (
+            self._deadline if deadline is None else positive_seconds("deadline", deadline)
+        )
         while True:
             try:
                 return ask(state, until)
@@ -332,30 +302,18 @@ class Cluster:
                     raise
                 state = now
 
-    def _search(
-        self,
-        state: State,
-        queries: Codes | npt.NDArray[Any],
-        query: Query,
-        deadline: float | None,
-        partial: bool,
-    ) -> Hits:
-        if partial and query.mode == "paper":
-            raise InputError(
-                "partial=True and mode='paper' cannot be combined: a certificate is of a whole search",
-                hint="leave one of them out",
-            )
-        nothing = state.checker.search(state.empty, queries, query)  # refuses what an index would refuse
+    def _search(self, state: State, queries: Codes | npt.NDArray[Any], request: SearchRequest) -> Hits:
+        nothing = state.checker.search(state.empty, queries, request)  # refuses what an index would refuse
         values = query_values(queries, state.view.manifest)
 
         def ask(state: State, until: float) -> Hits:
             if not len(values) or not state.view.used:
                 return nothing
-            gatherer = self._gatherer(state, until, partial=partial)
-            result = gatherer.search(values, query, device=self._pool.layout.device)
-            return gatherer.hits(result, norm_squared(values), query)
+            gatherer = self._gatherer(state, until, partial=request.partial)
+            result = gatherer.search(values, request, device=self._pool.layout.device)
+            return gatherer.hits(result, norm_squared(values), request)
 
-        return self._answer(state, ask, deadline)
+        return self._answer(state, ask, request.deadline)
 
     def _add(self, texts: Sequence[str], ids: Any, attributes: Any, *, upsert: bool) -> Ids:
         given = check_texts(texts)
@@ -367,8 +325,7 @@ class Cluster:
         n, planes = self._current().view.manifest.shape
         if not len(texts):
             return Codes(np.zeros((planes, 0, n // 64), np.uint64), n)
-        model, parts = self.model, range(0, len(texts), ENCODE_ROWS)
-        return Codes.concat([model.encode_keywords(texts[at : at + ENCODE_ROWS].to_pylist()) for at in parts])
+        return encode_keywords(self.model, texts)
 
     def _change(self, change: Callable[[Writing], T]) -> T:
         with self._mutex:
@@ -383,9 +340,3 @@ class Cluster:
             result = change(self._writing)
             self.refresh()
             return result
-
-
-def _seconds(deadline: float) -> float:
-    if isinstance(deadline, bool) or not isinstance(deadline, (int, float)) or not deadline > 0:
-        raise InputError(f"deadline must be a positive number of seconds, got {deadline!r}")
-    return float(deadline)

@@ -1,13 +1,15 @@
 """Asking shards, and what to do when one does not answer.
 
-    one replica asked, in turn                         ─ answer
-    it died, or is too busy, or its node is at fault   ─ the next replica is asked at once
-    it is slow (HEDGE × what was usual lately)         ─ another replica is asked too, the first answer counts
-    none of them answers                               ─ asked again, until the deadline
+    normally                                           ─ one replica is asked, in turn
+    it died, is too busy, or its node is at fault      ─ the next replica is asked at once
+    it is slow (HEDGE × the recent 95th percentile)    ─ another replica is asked too, the first answer counts
+    no replica answers                                 ─ asked again, until the deadline
 
-A shard that Ray is restarting takes questions at once and answers when it is up, so without replicas a
-question waits out the gap. At the deadline the answer is an error, or with `partial` what has come in. A
-wrong question (a filter that cannot be understood) is wrong everywhere and is not repeated.
+A shard that Ray is restarting accepts questions and answers when it is up, so without replicas a question
+waits until then. After the deadline an error is raised, or with `partial` the answers that came are returned.
+A question that is wrong (a filter that cannot be understood) is wrong everywhere and is not repeated.
+
+`prepare` opens a new state of an index on every shard while the old one keeps answering.
 """
 
 from __future__ import annotations
@@ -20,15 +22,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rbegir.cluster.engine import import_ray
-from rbegir.cluster.messages import Answer, Failure
+from rbegir.cluster.messages import Answer, Failure, unpack
 from rbegir.cluster.pool import Pool, root_cause
-from rbegir.cluster.wire import unpack
-from rbegir.errors import BusyError, ClusterError, DeadlineError, InputError, MismatchError, RbegirError
+from rbegir.cluster.session import import_ray
+from rbegir.cluster.view import Location, View
+from rbegir.errors import (
+    BusyError,
+    ClusterError,
+    DeadlineError,
+    FileError,
+    InputError,
+    MismatchError,
+    RbegirError,
+)
+from rbegir.index.query import Searcher
+from rbegir.index.snapshot import Snapshot
 
 HEDGE = 3.0
 LEAST_HEDGE = 0.1  # seconds
 PAUSE = 0.05  # seconds before a replica that has just failed is asked again
+PREPARE_SECONDS = 600.0  # to open and check a new state
 
 Question = Callable[[Any], Any]  # an actor → the reference of its future answer
 
@@ -38,7 +51,7 @@ class GoneError(ClusterError):
 
 
 @dataclass
-class _State:
+class _Asked:
     """One shard's part of a question."""
 
     question: Question
@@ -64,7 +77,7 @@ class Fanout:
     ) -> dict[int, Any]:
         """The answers by shard, all about `view`. Some may be missing only with `partial`."""
         turn = next(self._turns)
-        states = {shard: _State(question, turn) for shard, question in questions.items()}
+        states = {shard: _Asked(question, turn) for shard, question in questions.items()}
         answers: dict[int, Answer] = {}
         hedge = self._hedge_after()
         for shard, state in states.items():
@@ -91,12 +104,12 @@ class Fanout:
             usual = sorted(self._usual)[int(0.95 * (len(self._usual) - 1))]
         return max(LEAST_HEDGE, HEDGE * usual)
 
-    def _send(self, shard: int, state: _State) -> None:
+    def _send(self, shard: int, state: _Asked) -> None:
         replica = self._choice[state.turn % len(self._choice)]
         state.turn += 1
         state.open[state.question(self._pool.actor(shard, replica))] = replica, time.monotonic()
 
-    def _send_again(self, states: Mapping[int, _State], now: float, hedge: float) -> None:
+    def _send_again(self, states: Mapping[int, _Asked], now: float, hedge: float) -> None:
         replicas = len(self._choice)
         for shard, state in states.items():
             if not state.open:
@@ -105,7 +118,7 @@ class Fanout:
             elif len(state.open) < replicas and now - max(asked for _, asked in state.open.values()) > hedge:
                 self._send(shard, state)
 
-    def _wait(self, states: Mapping[int, _State], until: float, hedge: float) -> list[Any]:
+    def _wait(self, states: Mapping[int, _Asked], until: float, hedge: float) -> list[Any]:
         now = time.monotonic()
         pause = until - now
         references: list[Any] = []
@@ -122,7 +135,7 @@ class Fanout:
         ready: list[Any] = self._ray.wait(references, num_returns=1, timeout=pause, fetch_local=True)[0]
         return ready
 
-    def _receive(self, view: str, shard: int, state: _State, reference: Any) -> Answer | None:
+    def _receive(self, view: str, shard: int, state: _Asked, reference: Any) -> Answer | None:
         """The answer, or None if the shard has to be asked again."""
         ray = self._ray
         replica, asked = state.open.pop(reference)
@@ -145,7 +158,7 @@ class Fanout:
             self._usual.append(time.monotonic() - asked)
         return answer
 
-    def _weigh(self, failure: Failure, replica: int, state: _State) -> None:
+    def _weigh(self, failure: Failure, replica: int, state: _Asked) -> None:
         """Raise what another replica would say too; otherwise remember it and let another one be asked."""
         error = failure.error
         if failure.kind == "gone":
@@ -158,7 +171,7 @@ class Fanout:
                 raise error
             raise type(error)(f"{failure.node}: {error.message}", hint=error.hint)
 
-    def _late(self, states: Mapping[int, _State], missing: list[int]) -> RbegirError:
+    def _late(self, states: Mapping[int, _Asked], missing: list[int]) -> RbegirError:
         reasons = {error.message for shard in missing for error in states[shard].failed.values()}
         said = f" ({'; '.join(sorted(reasons))})" if reasons else ""
         if reasons and all(
@@ -169,3 +182,60 @@ class Fanout:
             f"{len(missing)} of {len(states)} shards did not answer before the deadline{said}",
             hint="ask again, allow more time (deadline=), use replicas, or take what there is (partial=True)",
         )
+
+
+# ---- opening a state of the index on all shards ----
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """What questions are answered from: a view, and where the shards can read it."""
+
+    view: View
+    refs: dict[int, list[Any]]  # shard → [reference of its share]
+    empty: Snapshot  # the same index without segments, to check questions against
+    checker: Searcher
+
+
+def prepare(
+    pool: Pool, location: Location, before: View | None = None, seconds: float = PREPARE_SECONDS
+) -> State:
+    """The current state of an index, open and checked on every shard and replica.
+
+    A writer may remove files between reading the manifest and opening them; then there is a newer manifest.
+    """
+    ray = import_ray()
+    while True:
+        manifest = location.manifest()
+        view = View.of(location, manifest, pool.layout.shards, before)
+        refs = {shard: [ray.put(view.share(shard))] for shard in view.used}
+        empty = Snapshot(location.path, manifest.without_segments())
+        state = State(view, refs, empty, Searcher("cpu", manifest.n, manifest.keyword_planes, 1))
+        try:
+            for replica in range(pool.layout.replicas):  # one after the other: the rest keep answering
+                _open(pool, state, replica, seconds)
+            return state
+        except GoneError as error:
+            if location.manifest() == manifest:
+                raise not_shared(location, error) from error
+
+
+def not_shared(location: Location, error: GoneError) -> FileError:
+    """Files that the manifest names are there for the client and not for a shard."""
+    return FileError(
+        f"{error.message}: the nodes of the cluster do not share {location.name}",
+        hint="put the index on a file system that every node mounts at the same path, or give a URI "
+        "such as s3://bucket/ads.rbe",
+    )
+
+
+def _open(pool: Pool, state: State, replica: int, seconds: float) -> None:
+    view = state.view
+    questions = {
+        shard: lambda actor, shard=shard: actor.read.remote(view.id, state.refs[shard], "ready")
+        for shard in view.used
+    }
+    answers = Fanout(pool, only=replica).ask(view.id, questions, time.monotonic() + seconds)
+    opened = sum(answer.keywords for answer in answers.values())
+    if opened != view.keywords:
+        raise ClusterError(f"the shards opened {opened} of {view.keywords} keywords")

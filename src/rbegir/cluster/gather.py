@@ -1,8 +1,8 @@
-"""The answers of the shards put together: what one machine would find, in every mode.
+"""The answers of the shards merged into what one machine would find, in every mode.
 
-exact    each shard's best k, merged by (key descending, place ascending). What is stored of the hits is asked
-         of their shards in a second step, unless the lists are short (ALONG): then it comes along with each
-         shard's best k. A call costs a millisecond, a text that is not needed a microsecond.
+exact    each shard's best k, merged by (key descending, place ascending). Texts and attributes of the hits
+         are fetched from their shards in a second step, unless the lists are short (ALONG): then they come
+         with each shard's best k. A call costs a millisecond, a text that is not needed a microsecond.
 
 paper    the published selection needs nothing but an exact search of any length and the number of candidates
          of each thread (`search.paper`). A thread owns positions, and positions count through the segments
@@ -26,25 +26,25 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rbegir.cluster.fanout import Fanout
-from rbegir.cluster.messages import Coded, Columns, Found, Geometry, Records, Scan, ThreadCounts
+from rbegir.cluster.messages import Coded, Columns, Found, Records, Scan, SegmentShares, ThreadCounts, pack
 from rbegir.cluster.view import Places, View
-from rbegir.cluster.wire import pack
 from rbegir.codes.planes import Codes
 from rbegir.codes.score import cosine, norm_squared
 from rbegir.errors import ClusterError, InputError
-from rbegir.index.query import Query, attribute_rows
-from rbegir.search.backend import Candidates
-from rbegir.search.hits import Hits, best, merge
+from rbegir.index.query import attribute_rows
+from rbegir.search.backend import Candidates, check_candidates, check_planes, entry_of, estimate_recall
+from rbegir.search.hits import Hits
 from rbegir.search.missrate import MissCertificate
-from rbegir.search.paper import select_paper, whole_thread_sizes
-from rbegir.search.progressive import check_candidates, check_planes, estimate_recall, recall_of
+from rbegir.search.paper import SelectionGeometry, select_paper, whole_thread_sizes
+from rbegir.search.partition import best, merge, recall_of
+from rbegir.search.request import SearchRequest
 
 SCANNING = 0.75  # of the time, where a part of the answer will do: its texts take some too
 ALONG = 2048  # candidates of all shards, up to which their texts come along
 Values = npt.NDArray[np.int16]
 
 
-class Result(NamedTuple):
+class Gathered(NamedTuple):
     """The best of all shards: keys and places, and how good the answer is."""
 
     found: Candidates  # positions are places
@@ -66,17 +66,19 @@ class Gatherer:
         self._answered = set(view.used)  # by every step so far
         self._along: dict[int, Found] = {}  # what shards found, with what is stored of it
 
-    def search(self, values: Values, query: Query, *, device: str) -> Result:
+    def search(self, values: Values, request: SearchRequest, *, device: str) -> Gathered:
         """The result of a query whose arguments one machine would accept."""
-        if query.mode == "paper":
-            result = self._paper(values, query)
-        elif query.planes is not None and device == "cpu":
-            result = self._progressive(values, query)
+        if request.mode == "paper":
+            result = self._paper(values, request)
+        elif request.planes is not None and entry_of(device).refines:
+            result = self._progressive(values, request)
         else:
-            along = len(values) * query.k * len(self._view.used) <= ALONG
-            result = Result(self._exact(values, query.k, query, self._names(query) if along else None))
-            if query.planes is not None:  # a GPU reads all planes at once: nothing to gain, nothing missed
-                self._check_progressive(query)
+            along = len(values) * request.k * len(self._view.used) <= ALONG
+            result = Gathered(
+                self._exact(values, request.k, request, self._names(request) if along else None)
+            )
+            if request.planes is not None:  # a GPU reads all planes at once: nothing to gain, nothing missed
+                self._check_progressive(request)
                 result = result._replace(recall=1.0)
         keywords = sum(self._view.keywords_of[shard] for shard in self._answered)
         return result._replace(searched=keywords / self._view.keywords)
@@ -98,19 +100,16 @@ class Gatherer:
         self._answered -= questions.keys() - answers.keys()
         return answers
 
-    def coarse_rows(self, values: Values, query: Query, planes: int) -> npt.NDArray[np.int64]:
+    def coarse_rows(self, values: Values, request: SearchRequest, planes: int) -> npt.NDArray[np.int64]:
         """Rows [Q, k] of the best by the first planes alone."""
-        parts = self._scan(values, query.k, query, planes)
-        keys = np.concatenate([part.keys for part in parts], axis=1)
-        places = np.concatenate([part.places for part in parts], axis=1)
-        order = best(keys, places, query.k)
-        found = Candidates(np.take_along_axis(keys, order, 1), np.take_along_axis(places, order, 1))
-        bare = replace(query, texts=False, attributes=False)
-        return self.hits(Result(found), norm_squared(values), bare).rows
+        parts = self._scan(values, request.k, request, planes)
+        found = merge([Candidates(part.keys, part.places) for part in parts], request.k)
+        bare = replace(request, texts=False, attributes=False)
+        return self.hits(Gathered(found), norm_squared(values), bare).rows
 
-    def hits(self, result: Result, norms: npt.NDArray[Any], query: Query) -> Hits:
+    def hits(self, result: Gathered, norms: npt.NDArray[Any], request: SearchRequest) -> Hits:
         """Rows, ids, texts and attributes of the hits, each from the shard that owns it."""
-        view, manifest, names = self._view, self._view.manifest, self._names(query)
+        view, manifest, names = self._view, self._view.manifest, self._names(request)
         places = result.found.positions  # [Q, k]
         flat, of_place = np.unique(places.ravel(), return_inverse=True)  # a popular keyword is fetched once
         wanted = places_by_shard(view, flat)
@@ -119,7 +118,9 @@ class Gatherer:
         }
         if not answers:
             answers = self.ask(
-                lambda actor, refs, shard: actor.fetch.remote(view.id, refs, flat[wanted[shard]], names),
+                lambda actor, refs, shard: actor.read.remote(
+                    view.id, refs, "columns", flat[wanted[shard]], names
+                ),
                 tuple(wanted),
             )
         if len(answers) < len(wanted):
@@ -132,7 +133,7 @@ class Gatherer:
             for name in names:
                 columns[name][wanted[shard]] = answer.columns[name]
         shape = places.shape
-        texts = columns.pop("text")[of_place].reshape(shape) if query.texts else None
+        texts = columns.pop("text")[of_place].reshape(shape) if request.texts else None
         return Hits(
             ids=ids[of_place].reshape(shape),
             scores=cosine(result.found.keys, norms),
@@ -147,10 +148,7 @@ class Gatherer:
 
     def records(self, ids: pa.Array) -> list[dict[str, Any] | None]:
         """Id, text and attributes of keywords; None where no shard has the id."""
-        view = self._view
-        answers: dict[int, Records] = self.ask(
-            lambda actor, refs, shard: actor.get.remote(view.id, refs, ids), view.used
-        )
+        answers: dict[int, Records] = self._read("records", ids)
         found: list[dict[str, Any] | None] = [None] * len(ids)
         for answer in answers.values():
             found = [new or old for old, new in zip(found, answer.records, strict=True)]
@@ -158,11 +156,8 @@ class Gatherer:
 
     def codes(self, ids: pa.Array) -> Codes:
         """The codes of keywords, all of which must be there."""
-        view = self._view
-        answers: dict[int, Coded] = self.ask(
-            lambda actor, refs, shard: actor.codes.remote(view.id, refs, ids), view.used
-        )
-        n, planes = view.manifest.shape
+        answers: dict[int, Coded] = self._read("codes", ids)
+        n, planes = self._view.manifest.shape
         found = np.zeros(len(ids), np.bool_)
         made = np.zeros((planes, len(ids), n // 64), np.uint64)
         for answer in answers.values():
@@ -172,22 +167,29 @@ class Gatherer:
             raise InputError(f"id {ids[int(np.argmin(found))].as_py()!r} is not in the index")
         return Codes(made, n)
 
-    def _names(self, query: Query) -> tuple[str, ...]:
+    def _read(self, method: str, *arguments: Any) -> dict[int, Any]:
+        """The answers of all shards to one method of `shard.Loaded`."""
+        view = self._view
+        return self.ask(
+            lambda actor, refs, shard: actor.read.remote(view.id, refs, method, *arguments), view.used
+        )
+
+    def _names(self, request: SearchRequest) -> tuple[str, ...]:
         """The columns that a question wants of its hits."""
-        columns = self._view.manifest.columns if query.attributes else ()
-        return (*(("text",) if query.texts else ()), *columns)
+        columns = self._view.manifest.columns if request.attributes else ()
+        return (*(("text",) if request.texts else ()), *columns)
 
     def _scan(
         self,
         values: Values,
         k: int,
-        query: Query,
+        request: SearchRequest,
         planes: int | None = None,
         names: tuple[str, ...] | None = None,
     ) -> list[Found]:
         # what only the client needs stays here; what is asked of all shards is the same for all
-        scope = Query(k, query.where, query.allow, query.deny)
-        scan = pack(Scan(values, k, scope, planes, max(0.0, self._until - time.monotonic()), names))
+        scope = SearchRequest(k, **request.filters())
+        scan = pack(Scan(values, scope, planes, max(0.0, self._until - time.monotonic()), names))
         view = self._view.id
         found: dict[int, Found] = self.ask(
             lambda actor, refs, shard: actor.scan.remote(view, refs, scan),
@@ -198,55 +200,40 @@ class Gatherer:
         return [found[shard] for shard in sorted(found)]
 
     def _exact(
-        self, values: Values, k: int, query: Query, names: tuple[str, ...] | None = None
+        self, values: Values, k: int, request: SearchRequest, names: tuple[str, ...] | None = None
     ) -> Candidates:
-        norms = norm_squared(values)
-        parts = [
-            Hits(ids=f.places, scores=cosine(f.keys, norms), keys=f.keys, rows=f.places)
-            for f in self._scan(values, k, query, names=names)
-        ]
-        merged = merge(parts, k)
-        return Candidates(merged.keys, merged.rows)
+        parts = self._scan(values, k, request, names=names)
+        return merge([Candidates(part.keys, part.places) for part in parts], k)
 
-    def _paper(self, values: Values, query: Query) -> Result:
+    def _paper(self, values: Values, request: SearchRequest) -> Gathered:
         view = self._view
-        answers: dict[int, Geometry] = self.ask(
-            lambda actor, refs, shard: actor.geometry.remote(view.id, refs, query), view.used
-        )
+        answers: dict[int, SegmentShares] = self._read("segment_shares", request)
         whole = {number: all_of_it for a in answers.values() for number, all_of_it in a.whole.items()}
         numbers = sorted(whole)
         counts = np.array([view.manifest.segments[number].count for number in numbers], np.int64)
         begins = np.cumsum(counts) - counts  # positions of the search at which the segments begin
         if not numbers:
-            nothing = np.zeros((len(values), 0), np.int64)
-            return Result(Candidates(nothing, nothing))
+            return Gathered(Candidates.none(len(values)))
         sizes = (
-            whole_thread_sizes(int(counts.sum()), query.per_thread)
+            whole_thread_sizes(int(counts.sum()), request.per_thread)
             if all(whole.values())
-            else self._count_threads(dict(zip(numbers, begins.tolist(), strict=True)), query)
+            else self._count_threads(dict(zip(numbers, begins.tolist(), strict=True)), request)
         )
         starts = view.starts[numbers]
 
         def search(some: Values, length: int) -> Candidates:
-            found = self._exact(some, length, query)
+            found = self._exact(some, length, request)
             part = np.searchsorted(starts, found.positions, "right") - 1
             return Candidates(found.keys, found.positions - starts[part] + begins[part])
 
-        found, certificate = select_paper(
-            search, sizes, values, query.k, per_thread=query.per_thread, queue=query.queue
-        )
+        geometry = SelectionGeometry(per_thread=request.per_thread, queue=request.queue)
+        found, certificate = select_paper(search, sizes, values, request.k, geometry)
         part = np.searchsorted(begins, found.positions, "right") - 1
         places = found.positions - begins[part] + starts[part]
-        return Result(Candidates(found.keys, places), certificate)
+        return Gathered(Candidates(found.keys, places), certificate)
 
-    def _count_threads(self, offsets: dict[int, int], query: Query) -> dict[int, int]:
-        view = self._view
-        answers: dict[int, ThreadCounts] = self.ask(
-            lambda actor, refs, shard: actor.thread_counts.remote(
-                view.id, refs, query, offsets, query.per_thread
-            ),
-            view.used,
-        )
+    def _count_threads(self, offsets: dict[int, int], request: SearchRequest) -> dict[int, int]:
+        answers: dict[int, ThreadCounts] = self._read("thread_counts", request, offsets)
         sizes: dict[int, int] = {}
         edges: dict[int, Any] = {}
         for answer in answers.values():
@@ -259,30 +246,29 @@ class Gatherer:
                 sizes[size] = sizes.get(size, 0) + 1
         return {size: threads for size, threads in sizes.items() if size and threads}
 
-    def _check_progressive(self, query: Query) -> tuple[int, int]:
-        planes = check_planes(query.planes or 0, self._view.manifest.keyword_planes)
-        return planes, check_candidates(query.candidates, query.k)
+    def _check_progressive(self, request: SearchRequest) -> tuple[int, int]:
+        planes = check_planes(request.planes or 0, self._view.manifest.keyword_planes)
+        return planes, check_candidates(request.candidates, request.k)
 
-    def _progressive(self, values: Values, query: Query) -> Result:
-        planes, m = self._check_progressive(query)
-        parts = self._scan(values, m, query, planes)
+    def _progressive(self, values: Values, request: SearchRequest) -> Gathered:
+        planes, m = self._check_progressive(request)
+        parts = self._scan(values, m, request, planes)
         keys = np.concatenate([part.keys for part in parts], axis=1)  # [Q, Σ m] by the first planes
         full = np.concatenate([part.full for part in parts if part.full is not None], axis=1)
         places = np.concatenate([part.places for part in parts], axis=1)
         first = best(keys, places, m)
         ranked, full = np.take_along_axis(places, first, 1), np.take_along_axis(full, first, 1)  # [Q, m]
-        last = best(full, ranked, query.k)
-        found = Candidates(np.take_along_axis(full, last, 1), np.take_along_axis(ranked, last, 1))
+        found = Candidates(full, ranked).best(request.k)
         if not keys.shape[1]:
-            return Result(found)
-        if query.measure:
-            return Result(
-                found, recall=recall_of(found.positions, self._exact(values, query.k, query).positions)
+            return Gathered(found)
+        if request.measure:
+            return Gathered(
+                found, recall=recall_of(found.positions, self._exact(values, request.k, request).positions)
             )
         if planes == self._view.manifest.keyword_planes:
-            return Result(found, recall=1.0)
+            return Gathered(found, recall=1.0)
         counted = sum(part.counted for part in parts)
-        return Result(found, recall=estimate_recall(found.positions, ranked, counted))
+        return Gathered(found, recall=estimate_recall(found.positions, ranked, counted))
 
 
 def pick(found: Found, places: Places) -> Columns:

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rbegir.cluster.client import Cluster
-from rbegir.cluster.engine import import_ray
+from rbegir.cluster.session import import_ray
 from rbegir.errors import InputError
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
+    from starlette.applications import Starlette
 
 RESERVED = 0.1  # cores a copy reserves with Ray
 
@@ -34,7 +34,7 @@ class Builder:
     replicas: int
     read_only: bool
 
-    def __call__(self) -> FastAPI:
+    def __call__(self) -> Starlette:
         from rbegir.serve.app import create_app
         from rbegir.serve.auth import load_token
         from rbegir.serve.settings import LOOPBACK_NAMES, Settings
@@ -72,7 +72,7 @@ def application(arguments: dict[str, Any]) -> Any:
         str(arguments.get("read_only", "false")).lower() in ("true", "1", "yes"),
     )
 
-    def build() -> FastAPI:  # Ray Serve calls a function in each copy; anything else it takes for an app
+    def build() -> Starlette:  # Ray Serve calls a function in each copy; anything else it takes for an app
         return builder()
 
     deployment: Any = serve.deployment(

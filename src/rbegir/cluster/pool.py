@@ -1,15 +1,15 @@
 """The shard processes: how many, where, and the ones that are there.
 
-    devices="auto"     one shard a GPU if the cluster has any, else one a node (its cores are the shard's)
+    devices="auto"     one shard per GPU if the cluster has any, else one per node (with its cores)
     devices=4          four shards that share the cores of the cluster
-    devices="cuda"     one shard a GPU, and an error if there is none
+    devices="cuda"     one shard per GPU, and an error if there is none
     devices=["cuda", "cuda"]    as many as named
 
-With `replicas` every shard is there that many times, on different nodes where there are enough. Shards have
-names, so all clients of one index in one cluster share them (and their batches); whoever finds one missing
-makes it. Ray restarts a shard that dies, anywhere if its node is gone, and ends all of them with the process
-that made them. A tenth of a shard's cores is reserved with Ray: it then spreads shards over nodes by their
-size, and other work still finds room.
+Each shard has `replicas` processes, on different nodes if there are enough. Shards are named actors, so all
+clients of one index in one cluster share them (and their batches); a client that finds one missing starts it.
+Ray restarts a shard that dies, on another node if its own is gone, and ends all shards with the process that
+started them. A tenth of a shard's cores is reserved with Ray: enough to spread shards over nodes by size, and
+other work still finds room.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import rbegir
-from rbegir.cluster.engine import NAMESPACE, import_ray
+from rbegir.base.checks import whole_number
 from rbegir.cluster.messages import About
+from rbegir.cluster.session import NAMESPACE, import_ray
 from rbegir.cluster.shard import Shard
 from rbegir.codes.layout import LAYOUT_VERSION
 from rbegir.errors import ClusterError, DeviceError, InputError, RbegirError, VersionError
@@ -37,13 +38,13 @@ Devices = str | int | Sequence[str]
 
 @dataclass(frozen=True)
 class Layout:
-    """How many shards of which kind."""
+    """How many shards and replicas, on which device, with how many threads."""
 
     device: str  # "cpu" or "cuda"
     shards: int
     replicas: int
-    threads: int  # a shard
-    reserved: float  # cores a shard, with Ray
+    threads: int  # per shard
+    reserved: float  # cores per shard, with Ray
 
     @property
     def actors(self) -> int:
@@ -53,11 +54,10 @@ class Layout:
 def layout(
     devices: Devices, replicas: int, nodes: list[dict[str, Any]], threads: int | None = None
 ) -> Layout:
-    """What the user asked for on what there is (`nodes` as ray.nodes() gives them)."""
-    if type(replicas) is not int or not 1 <= replicas <= MOST:
-        raise InputError(f"replicas must be a whole number from 1 to {MOST}, got {replicas!r}")
-    if threads is not None and (type(threads) is not int or threads < 1):
-        raise InputError(f"threads must be a positive integer, got {threads!r}")
+    """The layout for what the user asked for, on these nodes (as ray.nodes() lists them)."""
+    whole_number("replicas", replicas, 1, MOST)
+    if threads is not None:
+        whole_number("threads", threads)
     alive = [node["Resources"] for node in nodes if node.get("Alive", node.get("alive"))]
     gpus = int(sum(resources.get("GPU", 0) for resources in alive))
     cores = sum(resources.get("CPU", 0) for resources in alive)
@@ -120,7 +120,7 @@ class Pool:
         return self._actors[shard, replica]
 
     def renew(self, shard: int, replica: int) -> None:
-        """After an actor is gone for good: find the one that somebody else made since, or make one."""
+        """Replace an actor that is gone for good: by one that another client has started, or by a new one."""
         with self._changing:
             if self._stopped:
                 raise ClusterError("the cluster was closed while it was asked", hint="open it again")

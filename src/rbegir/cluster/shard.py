@@ -1,10 +1,10 @@
 """The process that searches some segments of an index: a Ray actor.
 
-It holds a few views (states of an index) open, the latest ones; a question about another view opens it first,
-from the shared files, sharing the segments that are open already. So there is nothing to restore after a
-restart and nothing to tell a shard when the index changes.
+It keeps the VIEWS most recently used views (states of an index) open; a question about another view opens it
+first, from the shared files, sharing the segments that are already open. So nothing has to be restored after
+a restart, and nobody has to tell a shard that the index has changed.
 
-Calls are answered by an event loop. Scans go through the one queue of `batcher`; everything else (opening,
+Calls are answered by an event loop. Scans go through one `ScanQueue`; everything else (opening,
 looking up texts of hits) runs in a few threads of its own, so that a long scan does not hold up the last step
 of another question. No exception leaves the process: a failure is an answer too, and says whose fault it is.
 """
@@ -16,9 +16,10 @@ import os
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -26,55 +27,53 @@ import pyarrow as pa
 
 import rbegir
 from rbegir.base import masks
-from rbegir.cluster.batcher import Batcher
-from rbegir.cluster.engine import import_ray
 from rbegir.cluster.messages import (
     About,
-    Answer,
     Coded,
     Columns,
     Failure,
     Found,
-    Geometry,
     Ready,
     Records,
     Scan,
+    SegmentShares,
     ThreadCounts,
+    pack,
+    unpack,
 )
-from rbegir.cluster.view import Places, Share
-from rbegir.cluster.wire import pack, unpack
+from rbegir.cluster.session import import_ray
+from rbegir.cluster.view import Assignment, Places
 from rbegir.codes.layout import LAYOUT_VERSION
 from rbegir.errors import BusyError, DeadlineError, FileError, RbegirError
 from rbegir.index.filter import Filter
 from rbegir.index.format import VERSION
-from rbegir.index.query import Query
-from rbegir.index.snapshot import Place, Snapshot
-from rbegir.search.backend import Partition
-from rbegir.search.cpu import CpuBackend
+from rbegir.index.snapshot import Positions, Snapshot
+from rbegir.search.backend import Partition, coarse, open_backend
 from rbegir.search.paper import BLOCK, thread_of
-from rbegir.search.progressive import coarse
-from rbegir.search.registry import open_backend
+from rbegir.search.request import SearchRequest
 
 VIEWS = 4  # kept open
 READERS = 4  # threads for everything but scans
+BATCH = 256  # queries per pass over the codes
+QUEUE = 1024  # queries that may wait
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
-    """A share that is open."""
+    """An assignment whose files are open, and what can be read from them."""
 
-    share: Share
+    share: Assignment
     snapshot: Snapshot
     starts: Places  # [segments]
 
-    def places(self, place: Place) -> Places:
-        return self.starts[place.part] + place.position
+    def places(self, place: Positions) -> Places:
+        return self.starts[place.segment] + place.position
 
-    def place(self, places: Places) -> Place:
-        """The inverse; the places must be in this share."""
+    def place(self, places: Places) -> Positions:
+        """The inverse of `places`; they must be in this assignment."""
         part = np.searchsorted(self.starts, places, "right") - 1
-        return Place(part, places - self.starts[part])
+        return Positions(part, places - self.starts[part])
 
     def columns(self, places: Places, names: Sequence[str]) -> Columns:
         """What is stored of keywords of this share."""
@@ -82,9 +81,64 @@ class Loaded:
         columns = {name: snapshot.column(name, place) for name in names}
         return Columns(self.share.view, snapshot.rows(place), snapshot.ids(place), columns)
 
-    def candidates(self, query: Query) -> tuple[list[int], list[Partition]]:
-        where = None if query.where is None else Filter(query.where, self.snapshot.types())
-        return self.snapshot.candidates(where, query.allow, query.deny)
+    def candidates(self, request: SearchRequest) -> tuple[list[int], list[Partition]]:
+        where = None if request.where is None else Filter(request.where, self.snapshot.types())
+        return self.snapshot.candidates(where, request.allow, request.deny)
+
+    def ready(self) -> Ready:
+        """Check the codes, so that the first question is as fast as the next."""
+        for part in self.snapshot.segments:
+            part.segment.packed()
+            _ = part.live
+        return Ready(self.share.view, self.snapshot.keywords)
+
+    def segment_shares(self, request: SearchRequest) -> SegmentShares:
+        """Which segments have candidates."""
+        pairs = zip(*self.candidates(request), strict=True)
+        return SegmentShares(
+            self.share.view, {self.share.numbers[number]: p.mask is None for number, p in pairs}
+        )
+
+    def thread_counts(self, request: SearchRequest, offsets: dict[int, int]) -> ThreadCounts:
+        """Candidates per thread; segment `number` begins at position `offsets[number]` of the search."""
+        inside: dict[int, int] = {}
+        edges: dict[int, Any] = {}
+        span = BLOCK * request.per_thread
+        for number, (_, count, mask) in zip(*self.candidates(request), strict=True):
+            offset = offsets[self.share.numbers[number]]
+            here = np.arange(count) if mask is None else masks.to_positions(mask, count)
+            first = offset // span
+            counts = np.bincount(thread_of(offset + here, request.per_thread) - first * BLOCK)
+            blocks = -(-(offset + count) // span) - first
+            counts = np.pad(counts, (0, blocks * BLOCK - len(counts))).reshape(blocks, BLOCK)
+            begin, end = -(-offset // span) - first, (offset + count) // span - first
+            for block in (*range(begin), *range(max(begin, end), blocks)):
+                edges[first + block] = edges.get(first + block, 0) + counts[block]
+            if begin < end:
+                for size, threads in enumerate(np.bincount(counts[begin:end].ravel()).tolist()):
+                    inside[size] = inside.get(size, 0) + threads
+        return ThreadCounts(self.share.view, inside, edges)
+
+    def records(self, ids: pa.Array) -> Records:
+        """Keywords by id."""
+        place, snapshot = self.snapshot.find(ids), self.snapshot
+        names = ["text", *snapshot.manifest.columns]
+        columns = {name: snapshot.column(name, place) for name in names}
+        given = ids.to_pylist()
+        return Records(
+            self.share.view,
+            [
+                None if part < 0 else {"id": given[i], **{name: columns[name][i] for name in names}}
+                for i, part in enumerate(place.segment)
+            ],
+        )
+
+    def codes(self, ids: pa.Array) -> Coded:
+        """Codes of keywords by id."""
+        place = self.snapshot.find(ids)
+        found = np.flatnonzero(place.segment >= 0)
+        here = self.snapshot.codes(Positions(place.segment[found], place.position[found]))
+        return Coded(self.share.view, found, here.planes)
 
 
 class Shard:
@@ -97,7 +151,7 @@ class Shard:
         self._opening = threading.Lock()
         self._backends: dict[tuple[int, int], Any] = {}
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="rbegir-read")
-        self._batcher = Batcher(self._scan, queue=queue)
+        self._scans = ScanQueue(self._scan, queue=queue)
 
     async def about(self) -> About:
         """Who this is; an error if the device is not what was promised."""
@@ -112,23 +166,12 @@ class Shard:
 
         return await self._thread(look)
 
-    async def prepare(self, view: str, refs: list[Any]) -> Any:
-        """Open a view and check its codes, so that its first question is as fast as the next."""
-
-        def work(loaded: Loaded) -> Ready:
-            for part in loaded.snapshot.parts:
-                part.segment.packed()
-                _ = part.live
-            return Ready(view, loaded.snapshot.keywords)
-
-        return await self._reading(view, refs, work)
-
     async def scan(self, view: str, refs: list[Any], packed: Any) -> Any:
         """The best k of each query in this share; `packed` is a Scan."""
         scan: Scan = unpack(packed)
         try:
             loaded = await self._loaded(view, refs)
-            found = await asyncio.wrap_future(self._batcher.put(view, loaded, scan))
+            found = await asyncio.wrap_future(self._scans.put(view, loaded, scan))
             if scan.names is not None:
                 names, places = scan.names, found.places.ravel()
                 found = replace(found, columns=await self._thread(lambda: loaded.columns(places, names)))
@@ -136,75 +179,13 @@ class Shard:
         except (OSError, RbegirError) as error:
             return pack(self._failure(view, error))
 
-    async def geometry(self, view: str, refs: list[Any], query: Query) -> Any:
-        """Which segments have candidates."""
-
-        def work(loaded: Loaded) -> Geometry:
-            numbers, partitions = loaded.candidates(query)
-            pairs = zip(numbers, partitions, strict=True)
-            return Geometry(view, {loaded.share.numbers[number]: p.mask is None for number, p in pairs})
-
-        return await self._reading(view, refs, work)
-
-    async def thread_counts(
-        self, view: str, refs: list[Any], query: Query, offsets: dict[int, int], per_thread: int
-    ) -> Any:
-        """Candidates a thread, where segment `number` begins at position `offsets[number]` of the search."""
-
-        def work(loaded: Loaded) -> ThreadCounts:
-            inside: dict[int, int] = {}
-            edges: dict[int, Any] = {}
-            span = BLOCK * per_thread
-            for number, (_, count, mask) in zip(*loaded.candidates(query), strict=True):
-                offset = offsets[loaded.share.numbers[number]]
-                here = np.arange(count) if mask is None else masks.to_positions(mask, count)
-                first = offset // span
-                counts = np.bincount(thread_of(offset + here, per_thread) - first * BLOCK)
-                blocks = -(-(offset + count) // span) - first
-                counts = np.pad(counts, (0, blocks * BLOCK - len(counts))).reshape(blocks, BLOCK)
-                begin, end = -(-offset // span) - first, (offset + count) // span - first
-                for block in (*range(begin), *range(max(begin, end), blocks)):
-                    edges[first + block] = edges.get(first + block, 0) + counts[block]
-                if begin < end:
-                    for size, threads in enumerate(np.bincount(counts[begin:end].ravel()).tolist()):
-                        inside[size] = inside.get(size, 0) + threads
-            return ThreadCounts(view, inside, edges)
-
-        return await self._reading(view, refs, work)
-
-    async def fetch(self, view: str, refs: list[Any], places: Places, names: list[str]) -> Any:
-        """Rows, ids and the named columns of keywords."""
-
-        return await self._reading(view, refs, lambda loaded: loaded.columns(places, names))
-
-    async def get(self, view: str, refs: list[Any], ids: pa.Array) -> Any:
-        """Keywords by id."""
-
-        def work(loaded: Loaded) -> Records:
-            place, snapshot = loaded.snapshot.find(ids), loaded.snapshot
-            names = ["text", *snapshot.manifest.columns]
-            columns = {name: snapshot.column(name, place) for name in names}
-            given = ids.to_pylist()
-            return Records(
-                view,
-                [
-                    None if part < 0 else {"id": given[i], **{name: columns[name][i] for name in names}}
-                    for i, part in enumerate(place.part)
-                ],
-            )
-
-        return await self._reading(view, refs, work)
-
-    async def codes(self, view: str, refs: list[Any], ids: pa.Array) -> Any:
-        """Codes of keywords by id."""
-
-        def work(loaded: Loaded) -> Coded:
-            place = loaded.snapshot.find(ids)
-            found = np.flatnonzero(place.part >= 0)
-            here = loaded.snapshot.codes(Place(place.part[found], place.position[found]))
-            return Coded(view, found, here.planes)
-
-        return await self._reading(view, refs, work)
+    async def read(self, view: str, refs: list[Any], method: str, *arguments: Any) -> Any:
+        """The answer of a method of `Loaded`, packed; it runs in a thread."""
+        try:
+            loaded = await self._loaded(view, refs)
+            return await self._thread(lambda: pack(getattr(loaded, method)(*arguments)))
+        except (OSError, RbegirError) as error:
+            return pack(self._failure(view, error))
 
     # ---- inside ----
 
@@ -214,14 +195,6 @@ class Shard:
 
     async def _thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._readers, work)
-
-    async def _reading(self, view: str, refs: list[Any], work: Callable[[Loaded], Answer]) -> Any:
-        """The packed answer of some work that takes a thread."""
-        try:
-            loaded = await self._loaded(view, refs)
-            return await self._thread(lambda: pack(work(loaded)))
-        except (OSError, RbegirError) as error:
-            return pack(self._failure(view, error))
 
     def _failure(self, view: str, error: Exception) -> Failure:
         if isinstance(error, BusyError):
@@ -239,13 +212,13 @@ class Shard:
         """The share of a view, opened if it is not."""
         loaded = self._views.get(view)
         if loaded is None:
-            share: Share = await refs[0]
+            share: Assignment = await refs[0]
             loaded = await self._thread(lambda: self._open(share))
         self._used[view] = time.monotonic()
         return loaded
 
-    def _open(self, share: Share) -> Loaded:
-        """Open a share; the one that was not asked about longest is let go."""
+    def _open(self, share: Assignment) -> Loaded:
+        """Open an assignment; the least recently used view is closed."""
         with self._opening:
             loaded = self._views.get(share.view)
             if loaded is None:
@@ -267,22 +240,24 @@ class Shard:
 
     def _scan(self, loaded: Loaded, scan: Scan) -> Found:
         view, manifest = loaded.share.view, loaded.share.manifest
-        numbers, partitions = loaded.candidates(scan.query)
+        numbers, partitions = loaded.candidates(scan.request)
         counted = sum(partition.count for partition in partitions)
         nothing = np.zeros((len(scan.values), 0), np.int64)
         if not partitions:
             return Found(view, nothing, nothing, None if scan.planes is None else nothing)
 
         def places(positions: Places) -> Places:
-            return loaded.places(loaded.snapshot.place(numbers, positions.ravel())).reshape(positions.shape)
+            return loaded.places(loaded.snapshot.locate(numbers, positions.ravel())).reshape(positions.shape)
 
         if scan.planes is None:
-            keys, positions = self._backend(*manifest.shape).search(partitions, scan.values, scan.k)
+            keys, positions = self._backend(*manifest.shape).search(partitions, scan.values, scan.request.k)
             return Found(view, keys, places(positions), None, counted)
         # on a GPU all planes cost what the first one does, so whoever asks for these wants them on the CPU
-        first = CpuBackend(manifest.n, scan.planes, threads=self._threads)
-        backend = CpuBackend(*manifest.shape, threads=self._threads)
-        keys, positions = first.search(coarse(partitions, manifest.n, scan.planes), scan.values, scan.k)
+        backend = open_backend("cpu", *manifest.shape, self._threads)
+        first = backend.with_planes(scan.planes)
+        keys, positions = first.search(
+            coarse(partitions, manifest.n, scan.planes), scan.values, scan.request.k
+        )
         ranked = backend.rescore(partitions, scan.values, positions, max(1, positions.shape[1]))
         full = np.zeros_like(keys)  # [Q, m] brought from the order of `ranked` into that of `keys`
         np.put_along_axis(
@@ -292,3 +267,126 @@ class Shard:
             axis=1,
         )
         return Found(view, keys, places(positions), full, counted)
+
+
+# ---- the queue in front of the scan ----
+
+
+@dataclass
+class Waiting:
+    """A question in the queue."""
+
+    view: str
+    state: Any  # what the scan needs to know of the view
+    scan: Scan
+    until: float  # monotonic
+    done: Future[Found] = field(default_factory=Future)
+
+
+class ScanQueue:
+    """Runs `work(state, scan) → Found` for questions in groups, in a thread of its own.
+
+    One scan runs at a time, with all threads of the shard. What arrives meanwhile waits, and the next scan
+    takes as many of the waiting questions as can share it (same view, same filter), up to BATCH queries: a
+    pass for 64 queries costs a few times that of one, so the more clients there are, the less each one costs.
+    An idle shard starts at once.
+
+    The queue is bounded. A question that finds it full is refused at once rather than answered late, and one
+    whose client has stopped waiting is dropped before work is spent on it.
+    """
+
+    def __init__(self, work: Callable[[Any, Scan], Found], *, batch: int = BATCH, queue: int = QUEUE) -> None:
+        self._work, self._batch, self._limit = work, batch, queue
+        self._waiting: deque[Waiting] = deque()
+        self._queries = 0  # in `_waiting`
+        self._wake = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="rbegir-scan", daemon=True)
+        self._thread.start()
+
+    def put(self, view: str, state: Any, scan: Scan) -> Future[Found]:
+        """The future answer; BusyError if the queue is full."""
+        item = Waiting(view, state, scan, time.monotonic() + scan.seconds)
+        with self._wake:
+            if self._queries and self._queries + len(scan.values) > self._limit:
+                raise BusyError(
+                    f"the queue of a shard is full: {self._queries} queries are waiting, at most "
+                    f"{self._limit} may",
+                    hint="ask again a little later, or add shards or replicas",
+                )
+            self._waiting.append(item)
+            self._queries += len(scan.values)
+            self._wake.notify()
+        return item.done
+
+    def close(self) -> None:
+        """End the thread after what is being done; what waits is refused."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while group := self._next():
+            try:
+                found = self._work(group[0].state, join([item.scan for item in group]))
+            except BaseException as error:  # whoever waits must hear of it, whatever it is
+                for item in group:
+                    item.done.set_exception(error)
+                continue
+            start = 0
+            for item in group:
+                rows = slice(start, start + len(item.scan.values))
+                item.done.set_result(cut(found, rows, item.scan.request.k))
+                start = rows.stop
+
+    def _next(self) -> list[Waiting]:
+        """The oldest question that is still wanted and all that go with it; nothing when closed."""
+        with self._wake:
+            while True:
+                self._drop_late()
+                if self._waiting:
+                    break
+                if self._closed:
+                    return []
+                self._wake.wait()
+            first = self._waiting[0]
+            group: list[Waiting] = []
+            rest: deque[Waiting] = deque()
+            size = 0
+            for item in self._waiting:
+                together = item.view == first.view and item.scan.group == first.scan.group
+                if item is first or (together and size + len(item.scan.values) <= self._batch):
+                    group.append(item)
+                    size += len(item.scan.values)
+                else:
+                    rest.append(item)
+            self._waiting = rest
+            self._queries -= size
+            return group
+
+    def _drop_late(self) -> None:
+        now = time.monotonic()
+        kept: deque[Waiting] = deque()
+        for item in self._waiting:
+            if self._closed or item.until <= now:
+                self._queries -= len(item.scan.values)
+                item.done.set_exception(DeadlineError("the client's deadline passed in the queue"))
+            else:
+                kept.append(item)
+        self._waiting = kept
+
+
+def join(scans: list[Scan]) -> Scan:
+    """One scan for all queries, deep enough for the deepest."""
+    if len(scans) == 1:
+        return scans[0]
+    values = np.concatenate([scan.values for scan in scans])
+    first, k = scans[0], max(scan.request.k for scan in scans)
+    return Scan(values, replace(first.request, k=k), first.planes)
+
+
+def cut(found: Found, rows: slice, k: int) -> Found:
+    """The answer to some of the queries; the best k begin every longer list."""
+    full = None if found.full is None else found.full[rows, :k]
+    return Found(found.view, found.keys[rows, :k], found.places[rows, :k], full, found.counted)

@@ -4,54 +4,44 @@ It holds the index's lock from its first change on, so changes from elsewhere ar
 Texts are encoded by the clients: the writer needs no model. After a change a client reads the new manifest,
 and its next question makes the shards open the new segments.
 
-Ray restarts a writer that dies. Replacing and deleting are then sent again until it is back, as doing either
-twice changes nothing; an `add` is not, because nobody can say whether it was done.
+Ray restarts a writer that dies. `upsert`, `delete` and `compact` are idempotent and sent again until it is
+back; an `add` is not, because nobody can say whether it was done.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 
-from rbegir.cluster.engine import NAMESPACE, import_ray
 from rbegir.cluster.pool import root_cause
+from rbegir.cluster.session import NAMESPACE, import_ray
 from rbegir.codes.planes import Codes
 from rbegir.errors import ClusterError, RbegirError
 from rbegir.index.store import Index
 
 AGAIN_SECONDS = 60.0  # for which a change is sent again
 PAUSE = 0.1  # seconds
-T = TypeVar("T")
 
 
 class WriterActor:
-    """Changes one index. Every method gives (result, None) or (None, error)."""
+    """Changes one index."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
         self._index: Index | None = None
 
-    def add(
-        self, codes: Codes, ids: pa.Array | None, attributes: Any, texts: pa.Array | None, upsert: bool
+    def change(
+        self, method: str, arguments: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[Any, RbegirError | None]:
-        return self._do(lambda index: index.add_codes(codes, ids, attributes, texts=texts, upsert=upsert))
-
-    def delete(self, ids: Any) -> tuple[Any, RbegirError | None]:
-        return self._do(lambda index: index.delete(ids))
-
-    def compact(self) -> tuple[Any, RbegirError | None]:
-        return self._do(lambda index: index.compact())
-
-    def _do(self, change: Callable[[Index], T]) -> tuple[T | None, RbegirError | None]:
+        """Call a method of the index; gives (result, None) or (None, error)."""
         try:
             if self._index is None:
                 self._index = Index.open(self._path)
-            return change(self._index), None
+            return getattr(self._index, method)(*arguments, **named), None
         except RbegirError as error:
             return None, error
 
@@ -69,13 +59,15 @@ class Writing:
         self, codes: Codes, ids: pa.Array | None, attributes: Any, texts: pa.Array | None, *, upsert: bool
     ) -> Any:
         what = "upsert" if upsert else "add"
-        return self._call("add", codes, ids, attributes, texts, upsert, again=upsert, what=what)
+        return self._call(
+            "add_codes", codes, ids, attributes, texts=texts, upsert=upsert, what=what, again=upsert
+        )
 
     def delete(self, ids: pa.Array) -> int:
-        return int(self._call("delete", ids, again=True, what="delete"))
+        return int(self._call("delete", ids, what="delete"))
 
     def compact(self) -> None:
-        self._call("compact", again=True, what="compact")
+        self._call("compact", what="compact")
 
     def close(self) -> None:
         """End the writer if this client made it, and with it the lock."""
@@ -83,14 +75,14 @@ class Writing:
             import_ray().kill(self._actor)
             self._own = False
 
-    def _call(self, method: str, *arguments: Any, again: bool, what: str) -> Any:
+    def _call(self, method: str, *arguments: Any, what: str, again: bool = True, **named: Any) -> Any:
         ray = import_ray()
         until = time.monotonic() + (AGAIN_SECONDS if again else 0.0)
         fresh = False
         while True:
             actor = self._find(ray, fresh=fresh)
             try:
-                result, error = ray.get(getattr(actor, method).remote(*arguments))
+                result, error = ray.get(actor.change.remote(method, arguments, named))
             except ray.exceptions.RayTaskError as problem:
                 raise ClusterError(f"the writer failed: {root_cause(problem)}") from problem
             except ray.exceptions.RayError as problem:

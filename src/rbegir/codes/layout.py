@@ -1,12 +1,12 @@
-"""How keyword codes lie in a stored segment: the layout that the scan reads.
+"""The packed layout of keyword codes: what a segment stores and the scan reads.
 
     packed[plane, group, row, lane]          # [planes, groups, n / 8, 64] uint8, C order
 
-A group is 64 keywords; row r of a group is byte r of each of them (dimensions 8r … 8r + 7, bit 0 the
-lowest) side by side, so that one vector register holds the same eight dimensions of 64 keywords. The last
-group is padded with zeros. Planes are apart, the base vectors of all groups first, as in the paper: a
-search with the base vector alone reads just the first part, and because the dot product is linear in the
-bits, all planes share one set of lookup tables.
+A group is 64 keywords; row r of a group is byte r of each of them (dimensions 8r … 8r + 7, bit 0 the lowest)
+side by side, so that one vector register holds the same eight dimensions of 64 keywords. The last group is
+padded with zeros. Planes are stored one after the other, the base vectors of all groups first, as in the
+paper: a search with the base vector alone reads only the first part, and because the dot product is linear
+in the bits, all planes share one set of lookup tables.
 
 Rejected: two bits of a dimension in one byte (the norm becomes linear too, but a query needs twice the
 tables and no longer fits in registers), and the plain [count, words] order (every kernel would transpose
@@ -18,6 +18,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from rbegir.base.checks import describe, whole_number
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, WORD, Codes, check_dimension
 from rbegir.errors import InputError
 
@@ -26,15 +27,12 @@ LAYOUT_VERSION = 1
 
 
 def check_keyword_planes(planes: int) -> None:
-    """Refuse a number of keyword planes that the scan does not know."""
-    if isinstance(planes, bool) or not isinstance(planes, (int, np.integer)):
-        raise InputError(f"keyword planes must be an integer, got {type(planes).__name__}")
-    if not 1 <= planes <= MAX_KEYWORD_PLANES:
-        raise InputError(f"keyword planes must be from 1 to {MAX_KEYWORD_PLANES}, got {planes}")
+    """Refuse a number of keyword planes that the scan does not support."""
+    whole_number("keyword planes", planes, 1, MAX_KEYWORD_PLANES)
 
 
 def groups(count: int) -> int:
-    """Groups that `count` keywords take."""
+    """The number of groups of `count` keywords."""
     return -(-count // GROUP)
 
 
@@ -42,13 +40,12 @@ def packed_bytes(count: int, n: int, planes: int) -> int:
     """Size of `count` packed keywords in bytes."""
     check_dimension(n)
     check_keyword_planes(planes)
-    if count < 0:
-        raise InputError(f"count must not be negative, got {count}")
+    whole_number("count", count, 0)
     return planes * groups(count) * GROUP * (n // 8)
 
 
 def pack(codes: Codes) -> npt.NDArray[np.uint8]:
-    """Codes in the layout above, as one flat array."""
+    """Codes in the packed layout, as one flat array."""
     planes, count = codes.plane_count, len(codes)
     check_keyword_planes(planes)
     rows = codes.n // 8
@@ -68,12 +65,9 @@ def unpack(
     """The inverse of `pack`, for all keywords or those at `positions`."""
     size = packed_bytes(count, n, planes)
     if not isinstance(packed, np.ndarray) or packed.dtype != np.uint8 or packed.shape != (size,):
-        came = (
-            f"{packed.dtype} {list(packed.shape)}"
-            if isinstance(packed, np.ndarray)
-            else type(packed).__name__
+        raise InputError(
+            f"packed must be a uint8 array of {size} bytes for {count} keywords, got {describe(packed)}"
         )
-        raise InputError(f"packed must be a uint8 array of {size} bytes for {count} keywords, got {came}")
     rows = packed.reshape(planes, groups(count), n // 8, GROUP)
     if positions is None:
         flat = rows.transpose(0, 1, 3, 2).reshape(planes, groups(count) * GROUP, n // 8)[:, :count]

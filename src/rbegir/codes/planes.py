@@ -1,4 +1,4 @@
-"""The bit order. This file is the only one that knows it.
+"""`Codes`, and the bit order, which only this file knows.
 
 A code of dimension n with P planes is P binary vectors of n signs. Plane 0 is the base vector b⁰, plane t
 the t-th residual, worth (½)^t. Dimension d lives in word d // 64, at bit d % 64 (bit 0 is the least
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from rbegir.base.checks import describe
 from rbegir.errors import InputError, MismatchError
 
 WORD = 64
@@ -46,8 +47,7 @@ class Codes:
         check_dimension(self.n)
         planes = self.planes
         if not isinstance(planes, np.ndarray) or planes.dtype != np.uint64:
-            came = planes.dtype if isinstance(planes, np.ndarray) else type(planes).__name__
-            raise InputError(f"planes must be a uint64 array [planes, count, words], got {came}")
+            raise InputError(f"planes must be a uint64 array [planes, count, words], got {describe(planes)}")
         if planes.ndim != 3 or planes.shape[2] * WORD != self.n or not 1 <= planes.shape[0] <= MAX_PLANES:
             raise InputError(
                 f"planes must have shape [1..{MAX_PLANES}, count, {self.n // WORD}] for n = {self.n}, "
@@ -78,7 +78,7 @@ class Codes:
 
     @classmethod
     def concat(cls, parts: Sequence[Codes]) -> Codes:
-        """One after the other; all parts must share n and the number of planes."""
+        """The codes of all parts, in order; they must share n and the number of planes."""
         if not parts:
             raise InputError("nothing to concatenate: parts is empty")
         shapes = {(p.n, p.plane_count) for p in parts}

@@ -1,26 +1,39 @@
-"""A directory of two files that belong together: `config.json` and `model.safetensors`, replaced as one.
+"""A stored encoder: a directory of `config.json` and `model.safetensors`, which are replaced together.
 
-Models and Binarizers are stored this way; a `Kind` says what differs between them. The config:
+Models and Binarizers are stored this way; a `DirectoryKind` says what differs between them. The config:
 
-    format, version       of the kind
+    format, version       of this kind of directory
     model | binarizer     the settings
-    weights               bytes and crc32c of model.safetensors, tensors: the crc32c of each
-                          (of a model also header_crc32c, of what precedes the data)
+    weights               bytes and crc32c of model.safetensors; tensors: the crc32c of each tensor;
+                          for a model also header_crc32c, of what precedes the data
     fingerprint           32 hex digits of SHA-256 over the settings and the tensors' checksums
-    …                     whatever the writer adds
-    crc32c                of all that precedes
+    …                     anything else the writer adds
+    crc32c                of everything above
 
-*Replacing.* Two files cannot be renamed at once, so the header of the weights carries the fingerprint, and
+*Replacing.* Two files cannot be renamed atomically, so the header of the weights carries the fingerprint, and
 the order is: write both as `*.new` and sync them, rename the weights, rename the config. Between the two
-renames the config that belongs to the weights is `config.json.new`, and readers look there when
-fingerprints differ. At every moment, killed or not, the directory holds one whole pair: the old or the new.
+renames the config of the weights is `config.json.new`, and readers look there if the fingerprints differ. At
+every moment, even after a crash, the directory holds one complete pair: the old or the new.
+
+*Weights* are a file of tensors in the safetensors layout, mapped into memory and never copied.
+
+    8 bytes      length of the header, little-endian
+    header       JSON: name → {"dtype": "F32", "shape": […], "data_offsets": [first, last]}, and optionally
+                 "__metadata__": string → string; padded with spaces, so that the data start at a
+                 multiple of 64
+    data         the tensors end to end without gaps; offsets count from here
+
+The layout is so simple that reading and writing it here costs less than a dependency, and reading can be
+strict: every number in the header is checked against the size of the file before it is used. A model has
+only F32 tensors. These files and those of the `safetensors` package are interchangeable.
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
+import math
+import mmap
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -28,27 +41,134 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from rbegir._native import _core
-from rbegir.encode.tensorfile import Array, TensorFile, header
-from rbegir.errors import CorruptError, FileError, FullError, InputError, VersionError
+from rbegir.base import disk, mapping
+from rbegir.errors import CorruptError, FileError, InputError, VersionError
 
 CONFIG, WEIGHTS, NEW = "config.json", "model.safetensors", ".new"
-MAX_CONFIG = 1 << 24
+MAX_CONFIG = MAX_HEADER = 1 << 24
+ALIGNMENT = 64
+REPAIR = "copy the model again, or train it anew"
+
+Array = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Kind:
-    """What a directory may hold, and what to tell people about it."""
+class DirectoryKind:
+    """What differs between kinds of directories: the format, and the words of messages."""
 
     format: str
     version: int
     noun: str  # "model": also the name of the settings in the config
     article: str  # "an rbegir model"
-    weights: frozenset[str]  # what the config says of the file of weights
+    weights: frozenset[str]  # the keys of `weights` in the config
     find: str  # hint: which directory to pass
-    renew: str  # hint: what else than upgrading rbegir makes a directory of this version
+    renew: str  # hint: how to make a directory of a version that can be read, besides upgrading rbegir
     repair: str  # hint: what to do about damage
-    older: tuple[int, ...] = ()  # versions that are read as well
+    older: tuple[int, ...] = ()  # earlier versions that can be read
+
+
+class Span(NamedTuple):
+    """The shape of a tensor and its byte range in the file."""
+
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+def header(shapes: Mapping[str, tuple[int, ...]], metadata: Mapping[str, str]) -> bytes:
+    """Everything before the data: the length and the header, for tensors in the order of `shapes`."""
+    entries: dict[str, object] = {"__metadata__": dict(metadata)}
+    end = 0
+    for name, shape in shapes.items():
+        start, end = end, end + 4 * math.prod(shape)
+        entries[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [start, end]}
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-(8 + len(text)) % ALIGNMENT)
+    return len(text).to_bytes(8, "little") + text
+
+
+class TensorFile:
+    """A mapped file of tensors; `spans` lists them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with path.open("rb") as file:
+                status = os.fstat(file.fileno())
+                self.size, self.inode = status.st_size, (status.st_dev, status.st_ino)
+                if self.size < 8:
+                    raise self.corrupt(f"has only {self.size} bytes")
+                self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                self._guarded = mapping.Mapping(file.fileno(), 0, access=mmap.ACCESS_READ)
+                self._guarded.protect()
+        except OSError as error:
+            raise FileError(f"cannot read {path}: {error.strerror}") from error
+        self.data_start = 8 + int.from_bytes(self.data[:8], "little")
+        if self.data_start > min(self.size, MAX_HEADER):
+            raise self.corrupt(f"names a header of {self.data_start - 8} bytes")
+        self.metadata, self.spans = self._parse()
+
+    def corrupt(self, what: str) -> CorruptError:
+        return CorruptError(f"{self.path} {what}", hint=REPAIR)
+
+    def array(self, name: str, *, guarded: bool = False) -> Array:
+        """A tensor as a read-only view of the mapped file.
+
+        If the file is cut short, reading a view ends the process, unless it is `guarded`: then the missing
+        pages read as zeros, and the reader calls `check_intact` before it uses what it read.
+        """
+        span = self.spans[name]
+        count = (span.stop - span.start) // 4
+        if count == 0:
+            return np.zeros(span.shape, dtype=np.float32)
+        source = self._guarded if guarded else self.data
+        flat = np.frombuffer(source, dtype="<f4", count=count, offset=span.start)
+        return flat.reshape(span.shape)
+
+    def check_intact(self) -> None:
+        """Refuse what was read from guarded views if a page of them was missing."""
+        if self._guarded.broken:
+            raise self.corrupt("was truncated while it was being read, or the disk cannot read it")
+
+    def _parse(self) -> tuple[dict[str, str], dict[str, Span]]:
+        try:
+            text = self.data[8 : self.data_start].decode()
+            entries = json.loads(text, object_pairs_hook=_unique)
+        except (ValueError, RecursionError) as error:
+            raise self.corrupt("has a header that is not JSON") from error
+        if not isinstance(entries, dict):
+            raise self.corrupt("has a header that is no JSON object")
+        metadata = entries.pop("__metadata__", {})
+        if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+            raise self.corrupt("has metadata that are not strings")
+        spans = {name: self._span(name, entry) for name, entry in entries.items()}
+        end = self.data_start
+        for name, span in sorted(spans.items(), key=lambda item: item[1][1:]):
+            if span.start != end:
+                raise self.corrupt(f"has a gap or an overlap before tensor {name!r}")
+            end = span.stop
+        if end != self.size:
+            raise self.corrupt(f"should have {end} bytes, but has {self.size}")
+        return metadata, spans
+
+    def _span(self, name: str, entry: Any) -> Span:
+        if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+            raise self.corrupt(f"describes tensor {name!r} wrongly")
+        shape, offsets = entry["shape"], entry["data_offsets"]
+        if entry["dtype"] != "F32":
+            raise self.corrupt(f"holds tensor {name!r} as {entry['dtype']!r}; a model has only F32")
+        if not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2:
+            raise self.corrupt(f"describes tensor {name!r} wrongly")
+        start, stop = (self.data_start + offset for offset in offsets)
+        if stop > self.size:
+            raise self.corrupt(f"was cut: it has {self.size} bytes, and tensor {name!r} ends at byte {stop}")
+        if start > stop or stop - start != 4 * math.prod(shape) or start % 4:
+            raise self.corrupt(f"places tensor {name!r} {shape} at bytes {offsets}, which cannot be")
+        return Span(tuple(shape), start, stop)
 
 
 class Pair(NamedTuple):
@@ -60,13 +180,13 @@ class Pair(NamedTuple):
 
 
 def fingerprint(settings: Mapping[str, Any], sums: Mapping[str, int]) -> str:
-    """The name of the space that codes live in: a hash of the settings and of every tensor's checksum."""
+    """The fingerprint of the codes' space: a hash of the settings and of every tensor's checksum."""
     text = json.dumps([settings, sorted(sums.items())], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def seal(body: Mapping[str, Any]) -> bytes:
-    """The bytes of config.json: `body` and, last, its checksum."""
+    """The bytes of config.json: `body`, followed by its checksum."""
     try:
         plain = json.loads(_dump(body))
     except (TypeError, ValueError) as error:
@@ -76,12 +196,12 @@ def seal(body: Mapping[str, Any]) -> bytes:
 
 def write_pair(
     directory: Path,
-    kind: Kind,
+    kind: DirectoryKind,
     settings: Mapping[str, Any],
     tensors: Mapping[str, Array],
     extra: Mapping[str, Any] | None = None,
 ) -> str:
-    """Store settings and contiguous float32 tensors, replacing what is there; returns the fingerprint."""
+    """Store settings and contiguous float32 tensors, replacing existing ones; returns the fingerprint."""
     ordered = {name: tensors[name] for name in sorted(tensors)}
     sums = {name: _core.crc32c(array) for name, array in ordered.items()}
     name = fingerprint(settings, sums)
@@ -104,10 +224,10 @@ def write_pair(
     return name
 
 
-def read_pair(directory: Path, kind: Kind) -> Pair:
-    """Weights and the config that belongs to them, even while another process replaces both.
+def read_pair(directory: Path, kind: DirectoryKind) -> Pair:
+    """Read the config and open the weights that belong to it, even while another process replaces both.
 
-    All of the config is checked; of the weights only what TensorFile checks, so no tensor is touched.
+    The whole config is checked, but of the weights only the header (`TensorFile`); no tensor is read.
     """
     if not directory.is_dir():
         raise FileError(f"no {kind.noun} at {directory}", hint=kind.find)
@@ -125,36 +245,31 @@ def read_pair(directory: Path, kind: Kind) -> Pair:
     raise CorruptError(f"{CONFIG} and {WEIGHTS} in {directory} do not belong together", hint=kind.repair)
 
 
-def replace(directory: Path, kind: Kind, config: bytes, weights: list[Any] | TensorFile) -> None:
-    """Put both files in place, in the order that the docstring explains; an open file is linked if it can."""
+def replace(directory: Path, kind: DirectoryKind, config: bytes, weights: list[Any] | TensorFile) -> None:
+    """Replace both files in the order explained above; an open file is hard-linked if possible."""
     new_weights, new_config = directory / (WEIGHTS + NEW), directory / (CONFIG + NEW)
-    try:
+    with disk.explained(f"write a {kind.noun} to", directory):
         directory.mkdir(parents=True, exist_ok=True)
-        if new_config.exists() and not new_weights.exists():  # killed between the two renames: finish them
-            os.replace(new_config, directory / CONFIG)
+        if new_config.exists() and not new_weights.exists():  # a crash between the two renames: finish them
+            disk.rename(new_config, directory / CONFIG)
         try:
             if not isinstance(weights, TensorFile):
-                _write_synced(new_weights, weights)
+                disk.write_file(new_weights, *(memoryview(part).cast("B") for part in weights))
             elif not _link(weights, new_weights):
-                _write_synced(new_weights, [weights.data])
-            _write_synced(new_config, [config])
-            _sync(directory)
+                disk.write_file(new_weights, memoryview(weights.data).cast("B"))
+            disk.write_file(new_config, config)
+            disk.sync_directory(directory)
         except OSError:  # a full disk: what was there stays as it is
             new_config.unlink(missing_ok=True)
             new_weights.unlink(missing_ok=True)
             raise
-        os.replace(new_weights, directory / WEIGHTS)
-        os.replace(new_config, directory / CONFIG)
-        _sync(directory)
-    except OSError as error:
-        message = f"cannot write a {kind.noun} to {directory}: {error.strerror}"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise FullError(message, hint="free some space and try again") from error
-        raise FileError(message) from error
+        disk.rename(new_weights, directory / WEIGHTS)
+        disk.rename(new_config, directory / CONFIG)
+        disk.sync_directory(directory)
 
 
-def is_kind(directory: Path, kind: Kind) -> bool:
-    """Whether a directory holds something of this kind, by the format that its config names."""
+def is_kind(directory: Path, kind: DirectoryKind) -> bool:
+    """Whether a directory is of this kind, by the format that its config names."""
     try:
         body = json.loads((directory / CONFIG).read_bytes()[:MAX_CONFIG])
     except (OSError, ValueError, RecursionError):
@@ -162,8 +277,8 @@ def is_kind(directory: Path, kind: Kind) -> bool:
     return isinstance(body, dict) and body.get("format") == kind.format
 
 
-def _read_config(path: Path, kind: Kind) -> tuple[dict[str, Any], bytes]:
-    """The content of a config file, once it is sure to be what was written."""
+def _read_config(path: Path, kind: DirectoryKind) -> tuple[dict[str, Any], bytes]:
+    """Read a config file and check that it is exactly what was written."""
     try:
         with path.open("rb") as file:
             text = file.read(MAX_CONFIG)
@@ -197,7 +312,7 @@ def _dump(body: Mapping[str, Any]) -> bytes:
 
 
 def _link(weights: TensorFile, target: Path) -> bool:
-    """Whether `target` is now a hard link of the file that is open (its path may be another file by now)."""
+    """Hard-link the open file to `target`; False if that fails, or if another file has its path by now."""
     with suppress(OSError):
         target.unlink(missing_ok=True)
         os.link(weights.path, target)
@@ -208,17 +323,11 @@ def _link(weights: TensorFile, target: Path) -> bool:
     return False
 
 
-def _write_synced(path: Path, parts: list[Any]) -> None:
-    with path.open("wb") as file:
-        for part in parts:
-            file.write(memoryview(part).cast("B"))
-        file.flush()
-        os.fsync(file.fileno())
+def _naturals(values: object) -> bool:
+    return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
 
 
-def _sync(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) != len(pairs):
+        raise ValueError("a name occurs twice")
+    return dict(pairs)

@@ -1,22 +1,30 @@
-"""What an index asks of a model: texts in, codes out, and a name for the space they live in."""
+"""The contract of an encoder: texts in, codes out, and a fingerprint that names the space of the codes.
+
+A `Model`, a `Binarizer`, a `SentenceEncoder` or any class with these attributes is an encoder. Two optional
+attributes say what it takes besides lists of str:
+
+    takes_vectors = True    float vectors [count, dims] instead of texts (a Binarizer)
+    takes_arrow = True      pyarrow string arrays as well as lists, so that texts are not copied (a Model)
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from rbegir.codes.planes import Codes
 from rbegir.encode.binarizer.store import is_binarizer
-from rbegir.encode.sentence.reference import is_reference
-from rbegir.errors import FileError, InputError, MismatchError
-from rbegir.index.rows import VECTORS_HINT
+from rbegir.encode.sentence.reference import BINARIZER, is_reference, read_reference
+from rbegir.errors import InputError
 
 if TYPE_CHECKING:
-    from rbegir.index.manifest import Manifest
+    import pyarrow as pa
+
+ENCODE_ROWS = 1 << 16  # texts encoded at a time
 
 
 class Encoder(Protocol):
-    """A model, or any fitted encoder. Codes of one fingerprint can be compared, others cannot."""
+    """A model or any other fitted encoder. Codes can be compared if their fingerprints are equal."""
 
     @property
     def n(self) -> int: ...
@@ -32,13 +40,13 @@ class Encoder(Protocol):
 
 @runtime_checkable
 class Savable(Protocol):
-    """An encoder that can be stored with the index, so that the index answers texts on its own."""
+    """An encoder that can be stored inside an index, so that the index can be searched by text."""
 
     def save(self, directory: Path) -> None: ...
 
 
 def check_encoder(model: object) -> None:
-    """Refuse what cannot encode."""
+    """Raise InputError if an object lacks part of the contract."""
     wanted = ("n", "query_planes", "keyword_planes", "fingerprint", "encode_queries", "encode_keywords")
     missing = [name for name in wanted if not hasattr(model, name)]
     if missing:
@@ -48,65 +56,22 @@ def check_encoder(model: object) -> None:
         )
 
 
-def check_match(model: Encoder, manifest: Manifest) -> None:
-    """Refuse a model whose queries do not search the codes of the index."""
-    reads = manifest.fingerprint in getattr(model, "reads", ())  # a later model, trained on codes of ours
-    for name in ("n",) if reads else ("n", "keyword_planes", "fingerprint"):
-        ours, theirs = getattr(manifest, name), getattr(model, name)
-        if ours != theirs:
-            raise MismatchError(
-                f"the model does not belong to this index: its {name} is {theirs!r}, the index has {ours!r}",
-                hint="use the model that the index was built with, or build a new index",
-            )
-
-
 def takes_vectors(model: Encoder) -> bool:
-    """Whether it is a Binarizer: float vectors, not texts, are encoded."""
+    """Whether the encoder takes float vectors instead of texts, as a Binarizer does."""
     return bool(getattr(model, "takes_vectors", False))
 
 
-def check_vectors(asked: Any) -> Any:
-    """Refuse texts where vectors are asked with; the rest the Binarizer checks."""
-    if isinstance(asked, (list, tuple)) and any(isinstance(query, str) for query in asked):
-        raise InputError(
-            "an index made with a Binarizer is searched with vectors, got a text",
-            hint="encode the text with the encoder whose vectors it holds",
-        )
-    return asked
+def encode_keywords(model: Encoder, texts: pa.Array) -> Codes:
+    """The codes of one or more texts, encoded in blocks so that memory stays bounded."""
+    arrow = getattr(model, "takes_arrow", False)
+    blocks = (texts.slice(start, ENCODE_ROWS) for start in range(0, len(texts), ENCODE_ROWS))
+    return Codes.concat([model.encode_keywords(block if arrow else block.to_pylist()) for block in blocks])
 
 
-def check_adds(model: Encoder, manifest: Manifest) -> None:
-    """Refuse to add texts with a model that takes none, or that shares only its queries with the index."""
-    if takes_vectors(model):
-        raise InputError("a Binarizer makes codes of vectors, not of texts", hint=VECTORS_HINT)
-    if manifest.fingerprint not in getattr(model, "same_keywords", (model.fingerprint,)):
-        raise MismatchError(
-            "the model searches this index, but its keywords get codes of another generation",
-            hint="add to an index of the model's own, and search both with rbegir.Generations",
-        )
-
-
-def load_stored(directory: Path, manifest: Manifest) -> Encoder:
-    """The model inside an index directory."""
-    if not manifest.has_model:
-        raise FileError(
-            f"no model is stored in {directory.parent}, so texts cannot be encoded",
-            hint="open it with Index.open(path, model=…), or use add_codes and search_codes",
-        )
-    if not directory.is_dir():
-        raise FileError(
-            f"the model of {directory.parent} is gone: there is no {directory}",
-            hint="copy the model that the index was built with there",
-        )
-    model = load_encoder(directory)
-    check_match(model, manifest)
-    return model
-
-
-def load_encoder(directory: Path) -> Encoder:
-    """The model, the Binarizer or the other encoder that is stored in a directory."""
+def load_encoder(directory: Path, *, threads: int | None = None) -> Encoder:
+    """Load the model, the Binarizer or the reference to a sentence encoder that a directory holds."""
     if is_binarizer(directory):
-        from rbegir.encode.binarizer.estimator import Binarizer
+        from rbegir.encode.binarizer.binarizer import Binarizer
 
         return Binarizer.load(directory)
     if is_reference(directory):
@@ -115,4 +80,22 @@ def load_encoder(directory: Path) -> Encoder:
         return load_reference(directory)
     from rbegir.encode.clsm.model import Model
 
-    return Model.load(directory)
+    return Model.load(directory, threads=threads)
+
+
+def verify_encoder(directory: Path) -> None:
+    """Check every byte of a stored encoder; raises FileError.
+
+    Of a sentence encoder only the reference to it is stored and checked.
+    """
+    from rbegir.encode.binarizer.binarizer import Binarizer
+    from rbegir.encode.clsm.model import Model
+
+    if is_reference(directory):
+        read_reference(directory)
+        if (directory / BINARIZER).is_dir():
+            Binarizer.load(directory / BINARIZER)
+    elif is_binarizer(directory):
+        Binarizer.load(directory)
+    else:
+        Model.load(directory).verify()

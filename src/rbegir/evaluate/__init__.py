@@ -1,7 +1,8 @@
-"""How good a model is: sample groups, ROC AUC, recall over a corpus, human labels, baselines.
+"""How good a model is: sample groups, ROC AUC, recall over a corpus, human labels.
 
-pairs ─ groups (1 positive + 10 negatives) ─ scores ─ log loss, ROC AUC
-pairs + corpus ─ exact search ─ recall@k
-labels ─ scores ─ ROC AUC, nDCG
-             └─ all with bootstrap intervals by query
+    groups      one positive and 10 random negatives per pair ─┐
+    labels      pairs that people judged                        ├─ scorers ─ metrics (log loss, ROC AUC,
+    retrieval   the right keywords among all texts: recall@k   ─┘            intervals by resampling queries)
+
+`evaluator` runs all of it and holds the result.
 """

@@ -1,28 +1,41 @@
-"""Everything at once: a model, pairs, a corpus and labels in, one report out."""
+"""Evaluates a model on pairs, a corpus and labels: one `Evaluation` with every figure, as JSON or a table."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias, TypedDict, Unpack
+from typing import TYPE_CHECKING, TypeAlias, TypedDict, Unpack
 
 import numpy as np
 import pyarrow as pa
 
 from rbegir.errors import InputError
-from rbegir.evaluate.bootstrap import REPLICATES, Measure, measure, weighted_auc, weighted_mean
 from rbegir.evaluate.groups import NEGATIVES, sample_groups
-from rbegir.evaluate.labels import LabelReport, evaluate_labels
-from rbegir.evaluate.metrics import fit_gamma, group_auc, group_losses
+from rbegir.evaluate.labels import NDCG_CUTOFF, LabelReport, evaluate_labels
+from rbegir.evaluate.metrics import (
+    REPLICATES,
+    Measure,
+    fit_gamma,
+    group_auc,
+    group_losses,
+    measure,
+    measure_mean,
+    positives_first,
+    weighted_auc,
+    weighted_mean,
+)
 from rbegir.evaluate.retrieval import CUTOFFS, Targets
 from rbegir.evaluate.scorers import Embedder, ModelScorer, Scorer
 from rbegir.read.pairs import LabelStream, PairStream, TextStream
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 Stage: TypeAlias = Callable[[str, float], None]  # (what is being done, fraction done)
 
 
 @dataclass(frozen=True)
-class Report:
+class Evaluation:
     """The figures of one model. What was not measured is None."""
 
     log_loss: Measure | None = None
@@ -78,7 +91,7 @@ class Options(TypedDict, total=False):
 
 def evaluate_model(
     model: Embedder, pairs: PairStream | pa.Table | None = None, **options: Unpack[Options]
-) -> Report:
+) -> Evaluation:
     """Log loss and ROC AUC on pairs, recall in a corpus, ROC AUC and nDCG on labels: whatever is given.
 
     Weights of pairs are not used: each distinct pair is one group.
@@ -98,8 +111,8 @@ def evaluate(
     bootstrap: int = REPLICATES,
     seed: int = 0,
     progress: Stage | None = None,
-) -> Report:
-    """`evaluate_model` for anything that scores, such as the baseline."""
+) -> Evaluation:
+    """The figures of `evaluate_model` for anything that scores, such as the baseline."""
     if pairs is None and labels is None:
         raise InputError("there is nothing to evaluate on", hint="give pairs, labels, or both")
     if corpus is not None and pairs is None:
@@ -121,7 +134,7 @@ def evaluate(
             seed=seed,
             progress=lambda done: stage("labels", done),
         )
-    return Report(**report)  # type: ignore[arg-type]
+    return Evaluation(**report)  # type: ignore[arg-type]
 
 
 def _on_pairs(
@@ -137,11 +150,9 @@ def _on_pairs(
     scores = scorer.score(groups, lambda done: stage("pairs", done))  # [G, 1 + negatives]
     gamma = fit_gamma(scores) if gamma is None else gamma
     losses = group_losses(scores, gamma)
-    positive = np.zeros(scores.shape, dtype=np.bool_)
-    positive[:, 0] = True
     queries = len(groups.queries)
     owner = np.repeat(groups.query, scores.shape[1])
-    auc = weighted_auc(positive.ravel(), scores.ravel(), owner)
+    auc = weighted_auc(positives_first(scores).ravel(), scores.ravel(), owner)
     mean = weighted_mean(losses, groups.query)
     return {
         "log_loss": measure(float(losses.mean()), mean, queries, count=bootstrap, seed=seed),
@@ -165,19 +176,17 @@ def _in_corpus(
     texts = corpus_texts(corpus)
     targets = Targets(pairs, texts)
     found = scorer.search(targets.queries, texts, max(cutoffs), lambda done: stage("corpus", done))
-    queries = len(targets.queries)
-    each = np.arange(queries)
     recall = {
-        k: measure(float(values.mean()), weighted_mean(values, each), queries, count=bootstrap, seed=seed)
+        k: measure_mean(values, count=bootstrap, seed=seed)
         for k, values in targets.recall(found, cutoffs).items()
     }
     return {"recall": recall, "corpus": len(texts), "missing": targets.missing}
 
 
 def corpus_texts(corpus: TextStream | pa.Array | Sequence[str]) -> pa.LargeStringArray:
-    """The texts of a corpus, of equal ones the first; reading them once serves several evaluations.
+    """The distinct texts of a corpus in order of first occurrence; read once, they serve several evaluations.
 
-    64-bit offsets, for they may exceed 2 GiB.
+    Offsets are 64-bit: the texts may exceed 2 GiB.
     """
     if isinstance(corpus, TextStream):
         chunks = [batch.column("text").cast(pa.large_string()) for batch in corpus]
@@ -187,3 +196,46 @@ def corpus_texts(corpus: TextStream | pa.Array | Sequence[str]) -> pa.LargeStrin
     if not len(texts):
         raise InputError("the corpus is empty")
     return texts.unique()
+
+
+def report_table(reports: Mapping[str, Evaluation]) -> Table:
+    """A table for people: one row per figure, one column per model, with 95 % intervals."""
+    from rich.table import Table
+
+    table = Table("", *reports, caption=_caption(next(iter(reports.values()))), caption_justify="left")
+    rows = {name: _rows(report) for name, report in reports.items()}
+    for label in dict.fromkeys(label for found in rows.values() for label in found):
+        table.add_row(label, *(_cell(found.get(label)) for found in rows.values()))
+    return table
+
+
+def _rows(report: Evaluation) -> dict[str, Measure]:
+    names = {"log_loss": "log loss", "roc_auc": "ROC AUC"}
+    rows = {names.get(name, name): value for name, value in report.measures().items()}
+    if report.labels is not None:
+        rows["labels: ROC AUC"] = report.labels.roc_auc
+        for grade, value in report.labels.roc_auc_from.items():
+            rows[f"labels: ROC AUC, grade ≥ {grade:g}"] = value
+        if report.labels.ndcg is not None:
+            rows[f"labels: nDCG@{NDCG_CUTOFF}"] = report.labels.ndcg
+    return rows
+
+
+def _cell(measure: Measure | None) -> str:
+    if measure is None:
+        return "–"
+    shown = f"{measure.value:.4f}"
+    return shown if measure.low is None else f"{shown}  ({measure.low:.4f} … {measure.high:.4f})"
+
+
+def _caption(report: Evaluation) -> str:
+    parts = []
+    if report.pairs:
+        parts.append(
+            f"{report.pairs:,} pairs of {report.queries:,} queries, {report.negatives} random negatives each"
+        )
+    if report.corpus:
+        parts.append(f"recall among {report.corpus:,} texts")
+    if report.labels is not None:
+        parts.append(f"{report.labels.pairs:,} labels of {report.labels.queries:,} queries")
+    return "; ".join(parts) + "; 95 % intervals by resampling queries"

@@ -2,8 +2,8 @@
 
 Negatives are made by cross sampling, as in the paper: the keyword of another pair, drawn at random from the
 pairs themselves (so popular keywords are drawn more often). A keyword that is known to be right for the same
-query is never drawn. The draw depends on the seed and on the rows alone, so two models are compared on the
-very same groups.
+query is never drawn. The draw depends on the seed and on the rows alone, so two models are compared on
+exactly the same groups.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _settle(
     queries: pa.StringArray,
     generator: np.random.Generator,
 ) -> None:
-    """Draw from what is left for queries that nearly every keyword is right for."""
+    """Draw again, from the allowed keywords only, for queries that nearly every keyword is right for."""
     conflicts = _known(codes, query[:, None] * count + drawn)  # [G, negatives]
     for row in np.flatnonzero(conflicts.any(axis=1)):
         low, high = np.searchsorted(codes, [query[row] * count, (query[row] + 1) * count])

@@ -1,7 +1,7 @@
 """Human labels: does the model score what judges liked above what they did not?
 
 ROC AUC pools all judged pairs, as the paper does: bad is negative, every better grade positive; beside it,
-one AUC for each higher bar (at least good, at least excellent). nDCG@10 ranks the judged keywords of each
+one AUC per higher bar (at least good, at least excellent). nDCG@10 ranks the judged keywords of each
 query against each other; it needs grades that are whole and not negative, and is left out otherwise.
 """
 
@@ -14,9 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rbegir.errors import InputError
-from rbegir.evaluate.bootstrap import Measure, measure, weighted_auc, weighted_mean
 from rbegir.evaluate.groups import SampleGroups, distinct
-from rbegir.evaluate.metrics import roc_auc
+from rbegir.evaluate.metrics import Measure, measure, measure_mean, roc_auc, weighted_auc
 from rbegir.evaluate.scorers import Progress, Scorer
 
 _MOST_GRADES = 10  # more distinct grades than this are a continuous scale: no AUC for each
@@ -103,5 +102,4 @@ def _ndcg(
     values = np.zeros(queries)
     for found in ir_measures.iter_calc([ir_measures.nDCG @ NDCG_CUTOFF], qrels, run):
         values[int(found.query_id)] = found.value
-    each = np.arange(queries)
-    return measure(float(values.mean()), weighted_mean(values, each), queries, count=bootstrap, seed=seed)
+    return measure_mean(values, count=bootstrap, seed=seed)

@@ -1,31 +1,50 @@
-"""The figures of the paper.
+"""Log loss, ROC AUC and AUC lift, with intervals by resampling queries.
 
-Log loss is the paper's objective, per group: with the cosines c of one positive s⁺ and its negatives in a
+*Log loss* is the paper's objective, per group: with the cosines c of one positive s⁺ and its negatives in a
 sample group S (ten of them unless said otherwise),
 
     P(s⁺|S) = exp(γ c(s⁺)) / Σ_{s∈S} exp(γ c(s)),        log loss = −mean_S log P(s⁺|S)
 
-γ is "set empirically on a held-out set" there; `fit_gamma` does that: the loss is convex in γ and its minimum
-is found on the groups at hand. So a log loss says how well cosines separate, not how a γ was chosen.
+γ is "set empirically on a held-out set" in the paper; `fit_gamma` does that: the loss is convex in γ and its
+minimum is found on the groups at hand. So a log loss says how well cosines separate, not how a γ was chosen.
 
-ROC AUC is the probability that a random positive scores above a random negative, ties counting half. On pairs
-all positives are pooled against all negatives of the groups; on labels the grades above bad are positive.
+*ROC AUC* is the probability that a random positive scores above a random negative, ties counting half. On
+pairs all positives are pooled against all negatives of the groups; on labels the grades above bad are
+positive.
 
-AUC lift places a model between two others, in percent of their gap: 0 is m_3, 100 is m_1 in the paper, and
+*AUC lift* places a model between two others, in percent of their gap: 0 is m_3, 100 is m_1 in the paper, and
 rbe* reached 80.30.
+
+*Intervals.* Rows of one query are not independent, so a bootstrap replicate draws whole queries, with
+replacement, as many as there are. It is then nothing but a weight per query (how often it was drawn), and a
+statistic must only be computable with weights: a mean is, and so is AUC,
+
+    AUC(w) = Σ_i w_i (Σ_{s_j < s_i} w_j + ½ Σ_{s_j = s_i} w_j) / (Σ_i w_i · Σ_j w_j)   i positive, j negative
+
+which, after one sort of the scores, is a histogram and a cumulative sum per replicate. Plain AUC is the same
+statistic with every weight 1.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from rbegir.errors import InputError
 
+REPLICATES = 500
+LEVEL = 0.95
 _GAMMA_RANGE = (1e-2, 1e3)
 _FIT_GROUPS = 100_000  # enough to find γ to four digits
 
 Scores = npt.NDArray[np.float32]
+Weights = npt.NDArray[np.float64]  # [queries]
+
+
+# ---- log loss ----
 
 
 def group_losses(scores: Scores, gamma: float) -> npt.NDArray[np.float64]:
@@ -56,23 +75,47 @@ def fit_gamma(scores: Scores) -> float:
     return float(np.exp(found.x))
 
 
-def roc_auc(positive: npt.NDArray[np.bool_], scores: npt.NDArray[np.float32]) -> float:
-    """The area under the ROC curve; both classes must be there."""
-    from sklearn.metrics import roc_auc_score
+# ---- ROC AUC ----
 
+
+def weighted_auc(
+    positive: npt.NDArray[np.bool_], scores: Scores, query: npt.NDArray[np.int64]
+) -> Callable[[Weights], float]:
+    """AUC(w) of rows [rows] that belong to queries [rows]; NaN where a class has no weight."""
+    levels, level = np.unique(scores, return_inverse=True)  # equal scores share a level
+    plus, minus = level[positive], level[~positive]
+    plus_query, minus_query = query[positive], query[~positive]
+
+    def statistic(weights: Weights) -> float:
+        negatives = np.bincount(minus, weights=weights[minus_query], minlength=len(levels))
+        beaten = np.cumsum(negatives) - negatives / 2  # [levels] weight of negatives below, ties half
+        won = weights[plus_query]
+        total = won.sum() * negatives.sum()
+        return float((won * beaten[plus]).sum() / total) if total else float("nan")
+
+    return statistic
+
+
+def roc_auc(positive: npt.NDArray[np.bool_], scores: Scores) -> float:
+    """The area under the ROC curve; both classes must be there."""
     if positive.all() or not positive.any():
         raise InputError(
             f"ROC AUC needs two classes, got {len(positive)} "
             f"{'positive' if len(positive) and positive.all() else 'negative'} examples only"
         )
-    return float(roc_auc_score(positive, scores))
+    return weighted_auc(positive, scores, np.zeros(len(scores), dtype=np.int64))(np.ones(1))
+
+
+def positives_first(scores: Scores) -> npt.NDArray[np.bool_]:
+    """Which of the scores [G, 1 + negatives] of groups are positives: the first of each."""
+    positive = np.zeros(scores.shape, dtype=np.bool_)
+    positive[:, 0] = True
+    return positive
 
 
 def group_auc(scores: Scores) -> float:
     """ROC AUC of all positives against all negatives of groups [G, 1 + negatives]."""
-    positive = np.zeros(scores.shape, dtype=np.bool_)
-    positive[:, 0] = True
-    return roc_auc(positive.ravel(), scores.ravel())
+    return roc_auc(positives_first(scores).ravel(), scores.ravel())
 
 
 def auc_lift(auc: float, low: float, high: float) -> float:
@@ -80,3 +123,53 @@ def auc_lift(auc: float, low: float, high: float) -> float:
     if low == high:
         raise InputError(f"AUC lift needs two different reference AUCs, got {low} twice")
     return 100 * (auc - low) / (high - low)
+
+
+# ---- intervals ----
+
+
+class Measure(NamedTuple):
+    """A figure with the interval that holds 95 % of its bootstrap replicates (None if there is none)."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def interval(self) -> list[float] | None:
+        return None if self.low is None or self.high is None else [self.low, self.high]
+
+
+def replicates(queries: int, count: int, seed: int) -> Iterator[Weights]:
+    """`count` bootstrap replicates: how often each query is drawn."""
+    generator = np.random.default_rng(seed)
+    for _ in range(count):
+        drawn = generator.integers(0, queries, queries)
+        yield np.bincount(drawn, minlength=queries).astype(np.float64)
+
+
+def measure(
+    value: float, statistic: Callable[[Weights], float], queries: int, *, count: int, seed: int
+) -> Measure:
+    """A value with its interval. One query, or no replicates, gives no interval."""
+    if queries < 2 or count < 2:
+        return Measure(value)
+    values = np.array([statistic(weights) for weights in replicates(queries, count, seed)])
+    values = values[np.isfinite(values)]  # a replicate without any negative has no AUC
+    if not len(values):
+        return Measure(value)
+    low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Measure(value, float(low), float(high))
+
+
+def weighted_mean(
+    values: npt.NDArray[np.float64], query: npt.NDArray[np.int64]
+) -> Callable[[Weights], float]:
+    """The mean, under a replicate's weights, of values [rows] that belong to queries [rows]."""
+    return lambda weights: float(np.average(values, weights=weights[query]))
+
+
+def measure_mean(values: npt.NDArray[np.float64], *, count: int, seed: int) -> Measure:
+    """The mean of one value per query, with its interval."""
+    statistic = weighted_mean(values, np.arange(len(values)))
+    return measure(float(values.mean()), statistic, len(values), count=count, seed=seed)

@@ -6,13 +6,28 @@ The protocol, whatever the model:
 - a query is right for the keywords that the pairs give it, found in the corpus by their exact text; keywords
   that are not there are counted, and a query with none of its keywords there is left out;
 - the search is exhaustive and exact, ordered by (score descending, position in the corpus ascending);
-- recall@k of a query is the share of its keywords among its first k (ir-measures' R@k: with one keyword a
+- recall@k of a query is the share of its keywords among its first k (ir-measures' R@k: with one keyword per
   query, whether it was found), and recall@k is the mean over queries.
+
+*Two ways.* `TopK` keeps the best k of a stream of scores; it needs NumPy alone. `ranks` never selects: recall
+only needs to know how many keywords come before the right one. For a query with the target at position p, of
+score s_p,
+
+    rank = #{j : s_j > s_p} + #{j < p : s_j = s_p}
+
+which is one matrix product and one comparison per block, whatever k is; selecting the best k of a block costs
+several times the product. It runs in torch, on any device. The tie rule costs nothing outside of the target's
+own block: all positions of an earlier block are smaller, so there ≥ counts, which is > against the next
+smaller float; in a later block plain > counts.
+
+Codes are small odd multiples of a power of two: their products are exact in float32, and in TF32 as well
+(at most 8 significant bits per factor). Float keywords are normalised first and multiplied in full float32.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +36,15 @@ import pyarrow.compute as pc
 
 from rbegir.errors import InputError
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 CUTOFFS = (1, 10, 100)
 BLOCK = 16_384  # keywords scored at once
 QUERY_BLOCK = 1024
+RANK_QUERIES = 2048  # ranked at once
+RANK_SCORES = 1 << 29  # at a time on a GPU: 2 GB
+RANK_SCORES_CPU = 1 << 24
 
 Positions = npt.NDArray[np.int64]
 
@@ -39,8 +60,8 @@ class TopK:
     def push(self, rows: slice, scores: npt.NDArray[np.float32], start: int) -> None:
         """Take the scores [queries of the slice, block] of the keywords from position `start` on.
 
-        No more columns at once than were seen before: then about k a query pass the threshold, so sorting
-        what passes is cheap, where selecting the best of a whole block was measured to cost 20 times as much.
+        It takes no more columns at once than were seen before: then about k scores per query pass the
+        threshold, and sorting those is cheap. Selecting the best of a whole block costs 20 times as much.
         """
         column = 0
         while column < scores.shape[1]:
@@ -67,21 +88,24 @@ class TopK:
         return self._positions
 
 
-def search_dense(
-    queries: npt.NDArray[np.float32],
-    keywords: Callable[[int, int], npt.NDArray[np.float32]],
+def search_blocks(
+    queries: int,
     count: int,
     k: int,
+    scores_of: Callable[[int, int], Callable[[slice], npt.NDArray[np.float32]]],
     progress: Callable[[float], None],
 ) -> Positions:
-    """The best k of `count` keywords by dot product; keywords(start, end) makes a block of them on demand."""
-    top = TopK(len(queries), min(k, count))
+    """The best k of `count` keywords for each query, block by block of both.
+
+    scores_of(start, end) prepares a block of keywords; what it returns scores a slice of the queries with it.
+    """
+    top = TopK(queries, min(k, count))
     for start in range(0, count, BLOCK):
         end = min(start + BLOCK, count)
-        block = keywords(start, end)  # [block, n]
-        for first in range(0, len(queries), QUERY_BLOCK):
-            rows = slice(first, min(first + QUERY_BLOCK, len(queries)))
-            top.push(rows, queries[rows] @ block.T, start)
+        score = scores_of(start, end)
+        for first in range(0, queries, QUERY_BLOCK):
+            rows = slice(first, min(first + QUERY_BLOCK, queries))
+            top.push(rows, score(rows), start)  # [rows, block]
         progress(end / count)
     return top.positions()
 
@@ -122,3 +146,74 @@ class Targets:
         for found in ir_measures.iter_calc(list(wanted), qrels, run):
             out[wanted[found.measure]][int(found.query_id)] = found.value
         return out
+
+
+def ranks(
+    queries: Tensor, keywords: Tensor, query: Tensor, target: Tensor, *, exact: bool, cosine: bool = True
+) -> Tensor:
+    """How many keywords come before each target: int64 [targets].
+
+    queries [Q, n], keywords [K, n] float32 of any length; target i is keyword `target[i]`, wanted by query
+    `query[i]` (int64 [targets] both). `exact`: both sides are codes. `cosine=False`: by inner product.
+    """
+    import torch
+
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if exact else "highest")
+    try:
+        with torch.no_grad():
+            return _ranks(queries, keywords, query, target, exact, cosine)
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _ranks(
+    queries: Tensor, keywords: Tensor, query: Tensor, target: Tensor, exact: bool, cosine: bool
+) -> Tensor:
+    import torch
+
+    device, count = queries.device, len(keywords)
+    inverse = torch.ones(count, device=device)  # [K] what a score is multiplied with
+    if cosine:
+        inverse = 1 / torch.linalg.vector_norm(keywords, dim=1).clamp(min=1e-12)
+    if cosine and not exact:
+        keywords, inverse = keywords * inverse[:, None], torch.ones_like(inverse)
+    width = max(1, (RANK_SCORES_CPU if device.type == "cpu" else RANK_SCORES) // RANK_QUERIES)
+    rank = torch.zeros(len(target), dtype=torch.int64, device=device)
+    for low in range(0, len(target), RANK_QUERIES):
+        asked = queries[query[low : low + RANK_QUERIES]]  # [block, n]
+        place = target[low : low + RANK_QUERIES]  # [block]
+
+        def scores(start: int, asked: Tensor = asked) -> Tensor:
+            end = min(start + width, count)
+            return (asked @ keywords[start:end].T).mul_(inverse[start:end])  # [block, width]
+
+        # the target's score comes from the product of its own block, so that it equals itself to the bit
+        right = torch.empty(len(place), device=device)
+        for start in sorted({position // width * width for position in place.tolist()}):
+            rows = ((place >= start) & (place < start + width)).nonzero()[:, 0]
+            right[rows] = scores(start)[rows, place[rows] - start]
+        below = torch.nextafter(right, torch.full_like(right, -torch.inf))
+        for start in range(0, count, width):
+            s = scores(start)
+            bar = torch.where(place >= start + width, below, right)
+            better = (s > bar[:, None]).sum(dim=1)  # [block]
+            rows = ((place >= start) & (place < start + width)).nonzero()[:, 0]
+            if len(rows):
+                earlier = torch.arange(start, start + s.shape[1], device=device) < place[rows, None]
+                better[rows] += ((s[rows] == right[rows, None]) & earlier).sum(dim=1)
+            rank[low : low + RANK_QUERIES] += better
+    return rank
+
+
+def recalls(
+    rank: Tensor, query: Tensor, queries: int, cutoffs: Sequence[int]
+) -> dict[int, npt.NDArray[np.float64]]:
+    """Recall of each query at each cutoff: the share of its targets with a rank below it.  {k: [queries]}"""
+    import torch
+
+    wanted = torch.bincount(query, minlength=queries).double()
+    return {
+        k: (torch.bincount(query, weights=(rank < k).double(), minlength=queries) / wanted).cpu().numpy()
+        for k in cutoffs
+    }

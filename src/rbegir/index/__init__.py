@@ -1,10 +1,13 @@
 """The durable index: a directory of immutable files and one manifest that names them.
 
-    asked         store (Index) ─ query ─ filter, where · rows (arguments, checked) · encoder (the model)
-    there         snapshot ─ segment ─ columns, keys · deletes, masks
-    changed       writer ─ lock · build, creation, staging (a new one at one stroke) · manifest (the commit)
-    on disk       format (sections, a checksum over every byte) · mapping (read) · disk (written, synced)
-    damaged       verify · salvage ─ wreck, rebuild
+store        Index: create, open, build, add, delete, search, verify
+generations  several indexes of different models, searched as one
 
-`backends` chooses who scans for a device.
+search       query (one search) ─ filter (`where`) ─ snapshot
+read         snapshot (one state) ─ segment ─ columns, keys (ids → positions)
+change       writer (lock, add, delete, compact) ─ manifest (the commit)
+create       creation (built aside, renamed when complete) ─ manifest (which encoder fits)
+on disk      format: sections, a checksum for every byte, mapped files
+damaged      snapshot.damage finds it ─ salvage copies the rest ─ wreck reads damaged files
+exchange     import and export: FAISS, NumPy, Parquet, datasets
 """

@@ -1,14 +1,14 @@
 """Columns of a segment: Arrow's memory layout on disk, one run of values for the whole segment.
 
-    fixed width   `data`: the values, or one bit a value for bool
+    fixed width   `data`: the values, or one bit per value for bool
     string        `offsets`: int32 or int64 [count + 1] · `data`: text i is data[offsets[i]:offsets[i+1]]
-    with nulls    `validity`: one bit a value, set where there is one; what a null hides is zero or empty
+    with nulls    `validity`: one bit per value, set where it is not null; data under a null are zero or empty
 
-A mapped column is a zero-copy `pyarrow.Array` whatever its length: opening costs nothing, and the value at a
-position is one step away. Arrow's own IPC messages were rejected: their metadata would be parsed before it
-is trusted, and a hundred million rows would be thousands of batches to open one by one for scattered hits.
+A mapped column is a zero-copy `pyarrow.Array` of any length: opening costs nothing, and a value is found
+directly by its position. Arrow's IPC format was rejected: its metadata would be parsed before they are
+trusted, and a hundred million rows would be thousands of batches to open one by one for scattered hits.
 
-Two ways to read, both only after the checksums of what is read:
+Both ways to read verify the checksums of what they read first:
 
     take(positions)   for hits: touches a few blocks, checks the offsets it follows and the text it returns
     whole()           for filters: the array, fully validated once (a hostile offset cannot leave the file)
@@ -16,7 +16,6 @@ Two ways to read, both only after the checksums of what is read:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -25,22 +24,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rbegir.base.arguments import type_named
 from rbegir.errors import CorruptError
 from rbegir.index.format import File, FileWriter, Section
 
-_PLAIN = {
-    str(t): t
-    for t in (
-        pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(),
-        pa.uint64(), pa.float32(), pa.float64(), pa.string(), pa.date32(),
-        pa.timestamp("s"), pa.timestamp("ms"), pa.timestamp("us"), pa.timestamp("ns"),
-    )
-}  # fmt: skip
-_ZONED = re.compile(r"timestamp\[(s|ms|us|ns), tz=([A-Za-z0-9_+:/-]{1,64})\]")
 INT32_LIMIT = 2**31 - 1
 
-Chunks = Callable[[], Iterator[pa.Array]]  # the column from its start, chunk by chunk, as often as called
-Places = npt.NDArray[np.int64]
+Chunks = Callable[[], Iterator[pa.Array]]  # each call yields the column's chunks from the start
+Int64s = npt.NDArray[np.int64]
 
 
 class ColumnSpec(NamedTuple):
@@ -52,25 +43,17 @@ class ColumnSpec(NamedTuple):
     wide: bool  # strings: int64 offsets
 
 
-def type_named(name: object) -> pa.DataType | None:
-    """The Arrow type of a stored name, or None for a type that columns cannot have."""
-    if not isinstance(name, str):
-        return None
-    zoned = _ZONED.fullmatch(name)
-    return pa.timestamp(zoned[1], tz=zoned[2]) if zoned else _PLAIN.get(name)
+def int64_array(numbers: Int64s) -> pa.Array:
+    """A NumPy array as an Arrow array, without a copy.
 
-
-def int64_array(numbers: npt.NDArray[np.int64]) -> pa.Array:
-    """A NumPy array as an Arrow one, without a copy.
-
-    `pa.array` and `to_numpy` import pandas where it is installed, which takes longer than a search.
+    `pa.array` and `to_numpy` import pandas if it is installed, which takes longer than a search.
     """
     plain = np.ascontiguousarray(numbers, np.int64)
     return pa.Array.from_buffers(pa.int64(), plain.size, [None, pa.py_buffer(plain)])
 
 
-def int64_numpy(array: pa.Array) -> npt.NDArray[np.int64]:
-    """The inverse, for arrays without nulls."""
+def int64_numpy(array: pa.Array) -> Int64s:
+    """An Arrow int64 array without nulls as a NumPy array, without a copy."""
     data = array.buffers()[1]
     return np.frombuffer(data or b"", np.int64)[array.offset : array.offset + len(array)]
 
@@ -78,8 +61,9 @@ def int64_numpy(array: pa.Array) -> npt.NDArray[np.int64]:
 def write_column(
     writer: FileWriter, prefix: str, name: str, dtype: pa.DataType, chunks: Chunks
 ) -> ColumnSpec:
-    """Write a column of any length, one chunk in memory at a time; validity (a bit a value) is collected."""
+    """Write a column of any length with one chunk in memory at a time, plus two bytes per value."""
     valid: list[npt.NDArray[np.bool_]] = []
+    bools: list[npt.NDArray[np.bool_]] = []
     wide = False
     if pa.types.is_string(dtype):
         lengths = sum(int(pc.sum(pc.binary_length(chunk)).as_py() or 0) for chunk in chunks())
@@ -93,15 +77,14 @@ def write_column(
             writer.write(ends.astype(offset_type))
             total = int(ends[-1]) if len(ends) else total
     writer.begin(f"{prefix}.data")
-    bits = _Bits()
     for chunk in chunks():
         valid.append(chunk.is_valid().to_numpy(zero_copy_only=False))
         if pa.types.is_boolean(dtype):
-            writer.write(bits.feed(chunk.fill_null(False).to_numpy(zero_copy_only=False)))
+            bools.append(chunk.fill_null(False).to_numpy(zero_copy_only=False))
         else:
             writer.write(_value_bytes(chunk))
-    if pa.types.is_boolean(dtype):
-        writer.write(bits.rest())
+    if bools:
+        writer.write(np.packbits(np.concatenate(bools), bitorder="little"))
     flags = np.concatenate(valid) if valid else np.zeros(0, np.bool_)
     nulls = int(flags.size - np.count_nonzero(flags))
     if nulls:
@@ -127,7 +110,7 @@ class Column:
         self._array: pa.Array | None = None
         self._validated = False
 
-    def take(self, positions: npt.NDArray[np.int64]) -> pa.Array:
+    def take(self, positions: Int64s) -> pa.Array:
         """The values at these positions, in this order."""
         for section, starts, stops in self.spans(positions):
             if section is self._data and (
@@ -142,9 +125,11 @@ class Column:
             raise self._data.corrupt("does not hold valid values") from error
         return found.cast(self.type) if self._wide else found
 
-    def spans(self, positions: npt.NDArray[np.int64]) -> Iterator[tuple[Section, Places, Places]]:
-        """Which bytes [start, stop) of which section hold the values, in the order to check them in: where a
-        text lies is known once its offsets have been checked."""
+    def spans(self, positions: Int64s) -> Iterator[tuple[Section, Int64s, Int64s]]:
+        """Yield each section and the byte ranges [start, stop) of it that hold the values.
+
+        Check each before asking for the next: where a text lies is known only from its checked offsets.
+        """
         bits = positions >> 3
         if self._validity is not None:
             yield self._validity, bits, bits + 1
@@ -160,7 +145,7 @@ class Column:
             yield self._data, positions * width, (positions + 1) * width
 
     def whole(self) -> pa.Array:
-        """All values, every byte checked and validated at the first call."""
+        """All values; every byte is checked and validated at the first call."""
         if not self._validated:
             for section in (self._validity, self._offsets, self._data):
                 if section is not None:
@@ -185,24 +170,8 @@ class Column:
         return self._array
 
 
-class _Bits:
-    """Packs bools that come in chunks of any length."""
-
-    def __init__(self) -> None:
-        self._left = np.zeros(0, np.bool_)
-
-    def feed(self, flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
-        flags = np.concatenate((self._left, flags))
-        whole = flags.size // 8 * 8
-        self._left = flags[whole:]
-        return np.packbits(flags[:whole], bitorder="little")
-
-    def rest(self) -> npt.NDArray[np.uint8]:
-        return np.packbits(self._left, bitorder="little")
-
-
 def _value_bytes(chunk: pa.Array) -> npt.NDArray[Any]:
-    """The bytes of the values of a chunk, zero or empty under nulls."""
+    """The value bytes of a chunk; zero or empty under nulls."""
     if pa.types.is_string(chunk.type):
         chunk = chunk.fill_null("")
         if not len(chunk):

@@ -1,55 +1,167 @@
-"""An empty index: which codes it takes, and its first manifest."""
+"""Making a new index: it is built in a hidden sibling directory and renamed once it is complete.
+
+    .ads.rbe.new-<pid>     being built, its LOCK held by the builder
+    .ads.rbe.building      being built by a job that can be resumed (a cluster build)
+    ads.rbe                complete
+
+A build that is interrupted leaves nothing visible. The next build for the same path removes what is left, or
+resumes it. Input of any length is added one segment at a time (`fill`), so memory stays bounded.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_PLANES, check_dimension
-from rbegir.encode.encoder import Encoder, Savable, check_encoder
-from rbegir.errors import InputError, MismatchError
-from rbegir.index.manifest import ID_TYPES, MODEL, Manifest, commit, prepare
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rbegir.base import disk
+from rbegir.base.arguments import refuse_repeats
+from rbegir.base.checks import whole_number
+from rbegir.encode.encoder import Encoder, Savable
+from rbegir.errors import FileError, InputError, LockedError
+from rbegir.index.manifest import MODEL, NAME, Manifest, commit, prepare
+from rbegir.index.writer import Writer, WriterLock
+
+if TYPE_CHECKING:
+    from rbegir.index.store import Index
+
+SEGMENT_ROWS = 1 << 20  # keywords added at a time
 
 
-def first_manifest(
-    model: Encoder | None,
-    n: int | None,
-    keyword_planes: int | None,
-    query_planes: int | None,
-    id_type: str | None,
-) -> Manifest:
-    """The state of a new index for the codes of a model, or of codes of the given shape."""
-    if id_type is not None and id_type not in ID_TYPES:
-        raise InputError(f"id_type must be one of {', '.join(ID_TYPES)}, got {id_type!r}")
-    fingerprint = ""
-    if model is not None:
-        check_encoder(model)
-        for name, given in (("n", n), ("keyword_planes", keyword_planes), ("query_planes", query_planes)):
-            if given is not None and given != getattr(model, name):
-                raise MismatchError(f"{name} is {given}, the model has {getattr(model, name)}")
-        n, keyword_planes, query_planes = model.n, model.keyword_planes, model.query_planes
-        fingerprint = model.fingerprint
-    if n is None or keyword_planes is None:
-        raise InputError("an index needs a model, or n and keyword_planes", hint="Index.create(path, model)")
-    check_dimension(n)
-    query_planes = query_planes or 0
-    if keyword_planes == 0 and model is not None:
-        raise MismatchError(
-            "a model with float keywords has no codes to store", hint="use a preset with planes"
-        )
-    for name, value, low, high in (
-        ("keyword_planes", keyword_planes, 1, MAX_KEYWORD_PLANES),
-        ("query_planes", query_planes, 0, MAX_PLANES),
-    ):
-        if type(value) is not int or not low <= value <= high:
-            raise InputError(f"{name} must be from {low} to {high}, got {value!r}")
-    return Manifest(int(n), keyword_planes, query_planes, fingerprint, id_type=id_type)
+@contextlib.contextmanager
+def staged(path: Path, *, overwrite: bool, resumable: bool = False) -> Iterator[Writer]:
+    """Yield the writer of a hidden directory that is renamed to `path` when the block succeeds.
+
+    The caller then owns the writer, which still holds the lock. If the block fails, the directory is removed,
+    unless it is resumable: then it stays, and the next resumable build of `path` starts from it.
+    """
+    _check_free(path, overwrite=overwrite)
+    with disk.explained("create", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_stale(path)
+        stage = path.with_name(f".{path.name}.building" if resumable else f".{path.name}.new-{os.getpid()}")
+        if not (resumable and stage.is_dir()):
+            disk.make_directory(stage)
+        writer = Writer(stage)
+        try:
+            yield writer
+            disk.sync_directory(stage)
+            _check_free(path, overwrite=overwrite)
+            _give_name(stage, path)
+            writer.directory = path
+        except BaseException:
+            writer.close()
+            if stage.exists() and not resumable:
+                disk.remove_tree(stage)
+            raise
 
 
 def make(directory: Path, manifest: Manifest, model: Encoder | None) -> None:
-    """An empty index in an empty directory, with the model inside if it can be saved."""
+    """Write an empty index into an empty directory, with the model inside if it can be saved."""
     if isinstance(model, Savable):
         model.save(directory / MODEL)
         manifest = replace(manifest, has_model=True)
     prepare(directory, manifest)
     commit(directory)
+
+
+def fill(
+    index: Index, batches: Iterable[pa.RecordBatch], segment_rows: int = SEGMENT_ROWS, *, upsert: bool = False
+) -> int:
+    """Add all batches, `segment_rows` keywords at a time, and return how many were added.
+
+    A repeated id is refused; with `upsert` its last row wins, as if each row had come in its own call.
+    """
+    whole_number("segment_rows", segment_rows)
+    added = 0
+    for table in _tables(batches, segment_rows):
+        texts, ids, attributes = keywords_of(_last_of_each_id(table) if upsert else table)
+        if upsert:
+            added += len(index.upsert(texts, ids, attributes))
+            continue
+        if ids is not None:
+            refuse_repeats(ids.combine_chunks(), hint="remove all but one, or let upsert keep the last")
+        added += len(index.add(texts, ids, attributes))
+    return added
+
+
+def keywords_of(table: pa.Table) -> tuple[pa.ChunkedArray, pa.ChunkedArray | None, dict[str, Any]]:
+    """The texts, ids (None if there are none) and attributes of a table."""
+    if "text" not in table.column_names:
+        raise InputError(f"batches must have a column 'text', got {', '.join(table.column_names) or 'none'}")
+    ids = table.column("id") if "id" in table.column_names else None
+    others = [name for name in table.column_names if name not in ("text", "id")]
+    return table.column("text"), ids, {name: _null_for_nan(table.column(name)) for name in others}
+
+
+def _give_name(stage: Path, path: Path) -> None:
+    """Rename the complete index to its path, swapping it atomically with an old one where the OS can."""
+    old = stage  # what remains to be removed
+    if not path.exists():
+        disk.rename(stage, path)
+    elif not disk.exchange(stage, path):
+        old = path.with_name(f".{path.name}.new-{os.getpid()}-old")
+        disk.rename(path, old)
+        disk.rename(stage, path)
+    disk.sync_directory(path.parent)
+    if old.exists():
+        disk.remove_tree(old)
+
+
+def _check_free(path: Path, *, overwrite: bool) -> None:
+    """Raise if something at `path` is in the way: not an index, not to be overwritten, or being written."""
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    if not (path.is_dir() and (path / NAME).is_file()):
+        raise FileError(f"{path} exists and is not an rbegir index", hint="choose another path")
+    if not overwrite:
+        raise FileError(
+            f"{path} exists already", hint="choose another path, open it to add to it, or overwrite it"
+        )
+    WriterLock(path).release()
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove what interrupted builds left; a build that is still running holds its lock."""
+    for left in path.parent.glob(f".{path.name}.new-*"):
+        with contextlib.suppress(LockedError):
+            WriterLock(left).release()
+            disk.remove_tree(left)
+
+
+def _last_of_each_id(table: pa.Table) -> pa.Table:
+    """The table without rows whose id is repeated further down."""
+    if "id" not in table.column_names or len(pc.unique(table["id"])) == table.num_rows:
+        return table
+    places = pa.table({"id": table["id"], "at": np.arange(table.num_rows)})
+    return table.take(places.group_by("id").aggregate([("at", "max")])["at_max"].sort())
+
+
+def _tables(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
+    """The batches regrouped into tables of `rows` rows; the last may be shorter."""
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        while size + batch.num_rows >= rows:
+            yield pa.Table.from_batches([*held, batch.slice(0, rows - size)])
+            batch = batch.slice(rows - size)
+            held, size = [], 0
+        if batch.num_rows:
+            held.append(batch)
+            size += batch.num_rows
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def _null_for_nan(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Replace NaN by null: in tables NaN is the only way to mark a missing number."""
+    if not pa.types.is_floating(column.type):
+        return column
+    return pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)

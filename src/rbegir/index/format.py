@@ -19,20 +19,23 @@ When is what checked?
     verify        everything
 
 so a flipped bit is an error that names file and block, and never a silently different answer. A file also
-has a stamp (its length, and the CRC of its footer, which hangs on all other CRCs); the manifest holds the
-stamps of the files that it names, so a file of another time or place is noticed too.
-
-A file that someone cuts short while it is mapped, or whose disk fails, is noticed too (`mapping.py`).
+has a stamp (its length, and the CRC of its footer, which depends on all other CRCs); the manifest holds the
+stamps of the files that it names, so a file from another time or index is noticed too.
 
 Files are written once, front to back, and never changed: readers map them and share them freely. The footer
-is at the end because a stream of unknown length can then be written in one pass. One file a segment rather
-than one a column: a small add costs one fsync, and a segment is there or is not.
+is at the end because a stream of unknown length can then be written in one pass. There is one file per
+segment rather than one per column, so that a small add costs one fsync and a segment exists entirely or not.
+
+A mapped file that shrinks is caught by the guard of `rbegir.base.mapping`: every reader calls `check_mapped`
+before it returns or commits what it read.
 """
 
 from __future__ import annotations
 
 import json
+import mmap
 import os
+import stat
 import struct
 from collections.abc import Iterator
 from enum import IntEnum
@@ -44,8 +47,8 @@ import numpy.typing as npt
 
 from rbegir._native._core import crc32c, crc32c_blocks
 from rbegir.base import disk
+from rbegir.base.mapping import Mapping
 from rbegir.errors import CorruptError, FileError, VersionError
-from rbegir.index.mapping import map_file
 
 VERSION = 1
 MAGIC = b"\x89RBEGIR\n"
@@ -59,26 +62,43 @@ DIRECTORY_LIMIT = 1 << 28  # a directory is read whole, so its size is bounded
 _RESTORE = "restore the file from a copy; `rbegir index verify` lists all damage"
 
 
-class Kind(IntEnum):
+class FileKind(IntEnum):
     MANIFEST = 1
     SEGMENT = 2
     DELETES = 3
 
 
 class Stamp(NamedTuple):
-    """What a file must look like from outside to be the one that was written."""
+    """Identifies a written file by its length and footer."""
 
     bytes: int
     check: int  # CRC-32C of the footer
 
 
-class FileWriter:
-    """Writes one file front to back; `finish` makes it durable. What is left unfinished is nobody's file."""
+def map_file(path: Path, most: int | None = None) -> Mapping:
+    """Map a file, or its first `most` bytes, for reading; links and special files are refused."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise FileError(f"{path} is not a regular file", hint="check the path; nothing was changed")
+        size = status.st_size if most is None else min(status.st_size, most)
+        if size == 0:
+            raise CorruptError(f"{path} is damaged: it is empty", hint=_RESTORE)
+        mapped = Mapping(descriptor, size, access=mmap.ACCESS_READ)
+        mapped.protect()
+        return mapped
+    finally:
+        os.close(descriptor)
 
-    def __init__(self, path: Path, kind: Kind) -> None:
+
+class FileWriter:
+    """Writes one file front to back; `finish` makes it durable. Nothing refers to an unfinished file."""
+
+    def __init__(self, path: Path, kind: FileKind) -> None:
         self.path = path
         self._pending = bytearray()
-        self._size = 0  # bytes given so far, pending ones included
+        self._size = 0  # bytes appended so far, including pending ones
         self._sums: list[npt.NDArray[np.uint32]] = []
         self._sections: dict[str, list[int]] = {}
         self._descriptor = disk.create(path)
@@ -92,7 +112,7 @@ class FileWriter:
         os.close(self._descriptor)
 
     def begin(self, name: str) -> None:
-        """Start a section; what `write` is given until the next `begin` belongs to it."""
+        """Start a section; it holds everything written until the next `begin`."""
         assert name not in self._sections, name
         self._append(bytes(-self._size % ALIGN))
         self._sections[name] = [self._size, 0]
@@ -104,12 +124,12 @@ class FileWriter:
         self._append(flat.data)
 
     def section(self, name: str, data: disk.Buffer | npt.NDArray[Any]) -> None:
-        """A whole section at once."""
+        """Write a whole section at once."""
         self.begin(name)
         self.write(data)
 
     def finish(self, meta: dict[str, Any]) -> Stamp:
-        """Write directory, table and footer; the bytes are durable when this returns (the name is not)."""
+        """Write directory, table and footer; on return the bytes are durable, but not the file's name."""
         self._append(bytes(-self._size % ALIGN))
         directory = json.dumps({"meta": meta, "sections": self._sections}).encode()
         start = self._size
@@ -141,16 +161,16 @@ class FileWriter:
 
 
 class File:
-    """A mapped file: its metadata now, its sections when they are asked for."""
+    """A mapped file: its metadata are read at once, its sections on demand."""
 
-    def __init__(self, path: Path, kind: Kind, stamp: Stamp | None = None) -> None:
+    def __init__(self, path: Path, kind: FileKind, stamp: Stamp | None = None) -> None:
         self.path = path
         self._map = map_file(path)
         size = len(self._map)
         self._read_header(kind)
         start, end, total, directory_sum, self._table_sum, check = FOOTER.unpack(self._map[-FOOTER.size :])
         if check != crc32c(self._map[-FOOTER.size : -4]) or total != size:
-            raise self._corrupt("the footer does not match its checksum, or the file was cut or extended")
+            raise self._corrupt("the footer does not match its checksum, or the length is wrong")
         self.stamp = Stamp(size, check)
         if stamp is not None and stamp != self.stamp:
             raise CorruptError(
@@ -170,18 +190,18 @@ class File:
         self._table: npt.NDArray[np.uint32] | None = None  # [blocks]
 
     def section(self, name: str) -> Section:
-        """A section by name. Nothing of it is read or checked yet."""
+        """A section by name; nothing of it is read or checked yet."""
         if name not in self._sections:
             raise self._corrupt(f"section {name!r} is missing")
         return Section(self, name, *self._sections[name])
 
     def check_mapped(self) -> None:
-        """Raise if a page that was read since the file was opened was not there: what it gave was zeros."""
+        """Raise if a page read since the file was opened was missing and so read as zeros."""
         if self._map.broken:
-            raise self._corrupt("it was cut short while it was being read, or the disk cannot read it")
+            raise self._corrupt("it was truncated while it was being read, or the disk cannot read it")
 
     def check(self, blocks: npt.NDArray[np.int64]) -> None:
-        """Raise unless these blocks hold what was written; each is summed only once."""
+        """Raise unless these blocks match their checksums; each block is checked only once."""
         checked, table = self._checking()
         todo = blocks[~checked[blocks]]
         if not todo.size:
@@ -192,7 +212,7 @@ class File:
         checked[todo] = True
 
     def damage(self) -> Iterator[CorruptError]:
-        """Sum every block, whether it was checked before or not, and say which are wrong."""
+        """Check every block, including those checked before, and yield an error for each bad one."""
         try:
             _, table = self._checking()
         except CorruptError as error:
@@ -216,7 +236,7 @@ class File:
     def _body(self) -> memoryview:
         return memoryview(self._map)[: self._end]
 
-    def _read_header(self, kind: Kind) -> None:
+    def _read_header(self, kind: FileKind) -> None:
         if len(self._map) < HEADER.size + FOOTER.size or self._map[: len(MAGIC)] != MAGIC:
             raise FileError(
                 f"{self.path} is not a file of an rbegir index", hint="check the path; nothing was changed"
@@ -259,7 +279,7 @@ class File:
 
 
 class Section:
-    """A span of a file. `view` checks all of it; `touch` checks only what is about to be read."""
+    """A byte range of a file. `view` checks all of it; `touch` checks only what is about to be read."""
 
     def __init__(self, file: File, name: str, offset: int, size: int) -> None:
         self.file = file
@@ -269,7 +289,7 @@ class Section:
         self._whole = size == 0
 
     def view(self, dtype: npt.DTypeLike, count: int) -> npt.NDArray[Any]:
-        """All of the section, checked, as an array of the given length."""
+        """The whole section, checked, as an array of the given length."""
         if not self._whole:
             first, last = self.offset // BLOCK, (self.offset + self.bytes - 1) // BLOCK
             for start in range(first, last + 1, BUFFER):
@@ -278,7 +298,7 @@ class Section:
         return self.unchecked(dtype, count)
 
     def unchecked(self, dtype: npt.DTypeLike, count: int) -> npt.NDArray[Any]:
-        """The same without the check: `touch` what is read of it first."""
+        """The whole section, unchecked, as an array: `touch` what is read first."""
         if self.bytes != count * np.dtype(dtype).itemsize:
             raise self.corrupt(f"has {self.bytes} bytes, which is not {count} values")
         return np.frombuffer(self.file._map, dtype, count, self.offset)

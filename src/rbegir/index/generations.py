@@ -1,31 +1,29 @@
-"""Several generations of codes searched as one index: old keywords as they were stored, new ones as they
-come.
+"""Several generations of codes, each encoded by another model, searched as one index.
 
     both = rbegir.Generations(["ads.rbe", "ads-2.rbe"], model)       # oldest first
     both.search("cheap flights", k=10)                                # Hits, as from one index
     both.add(texts); both.delete(ids)                                 # new keywords go to the newest
-    both.migrate(100_000)                                             # encode some of the oldest again
+    both.migrate(100_000)                                             # re-encode some of the oldest
 
-Each generation is an index of its own, made by the model that encoded it. The queries of `model`, the
-newest one, read the codes of all of them (`rbegir.upgrade`), so a query is encoded once and its one code is
-compared with every keyword.
+Each generation is an index of its own, made by the model that encoded it. The queries of the newest model
+search the codes of all of them (`rbegir.upgrade`), so a query is encoded once and compared with every
+keyword.
 
-*What "correct" means.* The keywords are the live keywords of all generations; of an id that lives in
-several, the newest one counts. Their order is that of one index:
+*What "correct" means.* The keywords are the live keywords of all generations; if an id lives in several, the
+newest one counts. Their order is that of one index:
 
     (order key descending, global row ascending)     global row = rows of all older generations + row
 
 Order keys are exact and comparable between generations: they are ⌊2³⁶ (q·k)² / ‖k‖²⌋ with the sign of q·k,
 q is the same integer vector everywhere, and scaling k changes nothing, so generations may differ in keyword
-planes. Equal keys are equal cosines. `search` returns the first k of that order, ties included; tests
-compare it with a list that is sorted as a whole. That scores of different generations mean the same is a
-matter of training, not of this file: see `upgrade.py`.
+planes. Equal keys are equal cosines. `search` returns the first k of that order, ties included. Whether
+scores of different generations mean the same depends on training: see `upgrade.py`.
 
-*An id in two generations* appears while a keyword moves: it is added to the newer index before it is
-deleted from the older one, so that no reader misses it and a crash in between loses nothing. Search asks
-the newer indexes for the ids of older hits and searches again without those that are there, until none is.
+*An id in two generations* occurs while a keyword moves: it is added to the newer index before it is deleted
+from the older one, so that no reader misses it and a crash in between loses nothing. Search looks up the ids
+of older hits in the newer indexes and searches again without those found, until none is found.
 
-*Default ids* are global rows: they never repeat, in whichever generation a keyword is.
+*Default ids* are global rows, which never repeat across generations.
 """
 
 from __future__ import annotations
@@ -40,17 +38,19 @@ from typing import Any, Unpack
 import numpy as np
 import numpy.typing as npt
 
+from rbegir.base.arguments import check_ids
+from rbegir.base.checks import whole_number
 from rbegir.codes.planes import Codes
 from rbegir.encode.encoder import Encoder
 from rbegir.errors import InputError, MismatchError
-from rbegir.index.query import Query, SearchOptions
-from rbegir.index.rows import check_ids, check_queries
+from rbegir.index.query import encode_queries
 from rbegir.index.store import Ids, Index
 from rbegir.search.hits import Hits, merge
+from rbegir.search.request import SearchOptions, SearchRequest, refuse_deadline
 
 
 class Generations:
-    """Indexes of several generations, oldest first, and the model whose queries read them all."""
+    """Indexes of several generations, oldest first, and the model whose queries search them all."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Generations:
         read_only: bool = False,
         threads: int | None = None,
     ) -> None:
-        """Open the indexes; the model is the newest index's own if not given."""
+        """Open the indexes; the default model is the one stored in the newest index."""
         if isinstance(indexes, (str, os.PathLike)) or not indexes:
             raise InputError("indexes must be a list of paths, oldest first", hint="Generations([old, new])")
         with contextlib.ExitStack() as opened:
@@ -91,19 +91,19 @@ class Generations:
         self._open.close()
 
     def refresh(self) -> None:
-        """See what writers have done since."""
+        """Switch to the latest committed state of every index."""
         for index in self.indexes:
             index.refresh()
 
     def __len__(self) -> int:
-        """Live keywords; those that are just moving are counted in both places."""
+        """Live keywords; a keyword that is being moved is counted twice."""
         return sum(len(index) for index in self.indexes)
 
     def __repr__(self) -> str:
         return f"Generations({len(self.indexes)} indexes, {len(self)} keywords)"
 
     def info(self) -> dict[str, Any]:
-        """The sum of the indexes, and what each is, oldest first."""
+        """The totals of all indexes, and the info of each, oldest first."""
         each = [index.info() for index in self.indexes]
         totals = {
             key: sum(one[key] for one in each) for key in ("keywords", "deleted", "segments", "disk_bytes")
@@ -113,19 +113,21 @@ class Generations:
         }
         return {**totals, **newest, "next_row": self._rows_before(len(each)), "generations": each}
 
-    # ---- ask ----
+    # ---- search and read ----
 
-    def search(self, queries: str | Sequence[str], k: int = 10, **options: Unpack[SearchOptions]) -> Hits:
-        """The best k keywords of all generations for each text."""
-        asked = [queries] if isinstance(queries, str) else check_queries(queries)
-        return self.search_codes(self.model.encode_queries(asked), k, **options)
+    def search(
+        self, queries: str | Sequence[str] | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
+    ) -> Hits:
+        """The best k keywords of all generations for each text, or vector; options as for `Index.search`."""
+        return self.search_codes(encode_queries(self.model, queries), k, **options)
 
     def search_codes(
         self, codes: Codes | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
     ) -> Hits:
         """The best k keywords of all generations for each code: exactly; filters as for an index."""
-        Query.check(k, **options)
-        if options.get("mode", "exact") != "exact" or options.get("planes") is not None:
+        request = SearchRequest(k, **options)
+        refuse_deadline(request)
+        if request.mode != "exact" or request.planes is not None:
             raise InputError(
                 "generations are searched exactly, without mode='paper' and planes",
                 hint="search the indexes one by one for those",
@@ -143,15 +145,14 @@ class Generations:
     def get(self, ids: Any) -> list[dict[str, Any] | None]:
         """The keywords with these ids, each from the newest generation that has it."""
         found: list[dict[str, Any] | None] = [None] * len(ids)
-        for index in self.indexes:
-            if index.info()["next_row"]:
-                found = [new or old for new, old in zip(index.get(ids), found, strict=True)]
+        for index in _used(self.indexes):
+            found = [new or old for new, old in zip(index.get(ids), found, strict=True)]
         return found
 
     # ---- change ----
 
     def add(self, texts: Sequence[str], ids: Any = None, attributes: Any = None) -> Ids:
-        """Add keywords to the newest generation; an id that is in any of them is refused."""
+        """Add keywords to the newest generation; an id that exists in any generation is refused."""
         if ids is None and self.info()["id_type"] == "int64":
             start = self._rows_before(len(self.indexes))
             ids = np.arange(start, start + len(texts))
@@ -166,17 +167,17 @@ class Generations:
         return self.indexes[-1].add(texts, ids, attributes)
 
     def upsert(self, texts: Sequence[str], ids: Any, attributes: Any = None) -> Ids:
-        """Add keywords to the newest generation, replacing those with the same ids in any of them."""
+        """Add keywords to the newest generation, replacing those with the same ids in all generations."""
         made = self.indexes[-1].upsert(texts, ids, attributes)
-        self._delete_older(ids)
+        for index in _used(self.indexes[:-1]):
+            index.delete(ids)
         return made
 
     def delete(self, ids: Any) -> int:
-        """Delete keywords by id from all generations; returns how many keywords there were."""
+        """Delete keywords by id from all generations and return how many existed."""
         there = sum(found is not None for found in self.get(list(dict.fromkeys(check_ids(ids).to_pylist()))))
-        for index in self.indexes:
-            if index.info()["next_row"]:
-                index.delete(ids)
+        for index in _used(self.indexes):
+            index.delete(ids)
         return there
 
     def compact(self) -> None:
@@ -185,29 +186,28 @@ class Generations:
             index.compact()
 
     def migrate(self, count: int) -> int:
-        """Encode up to `count` keywords of the oldest generation that has any again, from their stored texts.
+        """Move up to `count` keywords of the oldest non-empty generation to the newest one.
 
-        They keep their ids and attributes and go to the newest generation. Returns how many moved: 0 when all
-        are there. Keywords stored without a text cannot be encoded and stay.
+        They are re-encoded from their stored texts and keep their ids and attributes. Returns how many moved;
+        0 when none is left. Keywords stored without a text cannot be re-encoded and stay.
         """
-        from rbegir.index.exchange.export import rows_of
+        from rbegir.index.exchange.transfer import read_keywords
 
-        if type(count) is not int or count < 1:
-            raise InputError(f"count must be a positive whole number, got {count!r}")
+        whole_number("count", count)
         for index in self.indexes[:-1]:
-            rows = rows_of(index, limit=count, with_text=True)
-            if len(rows.ids):
-                assert rows.texts is not None
-                self.upsert(rows.texts, rows.ids, rows.attributes or None)
-                return len(rows.ids)
+            found = read_keywords(index, limit=count, with_text=True)
+            if len(found):
+                assert found.texts is not None
+                self.upsert(found.texts, found.ids, found.attributes or None)
+                return len(found)
         return 0
 
-    # ---- inside ----
+    # ---- internal ----
 
     def _visible(
         self, number: int, index: Index, codes: Codes | npt.NDArray[Any], k: int, options: SearchOptions
     ) -> Hits:
-        """The best k of one generation that no newer one replaces."""
+        """The best k keywords of one generation that no newer generation replaces."""
         newer = [other for other in self.indexes[number + 1 :] if len(other)]
         hidden: list[Any] = []
         given = options.get("deny")
@@ -228,19 +228,19 @@ class Generations:
     def _rows_before(self, number: int) -> int:
         return sum(int(index.info()["next_row"]) for index in self.indexes[:number])
 
-    def _delete_older(self, ids: Any) -> None:
-        for index in self.indexes[:-1]:
-            if index.info()["next_row"]:
-                index.delete(ids)
-
     def _check_ids(self) -> None:
-        kinds = {index.info()["id_type"] for index in self.indexes if index.info()["next_row"]}
+        kinds = {index.info()["id_type"] for index in _used(self.indexes)}
         if len(kinds) > 1:
             raise MismatchError(f"the generations have ids of different types: {', '.join(sorted(kinds))}")
 
 
+def _used(indexes: Sequence[Index]) -> list[Index]:
+    """The indexes to which a keyword was ever added; the others have no ids and no columns yet."""
+    return [index for index in indexes if index.info()["next_row"]]
+
+
 def _with_attributes(hits: Hits) -> Hits:
-    """An index without attributes beside one with them: its hits have none."""
+    """Hits with an empty dict of attributes each, if their index has no attributes."""
     if hits.attributes is not None:
         return hits
     return replace(hits, attributes=[[{} for _ in range(hits.k)] for _ in range(len(hits))])

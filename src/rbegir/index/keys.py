@@ -1,13 +1,13 @@
-"""From an id to its position in a segment, without reading the segment.
+"""Finding the position of an id in a segment without reading the segment.
 
     keys    uint64 [count], ascending    an int64 id as it is (two's complement), a string id hashed
     order   uint32 [count]               the position of each key
     fences  uint64 [⌈count / 512⌉]       every 512th key: the first of each 4 KiB of keys
 
-A lookup searches the fences, then the one block of keys they point at, so that a lookup among 10⁷ ids reads
-one small section once and then 4 KiB an id, each checked before it is believed. All wanted ids are searched
-side by side in NumPy; when they are so many that most blocks would be read, all are. Equal keys (hash
-collisions) are told apart by the caller, who has the ids themselves.
+A lookup searches the fences, then the one block of keys they point at. A lookup among 10⁷ ids thus reads one
+small section once and then 4 KiB per id, each checked before it is used. All wanted ids are searched together
+in NumPy; if they are so many that most blocks would be read, all are. The caller, who has the ids, resolves
+equal keys (hash collisions).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def keys_of(ids: pa.Array) -> npt.NDArray[np.uint64]:
 
 
 def write_keys(writer: FileWriter, keys: npt.NDArray[np.uint64]) -> None:
-    """The three sections for the keys of positions 0, 1, 2 …"""
+    """Write the three sections for the keys of positions 0, 1, 2 …"""
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
     writer.section("id.keys", ordered.astype("<u8", copy=False))
@@ -47,14 +47,14 @@ def write_keys(writer: FileWriter, keys: npt.NDArray[np.uint64]) -> None:
 
 
 class Ranges(NamedTuple):
-    """Where each wanted key stands: order[first:last] are the positions that have it."""
+    """The run of each wanted key: order[first:last] are the positions that have it."""
 
     first: npt.NDArray[np.int64]
     last: npt.NDArray[np.int64]
 
 
 class SortedKeys:
-    """The mapped sections of `write_keys`, or any ascending section of 64-bit keys with its fences."""
+    """The sections that `write_keys` wrote, or any ascending section of 64-bit keys with its fences."""
 
     def __init__(self, keys: Section, fences: Section, count: int, dtype: str = "<u8") -> None:
         self._section = keys
@@ -68,7 +68,7 @@ class SortedKeys:
         return cls(file.section("id.keys"), file.section("id.fences"), count)
 
     def find(self, wanted: npt.NDArray[np.generic]) -> Ranges:
-        """The run of equal keys for each wanted one; empty (first == last) where there is none."""
+        """The run of equal keys for each wanted key; empty (first == last) if there is none."""
         if wanted.size > self._count // STRIDE:  # most blocks would be read anyway
             return self._find_many(wanted)
         fences = self._fences.view(self._dtype, -(-self._count // STRIDE))
@@ -81,7 +81,7 @@ class SortedKeys:
         )
 
     def _find_many(self, wanted: npt.NDArray[np.generic]) -> Ranges:
-        """The same over all keys, with the wanted ones in order so that the searches share their way."""
+        """Find many keys by searching all of them, in ascending order to share cache lines."""
         keys = self._section.view(self._dtype, self._count)
         order = np.argsort(wanted)
         first, last = np.zeros(wanted.size, np.int64), np.zeros(wanted.size, np.int64)
@@ -97,7 +97,7 @@ class SortedKeys:
         *,
         right: bool,
     ) -> npt.NDArray[np.int64]:
-        """Where each key would go between its own bounds, left or right of its equals, all in step."""
+        """Binary search of each key between its own bounds, left or right of its equals, all in lockstep."""
         low, high = low.copy(), high.copy()
         while np.any(low < high):
             middle = (low + high) >> 1

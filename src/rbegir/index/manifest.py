@@ -1,18 +1,20 @@
-"""The manifest: the one mutable thing of an index, and it is replaced, never changed.
+"""The manifest: the file that names the segments and deletes of one state. Replacing it is the commit.
 
     X.rbe/
       MANIFEST               which files make up the index now; replaced by rename
       segment-<number>.rbs   immutable, see segment.py
-      deletes-<number>.rbd   immutable, see deletes.py
+      deletes-<number>.rbd   immutable, see snapshot.py
       model/                 the model that encodes texts, if one was given
-      LOCK                   who is writing, see lock.py
+      LOCK                   who is writing, see writer.py
 
-Renaming is the commit: before it a change is nowhere, after it (and the fsync of the directory) everywhere
-and for good. Numbers never come back, so a name means the same bytes for ever. Segments are ordered by row
-and their rows do not overlap, so the order of positions is the order of rows.
+The rename is the commit: before it a change does not exist, after it (and the fsync of the directory) it is
+visible and durable. File numbers are never reused, so a name always means the same bytes. Segments are
+ordered by row and their rows do not overlap, so the order of positions is the order of rows.
 
-What a manifest says is believed only within bounds: names must have the exact form above (no path can leave
-the directory), counts must fit, rows must ascend. It is data, never code.
+A manifest is validated before it is used: names must have the exact form above (no path can leave the
+directory), counts must fit, rows must ascend. It is data, never code.
+
+The shape of the codes and the fingerprint also decide which encoder belongs to the index.
 """
 
 from __future__ import annotations
@@ -25,11 +27,13 @@ from pathlib import Path
 from typing import Any
 
 from rbegir.base import disk
+from rbegir.base.arguments import VECTORS_HINT, type_named
+from rbegir.base.checks import whole_number
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_PLANES, check_dimension
-from rbegir.errors import CorruptError, FileError, InputError
-from rbegir.index.columns import type_named
-from rbegir.index.format import File, FileWriter, Kind, Stamp
-from rbegir.index.segment import MAX_ROWS, Shape
+from rbegir.encode.encoder import Encoder, check_encoder, load_encoder, takes_vectors
+from rbegir.errors import CorruptError, FileError, InputError, MismatchError
+from rbegir.index.format import File, FileKind, FileWriter, Stamp
+from rbegir.index.segment import MAX_ROWS, CodeShape, Entry
 
 NAME = "MANIFEST"
 NEW = "MANIFEST.new"
@@ -40,34 +44,13 @@ ID_TYPES = ("int64", "string")
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A segment as the manifest knows it."""
-
-    file: str
-    stamp: Stamp
-    count: int
-    first_row: int
-    last_row: int
-    deletes: str | None  # the file that says what is deleted
-    deleted: int
-
-    @property
-    def span(self) -> tuple[int, int, int]:
-        return self.count, self.first_row, self.last_row
-
-    @property
-    def live(self) -> int:
-        return self.count - self.deleted
-
-
-@dataclass(frozen=True)
 class Manifest:
     """One state of an index."""
 
     n: int
     keyword_planes: int
     query_planes: int  # 0: any
-    fingerprint: str  # of the model, empty without one
+    fingerprint: str  # of the model; empty without one
     has_model: bool = False
     generation: int = 0
     id_type: str | None = None  # None until the first add decides
@@ -78,8 +61,8 @@ class Manifest:
     deletes: Mapping[str, Stamp] = field(default_factory=dict)
 
     @property
-    def shape(self) -> Shape:
-        return Shape(self.n, self.keyword_planes)
+    def shape(self) -> CodeShape:
+        return CodeShape(self.n, self.keyword_planes)
 
     @property
     def files(self) -> set[str]:
@@ -87,11 +70,11 @@ class Manifest:
         return {entry.file for entry in self.segments} | set(self.deletes)
 
     def without_segments(self) -> Manifest:
-        """The same index with nothing in it."""
+        """The manifest of the same index with no keywords."""
         return replace(self, segments=(), deletes={})
 
     def facts(self) -> dict[str, Any]:
-        """What the index is, for people: size, shape, columns."""
+        """Size, shape and columns, as `Index.info` reports them."""
         size = sum(entry.stamp.bytes for entry in self.segments)
         size += sum(stamp.bytes for stamp in self.deletes.values())
         return {
@@ -112,32 +95,35 @@ class Manifest:
         }
 
     def follow(self, **changes: Any) -> Manifest:
-        """The next state; delete files that nothing refers to any more are dropped from it."""
+        """The next state; delete files that no segment refers to are dropped."""
         after = replace(self, generation=self.generation + 1, **changes)
         used = {entry.deletes for entry in after.segments}
         return replace(after, deletes={name: stamp for name, stamp in after.deletes.items() if name in used})
 
 
+# ---- read and replace ----
+
+
 def prepare(directory: Path, manifest: Manifest) -> None:
-    """Write the next manifest beside the current one; it and all names are durable on return."""
-    with contextlib.suppress(FileNotFoundError):  # there if an earlier change failed at its last step
+    """Write the next manifest beside the current one; it and all new file names are durable on return."""
+    with contextlib.suppress(FileNotFoundError):  # left if an earlier change failed at its last step
         disk.unlink(directory / NEW)
-    with FileWriter(directory / NEW, Kind.MANIFEST) as writer:
+    with FileWriter(directory / NEW, FileKind.MANIFEST) as writer:
         writer.finish({**manifest.__dict__, "segments": [astuple(entry) for entry in manifest.segments]})
     disk.sync_directory(directory)
 
 
 def commit(directory: Path) -> None:
-    """The prepared manifest becomes the current one: the one moment at which a change happens."""
+    """Make the prepared manifest the current one: the moment at which a change takes effect."""
     disk.rename(directory / NEW, directory / NAME)
     disk.sync_directory(directory)
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """The current state, every claim of it checked against what is possible."""
+    """Read and validate the current state."""
     path = directory / NAME
     try:
-        file = File(path, Kind.MANIFEST)
+        file = File(path, FileKind.MANIFEST)
     except (FileNotFoundError, NotADirectoryError) as error:
         reason = "it has no MANIFEST" if directory.is_dir() else "there is no such directory"
         if directory.is_file():
@@ -152,7 +138,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def parse(meta: dict[str, Any], path: Path) -> Manifest:
-    """The state that the directory of a manifest describes."""
+    """Validate the metadata of a manifest file and return its state."""
     try:
         return _parse(meta)
     except (_WrongError, AttributeError, TypeError, KeyError, ValueError) as error:
@@ -163,7 +149,7 @@ def parse(meta: dict[str, Any], path: Path) -> Manifest:
 
 
 class _WrongError(Exception):
-    """A claim of a manifest that cannot be true."""
+    """A value in a manifest that is not possible."""
 
 
 def _parse(meta: dict[str, Any]) -> Manifest:
@@ -222,3 +208,77 @@ def _parse(meta: dict[str, Any]) -> Manifest:
         segments=tuple(entries),
         deletes=deletes,
     )
+
+
+# ---- which encoder belongs to an index ----
+
+
+def first_manifest(
+    model: Encoder | None,
+    n: int | None = None,
+    keyword_planes: int | None = None,
+    query_planes: int | None = None,
+    id_type: str | None = None,
+) -> Manifest:
+    """The manifest of an empty index for the codes of a model, or for codes of the given shape."""
+    if id_type is not None and id_type not in ID_TYPES:
+        raise InputError(f"id_type must be one of {', '.join(ID_TYPES)}, got {id_type!r}")
+    fingerprint = ""
+    if model is not None:
+        check_encoder(model)
+        for name, given in (("n", n), ("keyword_planes", keyword_planes), ("query_planes", query_planes)):
+            if given is not None and given != getattr(model, name):
+                raise MismatchError(f"{name} is {given}, the model has {getattr(model, name)}")
+        n, keyword_planes, query_planes = model.n, model.keyword_planes, model.query_planes
+        fingerprint = model.fingerprint
+    if n is None or keyword_planes is None:
+        raise InputError("an index needs a model, or n and keyword_planes", hint="Index.create(path, model)")
+    check_dimension(n)
+    query_planes = query_planes or 0
+    if keyword_planes == 0 and model is not None:
+        raise MismatchError(
+            "a model with float keywords has no codes to store", hint="use a preset with planes"
+        )
+    keyword_planes = whole_number("keyword_planes", keyword_planes, 1, MAX_KEYWORD_PLANES)
+    query_planes = whole_number("query_planes", query_planes, 0, MAX_PLANES)
+    return Manifest(int(n), keyword_planes, query_planes, fingerprint, id_type=id_type)
+
+
+def check_match(model: Encoder, manifest: Manifest) -> None:
+    """Raise MismatchError if the model's queries cannot be compared with the codes of the index."""
+    reads = manifest.fingerprint in getattr(model, "reads", ())  # a later model, trained on these codes
+    for name in ("n",) if reads else ("n", "keyword_planes", "fingerprint"):
+        ours, theirs = getattr(manifest, name), getattr(model, name)
+        if ours != theirs:
+            raise MismatchError(
+                f"the model does not belong to this index: its {name} is {theirs!r}, the index has {ours!r}",
+                hint="use the model that the index was built with, or build a new index",
+            )
+
+
+def check_adds(model: Encoder, manifest: Manifest) -> None:
+    """Raise if texts cannot be added with this model: it takes vectors, or makes other keyword codes."""
+    if takes_vectors(model):
+        raise InputError("a Binarizer encodes vectors, not texts", hint=VECTORS_HINT)
+    if manifest.fingerprint not in getattr(model, "same_keywords", (model.fingerprint,)):
+        raise MismatchError(
+            "the model searches this index, but its keywords get codes of another generation",
+            hint="add to an index of the model's own, and search both with rbegir.Generations",
+        )
+
+
+def load_stored(directory: Path, manifest: Manifest) -> Encoder:
+    """Load the encoder stored inside an index."""
+    if not manifest.has_model:
+        raise FileError(
+            f"no model is stored in {directory.parent}, so texts cannot be encoded",
+            hint="open it with Index.open(path, model=…), or use add_codes and search_codes",
+        )
+    if not directory.is_dir():
+        raise FileError(
+            f"the model of {directory.parent} is gone: there is no {directory}",
+            hint="copy the model that the index was built with there",
+        )
+    model = load_encoder(directory)
+    check_match(model, manifest)
+    return model

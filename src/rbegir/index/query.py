@@ -1,127 +1,37 @@
-"""A search, from its arguments to hits: check, filter, scan, look up.
+"""A search of one snapshot: encode the queries, filter, scan, look up the hits.
 
-The scan sees only codes and masks. Ids, texts and attributes are read for the hits alone, by position, so
-they cost the same for a thousand keywords as for a hundred million.
+The scan reads only codes and masks. Ids, texts and attributes are read by position and only for the hits, so
+their cost does not depend on the size of the index.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
+from rbegir.base.arguments import check_queries
+from rbegir.base.checks import describe
 from rbegir.codes.planes import Codes
 from rbegir.codes.score import QUERY_LIMIT, cosine, norm_squared
+from rbegir.encode.encoder import Encoder, takes_vectors
 from rbegir.errors import InputError, MismatchError
 from rbegir.index.filter import Filter
 from rbegir.index.manifest import Manifest
-from rbegir.index.rows import check_ids
 from rbegir.index.snapshot import Snapshot
-from rbegir.search import stages
-from rbegir.search.backend import Candidates, Partition
-from rbegir.search.cpu import CpuBackend
+from rbegir.search.backend import Candidates, Partition, check_planes, coarse, open_backend
 from rbegir.search.hits import Hits
-from rbegir.search.progressive import check_planes, coarse
-from rbegir.search.registry import open_backend
+from rbegir.search.request import SearchRequest
 
-MODES = ("exact", "paper")
-
-
-class Filters(TypedDict, total=False):
-    """Which keywords may be found."""
-
-    where: str | pc.Expression | None  # text such as "price < 10 and not sold", or an expression
-    allow: Any  # only these ids
-    deny: Any  # not these ids
-
-
-class SearchOptions(Filters, total=False):
-    """What `Index.search` and `Index.search_codes` take besides the queries and k."""
-
-    mode: str  # "exact" (the default), or "paper": the published algorithm with its miss certificate
-    per_thread: int  # of "paper": keywords that a thread sees …
-    queue: int  # … and how many of them it may keep
-    planes: int | None  # search with this many planes first, refine the best with the others
-    candidates: int | None  # of `planes`: how many are refined
-    measure: bool  # of `planes`: measure the recall instead of estimating it
-    texts: bool  # False leaves the texts out of the hits, which is faster for large batches
-    attributes: bool  # likewise
-
-
-@dataclass(frozen=True)
-class Query:
-    """What is asked, apart from the codes."""
-
-    k: int
-    where: str | pc.Expression | None = None
-    allow: pa.Array | None = None
-    deny: pa.Array | None = None
-    mode: str = "exact"
-    planes: int | None = None
-    candidates: int | None = None
-    measure: bool = False
-    per_thread: int = 256
-    queue: int = 1
-    texts: bool = True
-    attributes: bool = True
-
-    @classmethod
-    def check(
-        cls,
-        k: Any,
-        *,
-        where: str | pc.Expression | None = None,
-        allow: Any = None,
-        deny: Any = None,
-        mode: str = "exact",
-        planes: int | None = None,
-        candidates: int | None = None,
-        measure: bool = False,
-        per_thread: int = 256,
-        queue: int = 1,
-        texts: bool = True,
-        attributes: bool = True,
-    ) -> Query:
-        """The same, or an error that names the argument."""
-        numbers = {
-            "k": k,
-            "per_thread": per_thread,
-            "queue": queue,
-            "planes": planes,
-            "candidates": candidates,
-        }
-        for name, value in numbers.items():
-            if value is None and name in ("planes", "candidates"):
-                continue
-            if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
-                raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
-        if mode not in MODES:
-            raise InputError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
-        if mode == "paper" and planes is not None:
-            raise InputError("planes and mode='paper' cannot be combined", hint="leave one of them out")
-        return cls(
-            int(k),
-            where,
-            None if allow is None else check_ids(allow, "allow"),
-            None if deny is None else check_ids(deny, "deny"),
-            mode,
-            planes,
-            candidates,
-            measure,
-            per_thread,
-            queue,
-            texts,
-            attributes,
-        )
+_watcher: ContextVar[Callable[[str], None] | None] = ContextVar("watcher", default=None)
 
 
 class Searcher:
-    """Answers queries over any snapshot of one index on its devices."""
+    """Runs queries over any snapshot of one index on its devices."""
 
     def __init__(
         self,
@@ -133,83 +43,94 @@ class Searcher:
     ) -> None:
         self._backend = open_backend(device, n, planes, threads, progress)
 
-    def search(self, snapshot: Snapshot, queries: Codes | npt.NDArray[Any], query: Query) -> Hits:
+    def search(self, snapshot: Snapshot, queries: Codes | npt.NDArray[Any], request: SearchRequest) -> Hits:
         """The hits of every query among the keywords of a snapshot."""
         values = query_values(queries, snapshot.manifest)  # [Q, n] int16
-        numbers, partitions = candidates(snapshot, query)
+        numbers, partitions = candidates(snapshot, request)
         certificate = recall = None
         if not len(values) or not partitions:
-            nothing = np.zeros((len(values), 0), np.int64)
-            found = Candidates(nothing, nothing)
-        elif query.mode == "paper":
+            found = Candidates.none(len(values))
+        elif request.mode == "paper":
             found, certificate = self._backend.search_paper(
-                partitions, values, query.k, per_thread=query.per_thread, queue=query.queue
+                partitions, values, request.k, per_thread=request.per_thread, queue=request.queue
             )
-        elif query.planes is not None:
+        elif request.planes is not None:
             found, recall, _ = self._backend.search_progressive(
                 partitions,
                 values,
-                query.k,
-                planes=query.planes,
-                candidates=query.candidates,
-                measure=query.measure,
+                request.k,
+                planes=request.planes,
+                candidates=request.candidates,
+                measure=request.measure,
             )
         else:
-            found = self._backend.search(partitions, values, query.k)
-        stages.done("scan")
-        place = snapshot.place(numbers, found.positions.ravel())
+            found = self._backend.search(partitions, values, request.k)
+        stage_done("scan")
+        places = snapshot.locate(numbers, found.positions.ravel())
         shape = found.positions.shape  # [Q, k]
-        names = snapshot.manifest.columns if query.attributes else ()
-        columns = {name: snapshot.column(name, place) for name in names}
+        names = snapshot.manifest.columns if request.attributes else ()
+        columns = {name: snapshot.column(name, places) for name in names}
         hits = Hits(
-            ids=snapshot.ids(place).reshape(shape),
+            ids=snapshot.ids(places).reshape(shape),
             scores=cosine(found.keys, norm_squared(values)),
-            texts=snapshot.column("text", place).reshape(shape) if query.texts else None,
+            texts=snapshot.column("text", places).reshape(shape) if request.texts else None,
             keys=found.keys,
-            rows=snapshot.rows(place).reshape(shape),
+            rows=snapshot.rows(places).reshape(shape),
             attributes=attribute_rows(columns, shape),
             certificate=certificate,
             recall=recall,
         )
         snapshot.check_mapped()
-        stages.done("fetch")
+        stage_done("fetch")
         return hits
 
     def coarse_rows(
-        self, snapshot: Snapshot, queries: Codes | npt.NDArray[Any], query: Query, planes: int
+        self, snapshot: Snapshot, queries: Codes | npt.NDArray[Any], request: SearchRequest, planes: int
     ) -> npt.NDArray[np.int64]:
-        """The rows [queries, k] of the best by the first planes alone. For people: always on the CPU."""
+        """The rows [queries, k] of the best keywords by their first planes alone; always on the CPU."""
         n, all_planes = snapshot.manifest.shape
         values = query_values(queries, snapshot.manifest)  # [Q, n] int16
-        numbers, partitions = candidates(snapshot, query)
+        numbers, partitions = candidates(snapshot, request)
         if not len(values) or not partitions:
             return np.zeros((len(values), 0), np.int64)
-        backend = CpuBackend(n, check_planes(planes, all_planes))
-        found = backend.search(coarse(partitions, n, planes), values, query.k)
-        place = snapshot.place(numbers, found.positions.ravel())
-        rows = snapshot.rows(place).reshape(found.positions.shape)
+        backend = open_backend("cpu", n, check_planes(planes, all_planes))
+        found = backend.search(coarse(partitions, n, planes), values, request.k)
+        places = snapshot.locate(numbers, found.positions.ravel())
+        rows = snapshot.rows(places).reshape(found.positions.shape)
         snapshot.check_mapped()
         return rows
 
 
-def candidates(snapshot: Snapshot, query: Query) -> tuple[list[int], list[Partition]]:
-    """The parts of a snapshot that may hold hits, and what a backend needs to search them."""
-    where = None if query.where is None else Filter(query.where, snapshot.types())
-    return snapshot.candidates(where, query.allow, query.deny)
+def candidates(snapshot: Snapshot, request: SearchRequest) -> tuple[list[int], list[Partition]]:
+    """The numbers of the segments that may hold hits, and their partitions for a backend."""
+    where = None if request.where is None else Filter(request.where, snapshot.types())
+    return snapshot.candidates(where, request.allow, request.deny)
+
+
+def _check_vectors(queries: Any) -> Any:
+    """Raise InputError for texts where vectors are expected; the Binarizer checks everything else."""
+    if isinstance(queries, (list, tuple)) and any(isinstance(query, str) for query in queries):
+        raise InputError(
+            "an index made with a Binarizer is searched with vectors, got a text",
+            hint="encode the text with the encoder whose vectors it holds",
+        )
+    return queries
+
+
+def encode_queries(model: Encoder, queries: Any) -> Codes:
+    """The codes of a text, of a list of texts, or of the vectors [queries, dims] that a Binarizer takes."""
+    asked: Any = [queries] if isinstance(queries, str) else queries
+    return model.encode_queries(_check_vectors(asked) if takes_vectors(model) else check_queries(asked))
 
 
 def query_values(queries: Any, manifest: Manifest) -> npt.NDArray[np.int16]:
-    """Codes or integer vectors → int16 [Q, n]."""
+    """Check queries and convert them, codes or integer vectors, to int16 [queries, n]."""
     if isinstance(queries, Codes):
         if queries.n != manifest.n:
             raise MismatchError(f"queries have n = {queries.n}, the index holds n = {manifest.n}")
         return queries.values()
     if not isinstance(queries, np.ndarray) or queries.dtype not in (np.int8, np.int16) or queries.ndim != 2:
-        came = (
-            f"{queries.dtype} {list(queries.shape)}"
-            if isinstance(queries, np.ndarray)
-            else type(queries).__name__
-        )
+        came = describe(queries)
         raise InputError(f"queries must be rbegir.Codes or an int8 or int16 array [queries, n], got {came}")
     if queries.shape[1] != manifest.n:
         raise MismatchError(f"queries have n = {queries.shape[1]}, the index holds n = {manifest.n}")
@@ -222,7 +143,7 @@ def query_values(queries: Any, manifest: Manifest) -> npt.NDArray[np.int16]:
 def attribute_rows(
     columns: dict[str, npt.NDArray[Any]], shape: tuple[int, ...]
 ) -> list[list[dict[str, Any]]] | None:
-    """One dict a hit, by query; None where the index has no attributes."""
+    """Attributes as one dict per hit, grouped by query; None if the index has no attributes."""
     if not columns:
         return None
     names = list(columns)
@@ -232,3 +153,21 @@ def attribute_rows(
         if flat
         else [[]] * shape[0]
     )
+
+
+def stage_done(stage: str) -> None:
+    """Tell whoever watches that a stage ended: "scan" (filter, score, select) or "fetch" (what is stored of
+    the hits). Arguments and results of a search stay free of clocks."""
+    watcher = _watcher.get()
+    if watcher is not None:
+        watcher(stage)
+
+
+@contextmanager
+def watching(watcher: Callable[[str], None]) -> Iterator[None]:
+    """Call `watcher` at the end of each stage of the searches that this thread or task makes inside."""
+    token = _watcher.set(watcher)
+    try:
+        yield
+    finally:
+        _watcher.reset(token)

@@ -1,22 +1,29 @@
-"""What is intact of a damaged index, in a new one.
+"""Salvage: copy what is undamaged of a broken index into a new one.
 
     report = Index.salvage("ads.rbe", "saved.rbe")          rbegir index verify ads.rbe --salvage saved.rbe
 
-A keyword comes back when every byte of it (code, row, id, text, attributes) lies in a block that matches its
-checksum (`wreck.py`); rows, ids and order stay. Nothing is guessed, and the damaged index is only read.
+A keyword is saved if every byte of it (code, row, id, text, attributes) lies in a block that matches its
+checksum (`wreck.py`). Rows, ids and order stay. Nothing is guessed, and the damaged index is only read.
 
-    damaged                 consequence
-    a block of a segment    its keywords are lost, and listed by row
-    directory, cut, gone    all keywords of that segment are lost
-    deletes                 what is readable is honoured; of the rest the report says how many keywords may be
-                            back from the dead. Of two keywords with one id the newer is kept
-    MANIFEST                rebuilt from the segments and deletes that are there (`rebuild.py`)
-    model                   the new index has none: open it with model=…
+    damaged                        consequence
+    a block of a segment           its keywords are lost, and listed by row
+    a segment's directory, a       all keywords of that segment are lost
+    truncated or missing segment
+    deletes                        those that can be read are applied; the report says how many deleted
+                                   keywords may have come back. Of two keywords with one id the newer is kept
+    MANIFEST                       rebuilt from the segments and deletes that exist
+    model                          the new index has none: open it with model=…
+
+*Rebuilding the manifest.* A segment states its own rows, columns and shape; a delete file names its segments.
+File numbers only grow, so of two segments with common rows the newer is a merge of the older, and of two
+delete files about a segment the newer is more complete. What cannot be known: whether the newest files belong
+to a change that was acknowledged, how many keywords were deleted, and which rows were used after the last
+segment.
 """
 
 from __future__ import annotations
 
-import os
+import re
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,43 +34,50 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rbegir.base import disk, masks
-from rbegir.encode.encoder import load_encoder
-from rbegir.errors import CorruptError, FileError
-from rbegir.index.columns import int64_array
-from rbegir.index.format import Kind
-from rbegir.index.manifest import MODEL, NAME, Entry, Manifest, commit, parse, prepare, read_manifest
-from rbegir.index.rebuild import Claim, rebuilt
-from rbegir.index.segment import Source, write_segment
-from rbegir.index.staging import staged
-from rbegir.index.verify import model_damage
+from rbegir.codes.planes import check_dimension
+from rbegir.encode.encoder import load_encoder, verify_encoder
+from rbegir.errors import CorruptError, FileError, RbegirError
+from rbegir.index.columns import Int64s, int64_array
+from rbegir.index.creation import staged
+from rbegir.index.format import FileKind
+from rbegir.index.manifest import (
+    DELETES_NAME,
+    MODEL,
+    NAME,
+    SEGMENT_NAME,
+    Manifest,
+    commit,
+    parse,
+    prepare,
+    read_manifest,
+)
+from rbegir.index.segment import CodeShape, Entry, LiveRows, write_segment
 from rbegir.index.wreck import Wreck, WreckedSegment, known_deletes
-
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass
 class LostKeywords:
-    """What is gone of one segment."""
+    """The lost keywords of one segment."""
 
     file: str
     keywords: int
-    rows: list[list[int]]  # [first, last] of each run; the bounds where the rows themselves are lost
+    rows: list[list[int]]  # [first, last] of each run; bounds if the rows themselves are lost
     reason: str
 
 
 @dataclass
 class LostDeletes:
-    """Deletes of one segment that can no longer be read."""
+    """Deletes of one segment that cannot be read."""
 
     file: str
     segment: str
-    unknown: int | None  # keywords that may be back although they were deleted; None: nobody knows
+    unknown: int | None  # deleted keywords that may have come back; None: not known
     reason: str
 
 
 @dataclass
-class Report:
-    """What was saved and what was not."""
+class SalvageReport:
+    """What was saved and what was lost."""
 
     out: str
     keywords: int = 0  # in the new index
@@ -79,29 +93,30 @@ class Report:
 
 
 @dataclass
-class _Piece:
-    """What is left of a segment."""
+class _Remains:
+    """The part of a segment that can be saved."""
 
     segment: WreckedSegment
-    kept: Flags  # [count]: alive and readable
+    kept: npt.NDArray[np.bool_]  # [count]: live and readable
 
 
-def salvage(path: Path, out: Path, *, overwrite: bool = False) -> Report:
-    """Copy what is intact of the index in `path` to a new one in `out`."""
+def salvage(path: Path, out: Path, *, overwrite: bool = False) -> SalvageReport:
+    """Copy what is intact of the index at `path` to a new index at `out`."""
     if out.absolute() == path.absolute():
         raise FileError(f"{out} is the damaged index itself", hint="salvage into another directory")
-    report = Report(str(out))
-    manifest, claims = _state(path, report)
-    pieces = [piece for claim in claims if (piece := _open(path, manifest, claim, report)) is not None]
+    report = SalvageReport(str(out))
+    manifest = _state(path, report)
+    opened = [_open(path, manifest, entry, report) for entry in manifest.segments]
+    remains = [found for found in opened if found is not None]
     if report.deletes or report.manifest != "intact":
-        report.replaced = _keep_newest(pieces)
+        report.replaced = _keep_newest(remains)
     if manifest.has_model:
-        report.model = "lost" if list(model_damage(path / MODEL)) else "intact"
+        report.model = _check_model(path / MODEL)
     if report.model == "intact" and report.manifest == "rebuilt":
         model = load_encoder(path / MODEL)
         manifest = replace(manifest, query_planes=model.query_planes, fingerprint=model.fingerprint)
     with staged(out.absolute(), overwrite=overwrite) as writer:
-        entries = _write(writer.directory, manifest, pieces)
+        entries = _write(writer.directory, manifest, remains)
         if report.model == "intact":
             _copy(path / MODEL, writer.directory / MODEL)
         after = manifest.follow(
@@ -114,74 +129,77 @@ def salvage(path: Path, out: Path, *, overwrite: bool = False) -> Report:
         commit(writer.directory)
     writer.close()
     report.keywords = sum(entry.count for entry in entries)
-    report.lost = sum(part.keywords for part in report.segments)
+    report.lost = sum(segment.keywords for segment in report.segments)
     return report
 
 
-def _state(path: Path, report: Report) -> tuple[Manifest, list[Claim]]:
-    """The manifest as it is, as far as it can be read, or as it must have been."""
+def _check_model(directory: Path) -> str:
     try:
-        manifest = read_manifest(path)
+        verify_encoder(directory)
+    except FileError:
+        return "lost"
+    return "intact"
+
+
+def _state(path: Path, report: SalvageReport) -> Manifest:
+    """The manifest if its content can be read, else one rebuilt from the other files."""
+    try:
+        return read_manifest(path)
     except FileError as error:
         if not path.is_dir():
             raise
         try:
-            manifest = parse(Wreck(path / NAME, Kind.MANIFEST).meta, path / NAME)
+            return parse(Wreck(path / NAME, FileKind.MANIFEST).meta, path / NAME)
         except (FileError, OSError):
             report.manifest = "rebuilt"
-            return rebuilt(path, error)
-    return manifest, [Claim.of(entry, manifest) for entry in manifest.segments]
+            return _rebuilt(path, error)
 
 
-def _open(path: Path, manifest: Manifest, claim: Claim, report: Report) -> _Piece | None:
-    """What is left of a segment; what is not goes into the report."""
+def _open(path: Path, manifest: Manifest, entry: Entry, report: SalvageReport) -> _Remains | None:
+    """What can be saved of a segment; what cannot is added to the report."""
     try:
-        segment = WreckedSegment(path / claim.file, manifest.shape, claim.stamp)
-        if (segment.count, segment.first_row, segment.last_row) != claim.span:
-            raise CorruptError(
-                f"{segment.path} is damaged: it is not the segment that the manifest describes"
-            )
+        segment = WreckedSegment(path / entry.file, manifest.shape, entry.stamp)
+        segment.check_span(entry)
     except (FileError, OSError) as error:
-        reason = error.message if isinstance(error, FileError) else f"{path / claim.file} is missing"
-        count, first, last = claim.span
-        report.segments.append(LostKeywords(claim.file, count - claim.deleted, [[first, last]], reason))
+        reason = error.message if isinstance(error, FileError) else f"{path / entry.file} is missing"
+        rows = [[entry.first_row, entry.last_row]]
+        report.segments.append(LostKeywords(entry.file, entry.live, rows, reason))
         return None
-    live = ~masks.to_bools(_dead(path, claim, report), segment.count)
+    live = ~masks.to_bools(_dead(path, manifest, entry, report), segment.count)
     whole = segment.survivors()
     lost = np.flatnonzero(live & ~whole)
     if lost.size:
         bad = np.flatnonzero(~segment.file.intact).tolist()
         more = f" and {len(bad) - 10} more" if len(bad) > 10 else ""
         reason = f"{segment.path} is damaged: checksums of blocks {', '.join(map(str, bad[:10]))}{more}"
-        report.segments.append(LostKeywords(claim.file, int(lost.size), _runs(segment, lost), reason))
-    return _Piece(segment, live & whole)
+        report.segments.append(LostKeywords(entry.file, int(lost.size), _runs(segment, lost), reason))
+    return _Remains(segment, live & whole)
 
 
-def _dead(path: Path, claim: Claim, report: Report) -> masks.Mask:
+def _dead(path: Path, manifest: Manifest, entry: Entry, report: SalvageReport) -> masks.Mask:
     """The positions of a segment that are known to be deleted."""
-    count = claim.span[0]
-    if claim.deletes is None:
-        return masks.empty(count)
+    if entry.deletes is None:
+        return masks.empty(entry.count)
     try:
-        file = Wreck(path / claim.deletes, Kind.DELETES, claim.deletes_stamp)
-        mask, unread = known_deletes(file, claim.file, count)
+        file = Wreck(path / entry.deletes, FileKind.DELETES, manifest.deletes.get(entry.deletes))
+        mask, unread = known_deletes(file, entry.file, entry.count)
     except (FileError, OSError) as error:
-        reason = error.message if isinstance(error, FileError) else f"{path / claim.deletes} is missing"
-        report.deletes.append(LostDeletes(claim.deletes, claim.file, claim.deleted or None, reason))
-        return masks.empty(count)
-    unknown = claim.deleted - masks.size(mask) if claim.deleted else None
+        reason = error.message if isinstance(error, FileError) else f"{path / entry.deletes} is missing"
+        report.deletes.append(LostDeletes(entry.deletes, entry.file, entry.deleted or None, reason))
+        return masks.empty(entry.count)
+    unknown = entry.deleted - masks.size(mask) if entry.deleted else None
     if unread and unknown != 0:
-        reason = f"{file.path} is damaged: {unread} bytes about {claim.file} are in blocks that do not match"
-        report.deletes.append(LostDeletes(claim.deletes, claim.file, unknown, reason))
+        reason = f"{file.path} is damaged: {unread} bytes about {entry.file} are in blocks that do not match"
+        report.deletes.append(LostDeletes(entry.deletes, entry.file, unknown, reason))
     return mask
 
 
-def _runs(segment: WreckedSegment, lost: npt.NDArray[np.int64]) -> list[list[int]]:
-    """The rows of lost positions as runs; where a row is itself lost, what its neighbours leave for it."""
+def _runs(segment: WreckedSegment, lost: Int64s) -> list[list[int]]:
+    """The rows of lost positions as runs; a row that is itself lost is bounded by its known neighbours."""
     rows, known = segment.unchecked_rows(), segment.known_rows()
     at = np.arange(segment.count)
-    before = np.maximum.accumulate(np.where(known, at, -1))  # the last known one up to here
-    # the next known one
+    before = np.maximum.accumulate(np.where(known, at, -1))  # the last known position up to here
+    # the next known position
     after = segment.count - 1 - np.maximum.accumulate(np.where(known[::-1], at, -1))[::-1]
     low = np.where(before < 0, segment.first_row, rows[before] + (before != at))
     high = np.where(after >= segment.count, segment.last_row, rows[np.minimum(after, at[-1])] - (after != at))
@@ -190,16 +208,16 @@ def _runs(segment: WreckedSegment, lost: npt.NDArray[np.int64]) -> list[list[int
     return [[int(low[a]), int(high[b])] for a, b in zip(firsts, lasts, strict=True)]
 
 
-def _keep_newest(pieces: list[_Piece]) -> int:
-    """Where deletes are lost an id may be there twice: only its newest keyword stays. How many went."""
+def _keep_newest(remains: list[_Remains]) -> int:
+    """Drop all but the newest keyword of each id, since lost deletes may bring back older ones; the count."""
     gone = 0
     seen: list[pa.Array] = []
-    for piece in reversed(pieces):
-        at = np.flatnonzero(piece.kept)
-        ids = piece.segment.ids(at)
+    for found in reversed(remains):
+        at = np.flatnonzero(found.kept)
+        ids = found.segment.ids(at)
         if seen and at.size:
             older = pc.is_in(ids, value_set=pa.concat_arrays(seen)).to_numpy(zero_copy_only=False)
-            piece.kept[at[older]] = False
+            found.kept[at[older]] = False
             gone += int(np.count_nonzero(older))
             ids = ids.take(int64_array(np.flatnonzero(~older)))
         seen.append(ids)
@@ -207,26 +225,84 @@ def _keep_newest(pieces: list[_Piece]) -> int:
 
 
 def _copy(old: Path, new: Path) -> None:
-    """A directory of files as it is; durable when this returns, but for its own name."""
+    """Copy a directory; on return the copy is durable, but not its own name."""
     disk.make_directory(new)
     for path in sorted(old.iterdir()):
         if path.is_dir():
             _copy(path, new / path.name)
-            continue
-        descriptor = disk.create(new / path.name)
-        try:
-            disk.write(descriptor, path.read_bytes())
-            disk.sync(descriptor)
-        finally:
-            os.close(descriptor)
+        else:
+            disk.write_file(new / path.name, path.read_bytes())
     disk.sync_directory(new)
 
 
-def _write(directory: Path, manifest: Manifest, pieces: list[_Piece]) -> list[Entry]:
+def _write(directory: Path, manifest: Manifest, remains: list[_Remains]) -> list[Entry]:
     entries: list[Entry] = []
-    for piece in pieces:
-        if piece.kept.any():
+    for found in remains:
+        if found.kept.any():
             path = directory / f"segment-{len(entries):08d}.rbs"
-            made = write_segment(path, [Source(piece.segment, masks.from_bools(piece.kept))], manifest.shape)
-            entries.append(Entry(path.name, made.stamp, made.count, made.first_row, made.last_row, None, 0))
+            rows = LiveRows(found.segment, masks.from_bools(found.kept))
+            entries.append(write_segment(path, [rows], manifest.shape))
     return entries
+
+
+def _rebuilt(path: Path, reason: FileError) -> Manifest:
+    """A state rebuilt from the newest readable segments whose rows do not overlap.
+
+    How many keywords of a segment are deleted is not known, and stated as 0.
+    """
+    segments: list[WreckedSegment] = []
+    for file in reversed(_numbered(path, SEGMENT_NAME)):
+        segment = _segment(file)
+        if segment is not None and not any(_overlap(segment, newer) for newer in segments):
+            segments.append(segment)
+    segments.sort(key=lambda segment: segment.first_row)
+    if len({(segment.shape, segment.id_type) for segment in segments}) != 1:
+        raise CorruptError(
+            f"nothing can be salvaged from {path}: the manifest is lost, and no segment says what it held",
+            hint="restore the index from a copy",
+        ) from reason
+    deletes = _deletes(path)
+    return Manifest(
+        n=segments[0].shape.n,
+        keyword_planes=segments[0].shape.planes,
+        query_planes=0,
+        fingerprint="",
+        has_model=(path / MODEL).is_dir(),
+        id_type=segments[0].id_type,
+        next_row=segments[-1].last_row + 1,
+        columns={name: str(t) for one in segments for name, t in one.types.items() if name != "text"},
+        segments=tuple(
+            Entry(one.path.name, one.file.stamp, *one.span, deletes.get(one.path.name)) for one in segments
+        ),
+    )
+
+
+def _segment(file: Path) -> WreckedSegment | None:
+    """A segment of the shape that it states; None if it cannot be read at all."""
+    try:
+        meta = Wreck(file, FileKind.SEGMENT).meta
+        check_dimension(meta["n"])
+        return WreckedSegment(file, CodeShape(meta["n"], meta["planes"]))
+    except (RbegirError, OSError, KeyError):
+        return None
+
+
+def _overlap(one: WreckedSegment, other: WreckedSegment) -> bool:
+    return one.first_row <= other.last_row and other.first_row <= one.last_row
+
+
+def _deletes(path: Path) -> dict[str, str]:
+    """The newest delete file of each segment."""
+    newest: dict[str, str] = {}
+    for file in _numbered(path, DELETES_NAME):
+        try:
+            newest.update(dict.fromkeys(Wreck(file, FileKind.DELETES).sections, file.name))
+        except (FileError, OSError):
+            continue  # its segments are not known
+    return newest
+
+
+def _numbered(path: Path, form: re.Pattern[str]) -> list[Path]:
+    """The files whose names match a pattern, ordered by number."""
+    files = [file for file in path.iterdir() if form.fullmatch(file.name)]
+    return sorted(files, key=lambda file: int(file.name.split("-")[1].split(".")[0]))

@@ -5,9 +5,9 @@
     column.0, 1, …    `id` (only where ids were given; the default id is the row), `text`, attributes
     id.keys/order/…   from an id to its position; only where ids were given
 
-A keyword is addressed by its position 0 … count − 1 in the segment; positions never change, deletes live
-elsewhere (`deletes.py`). A segment is written from sources (other segments less what was deleted, or rows in
-memory), chunk by chunk, so that a merge needs little memory whatever the size.
+A keyword is addressed by its position 0 … count − 1 in the segment. Positions never change; deletes are
+stored elsewhere (`snapshot.py`). A segment is written from the live rows of other segments or of memory,
+chunk by chunk, so that a merge of any size needs little memory.
 """
 
 from __future__ import annotations
@@ -25,25 +25,23 @@ from rbegir.base import masks
 from rbegir.codes import layout
 from rbegir.codes.planes import Codes
 from rbegir.errors import CorruptError, VersionError
-from rbegir.index.columns import Column, ColumnSpec, int64_array, int64_numpy, write_column
-from rbegir.index.format import File, FileWriter, Kind, Stamp
+from rbegir.index.columns import Column, ColumnSpec, Int64s, int64_array, int64_numpy, write_column
+from rbegir.index.format import File, FileKind, FileWriter, Stamp
 from rbegir.index.keys import STRIDE, SortedKeys, keys_of, write_keys
 
 CHUNK = 1 << 16  # rows in memory at a time while a segment is written; a multiple of layout.GROUP
-MAX_ROWS = 1 << 24  # of a segment: keeps what compaction sorts in memory small, and positions in 32 bits
-
-Positions = npt.NDArray[np.int64]
+MAX_ROWS = 1 << 24  # per segment: bounds the memory of a compaction, and keeps positions within 32 bits
 
 
-class Shape(NamedTuple):
-    """What all codes of an index have in common."""
+class CodeShape(NamedTuple):
+    """The shape that all codes of an index share."""
 
     n: int
     planes: int
 
 
 class Table(Protocol):
-    """Keywords that can be read by position: a mapped segment, or rows in memory."""
+    """Keywords that can be read by position: a mapped segment or keywords in memory."""
 
     @property
     def count(self) -> int: ...
@@ -51,15 +49,60 @@ class Table(Protocol):
     def has_ids(self) -> bool: ...
     @property
     def types(self) -> dict[str, pa.DataType]: ...  # of `text` and the attributes that are there
-    def rows(self, positions: Positions) -> npt.NDArray[np.int64]: ...
-    def ids(self, positions: Positions) -> pa.Array: ...
-    def column(self, name: str, positions: Positions) -> pa.Array: ...
-    def codes(self, positions: Positions) -> Codes: ...
+    def rows(self, positions: Int64s) -> Int64s: ...
+    def ids(self, positions: Int64s) -> pa.Array: ...
+    def column(self, name: str, positions: Int64s) -> pa.Array: ...
+    def codes(self, positions: Int64s) -> Codes: ...
+
+
+@dataclass
+class KeywordRows:
+    """Keywords in memory, as a `Table` from which a segment can be written."""
+
+    packed: Codes
+    first_row: int
+    given_ids: pa.Array | None  # int64 or string; None: the rows
+    columns: dict[str, pa.Array]  # text, if given, and attributes
+
+    @property
+    def count(self) -> int:
+        return len(self.packed)
+
+    @property
+    def has_ids(self) -> bool:
+        return self.given_ids is not None
+
+    @property
+    def types(self) -> dict[str, pa.DataType]:
+        return {name: column.type for name, column in self.columns.items()}
+
+    def rows(self, positions: Int64s) -> Int64s:
+        return self.first_row + positions
+
+    def ids(self, positions: Int64s) -> pa.Array:
+        if self.given_ids is None:
+            return int64_array(self.rows(positions))
+        return self.given_ids.take(int64_array(positions))
+
+    def column(self, name: str, positions: Int64s) -> pa.Array:
+        return self.columns[name].take(int64_array(positions))
+
+    def codes(self, positions: Int64s) -> Codes:
+        return self.packed[positions]
+
+    def slice(self, start: int, stop: int) -> KeywordRows:
+        """The rows start … stop − 1."""
+        return KeywordRows(
+            self.packed[start:stop],
+            self.first_row + start,
+            None if self.given_ids is None else self.given_ids.slice(start, stop - start),
+            {name: column.slice(start, stop - start) for name, column in self.columns.items()},
+        )
 
 
 @dataclass(frozen=True)
-class Source:
-    """A table and which of its positions are alive (None: all)."""
+class LiveRows:
+    """The keywords of a table that are not deleted; `live` is None if none is deleted."""
 
     table: Table
     live: masks.Mask | None
@@ -68,7 +111,7 @@ class Source:
     def count(self) -> int:
         return self.table.count if self.live is None else masks.size(self.live)
 
-    def spans(self) -> Iterator[Positions]:
+    def spans(self) -> Iterator[Int64s]:
         """The live positions, ascending, chunk by chunk."""
         for start in range(0, self.table.count, CHUNK):
             stop = min(start + CHUNK, self.table.count)
@@ -79,17 +122,28 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Written:
-    """What the manifest needs to know about a new segment."""
+class Entry:
+    """What the manifest says about one segment."""
 
+    file: str
     stamp: Stamp
     count: int
     first_row: int
     last_row: int
+    deletes: str | None = None  # the file that holds its deletes
+    deleted: int = 0
+
+    @property
+    def span(self) -> tuple[int, int, int]:
+        return self.count, self.first_row, self.last_row
+
+    @property
+    def live(self) -> int:
+        return self.count - self.deleted
 
 
-def write_segment(path: Path, sources: Sequence[Source], shape: Shape) -> Written:
-    """Write the live keywords of the sources, whose rows must ascend; durable when it returns."""
+def write_segment(path: Path, sources: Sequence[LiveRows], shape: CodeShape) -> Entry:
+    """Write the live keywords of the sources, whose rows must ascend; durable on return."""
     count = sum(source.count for source in sources)
     assert 0 < count <= MAX_ROWS
     ends = [source.table.rows(span[[0, -1]]) for source in sources for span in source.spans() if span.size]
@@ -100,14 +154,14 @@ def write_segment(path: Path, sources: Sequence[Source], shape: Shape) -> Writte
     for source in sources:
         types.update(source.table.types)
 
-    def chunks(read: Callable[[Table, Positions], pa.Array]) -> Callable[[], Iterator[pa.Array]]:
+    def chunks(read: Callable[[Table, Int64s], pa.Array]) -> Callable[[], Iterator[pa.Array]]:
         return lambda: (
             read(source.table, span) for source in sources for span in source.spans() if span.size
         )
 
-    with FileWriter(path, Kind.SEGMENT) as writer:
+    with FileWriter(path, FileKind.SEGMENT) as writer:
         writer.begin("codes")
-        for plane in range(shape.planes):  # the layout keeps planes apart, so each is one pass
+        for plane in range(shape.planes):  # the layout stores plane after plane, so each takes one pass
             read_codes = (source.table.codes(span) for source in sources for span in source.spans())
             for codes in _regroup(read_codes):
                 writer.write(layout.pack(Codes(codes.planes[plane : plane + 1], shape.n)))
@@ -120,7 +174,7 @@ def write_segment(path: Path, sources: Sequence[Source], shape: Shape) -> Writte
             specs.append(write_column(writer, "column.0", "id", id_type, read_ids))
             write_keys(writer, np.concatenate([keys_of(chunk) for chunk in read_ids()]))
         for name, dtype in types.items():
-            read = chunks(lambda table, span, name=name, dtype=dtype: _read(table, name, dtype, span))  # type: ignore[misc]
+            read = chunks(lambda table, span, name=name, dtype=dtype: read_column(table, name, dtype, span))  # type: ignore[misc]
             specs.append(write_column(writer, f"column.{len(specs)}", name, dtype, read))
         stamp = writer.finish(
             {
@@ -133,13 +187,13 @@ def write_segment(path: Path, sources: Sequence[Source], shape: Shape) -> Writte
                 "columns": [list(spec) for spec in specs],
             }
         )
-    return Written(stamp, count, first_row, last_row)
+    return Entry(path.name, stamp, count, first_row, last_row)
 
 
 class Segment:
-    """A mapped segment. Opening reads its directory; every other byte is checked when it is first used."""
+    """A mapped segment. Opening reads its directory; all other bytes are checked when first used."""
 
-    def __init__(self, path: Path, shape: Shape, stamp: Stamp | None = None) -> None:
+    def __init__(self, path: Path, shape: CodeShape, stamp: Stamp | None = None) -> None:
         self.path = path
         self.file = self._open(path, stamp)
         self.shape = shape
@@ -169,7 +223,7 @@ class Segment:
         self.has_ids = "id" in self._columns
         self._keys = SortedKeys.of_ids(self.file, self.count) if self.has_ids else None
         self._order = self.file.section("id.order") if self.has_ids else None
-        self.filters: dict[str, masks.Mask] = {}  # what passed each recent `where`; see filter.py
+        self.filters: dict[str, masks.Mask] = {}  # the masks of recent filters, by text; see filter.py
 
     @property
     def types(self) -> dict[str, pa.DataType]:
@@ -179,25 +233,34 @@ class Segment:
     def id_type(self) -> str:
         return str(self._columns["id"].type) if self.has_ids else "int64"
 
+    @property
+    def span(self) -> tuple[int, int, int]:
+        return self.count, self.first_row, self.last_row
+
+    def check_span(self, entry: Entry) -> None:
+        """Raise unless this is the segment that an entry of the manifest describes."""
+        if self.span != entry.span:
+            raise self._corrupt("it is not the segment that the manifest describes")
+
     def packed(self) -> npt.NDArray[np.uint8]:
-        """The codes as a backend reads them, all checked at the first call."""
+        """The codes as a backend reads them; all are checked at the first call."""
         return self._codes.view(np.uint8, self._codes.bytes)
 
-    def codes(self, positions: Positions) -> Codes:
+    def codes(self, positions: Int64s) -> Codes:
         return layout.unpack(self.packed(), self.count, *self.shape, positions)
 
-    def rows(self, positions: Positions) -> npt.NDArray[np.int64]:
+    def rows(self, positions: Int64s) -> Int64s:
         if self._row_section is None:
             return self.first_row + positions
         self._row_section.touch(8 * positions, 8 * (positions + 1))
         return self._row_section.unchecked("<i8", self.count)[positions]
 
-    def ids(self, positions: Positions) -> pa.Array:
-        """int64 or string ids; the rows where no ids were given."""
+    def ids(self, positions: Int64s) -> pa.Array:
+        """int64 or string ids; the rows if no ids were given."""
         return self._columns["id"].take(positions) if self.has_ids else int64_array(self.rows(positions))
 
-    def column(self, name: str, positions: Positions) -> pa.Array:
-        """Text or an attribute at these positions; the column must be there (`types`)."""
+    def column(self, name: str, positions: Int64s) -> pa.Array:
+        """The text or an attribute at these positions; the segment must have the column (see `types`)."""
         return self._columns[name].take(positions)
 
     def whole(self, name: str) -> pa.Array:
@@ -206,8 +269,8 @@ class Segment:
             return int64_array(self.rows(np.arange(self.count)))
         return self._columns[name].whole()
 
-    def find(self, ids: pa.Array) -> Positions:
-        """The position of each id, −1 where it is not here. Deleted keywords are found too."""
+    def find(self, ids: pa.Array) -> Int64s:
+        """The position of each id, −1 if the segment does not hold it. Deleted keywords are found too."""
         if not len(ids):
             return np.zeros(0, np.int64)
         if self._keys is None or self._order is None:
@@ -216,7 +279,7 @@ class Segment:
         self._order.touch(4 * first, 4 * last)
         order = self._order.unchecked("<u4", self.count)
         found = np.full(len(ids), -1, np.int64)
-        open_runs = np.flatnonzero(first < last)  # runs longer than one are hash collisions
+        open_runs = np.flatnonzero(first < last)  # a run longer than one is a hash collision
         while open_runs.size:
             positions = order[first[open_runs]].astype(np.int64)
             if int(positions.max()) >= self.count:
@@ -235,9 +298,9 @@ class Segment:
             yield from self._disagreements()
 
     def _open(self, path: Path, stamp: Stamp | None) -> File:
-        return File(path, Kind.SEGMENT, stamp)
+        return File(path, FileKind.SEGMENT, stamp)
 
-    def _find_rows(self, ids: pa.Array) -> Positions:
+    def _find_rows(self, ids: pa.Array) -> Int64s:
         if not pa.types.is_int64(ids.type):
             return np.full(len(ids), -1, np.int64)
         rows = int64_numpy(ids)
@@ -291,17 +354,18 @@ def _equal(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
     return np.asarray(left.to_numpy(zero_copy_only=False) == right.to_numpy(zero_copy_only=False), np.bool_)
 
 
-def _read(table: Table, name: str, dtype: pa.DataType, positions: Positions) -> pa.Array:
+def read_column(table: Table, name: str, dtype: pa.DataType, positions: Int64s) -> pa.Array:
+    """A column at these positions; nulls if the table lacks it."""
     return table.column(name, positions) if name in table.types else pa.nulls(len(positions), dtype)
 
 
-def _write_rows(writer: FileWriter, rows: npt.NDArray[np.int64]) -> None:
+def _write_rows(writer: FileWriter, rows: Int64s) -> None:
     writer.section("rows", rows.astype("<i8", copy=False))
     writer.section("rows.fences", rows[::STRIDE].astype("<i8"))
 
 
 def _regroup(parts: Iterator[Codes]) -> Iterator[Codes]:
-    """The same codes in pieces of whole groups (the last piece excepted), as the layout wants them."""
+    """Regroup codes into chunks of whole groups, as the layout needs; only the last may be partial."""
     held: list[Codes] = []
     size = 0
     for part in parts:

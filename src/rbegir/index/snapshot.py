@@ -1,15 +1,19 @@
-"""One consistent state of an index, open for reading.
+"""One consistent state of an index, open for reading: a manifest and the mapped files that it names.
 
-A snapshot is a manifest and the mapped files that it names. It never changes and any number of threads may
-use it; whoever holds it keeps reading the same keywords, whatever writers do meanwhile: files that are no
-longer named are unlinked, but what is mapped stays readable. Opening costs a few system calls a segment, not
-a keyword.
+A snapshot never changes, and any number of threads may use it. Its holder keeps reading the same keywords
+whatever writers do: files that a newer manifest does not name are unlinked, but mapped files stay readable.
+Opening costs a few system calls per segment, and nothing per keyword.
+
+*Deletes.* Which positions of which segments are deleted is stored in immutable files beside the segments. A
+change writes one file, with one section for each segment that it touched. The section has the segment's name
+and holds all its deleted positions so far: as a list (uint32, ascending) while they are few, as bits when a
+list would be longer. For each segment the manifest names the file and how many positions are deleted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,36 +23,37 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rbegir.base import masks
+from rbegir.base.arguments import type_named
 from rbegir.base.disk import explained
 from rbegir.codes.planes import Codes
-from rbegir.errors import CorruptError, MismatchError
-from rbegir.index.columns import int64_array, int64_numpy, type_named
-from rbegir.index.deletes import read_deletes
+from rbegir.encode.encoder import verify_encoder
+from rbegir.errors import CorruptError, FileError, MismatchError
+from rbegir.index.columns import Int64s, int64_array, int64_numpy
 from rbegir.index.filter import Filter
-from rbegir.index.format import File, Kind
-from rbegir.index.manifest import Entry, Manifest, read_manifest
-from rbegir.index.segment import Positions, Segment, Source
+from rbegir.index.format import File, FileKind, FileWriter, Stamp
+from rbegir.index.manifest import MODEL, NAME, Manifest, read_manifest
+from rbegir.index.segment import Entry, LiveRows, Segment, read_column
 from rbegir.search.backend import Partition
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
-    """Where keywords are: the part and the position in it, −1 for a keyword that is not there."""
+class Positions:
+    """Where keywords are: a segment's number and the position in it; both −1 for a keyword not found."""
 
-    part: npt.NDArray[np.int64]
-    position: Positions
+    segment: Int64s
+    position: Int64s
 
     @cached_property
-    def by_part(self) -> list[tuple[int, npt.NDArray[np.int64]]]:
-        """The parts that hold any of the keywords, each with the indices of those."""
-        order = np.argsort(self.part, kind="stable")
-        numbers, starts = np.unique(self.part[order], return_index=True)
+    def by_segment(self) -> list[tuple[int, Int64s]]:
+        """The segments that hold any of the keywords, each with the indices of its keywords."""
+        order = np.argsort(self.segment, kind="stable")
+        numbers, starts = np.unique(self.segment[order], return_index=True)
         groups = np.split(order, starts[1:]) if order.size else []
         return [(int(number), group) for number, group in zip(numbers, groups, strict=True) if number >= 0]
 
 
-class Part:
-    """A segment and what is deleted of it in one state of the index."""
+class LiveSegment:
+    """A segment and which of its keywords are deleted in one state of the index."""
 
     def __init__(self, segment: Segment, entry: Entry, deletes: File | None) -> None:
         self.segment = segment
@@ -58,7 +63,7 @@ class Part:
 
     @property
     def live(self) -> masks.Mask | None:
-        """The positions that are not deleted; None when none is. Read at the first use."""
+        """The positions that are not deleted, or None if none is deleted. Read at the first use."""
         if self._deletes is not None and self._live is None:
             self._live = masks.complement(self.dead(), self.entry.count)
             masks.freeze(self._live)
@@ -70,28 +75,27 @@ class Part:
             return masks.empty(self.entry.count)
         return read_deletes(self._deletes, self.entry.file, self.entry.count, self.entry.deleted)
 
-    def source(self) -> Source:
-        return Source(self.segment, self.live)
+    def rows(self) -> LiveRows:
+        return LiveRows(self.segment, self.live)
 
 
 class Snapshot:
-    """The parts of one state, in the order of rows."""
+    """The segments of one state, ordered by row."""
 
     def __init__(self, directory: Path, manifest: Manifest, before: Snapshot | None = None) -> None:
-        """Open the files of a manifest; segments that are already open in `before` are shared with it."""
+        """Open the files of a manifest; segments that `before` has open are shared with it."""
         self.manifest = manifest
-        opened = {} if before is None else {(p.entry.file, p.entry.stamp): p.segment for p in before.parts}
+        opened = {}
+        if before is not None:
+            opened = {(one.entry.file, one.entry.stamp): one.segment for one in before.segments}
         deletes: dict[str, File] = {}
         expected = {**manifest.columns, "text": "string"}
-        self.parts: list[Part] = []
+        self.segments: list[LiveSegment] = []
         for entry in manifest.segments:
             segment = opened.get((entry.file, entry.stamp))
             if segment is None:
                 segment = Segment(directory / entry.file, manifest.shape, entry.stamp)
-            if (segment.count, segment.first_row, segment.last_row) != entry.span:
-                raise CorruptError(
-                    f"{segment.path} is damaged: it is not the segment that the manifest describes"
-                )
+            segment.check_span(entry)
             for name, dtype in segment.types.items():
                 if str(dtype) != expected.get(name):
                     raise CorruptError(f"{segment.path} is damaged: column {name!r} is not in the manifest")
@@ -99,16 +103,16 @@ class Snapshot:
                 raise CorruptError(f"{segment.path} is damaged: its ids are not {manifest.id_type}")
             if entry.deletes is not None and entry.deletes not in deletes:
                 path = directory / entry.deletes
-                deletes[entry.deletes] = File(path, Kind.DELETES, manifest.deletes[entry.deletes])
-            self.parts.append(Part(segment, entry, deletes.get(entry.deletes or "")))
+                deletes[entry.deletes] = File(path, FileKind.DELETES, manifest.deletes[entry.deletes])
+            self.segments.append(LiveSegment(segment, entry, deletes.get(entry.deletes or "")))
         self.deletes = deletes
 
     @classmethod
     def open(cls, directory: Path, before: Snapshot | None = None) -> Snapshot:
         """The current state of a directory.
 
-        A writer may replace the manifest and remove files between our two steps; then there is a newer
-        manifest to read. If a file is missing and the manifest is still the same, the file is lost.
+        Between reading the manifest and opening its files a writer may replace it and remove files; then the
+        newer manifest is read. If a file is missing and the manifest has not changed, the file is lost.
         """
         manifest = read_manifest(directory)
         while True:
@@ -128,136 +132,198 @@ class Snapshot:
 
     @property
     def keywords(self) -> int:
-        return sum(part.entry.live for part in self.parts)
+        return sum(one.entry.live for one in self.segments)
 
     def types(self) -> dict[str, pa.DataType]:
-        """The columns a filter may name."""
+        """The columns that a filter may name."""
         id_type = pa.string() if self.manifest.id_type == "string" else pa.int64()
         attributes = {name: type_named(dtype) for name, dtype in self.manifest.columns.items()}
         return {"id": id_type, "text": pa.string(), **attributes}
 
-    def find(self, ids: pa.Array) -> Place:
-        """Where each id lives now. An id has at most one live keyword."""
+    def find(self, ids: pa.Array) -> Positions:
+        """Where each id is. An id has at most one live keyword."""
         known = self.manifest.id_type
         if len(ids) and known is not None and str(ids.type) != known:
             raise MismatchError(f"ids are {ids.type}, the ids of this index are {known}")
-        part = np.full(len(ids), -1, np.int64)
+        segment = np.full(len(ids), -1, np.int64)
         position = np.full(len(ids), -1, np.int64)
         todo = np.arange(len(ids))
-        for number in range(len(self.parts) - 1, -1, -1):
+        for number in range(len(self.segments) - 1, -1, -1):
             if not todo.size:
                 break
-            found = self.parts[number].segment.find(ids.take(int64_array(todo)))
+            found = self.segments[number].segment.find(ids.take(int64_array(todo)))
             here = found >= 0
-            live = self.parts[number].live
+            live = self.segments[number].live
             if live is not None:
                 here[here] = masks.contains(live, found[here])
-            part[todo[here]], position[todo[here]] = number, found[here]
+            segment[todo[here]], position[todo[here]] = number, found[here]
             todo = todo[~here]
-        return Place(part, position)
+        return Positions(segment, position)
 
     def candidates(
         self, where: Filter | None, allow: pa.Array | None, deny: pa.Array | None
     ) -> tuple[list[int], list[Partition]]:
-        """The parts that have candidates, and what a backend needs to search them."""
+        """The numbers of the segments that have candidates, and their partitions for a backend."""
         allowed = None if allow is None else self.find(allow)
         denied = None if deny is None else self.find(deny)
         numbers: list[int] = []
         partitions: list[Partition] = []
-        for number, part in enumerate(self.parts):
-            count = part.entry.count
-            mask = part.live
+        for number, one in enumerate(self.segments):
+            count = one.entry.count
+            mask = one.live
             if allowed is not None:
-                mask = masks.from_positions(allowed.position[allowed.part == number], count)
-            if denied is not None and np.any(denied.part == number):
-                out = masks.from_positions(denied.position[denied.part == number], count)
+                mask = masks.from_positions(allowed.position[allowed.segment == number], count)
+            if denied is not None and np.any(denied.segment == number):
+                out = masks.from_positions(denied.position[denied.segment == number], count)
                 mask = masks.complement(out, count) if mask is None else mask & ~out
             if where is not None and (mask is None or np.any(mask)):
-                passing = where.passing(part.segment)
+                passing = where.passing(one.segment)
                 mask = passing if mask is None else mask & passing
             if mask is None or np.any(mask):
                 numbers.append(number)
-                partitions.append(Partition(part.segment.packed(), count, mask))
+                partitions.append(Partition(one.segment.packed(), count, mask))
         return numbers, partitions
 
-    def place(self, numbers: Sequence[int], positions: Positions) -> Place:
-        """Where the hits of a search over these parts are; positions [...] count through all of them."""
-        ends = np.cumsum([self.parts[number].entry.count for number in numbers])
+    def locate(self, numbers: Sequence[int], positions: Int64s) -> Positions:
+        """Split positions that count through these segments, as a backend returns them, by segment."""
+        counts = np.array([self.segments[number].entry.count for number in numbers])
+        ends = np.cumsum(counts)
         which = np.searchsorted(ends, positions, "right")
-        starts = ends - np.array([self.parts[number].entry.count for number in numbers])
-        return Place(np.asarray(numbers, np.int64)[which], positions - starts[which])
+        return Positions(np.asarray(numbers, np.int64)[which], positions - (ends - counts)[which])
 
-    def rows(self, place: Place) -> npt.NDArray[np.int64]:
-        """The row numbers of keywords."""
-        found = np.zeros(place.part.shape, np.int64)
-        for number, where in place.by_part:
-            found[where] = self.parts[number].segment.rows(place.position[where])
-        return found
+    def rows(self, places: Positions) -> Int64s:
+        """The rows of keywords."""
+        return self._gather(places, np.zeros(places.segment.shape, np.int64), Segment.rows)
 
-    def ids(self, place: Place) -> npt.NDArray[Any]:
-        """int64, or str objects."""
+    def ids(self, places: Positions) -> npt.NDArray[Any]:
+        """The ids of keywords: int64, or str objects."""
         strings = self.manifest.id_type == "string"
-        found = np.zeros(place.part.shape, object if strings else np.int64)
-        for number, where in place.by_part:
-            ids = self.parts[number].segment.ids(place.position[where])
-            found[where] = ids.to_pylist() if strings else int64_numpy(ids)
-        return found
+        found = np.zeros(places.segment.shape, object if strings else np.int64)
+        convert = _objects if strings else int64_numpy
+        return self._gather(places, found, lambda segment, at: convert(segment.ids(at)))
 
-    def codes(self, place: Place) -> Codes:
-        """The codes at these places, none of which may be −1."""
+    def codes(self, places: Positions) -> Codes:
+        """The codes of keywords, all of which must exist."""
         n, planes = self.manifest.shape
-        found = np.zeros((planes, place.part.size, n // 64), np.uint64)
-        for number, where in place.by_part:
-            found[:, where] = self.parts[number].segment.codes(place.position[where]).planes
+        found = np.zeros((planes, places.segment.size, n // 64), np.uint64)
+        for number, where in places.by_segment:
+            found[:, where] = self.segments[number].segment.codes(places.position[where]).planes
         return Codes(found, n)
 
-    def column(self, name: str, place: Place) -> npt.NDArray[Any]:
-        """Python objects, None for null and where a segment has no such column."""
-        found = np.full(place.part.shape, None, object)
-        for number, where in place.by_part:
-            segment = self.parts[number].segment
-            if name in segment.types:
-                found[where] = np.array(
-                    [*segment.column(name, place.position[where]).to_pylist(), None], object
-                )[:-1]
-        return found
+    def column(self, name: str, places: Positions) -> npt.NDArray[Any]:
+        """A column as Python objects; None for nulls and where a segment lacks the column."""
+        dtype, found = self.types()[name], np.full(places.segment.shape, None, object)
+        return self._gather(places, found, lambda one, at: _objects(read_column(one, name, dtype, at)))
 
     def check_mapped(self) -> None:
-        """Raise if anything that was read of this state was not there; ask before handing it on."""
+        """Raise if a page read from this state was missing; call before returning what was read."""
         for file in self.deletes.values():
             file.check_mapped()
-        for part in self.parts:
-            part.segment.file.check_mapped()
+        for one in self.segments:
+            one.segment.file.check_mapped()
+
+    def spans(self, rows: int) -> Iterator[tuple[Segment, Int64s]]:
+        """The positions of all live keywords, ordered by row, at most `rows` at a time."""
+        for one in self.segments:
+            for span in one.rows().spans():
+                for start in range(0, span.size, rows):
+                    yield one.segment, span[start : start + rows]
 
     def batches(self, rows: int) -> Iterator[pa.RecordBatch]:
-        """Every live keyword: id, text and attributes, a batch at a time; an empty one if there is none."""
+        """Every live keyword as batches of id, text and attributes; one empty batch if there is none."""
         types = self.types()
         schema = pa.schema(list(types.items()))
         if not self.keywords:
             yield pa.record_batch([pa.array([], dtype) for dtype in types.values()], schema=schema)
-        for part in self.parts:
-            segment = part.segment
-            for span in part.source().spans():
-                for start in range(0, span.size, rows):
-                    positions = span[start : start + rows]
-                    columns = [
-                        segment.column(name, positions)
-                        if name in segment.types
-                        else pa.nulls(positions.size, dtype)
-                        for name, dtype in types.items()
-                        if name != "id"
-                    ]
-                    batch = pa.record_batch([segment.ids(positions), *columns], schema=schema)
-                    segment.file.check_mapped()
-                    yield batch
+        for segment, positions in self.spans(rows):
+            others = [
+                read_column(segment, *column, positions) for column in types.items() if column[0] != "id"
+            ]
+            batch = pa.record_batch([segment.ids(positions), *others], schema=schema)
+            segment.file.check_mapped()
+            yield batch
+
+    def _gather(
+        self, places: Positions, found: npt.NDArray[Any], read: Callable[[Segment, Int64s], npt.NDArray[Any]]
+    ) -> npt.NDArray[Any]:
+        """Fill `found` with what `read` returns for the keywords of each segment."""
+        for number, where in places.by_segment:
+            found[where] = read(self.segments[number].segment, places.position[where])
+        return found
 
     def damage(self) -> Iterator[CorruptError]:
         """Everything that is wrong with the files of this state."""
         for file in self.deletes.values():
             yield from file.damage()
-        for part in self.parts:
-            yield from part.segment.damage()
+        for one in self.segments:
+            yield from one.segment.damage()
             try:
-                part.dead()
+                one.dead()
             except CorruptError as error:
                 yield error
+
+
+def damage(directory: Path) -> Iterator[FileError]:
+    """Everything that is wrong with an index: every byte is compared with its checksum, file by file.
+
+    Damage in one file does not hide damage in another. Raises if the manifest cannot be read: without it
+    there is nothing to compare with.
+    """
+    manifest = read_manifest(directory)
+    yield from File(directory / NAME, FileKind.MANIFEST).damage()
+    if manifest.has_model:
+        try:
+            verify_encoder(directory / MODEL)
+        except FileError as error:
+            yield error
+    try:
+        whole = Snapshot.open(directory)
+    except FileError:
+        yield from _damage_by_segment(directory, manifest)
+    else:
+        yield from whole.damage()
+
+
+def _damage_by_segment(directory: Path, manifest: Manifest) -> Iterator[FileError]:
+    """The damage of a state that cannot be opened as a whole, each segment opened alone."""
+    for entry in manifest.segments:
+        try:
+            alone = Snapshot(directory, replace(manifest, segments=(entry,)))
+        except FileError as error:
+            yield error
+        except FileNotFoundError as error:
+            yield CorruptError(f"{error.filename} is missing, but the manifest names it")
+        else:
+            yield from alone.damage()
+
+
+def write_deletes(path: Path, dead: Mapping[str, tuple[masks.Mask, int]]) -> Stamp:
+    """Write the deleted positions (mask, length of the segment) by segment name; durable on return."""
+    with FileWriter(path, FileKind.DELETES) as writer:
+        for name, (mask, count) in dead.items():
+            positions = masks.to_positions(mask, count)
+            as_list = 4 * positions.size < 8 * mask.size
+            writer.section(name, positions.astype("<u4") if as_list else mask.astype("<u8", copy=False))
+        return writer.finish({"segments": sorted(dead)})
+
+
+def read_deletes(file: File, name: str, count: int, deleted: int) -> masks.Mask:
+    """The deleted positions of one segment of `count` keywords; there must be `deleted` of them."""
+    section = file.section(name)
+    if section.bytes == 4 * deleted and section.bytes < 8 * -(-count // 64):
+        positions = section.view("<u4", deleted).astype(np.int64)
+        if positions.size and int(positions.max()) >= count:
+            raise section.corrupt("points outside its segment")
+        mask = masks.from_positions(positions, count)
+    else:
+        mask = section.view("<u8", -(-count // 64)).astype(np.uint64)
+        if masks.to_positions(mask, 64 * mask.size)[-1:].max(initial=-1) >= count:
+            raise section.corrupt("points outside its segment")
+    if masks.size(mask) != deleted:
+        raise section.corrupt(f"holds {masks.size(mask)} positions, the manifest says {deleted}")
+    return mask
+
+
+def _objects(array: pa.Array) -> npt.NDArray[Any]:
+    """An Arrow array as Python objects; the extra None keeps NumPy from choosing another type."""
+    return np.array([*array.to_pylist(), None], object)[:-1]

@@ -4,14 +4,13 @@
     index.add(["cheap flights", "red shoes"], attributes={"price": [10, 20]})
     index.search("flight", k=10, where="price < 15").texts
 
-What is promised:
+Guarantees:
 
-- `add`, `upsert`, `delete` and `compact` are durable when they return, wholly there or not at all whatever
-  happens, and searchable at once.
-- Many readers, one writer. The first change takes the lock and keeps it until `close`; readers never lock,
+- `add`, `upsert`, `delete` and `compact` are atomic and durable when they return, and searchable at once.
+- Many readers, one writer. The first change takes the lock and keeps it until `close`. Readers never lock,
   see the state of when they opened or last called `refresh`, and may be many threads on one Index.
-- Every byte read has been checked: what opening needs at open, the codes of a segment before its first
-  search, the rest when hits touch it (`format.py`). Damage is a CorruptError, never another answer.
+- Every byte is checked before it is used: what opening needs at open, the codes of a segment before its first
+  search, the rest when hits touch it (`format.py`). Damage raises CorruptError and never changes a result.
 - Hits are the true top k of the live keywords that pass the filter, ordered by (score, row), ties included.
 """
 
@@ -28,45 +27,28 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rbegir.base.arguments import check_attributes, check_ids, check_texts, fitting, refuse_repeats
 from rbegir.base.disk import explained
 from rbegir.base.mapping import arm
 from rbegir.codes.planes import Codes
-from rbegir.encode.encoder import (
-    Encoder,
-    check_adds,
-    check_encoder,
-    check_match,
-    check_vectors,
-    load_stored,
-    takes_vectors,
-)
+from rbegir.encode.encoder import Encoder, check_encoder, encode_keywords
 from rbegir.errors import CorruptError, FileError, InputError, LockedError, MismatchError
-from rbegir.index.creation import first_manifest, make
-from rbegir.index.manifest import MODEL, Manifest
-from rbegir.index.query import Filters, Query, Searcher, SearchOptions
-from rbegir.index.rows import (
-    Rows,
-    check_attributes,
-    check_ids,
-    check_queries,
-    check_texts,
-    fitting,
-    refuse_repeats,
-)
-from rbegir.index.snapshot import Place, Snapshot
-from rbegir.index.staging import staged
-from rbegir.index.verify import damage
+from rbegir.index.creation import SEGMENT_ROWS, fill, make, staged
+from rbegir.index.manifest import MODEL, Manifest, check_adds, check_match, first_manifest, load_stored
+from rbegir.index.query import Searcher, encode_queries
+from rbegir.index.segment import KeywordRows
+from rbegir.index.snapshot import Positions, Snapshot, damage
 from rbegir.index.writer import Progress, Writer
 from rbegir.search.hits import Hits
+from rbegir.search.request import Filters, SearchOptions, SearchRequest, refuse_deadline
 
-ENCODE_ROWS = 1 << 16  # texts encoded at a time
-EXPORT_ROWS = 1 << 14  # keywords of an exported batch
+EXPORT_ROWS = 1 << 14  # keywords per exported batch
 
 Ids = npt.NDArray[Any]  # int64, or str objects
 
 
 class Index:
-    """A directory of keywords. Made by `create` or `open`; a context manager that closes itself."""
+    """A directory of keywords, from `create`, `open` or `build`. A context manager closes it."""
 
     def __init__(
         self,
@@ -88,8 +70,8 @@ class Index:
             check_match(model, manifest)
         self._read_only = read_only
         self._writer: Writer | None = None
-        self._mutex = threading.RLock()  # of changes
-        self._loading = threading.Lock()  # of the model; searches do not wait for changes
+        self._mutex = threading.RLock()  # held by changes
+        self._loading = threading.Lock()  # held while the model loads, so that searches need no mutex
         self._closed = False
 
     @classmethod
@@ -106,13 +88,13 @@ class Index:
         device: str | Sequence[str] = "cpu",
         threads: int | None = None,
     ) -> Index:
-        """A new, empty index for the codes of a model (which is stored with it), or of a given shape.
+        """Create an empty index for the codes of a model, which is stored inside, or for a given shape.
 
         `id_type` is "int64" or "string"; without it the first `add` decides.
         """
         path = Path(path).absolute()
         manifest = first_manifest(model, n, keyword_planes, query_planes, id_type)
-        Searcher(device, manifest.n, manifest.keyword_planes, threads)
+        Searcher(device, manifest.n, manifest.keyword_planes, threads)  # refuses a bad device early
         with staged(path, overwrite=overwrite) as writer:
             make(writer.directory, manifest, model)
         index = cls(path, device=device, threads=threads, model=model, read_only=False)
@@ -130,9 +112,9 @@ class Index:
         threads: int | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Index:
-        """An index as it is now. `model` replaces the stored one; its fingerprint must be the same.
+        """Open an index in its current state. `model` replaces the stored one and must match it.
 
-        `progress` is called with (keywords uploaded, of how many) while a search uploads keywords to GPUs.
+        `progress` is called with (keywords uploaded, total) while a search uploads keywords to GPUs.
         """
         return cls(
             Path(path),
@@ -154,19 +136,15 @@ class Index:
         upsert: bool = False,
         device: str | Sequence[str] = "cpu",
         threads: int | None = None,
-        segment_rows: int = 1 << 20,
+        segment_rows: int = SEGMENT_ROWS,
     ) -> Index:
-        """A new index from a stream of batches with `text`, optional `id`, and attribute columns.
+        """Build an index from a stream of batches with `text`, optional `id`, and attribute columns.
 
-        An id that comes twice is refused, or with `upsert` its last row counts.
-
-        Memory is bounded by `segment_rows`. The index appears under its path when all of it is there; if the
-        build fails or is stopped, nothing does.
+        A repeated id is refused; with `upsert` its last row wins. Memory is bounded by `segment_rows`. The
+        index appears under its path when it is complete, and not at all if the build fails or is stopped.
         """
-        from rbegir.index.build import fill
-
         path = Path(path).absolute()
-        manifest = first_manifest(model, None, None, None, None)
+        manifest = first_manifest(model)
         with staged(path, overwrite=overwrite) as writer:
             make(writer.directory, manifest, model)
             inner = cls(writer.directory, device=device, threads=threads, model=model, read_only=False)
@@ -189,13 +167,13 @@ class Index:
         return f"Index({str(self._path)!r}, {self._snapshot.keywords} keywords)"
 
     def close(self) -> None:
-        """Give the lock back and refuse further use."""
+        """Release the lock; the index cannot be used afterwards."""
         with self._mutex:
             self._drop_writer()
             self._closed = True
 
     def refresh(self) -> None:
-        """See what writers have done since the index was opened or last refreshed."""
+        """Switch to the latest committed state."""
         with self._mutex:
             self._snapshot = Snapshot.open(self._path, self._state())
 
@@ -205,12 +183,12 @@ class Index:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The state that is searched now, for reading keywords in bulk. It never changes."""
+        """The state that is searched now, for reading keywords in bulk. A snapshot never changes."""
         return self._state()
 
     @property
     def model(self) -> Encoder:
-        """The model that encodes texts; loaded from the index at the first use."""
+        """The encoder of texts; loaded from the index at the first use."""
         with self._loading:
             if self._model is None:
                 self._model = load_stored(self._path / MODEL, self._snapshot.manifest)
@@ -219,11 +197,11 @@ class Index:
     # ---- change ----
 
     def add(self, texts: Sequence[str], ids: Any = None, attributes: Any = None) -> Ids:
-        """Add keywords; returns their ids (by default the rows 0, 1, 2 …). An id that is there is refused."""
+        """Add keywords and return their ids (by default the rows 0, 1, 2 …). An existing id is refused."""
         return self._add(check_texts(texts), None, ids, attributes, upsert=False)
 
     def upsert(self, texts: Sequence[str], ids: Any, attributes: Any = None) -> Ids:
-        """Add keywords, replacing those with the same ids: old out and new in, in one step."""
+        """Add keywords, atomically replacing those with the same ids."""
         return self._add(check_texts(texts), None, ids, attributes, upsert=True)
 
     def add_codes(
@@ -235,7 +213,7 @@ class Index:
         texts: Any = None,
         upsert: bool = False,
     ) -> Ids:
-        """Add keywords by codes made elsewhere; texts may be given along and are None otherwise."""
+        """Add keywords by codes made elsewhere, optionally with texts."""
         manifest = self._state().manifest
         if not isinstance(codes, Codes):
             raise InputError(f"codes must be rbegir.Codes, got {type(codes).__name__}")
@@ -250,74 +228,67 @@ class Index:
         return self._add(given, codes, ids, attributes, upsert=upsert)
 
     def delete(self, ids: Any) -> int:
-        """Delete keywords by id; ids that are not there are ignored. Returns how many were deleted."""
+        """Delete keywords by id and return how many were deleted; unknown ids are ignored."""
         wanted = pc.unique(check_ids(ids))
         with self._writing() as writer:
-            place = self._snapshot.find(wanted)
-            found = int(np.count_nonzero(place.part >= 0))
+            places = self._snapshot.find(wanted)
+            found = int(np.count_nonzero(places.segment >= 0))
             if found:
-                writer.delete(self._snapshot, place)
+                writer.delete(self._snapshot, places)
                 self._snapshot = Snapshot.open(self._path, self._snapshot)
         return found
 
     def compact(self, progress: Progress | None = None) -> None:
-        """Rewrite the index into few large segments without what was deleted. Rows and ids stay."""
+        """Rewrite the index into few large segments without deleted keywords. Rows and ids stay."""
         with self._writing() as writer:
             if writer.compact(self._snapshot, progress):
                 self._snapshot = Snapshot.open(self._path, self._snapshot)
 
-    # ---- ask ----
+    # ---- search and read ----
 
     def search(
         self, queries: str | Sequence[str] | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
     ) -> Hits:
-        """The best k keywords for a text or for each of a list of texts; options as for `search_codes`.
+        """The best k keywords for a text or for each of a list of texts; `SearchRequest` lists the options.
 
-        An index made with a Binarizer is asked with float vectors [queries, dims].
+        An index made with a Binarizer is searched with float vectors [queries, dims].
         """
-        asked: Any = [queries] if isinstance(queries, str) else queries
-        asked = check_vectors(asked) if takes_vectors(self.model) else check_queries(asked)
-        query = Query.check(k, **options)
-        with _room_for(len(asked)):
-            return self._searcher.search(self._state(), self.model.encode_queries(asked), query)
+        request = SearchRequest(k, **options)
+        refuse_deadline(request)
+        with _room_for(queries):
+            return self._searcher.search(self._state(), encode_queries(self.model, queries), request)
 
     def search_codes(
         self, codes: Codes | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
     ) -> Hits:
         """The best k keywords for each code, or for each integer vector (int8 or int16 [queries, n], ±255).
 
-        where     a filter: text such as "price < 10 and not sold", or a pyarrow expression
-        allow     only these ids; deny: not these ids
-        mode      "exact" (the default), or "paper": the published algorithm with its miss certificate
-        per_thread, queue    of "paper": keywords a thread sees, and how many of them it may keep
-        planes    search with this many planes first and refine the best with the others; recall is reported
-        texts, attributes      False: leave them out of the hits, which is faster for large batches
-        candidates, measure    of `planes`: how many are refined; measure the recall instead of estimating it
+        `SearchRequest` lists the options.
         """
-        query = Query.check(k, **options)
-        with _room_for(len(codes) if hasattr(codes, "__len__") else 1):
-            return self._searcher.search(self._state(), codes, query)
+        request = SearchRequest(k, **options)
+        refuse_deadline(request)
+        with _room_for(codes):
+            return self._searcher.search(self._state(), codes, request)
 
     def get(self, ids: Any) -> list[dict[str, Any] | None]:
-        """The keywords with these ids: id, text and attributes; None where there is none."""
+        """The keywords with these ids: id, text and attributes; None for an unknown id."""
         state, wanted = self._state(), check_ids(ids)
-        place = state.find(wanted)
-        names = ["text", *state.manifest.columns]
-        columns = {name: state.column(name, place) for name in names}
+        places = state.find(wanted)
+        columns = {name: state.column(name, places) for name in ("text", *state.manifest.columns)}
         state.check_mapped()
         return [
-            None if part < 0 else {"id": given, **{name: columns[name][i] for name in names}}
-            for i, (given, part) in enumerate(zip(wanted.to_pylist(), place.part, strict=True))
+            None if segment < 0 else {"id": given, **{name: values[i] for name, values in columns.items()}}
+            for i, (given, segment) in enumerate(zip(wanted.to_pylist(), places.segment, strict=True))
         ]
 
     def codes(self, ids: Any) -> Codes:
-        """The codes of the keywords with these ids, all of which must be there."""
+        """The codes of the keywords with these ids, all of which must exist."""
         state, wanted = self._state(), check_ids(ids)
-        place = state.find(wanted)
-        missing = np.flatnonzero(place.part < 0)
+        places = state.find(wanted)
+        missing = np.flatnonzero(places.segment < 0)
         if missing.size:
             raise InputError(f"id {wanted[int(missing[0])].as_py()!r} is not in the index")
-        return state.codes(place)
+        return state.codes(places)
 
     def coarse_rows(
         self,
@@ -327,19 +298,19 @@ class Index:
         planes: int,
         **filters: Unpack[Filters],
     ) -> npt.NDArray[np.int64]:
-        """The rows [queries, k] of the best keywords by their first planes alone: what the others add."""
-        return self._searcher.coarse_rows(self._state(), queries, Query.check(k, **filters), planes)
+        """The rows [queries, k] of the best keywords by their first planes alone."""
+        return self._searcher.coarse_rows(self._state(), queries, SearchRequest(k, **filters), planes)
 
     def batches(self, rows: int = EXPORT_ROWS) -> Iterator[pa.RecordBatch]:
-        """All keywords of the present state in order of rows: id, text, attributes; at least one batch."""
+        """All keywords ordered by row, as batches of id, text and attributes; at least one batch."""
         return self._state().batches(rows)
 
     def info(self) -> dict[str, Any]:
-        """What the index is: size, shape, columns."""
+        """The size, shape and columns of the index."""
         return {"path": str(self._path), **self._state().manifest.facts()}
 
     def verify(self) -> None:
-        """Check every byte on disk; a CorruptError names the files and blocks that are damaged."""
+        """Check every byte on disk; raises a CorruptError that names the damaged files and blocks."""
         found = [error.message for error in damage(self._path)]
         if found:
             more = f" (and {len(found) - 5} more)" if len(found) > 5 else ""
@@ -350,12 +321,12 @@ class Index:
 
     @staticmethod
     def salvage(path: str | Path, out: str | Path, *, overwrite: bool = False) -> dict[str, Any]:
-        """Copy what is intact of a damaged index to a new one; what was saved and lost, by file and row."""
+        """Copy what is intact of a damaged index to a new one; returns what was saved and what was lost."""
         from rbegir.index.salvage import salvage
 
         return salvage(Path(path), Path(out), overwrite=overwrite).to_dict()
 
-    # ---- inside ----
+    # ---- internal ----
 
     def _state(self) -> Snapshot:
         if self._closed:
@@ -365,7 +336,7 @@ class Index:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[Writer]:
-        """The writer. After a failure on disk it is given up: the next change starts from what is there."""
+        """Yield the writer. After a disk failure it is dropped, and the next change reads the state again."""
         with self._mutex:
             state = self._state()
             if self._read_only:
@@ -380,12 +351,12 @@ class Index:
                 raise
             except BaseException:
                 self._drop_writer()
-                with contextlib.suppress(FileError):  # the first failure says more; the next change reads it
+                with contextlib.suppress(FileError):  # the first failure is reported
                     self._snapshot = Snapshot.open(self._path, self._snapshot)
                 raise
 
     def _first_change(self, state: Snapshot) -> Writer:
-        """Become the writer: take the lock, read the latest state, remove what stopped writers have left."""
+        """Become the writer: take the lock, read the latest state, remove what interrupted writers left."""
         writer = Writer(self._path)
         try:
             self._snapshot = Snapshot.open(self._path, state)
@@ -413,9 +384,10 @@ class Index:
         elif upsert:
             raise InputError("upsert needs ids", hint="without ids use add")
         with fitting(f"{count} keywords at once", "add fewer at a time; nothing was changed"):
-            if codes is None:
+            if codes is None and count:
                 assert texts is not None
-                codes = self._encode(texts) if count else None
+                check_adds(self.model, self._state().manifest)
+                codes = encode_keywords(self.model, texts)
             with self._writing() as writer:
                 before = self._snapshot
                 manifest = before.manifest
@@ -426,7 +398,7 @@ class Index:
                 types = {**manifest.columns, **{name: str(column.type) for name, column in columns.items()}}
                 if texts is not None:
                     columns = {"text": texts, **columns}
-                rows = Rows(codes, manifest.next_row, given, columns)
+                rows = KeywordRows(codes, manifest.next_row, given, columns)
                 all_ids = rows.ids(np.arange(count))
                 replaced = self._replaced(before, rows, all_ids, upsert=upsert)
                 writer.add(before, rows, replaced, types, id_type)
@@ -434,34 +406,28 @@ class Index:
             ids_out: Ids = all_ids.to_numpy(zero_copy_only=False)
             return ids_out
 
-    def _encode(self, texts: pa.Array) -> Codes:
-        check_adds(self.model, self._state().manifest)
-        parts = range(0, len(texts), ENCODE_ROWS)
-        return Codes.concat(
-            [self.model.encode_keywords(texts[at : at + ENCODE_ROWS].to_pylist()) for at in parts]
-        )
-
     @staticmethod
-    def _replaced(before: Snapshot, rows: Rows, ids: pa.Array, *, upsert: bool) -> Place:
+    def _replaced(before: Snapshot, rows: KeywordRows, ids: pa.Array, *, upsert: bool) -> Positions:
         """The live keywords that have one of these ids; without upsert there must be none."""
-        if not rows.has_ids and not any(part.segment.has_ids for part in before.parts):
-            return Place(np.zeros(0, np.int64), np.zeros(0, np.int64))  # rows never repeat
-        place = before.find(ids)
-        there = np.flatnonzero(place.part >= 0)
+        if not rows.has_ids and not any(one.segment.has_ids for one in before.segments):
+            return Positions(np.zeros(0, np.int64), np.zeros(0, np.int64))  # rows never repeat
+        places = before.find(ids)
+        there = np.flatnonzero(places.segment >= 0)
         if there.size and not upsert:
             raise InputError(
                 f"id {ids[int(there[0])].as_py()!r} is in the index already ({there.size} such ids)",
                 hint="use upsert to replace keywords" if rows.has_ids else "give ids, as was done before",
             )
-        return place
+        return places
 
 
-def _room_for(queries: int) -> contextlib.AbstractContextManager[None]:
-    return fitting(f"a search of {queries} queries", "ask for fewer at a time, or for a smaller k")
+def _room_for(queries: Any) -> contextlib.AbstractContextManager[None]:
+    count = len(queries) if hasattr(queries, "__len__") and not isinstance(queries, str) else 1
+    return fitting(f"a search of {count} queries", "ask for fewer at a time, or for a smaller k")
 
 
 def _id_type(manifest: Manifest, given: pa.Array | None) -> str:
-    """The type of ids of the index after an add with these ids (None: the rows)."""
+    """The index's type of ids after an add with these ids (None: the rows)."""
     came = "int64" if given is None else str(given.type)
     known = manifest.id_type
     if known == "string" and given is None:

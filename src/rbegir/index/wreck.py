@@ -1,12 +1,12 @@
-"""Reading damaged files: which blocks are proven to be what was written, and what can be read of them.
+"""Reading damaged files: which blocks are intact, and what can be read from them.
 
-A block is believed when it matches its entry in the table of checksums, and nothing else is needed for that:
-not the header, which says nothing new, not the footer, whose numbers follow from the length of the file, not
-the table's own checksum. Only two losses are total: the directory, which says where everything lies, and the
-end of a file that was cut short, because the table was there.
+A block is intact if it matches its entry in the table of checksums. Nothing else is needed: not the header,
+not the footer, whose numbers follow from the length of the file, not the table's own checksum. Two losses
+are total: the directory, which says where everything lies, and the end of a truncated file, which held the
+table.
 
     length of the file − 36  =  t + 4·⌈t / 4096⌉        gives t, where the table begins
-    the directory            =  the JSON that ends at t and begins at the last multiple of 64 where one can
+    the directory            =  the JSON that ends at t and begins at the last possible multiple of 64
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rbegir._native._core import crc32c, crc32c_blocks
 from rbegir.base import masks
 from rbegir.codes import layout
 from rbegir.codes.planes import Codes
-from rbegir.index.columns import Column
+from rbegir.index.columns import Column, Int64s
 from rbegir.index.format import (
     ALIGN,
     BLOCK,
@@ -29,23 +29,23 @@ from rbegir.index.format import (
     FOOTER,
     HEADER,
     File,
-    Kind,
+    FileKind,
     Section,
     Stamp,
+    map_file,
 )
-from rbegir.index.mapping import map_file
-from rbegir.index.segment import Positions, Segment
+from rbegir.index.segment import Segment
 
 _START = b'{"meta": '
 
 
 class Wreck(File):
-    """A file of which some blocks are intact; raises CorruptError if nothing can be read of it."""
+    """A file of which some blocks are intact; raises CorruptError if nothing of it can be read."""
 
-    def __init__(self, path: Path, kind: Kind, stamp: Stamp | None = None) -> None:
+    def __init__(self, path: Path, kind: FileKind, stamp: Stamp | None = None) -> None:
         self.path = path
         self.kind = kind
-        self._map = map_file(path, None if stamp is None else stamp.bytes)  # what was appended is not ours
+        self._map = map_file(path, None if stamp is None else stamp.bytes)  # ignore what was appended
         size = len(self._map)
         if stamp is not None and size != stamp.bytes:
             raise self._corrupt(f"it has {size} bytes where {stamp.bytes} were written")
@@ -57,7 +57,7 @@ class Wreck(File):
         self._table = np.frombuffer(self._map, "<u4", self.blocks, end)
         sums = crc32c_blocks(self._body(), BLOCK, np.arange(self.blocks, dtype=np.int64))
         self.intact = np.asarray(sums == self._table, np.bool_)  # [blocks]
-        self._checked = self.intact.copy()  # what is intact need not be summed again
+        self._checked = self.intact.copy()  # intact blocks need no second check
         self.meta, self._sections = self._find_directory(stamp)
 
     @property
@@ -65,10 +65,10 @@ class Wreck(File):
         return list(self._sections)
 
     def is_intact(self, start: int, stop: int) -> bool:
-        """Whether all bytes of a range are."""
+        """Whether all bytes of a range lie in intact blocks."""
         return bool(self.intact[start // BLOCK : -(-stop // BLOCK)].all())
 
-    def covered(self, section: Section, starts: Positions, stops: Positions) -> npt.NDArray[np.bool_]:
+    def covered(self, section: Section, starts: Int64s, stops: Int64s) -> npt.NDArray[np.bool_]:
         """Which of the byte ranges [starts, stops) of a section lie in intact blocks; empty ones do."""
         bad = np.concatenate(([0], np.cumsum(~self.intact)))  # [blocks + 1]: bad blocks before each
         first = np.clip((section.offset + starts) // BLOCK, 0, self.blocks)
@@ -76,11 +76,11 @@ class Wreck(File):
         return np.asarray((bad[last] <= bad[first]) | (stops <= starts), np.bool_)
 
     def _find_directory(self, stamp: Stamp | None) -> tuple[dict[str, object], dict[str, tuple[int, int]]]:
-        """By the footer if that is sound, else by its look."""
+        """Find the directory by the footer if that is valid, else by searching for its JSON."""
         raw = self._map[-FOOTER.size :]
         start, _, _, directory_sum, _, check = FOOTER.unpack(raw)
+        self.stamp = Stamp(len(self._map), check)
         if check == crc32c(raw[:-4]):
-            self.stamp = Stamp(len(self._map), check)
             if stamp is not None and stamp != self.stamp:
                 raise self._corrupt("it is in order, but it is not the file that the manifest names")
             known = HEADER.size <= start <= self._end <= start + DIRECTORY_LIMIT
@@ -110,12 +110,12 @@ class WreckedSegment(Segment):
 
     file: Wreck
 
-    def codes(self, positions: Positions) -> Codes:
+    def codes(self, positions: Int64s) -> Codes:
         packed = self._codes.unchecked(np.uint8, self._codes.bytes)
         return layout.unpack(packed, self.count, *self.shape, positions)
 
     def survivors(self) -> npt.NDArray[np.bool_]:
-        """[count]: the keywords whose every byte (code, row, id, text, attributes) is in an intact block."""
+        """[count]: whether every byte of a keyword (code, row, id, text, attributes) is intact."""
         at = np.arange(self.count)
         whole = np.ones(self.count, np.bool_)
         group_bytes = layout.GROUP * self.shape.n // 8
@@ -128,23 +128,23 @@ class WreckedSegment(Segment):
         return whole
 
     def known_rows(self) -> npt.NDArray[np.bool_]:
-        """[count]: the keywords whose row is known."""
+        """[count]: whether the row of a keyword is known."""
         if self._row_section is None:
             return np.ones(self.count, np.bool_)
         at = np.arange(self.count)
         return self.file.covered(self._row_section, 8 * at, 8 * (at + 1))
 
     def unchecked_rows(self) -> npt.NDArray[np.int64]:
-        """[count] rows, those that are not known included."""
+        """[count]: all rows, including those that are not known."""
         if self._row_section is None:
             return self.first_row + np.arange(self.count)
         return self._row_section.unchecked("<i8", self.count).astype(np.int64)
 
     def _open(self, path: Path, stamp: Stamp | None) -> Wreck:
-        return Wreck(path, Kind.SEGMENT, stamp)
+        return Wreck(path, FileKind.SEGMENT, stamp)
 
 
-def _readable(file: Wreck, column: Column, at: Positions) -> npt.NDArray[np.bool_]:
+def _readable(file: Wreck, column: Column, at: Int64s) -> npt.NDArray[np.bool_]:
     whole = np.ones(at.size, np.bool_)
     for section, starts, stops in column.spans(at):
         whole &= file.covered(section, np.where(whole, starts, 0), np.where(whole, stops, 0)) & whole
@@ -152,9 +152,9 @@ def _readable(file: Wreck, column: Column, at: Positions) -> npt.NDArray[np.bool
 
 
 def known_deletes(file: Wreck, name: str, count: int) -> tuple[masks.Mask, int]:
-    """The deleted positions of a segment as far as they can be read, and how many bytes of them cannot."""
+    """The readable deleted positions of a segment, and how many bytes could not be read."""
     section = file.section(name)
-    as_bits = section.bytes == 8 * -(-count // 64)  # a list is always shorter, see deletes.py
+    as_bits = section.bytes == 8 * -(-count // 64)  # a list is always shorter, see snapshot.py
     width = 8 if as_bits else 4
     size = section.bytes // width
     at = np.arange(size)
@@ -170,7 +170,7 @@ def known_deletes(file: Wreck, name: str, count: int) -> tuple[masks.Mask, int]:
 
 
 def _table_start(size: int) -> int | None:
-    """Where the table of a file of this length begins; None where no file has this length."""
+    """Where the table of a file of this length begins; None if no file has this length."""
     body = size - FOOTER.size
     for blocks in range(max(body // (BLOCK + 4), 0), body // (BLOCK + 4) + 2):
         end = body - 4 * blocks

@@ -1,38 +1,44 @@
-"""Changes to an index: each is a few new files and one new manifest, and is there wholly or not at all.
+"""Changes to an index: each writes a few files and a new manifest, and is applied entirely or not at all.
 
-    add      new rows → a segment · rows they replace → a delete file · manifest
+    add      new rows → a segment · rows that they replace → a delete file · manifest
     delete   a delete file · manifest
     compact  all live rows → new segments · manifest
 
-Small adds would leave thousands of small segments, so an add also takes in its smaller neighbours: sizes are
-put in tiers (each eight times the one below), and when the tail of the index would hold eight segments of the
-same tier or lower they are written as one, up to MERGE_ROWS. Every row is thus rewritten a few times a tier,
-and an index of N rows has about N / MERGE_ROWS + 8·log₈(MERGE_ROWS / TIER_ROWS) segments. Neighbours only:
-the rows of segments must not interleave.
+The order of a change makes it safe: new files and their names are on disk before the manifest that names them
+replaces the old one, and old files are removed only after the new manifest is on disk.
 
-Rows that were deleted are left out whenever their segment is rewritten; a segment with nothing left is
-dropped.
+*Merging.* Small adds would leave thousands of small segments, so an add also merges its smaller neighbours.
+Sizes fall into tiers, each eight times the one below; when the tail of the index would hold eight segments
+of the new segment's tier or lower, they are written as one, up to MERGE_ROWS. A row is thus rewritten a few
+times per tier, and an index of N rows has about N / MERGE_ROWS + 8·log₈(MERGE_ROWS / TIER_ROWS) segments.
+Only neighbours are merged, because the rows of segments must not interleave. Deleted rows are left out
+whenever their segment is rewritten; a segment with no live row is dropped.
 
-The order of a change is what makes it safe: new files and their names are on disk before the manifest that
-names them replaces the old one, and the old files go only after that is on disk too.
+*One writer at a time.* A writer holds an advisory lock on the file LOCK, which names the holder, from its
+first change until the index is closed. The kernel releases the lock however the process ends, so there are
+no stale locks to break. Readers never look at it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import json
+import os
+import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rbegir.base import disk, masks
-from rbegir.index.deletes import write_deletes
-from rbegir.index.lock import WriterLock
-from rbegir.index.manifest import DELETES_NAME, NEW, SEGMENT_NAME, Entry, commit, prepare
-from rbegir.index.rows import Rows
-from rbegir.index.segment import MAX_ROWS, Source, write_segment
-from rbegir.index.snapshot import Part, Place, Snapshot
+from rbegir.errors import LockedError
+from rbegir.index.manifest import DELETES_NAME, NEW, SEGMENT_NAME, commit, prepare
+from rbegir.index.segment import MAX_ROWS, Entry, KeywordRows, LiveRows, write_segment
+from rbegir.index.snapshot import LiveSegment, Positions, Snapshot, write_deletes
 
+LOCK = "LOCK"
 FAN = 8
 TIER_ROWS = 1024  # the lowest tier: segments up to this size
 MERGE_ROWS = 1 << 22  # an add never rewrites more than this
@@ -40,21 +46,64 @@ MERGE_ROWS = 1 << 22  # an add never rewrites more than this
 Progress = Callable[[int, int], None]  # rows written so far, rows to write
 
 
-class _Kept(NamedTuple):
-    """A part of the old state on its way into the new one."""
+class WriterLock:
+    """The lock, held from construction until `release`. A forked child does not own it."""
 
-    part: Part
-    dead: masks.Mask | None  # all deleted positions, where the change deletes any; None: as before
+    _close = staticmethod(os.close)  # module globals may be gone when the interpreter exits
+
+    def __init__(self, directory: Path) -> None:
+        path = directory / LOCK
+        self._descriptor = -1
+        with disk.explained("lock", path):
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = _holder(self._descriptor)
+            self.release()
+            raise LockedError(
+                f"{directory} is being written by {holder}",
+                hint="wait until it is done, or stop it; reading is possible meanwhile",
+            ) from error
+        self._owner = os.getpid()
+        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        note = json.dumps({"pid": self._owner, "host": socket.gethostname(), "since": since}).encode()
+        with disk.explained("lock", path):
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, note, 0)
+
+    def check(self, directory: Path) -> None:
+        """Refuse to write in a child process that inherited the lock by fork."""
+        if os.getpid() != self._owner:
+            raise LockedError(
+                f"{directory} is being written by process {self._owner}, from which this one was forked",
+                hint="open the index again in this process to read it; write from one process only",
+            )
+
+    def release(self) -> None:
+        """Release the lock; also done when the object is garbage-collected."""
+        if self._descriptor >= 0:
+            self._close(self._descriptor)
+            self._descriptor = -1
+
+    __del__ = release
+
+
+class _Kept(NamedTuple):
+    """A segment of the old state that the new one keeps or merges."""
+
+    segment: LiveSegment
+    dead: masks.Mask | None  # all deleted positions if the change deletes any, else None
     live: int
 
-    def source(self) -> Source:
+    def rows(self) -> LiveRows:
         if self.dead is None:
-            return self.part.source()
-        return Source(self.part.segment, masks.complement(self.dead, self.part.entry.count))
+            return self.segment.rows()
+        return LiveRows(self.segment.segment, masks.complement(self.dead, self.segment.entry.count))
 
 
 class Writer:
-    """The one writer of a directory. Every method takes the current state and leaves the next one on disk."""
+    """The one writer of a directory. Every method takes the current state and writes the next one."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -64,38 +113,43 @@ class Writer:
         self._lock.release()
 
     def add(
-        self, before: Snapshot, rows: Rows, replaced: Place, columns: dict[str, str], id_type: str
+        self,
+        before: Snapshot,
+        rows: KeywordRows,
+        replaced: Positions,
+        columns: dict[str, str],
+        id_type: str,
     ) -> None:
-        """Add rows and delete the ones that they replace, in one step."""
+        """Add rows and delete the ones that they replace, in one change."""
         kept = _without(before, replaced)
         taken = tail_to_merge([k.live for k in kept], rows.count)
-        merged = [k.source() for k in kept[len(kept) - taken :]]
-        groups = [[*merged, Source(rows, None)]]
-        if rows.count > MAX_ROWS:  # then nothing was taken
+        merged = [k.rows() for k in kept[len(kept) - taken :]]
+        groups = [[*merged, LiveRows(rows, None)]]
+        if rows.count > MAX_ROWS:  # then no neighbour is merged
             starts = range(0, rows.count, MAX_ROWS)
-            groups = [[Source(rows.slice(at, min(at + MAX_ROWS, rows.count)), None)] for at in starts]
+            groups = [[LiveRows(rows.slice(at, min(at + MAX_ROWS, rows.count)), None)] for at in starts]
         with self._change(before) as change:
             change.keep(kept[: len(kept) - taken])
             for group in groups:
                 change.write(group)
             change.commit(next_row=rows.first_row + rows.count, columns=columns, id_type=id_type)
 
-    def delete(self, before: Snapshot, place: Place) -> None:
-        """Delete the keywords at these places."""
+    def delete(self, before: Snapshot, places: Positions) -> None:
+        """Delete the keywords at these positions."""
         with self._change(before) as change:
-            change.keep(_without(before, place))
+            change.keep(_without(before, places))
             change.commit()
 
     def compact(self, before: Snapshot, progress: Progress | None = None) -> bool:
-        """Rewrite into as few segments as possible, without what is deleted. False: nothing to gain."""
-        groups: list[list[Part]] = []
+        """Rewrite the live keywords into as few segments as possible; False if nothing would change."""
+        groups: list[list[LiveSegment]] = []
         size = MAX_ROWS + 1
-        for part in before.parts:
-            size += part.entry.live
+        for segment in before.segments:
+            size += segment.entry.live
             if size > MAX_ROWS:
                 groups.append([])
-                size = part.entry.live
-            groups[-1].append(part)
+                size = segment.entry.live
+            groups[-1].append(segment)
         if all(len(group) == 1 and not group[0].entry.deleted for group in groups):
             return False
         done, total = 0, before.keywords
@@ -104,23 +158,23 @@ class Writer:
                 if len(group) == 1 and not group[0].entry.deleted:
                     change.keep([_Kept(group[0], None, group[0].entry.live)])
                 else:
-                    change.write([part.source() for part in group])
-                done += sum(part.entry.live for part in group)
+                    change.write([segment.rows() for segment in group])
+                done += sum(segment.entry.live for segment in group)
                 if progress is not None:
                     progress(done, total)
             change.commit()
         return True
 
     def clean(self, current: Snapshot) -> None:
-        """Remove what the current state does not name: left by writers that were stopped, or superseded."""
-        disk.sync_directory(self.directory)  # the current state must be the one that a power cut would leave
+        """Remove files that the current state does not name: superseded, or left by interrupted writers."""
+        disk.sync_directory(self.directory)  # so that a power cut would leave the current state
         self._remove_others(current.manifest.files)
 
     def _remove_others(self, files: set[str]) -> None:
         for path in sorted(self.directory.iterdir()):
             ours = SEGMENT_NAME.fullmatch(path.name) or DELETES_NAME.fullmatch(path.name) or path.name == NEW
             if ours and path.name not in files:
-                # one that stays wastes space and harms nothing; the next writer tries again
+                # a file that stays only wastes space; the next writer tries again
                 with contextlib.suppress(OSError):
                     disk.unlink(path)
 
@@ -138,7 +192,7 @@ class Writer:
 
 
 class _Change:
-    """The next state in the making."""
+    """The next state while it is being written."""
 
     def __init__(self, directory: Path, before: Snapshot) -> None:
         self._directory = directory
@@ -150,23 +204,22 @@ class _Change:
         self._created: list[Path] = []
         self.files: set[str] = set()
 
-    def keep(self, parts: Sequence[_Kept]) -> None:
-        """Parts that stay as they are, but for deletes."""
-        for part, dead, live in parts:
-            entry = part.entry
+    def keep(self, segments: Sequence[_Kept]) -> None:
+        """Keep segments as they are, except for new deletes."""
+        for segment, dead, live in segments:
+            entry = segment.entry
             if dead is not None:
                 self._touched[entry.file] = (dead, entry.count)
                 entry = replace(entry, deleted=entry.count - live)
             self._entries.append(entry)
 
-    def write(self, sources: Sequence[Source]) -> None:
-        """A new segment made of these sources."""
+    def write(self, rows: Sequence[LiveRows]) -> None:
+        """Write a new segment."""
         path = self._new("segment-{:08d}.rbs")
-        made = write_segment(path, sources, self._before.shape)
-        self._entries.append(Entry(path.name, made.stamp, made.count, made.first_row, made.last_row, None, 0))
+        self._entries.append(write_segment(path, rows, self._before.shape))
 
     def commit(self, **changes: Any) -> None:
-        """Make it the current state; durable when this returns."""
+        """Make this the current state; durable on return."""
         deletes = dict(self._before.deletes)
         if self._touched:
             path = self._new("deletes-{:08d}.rbd")
@@ -177,17 +230,17 @@ class _Change:
         after = self._before.follow(
             segments=tuple(self._entries), deletes=deletes, next_file=self._next_file, **changes
         )
-        self._snapshot.check_mapped()  # what was copied from it would be good for ever after
+        self._snapshot.check_mapped()  # zeros read from a missing page must not become permanent
         self._created.append(self._directory / NEW)
         prepare(self._directory, after)
-        self._created.clear()  # from here on they may be part of the index
+        self._created.clear()  # from here on the files may be part of the index
         commit(self._directory)
         self.files = after.files
 
     def undo(self) -> None:
-        """Remove the files of a change that failed before it was made."""
+        """Remove the files of a change that failed before its commit."""
         for path in self._created:
-            # not created yet, or the disk is gone: the next writer removes it
+            # not created yet, or the disk failed: the next writer removes it
             with contextlib.suppress(OSError):
                 disk.unlink(path)
 
@@ -199,7 +252,7 @@ class _Change:
 
 
 def tail_to_merge(sizes: Sequence[int], new: int) -> int:
-    """How many of the last segments, by their sizes, an add of `new` rows should take in."""
+    """How many of the last segments, given their sizes, an add of `new` rows should merge."""
     taken, total = 0, new
     while True:
         more = 0
@@ -220,16 +273,25 @@ def _tier(size: int) -> int:
     return tier
 
 
-def _without(before: Snapshot, gone: Place) -> list[_Kept]:
-    """The parts less the keywords at these places; parts with nothing left are dropped."""
+def _without(before: Snapshot, gone: Positions) -> list[_Kept]:
+    """The segments without the keywords at these positions; segments with no live keyword are dropped."""
     kept: list[_Kept] = []
-    for number, part in enumerate(before.parts):
-        here = gone.position[gone.part == number]
+    for number, segment in enumerate(before.segments):
+        here = gone.position[gone.segment == number]
         if not here.size:
-            kept.append(_Kept(part, None, part.entry.live))
+            kept.append(_Kept(segment, None, segment.entry.live))
             continue
-        dead = part.dead() | masks.from_positions(here, part.entry.count)
-        live = part.entry.count - masks.size(dead)
+        dead = segment.dead() | masks.from_positions(here, segment.entry.count)
+        live = segment.entry.count - masks.size(dead)
         if live:
-            kept.append(_Kept(part, dead, live))
+            kept.append(_Kept(segment, dead, live))
     return kept
+
+
+def _holder(descriptor: int) -> str:
+    """Who holds the lock, for people to read; the lock works even if the note is unreadable."""
+    try:
+        note = json.loads(os.pread(descriptor, 4096, 0))
+        return f"process {int(note['pid'])} on {note['host']} since {note['since']}"
+    except (ValueError, KeyError, TypeError):
+        return "another process"

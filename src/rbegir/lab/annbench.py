@@ -25,11 +25,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rbegir.base.checks import whole_number
 from rbegir.codes.layout import pack
-from rbegir.encode.binarizer.estimator import Binarizer
-from rbegir.errors import FileError, InputError, MissingExtraError
+from rbegir.encode.binarizer.binarizer import Binarizer
+from rbegir.errors import FileError, InputError, needing
 from rbegir.search.backend import Partition
 from rbegir.search.cpu import CpuBackend
+from rbegir.search.partition import recall_of
 
 METRICS = ("angular", "cosine")
 FINEST = 8  # planes of a query
@@ -65,9 +67,7 @@ class AnnRBE:
 
     def set_query_arguments(self, planes: int) -> None:
         """The planes of a query from here on, 1 to 8."""
-        if type(planes) is not int or not 1 <= planes <= FINEST:
-            raise InputError(f"planes must be from 1 to {FINEST}, got {planes!r}")
-        self._planes = planes
+        self._planes = whole_number("planes", planes, 1, FINEST)
 
     def query(self, q: npt.NDArray[Any], n: int) -> Ints:
         """The positions of the best n for one vector [dims]."""
@@ -75,7 +75,7 @@ class AnnRBE:
         return found
 
     def batch_query(self, X: npt.NDArray[Any], n: int) -> None:
-        """The same for many vectors [count, dims]; `get_batch_results` has the answer."""
+        """Search for many vectors [count, dims]; `get_batch_results` returns the positions."""
         self._results = self._search(X, n)
 
     def get_batch_results(self) -> Ints:
@@ -190,7 +190,7 @@ def run(
         rows.append(
             {
                 "algorithm": str(algorithm),
-                "recall": recall(algorithm.get_batch_results(), data.neighbors[:, :k]),
+                "recall": recall_of(algorithm.get_batch_results(), data.neighbors[:, :k]),
                 "qps": statistics.median(single),
                 "qps_spread": [min(single), max(single)],
                 "batch_qps": statistics.median(batch),
@@ -211,18 +211,8 @@ def run(
     }
 
 
-def recall(found: Ints, true: Ints) -> float:
-    """The mean share of the true neighbours [queries, k] among those found [queries, ≤ k]."""
-    shares = [len(set(a) & set(b)) / len(b) for a, b in zip(found.tolist(), true.tolist(), strict=True)]
-    return float(np.mean(shares))
-
-
 def _read_hdf5(path: Path) -> dict[str, npt.NDArray[Any]]:
-    try:
+    with needing("HDF5 data sets need h5py", "pip install h5py, or convert the data set to .npz"):
         import h5py  # type: ignore[import-not-found]
-    except ImportError as error:
-        raise MissingExtraError(
-            "HDF5 data sets need h5py", hint="pip install h5py, or convert the data set to .npz"
-        ) from error
     with h5py.File(path, "r") as file:
         return {key: np.asarray(file[key]) for key in AnnData._fields if key in file}

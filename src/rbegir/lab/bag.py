@@ -18,9 +18,9 @@ from typing import ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
+from rbegir.base.checks import whole_number
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_PLANES, Codes, check_dimension
-from rbegir.encode.clsm.rbe import RBE
-from rbegir.encode.sentence.layers import codes_of, fingerprint_of
+from rbegir.encode.clsm.rbe import RBE, codes_of, fingerprint_of
 from rbegir.errors import InputError, MismatchError
 
 Progress = Callable[[float, float], None]  # share done, mean loss so far
@@ -47,13 +47,10 @@ class BagConfig:
         if not 0 <= self.planes <= MAX_PLANES:
             raise InputError(f"planes must be from 0 (float) to {MAX_PLANES}, got {self.planes!r}")
         most = min(MAX_KEYWORD_PLANES, self.planes or MAX_KEYWORD_PLANES)
-        if not 1 <= self.keyword_planes <= most:
-            raise InputError(f"keyword_planes must be from 1 to {most}, got {self.keyword_planes!r}")
+        whole_number("keyword_planes", self.keyword_planes, 1, most)
         for name in self.positive:
-            if type(getattr(self, name)) is not int or getattr(self, name) < 1:
-                raise InputError(f"{name} must be a positive whole number, got {getattr(self, name)!r}")
-        if type(self.epochs) is not int or self.epochs < 0:
-            raise InputError(f"epochs must be a whole number of at least 0, got {self.epochs!r}")
+            object.__setattr__(self, name, whole_number(name, getattr(self, name)))
+        object.__setattr__(self, "epochs", whole_number("epochs", self.epochs, 0))
 
 
 class BagNetwork(nn.Module):

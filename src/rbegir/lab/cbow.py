@@ -13,7 +13,7 @@ the mean over b⁰, b¹, … so that the first planes of a code are a code as we
 
 *The sum layer* is scaled to length 1 before the RBE layers. Its direction is what a context means; its
 length says how many words there are, and residual planes would be spent on telling that. The layers start
-as a quantiser of such vectors (`layers.py`) and learn slowly, so that the words move and the code stays
+as a quantiser of such vectors (`rbe.py`) and learn slowly, so that the words move and the code stays
 still: ten times the rate lost a third of the neighbours.
 """
 
@@ -33,7 +33,8 @@ from torch.nn import functional
 
 from rbegir.codes.layout import pack
 from rbegir.codes.score import cosine, norm_squared
-from rbegir.encode.sentence.layers import prefixes, rbe_layers, start_as_quantiser, without_sparse_checks
+from rbegir.encode.clsm.clsm import without_sparse_checks
+from rbegir.encode.clsm.rbe import prefixes, rbe_layers, start_as_quantiser
 from rbegir.errors import InputError, TextError
 from rbegir.lab.bag import BagConfig, BagEncoder, BagNetwork, Progress, descend
 from rbegir.search.backend import Partition
@@ -118,7 +119,7 @@ class _Network(BagNetwork):
         """The vectors that meet the outputs: one for each number of planes, or the sum layer itself."""
         if self.rbe is None:
             return [self.inputs(words, starts)]  # [texts, n]
-        scale = self.outputs.embedding_dim**-0.5  # ±1 a dimension would make every step a leap
+        scale = self.outputs.embedding_dim**-0.5  # ±1 per dimension would make every step a leap
         return [scale * vector for vector in prefixes(self.rbe(self.direction(words, starts)))]
 
 

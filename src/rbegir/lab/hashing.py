@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rbegir.encode.sentence.layers import prefixes, rbe_layers, start_as_quantiser
+from rbegir.encode.clsm.rbe import prefixes, rbe_layers, start_as_quantiser
 from rbegir.errors import InputError, TextError
 from rbegir.lab.bag import BagConfig, BagEncoder, BagNetwork, Progress, descend
 

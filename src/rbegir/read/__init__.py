@@ -1,7 +1,12 @@
-"""Streamed reading of the files people have: Parquet, CSV, TSV, JSONL and plain lines.
+"""Streamed reading of files: Parquet, CSV, TSV, JSON lines and plain lines, optionally compressed.
 
-    file ─ source (one module a format) ─ blocks ─ rows.Checker (bad rows out, counted) ─ RecordBatches
+path ─ source (one class per format) ─ blocks of raw columns ─ rows.Stream ─ checked RecordBatches
 
-Nothing here knows what a query or a keyword is: `rbegir.read.pairs` says that, `texts` reads what is to
-be searched.
+pairs                      the three kinds of files: clicked pairs, labels, texts to search
+rows                       the checks: bad rows are left out and counted
+source                     the formats by suffix, and plain lines
+delimited, jsonl, parquet  the other formats; parquet also cuts texts into chunks for a cluster
+split                      train, validation and test by a hash of the keyword
+tokenizer                  texts → words → tri-letter grams
+sample                     the data shipped with the package
 """

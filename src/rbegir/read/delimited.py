@@ -1,18 +1,17 @@
 """CSV and TSV, parsed by Arrow.
 
-CSV knows quotes, and a quoted field may hold a newline. TSV knows nothing but tab and newline: a quote is a
-letter like any other, because that is how logs are written and because one stray quote must not swallow a
-million rows. The first row names the columns.
+CSV has quotes, and a quoted field may hold a newline. TSV has only tabs and newlines: a quote is a character
+like any other, because logs are written that way and because one stray quote must not swallow a million
+rows. The first row names the columns.
 
-Texts are read as binary, since Arrow would fail a whole block for one wrong byte. Rows with too many or too
-few fields reach `malformed` through Arrow's invalid-row handler, which numbers rows only when parsing is
-single-threaded (about five million short rows a second, so that costs little) and which gives up on the whole
-file if such a row is not UTF-8. So Arrow sees a marker, a noncharacter of Unicode, in place of wrong bytes,
-and the marker becomes a wrong byte again behind it.
+Texts are read as binary, since Arrow would fail a whole block for one invalid byte. Rows with too many or too
+few fields are reported by Arrow's invalid-row handler. It numbers rows only when parsing is single-threaded
+(about five million short rows per second, so that costs little), and it gives up on the whole file if such a
+row is not UTF-8. So invalid bytes are replaced by a marker, a noncharacter of Unicode, before Arrow parses
+them, and the marker is turned back into an invalid byte afterwards.
 
-A quote that is never closed would swallow the rest of a CSV file into one field without a word. Therefore a
-row of markers with one field too many is sent after the last one: if it does not come back as malformed, some
-quote is open.
+A quote that is never closed would silently swallow the rest of a CSV file into one field. Therefore a row of
+markers with one field too many is appended: if it is not reported as malformed, a quote is open.
 """
 
 from __future__ import annotations
@@ -22,16 +21,17 @@ import gzip
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from functools import partial
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
 from rbegir.errors import InputError
-from rbegir.read.source import BLOCK_BYTES, EMPTY, Block, ByteStream, Malformed, Wanted, line_blocks
+from rbegir.read.source import BLOCK_BYTES, EMPTY, Block, ByteStream, FileRequest, line_blocks
 
 WRONG_FIELDS = "wrong number of fields"
 _MARKER = "\U0010ffff"
@@ -55,14 +55,7 @@ class DelimitedSource:
                     raise InputError(f"{path} is empty", hint=EMPTY) from None
                 raise
 
-    def blocks(
-        self,
-        names: Sequence[str],
-        malformed: Malformed,
-        *,
-        others: bool = False,
-        wanted: Wanted | None = None,
-    ) -> Iterator[Block]:
+    def blocks(self, asked: FileRequest) -> Iterator[Block]:
         # numbers of malformed rows from `start` on, ascending; Arrow's row 1 is the header
         bad: list[int] = []
         last = _MARKER + self._delimiter * len(self.columns)
@@ -74,19 +67,20 @@ class DelimitedSource:
                 ended = True
             else:
                 bad.append(row.number - 2)
-                malformed(row.number - 2, WRONG_FIELDS)
+                asked.malformed(row.number - 2, WRONG_FIELDS)
             return "skip"
 
         with ByteStream(self.path) as stream:
             start = 0
             text = _Utf8(stream, self.path, last)
-            for batch in self._open(text, names, skip, others=others):
+            for batch in self._open(text, asked.names, skip, others=asked.others):
                 if text.repaired:
-                    for name in names:
+                    for name in asked.names:
                         broken = pc.replace_substring(batch.column(name), _MARKER.encode(), b"\xff")
                         batch = batch.set_column(batch.schema.get_field_index(name), name, broken)
-                yield Block(batch, partial(_number, bad, start), stream.done)
-                start = _number(bad, start, batch.num_rows)
+                numbers = _numbers(bad, start, batch.num_rows)
+                yield Block(batch, numbers, stream.done)
+                start = int(numbers.max(initial=start - 1)) + 1
                 del bad[: bisect_left(bad, start)]
         if not ended:
             raise InputError(
@@ -94,7 +88,7 @@ class DelimitedSource:
             )
 
     def place(self, number: int) -> str:
-        """The line of a row: Arrow does not keep it, so the lines (or quoted records) are counted again."""
+        """The line of a row; Arrow does not keep it, so lines (or quoted records) are counted again."""
         opened = gzip.open if self.path.suffix.lower() == ".gz" else open
         newline = "" if self._quoted else None
         with opened(self.path, "rt", encoding="utf-8", errors="replace", newline=newline) as file:
@@ -130,7 +124,7 @@ class DelimitedSource:
 
 
 class _Utf8:
-    """The bytes of a stream as valid UTF-8, a marker in place of what is not, and one more row."""
+    """The bytes of a stream as valid UTF-8, with markers for invalid bytes and one row appended."""
 
     closed = False
 
@@ -153,11 +147,7 @@ class _Utf8:
         return out
 
 
-def _number(bad: list[int], start: int, position: int) -> int:
-    """The number of the well-formed row at a position from `start` on; malformed ones are passed over."""
-    number = start + position
-    for other in bad:
-        if other > number:
-            break
-        number += 1
-    return number
+def _numbers(bad: list[int], start: int, count: int) -> npt.NDArray[np.int64]:
+    """The numbers of the first `count` well-formed rows from `start` on, skipping malformed rows."""
+    numbers = np.arange(start, start + count + len(bad))
+    return numbers[~np.isin(numbers, bad)][:count]

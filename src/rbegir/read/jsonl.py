@@ -1,29 +1,29 @@
-"""JSON lines: one object a line.
+"""JSON lines: one object per line.
 
-A block of lines is parsed in one call of the standard library, each line as an array of its own,
+A block of lines is parsed in one call of the standard library, each line wrapped in an array of its own,
 
     [[line], [line], …]
 
-so that whatever a line holds stays inside it; a block that is not of the form [[{…}], [{…}], …] with one
-array a line is parsed again line by line, to find the bad ones. Arrow has a faster JSON reader, but it ends
-the process at a line that is `null` (pyarrow 26), and a data file must never do that.
+so that the content of a line cannot affect its neighbours. If the result is not of the form
+[[{…}], [{…}], …] with one array per line, the block is parsed again line by line to find the bad lines.
+Arrow's JSON reader is faster, but a line `null` crashes the process (pyarrow 26).
 
 The columns and their types are those of the first block: a missing value is null, and a column that first
-appears later is an error rather than silently lost.
+appears later is an error rather than silently dropped.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from rbegir.errors import InputError
-from rbegir.read.source import EMPTY, NOT_UTF8, Block, ByteStream, Malformed, Wanted, line_blocks
+from rbegir.read.source import EMPTY, NOT_UTF8, Block, ByteStream, FileRequest, line_blocks
 
 NOT_JSON = "not a JSON object"
 WRONG_TYPE = "wrong type of value"
@@ -44,7 +44,7 @@ class JsonLinesSource:
         rows = [row for row in _parse(lines) if row is not None]
         if not rows:
             raise InputError(
-                f"{path} holds no JSON object in its first lines", hint="one object a line is expected"
+                f"{path} holds no JSON object in its first lines", hint="one object per line is expected"
             )
         self.columns = list(dict.fromkeys(name for row in rows for name in row))
         for name in self.columns:
@@ -52,23 +52,16 @@ class JsonLinesSource:
                 raise InputError(f"{path} has a column whose name is {NOT_UTF8}: {name!r}")
         self._types = {name: _infer([row.get(name) for row in rows]) for name in self.columns}
 
-    def blocks(
-        self,
-        names: Sequence[str],
-        malformed: Malformed,
-        *,
-        others: bool = False,
-        wanted: Wanted | None = None,
-    ) -> Iterator[Block]:
-        types = {name: _loose(self._types[name]) for name in names}
-        if others:
+    def blocks(self, asked: FileRequest) -> Iterator[Block]:
+        types = {name: _loose(self._types[name]) for name in asked.names}
+        if asked.others:
             types = {name: types.get(name, self._types[name]) for name in self.columns}
         with ByteStream(self.path) as stream:
             start = 0
             for block in line_blocks(stream, self.path):
                 lines = _lines(block)
-                batch, kept = self._convert(_parse(lines), types, start, malformed, closed=others)
-                yield Block(batch, partial(_number, kept, start), stream.done)
+                batch, kept = self._convert(_parse(lines), types, start, asked)
+                yield Block(batch, start + np.array(kept, np.int64), stream.done)
                 start += len(lines)
 
     def _convert(
@@ -76,17 +69,15 @@ class JsonLinesSource:
         found: Sequence[Row | None],
         types: dict[str, pa.DataType],
         start: int,
-        malformed: Malformed,
-        *,
-        closed: bool,
+        asked: FileRequest,
     ) -> tuple[pa.RecordBatch, list[int]]:
-        """Objects as columns; the good ones, and their positions among the lines."""
+        """The good objects as columns, and their positions among the lines."""
         rows: list[Row] = []
         kept: list[int] = []
         for position, row in enumerate(found):
             if row is None:
-                malformed(start + position, NOT_JSON)
-            elif closed and not row.keys() <= types.keys():
+                asked.malformed(start + position, NOT_JSON)
+            elif asked.others and not row.keys() <= types.keys():
                 late = next(name for name in row if name not in types)
                 raise InputError(
                     f"{self.path}: the column {late!r} first appears at {self.place(start + position)}, "
@@ -103,7 +94,7 @@ class JsonLinesSource:
         batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
         if wrong:
             for i in sorted(wrong):
-                malformed(start + kept[i], wrong[i])
+                asked.malformed(start + kept[i], wrong[i])
             good = [i for i in range(len(rows)) if i not in wrong]
             batch, kept = batch.take(pa.array(good, pa.int64())), [kept[i] for i in good]
         return batch, kept
@@ -121,13 +112,13 @@ class JsonLinesSource:
 
 
 def _lines(block: bytes) -> list[str]:
-    """The lines that hold anything. Bytes that are not UTF-8 become lone surrogates, which Arrow refuses."""
+    """The non-blank lines. Invalid UTF-8 becomes lone surrogates, which Arrow refuses."""
     text = block.decode("utf-8", errors="surrogateescape")
     return [line for line in text.split("\n") if line and not line.isspace()]
 
 
 def _parse(lines: list[str]) -> Sequence[Row | None]:
-    """The object of each line, None for a line that is none."""
+    """The object of each line; None for a line that holds no object."""
     try:
         found = json.loads("[[" + "],[".join(lines) + "]]") if lines else []
     except (ValueError, RecursionError):
@@ -146,7 +137,7 @@ def _parse_one(line: str) -> Row | None:
 
 
 def _is_text(name: str) -> bool:
-    """Whether a name can be written; lone surrogates stand for bytes that are not UTF-8."""
+    """Whether a name is valid text; lone surrogates stand for invalid UTF-8."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -155,7 +146,7 @@ def _is_text(name: str) -> bool:
 
 
 def _infer(values: list[Any]) -> pa.DataType:
-    """The type of a column's first values: of the very first if they differ, text if they are all null."""
+    """The type of a column's values: of the first ones if they differ, string if all are null."""
     present = [value for value in values if value is not None]
     while present:
         try:
@@ -166,12 +157,12 @@ def _infer(values: list[Any]) -> pa.DataType:
 
 
 def _loose(kind: pa.DataType) -> pa.DataType:
-    """The type to ask for where nothing is to be inferred: 1 may be followed by 0.5."""
+    """A type that all values of a column fit: numbers become float64, since 1 may be followed by 0.5."""
     return pa.float64() if pa.types.is_integer(kind) or pa.types.is_floating(kind) else pa.string()
 
 
 def _column(values: list[Any], kind: pa.DataType) -> tuple[pa.Array, dict[int, str]]:
-    """Values as one array of a type, and why the values at some positions are refused (null in the array)."""
+    """Values as an array of a type, and the reasons for refused positions, which are null in the array."""
     try:
         return pa.array(values, kind), {}
     except (pa.ArrowException, OverflowError, UnicodeEncodeError):
@@ -184,8 +175,3 @@ def _column(values: list[Any], kind: pa.DataType) -> tuple[pa.Array, dict[int, s
             except (pa.ArrowException, OverflowError):
                 refused[i] = WRONG_TYPE
         return pa.array([None if i in refused else v for i, v in enumerate(values)], kind), refused
-
-
-def _number(kept: list[int], start: int, position: int) -> int:
-    """The number of a row that was kept."""
-    return start + kept[position]

@@ -1,16 +1,18 @@
-"""Pairs and labels: what people meant when they typed, and what judges think of it.
+"""The three kinds of input files: clicked pairs, judged pairs (labels) and texts to search.
 
-A pairs file has the columns `query`, `keyword` and, optionally, `weight`; a labels file `query`, `keyword`
-and `label`. Other columns are ignored, other names are given by arguments. Formats are those of
-`rbegir.read`; files are streamed and may be larger than memory, and a stream can be iterated again (each
-epoch reopens the file).
+    pairs    query, keyword and optionally weight
+    labels   query, keyword, label
+    texts    text and optionally id; all other columns are attributes. In a .txt file, one text per line
+
+Arguments give other column names; other columns of pairs and labels are ignored. Files are streamed, so they
+may be larger than memory, and a stream can be iterated again (each epoch reopens the file).
 
     for batch in read_pairs("clicks.tsv.gz", query_column="alias", keyword_column="title"):
         batch["query"], batch["keyword"], batch["weight"]      # string, string, float32
 
-Rows that cannot be used (a lone field, null, invalid UTF-8, a text without a letter or digit, a weight that
-is not a positive finite number, an unknown label) are left out and counted in `stream.skipped`; strict=True
-makes the first of them an error. A file without any usable row is always an error.
+Bad rows (a lone field, null, invalid UTF-8, a text without a letter or digit, a weight that is not a positive
+finite number, an unknown label) are left out and counted in `stream.skipped`; with strict=True the first one
+raises an error. A file without any usable row is always an error.
 """
 
 from __future__ import annotations
@@ -23,18 +25,6 @@ import pyarrow.compute as pc
 
 from rbegir.read.rows import Checker, Stream, as_binary, number_column, text_column
 from rbegir.read.source import Source, open_source, require_columns
-from rbegir.read.texts import TextStream, read_texts
-
-__all__ = [
-    "GRADES",
-    "LabelStream",
-    "PairStream",
-    "TextStream",
-    "count_pairs",
-    "read_labels",
-    "read_pairs",
-    "read_texts",
-]
 
 GRADES = {"bad": 0.0, "fair": 1.0, "good": 2.0, "excellent": 3.0}
 _SPELLINGS = {
@@ -93,6 +83,35 @@ class LabelStream(Stream):
         return pa.RecordBatch.from_arrays([queries, keywords, labels], schema=self.schema)
 
 
+class TextStream(Stream):
+    """Texts as RecordBatches: `text` (string), `id` if the file has it, then its other columns."""
+
+    what = "text"
+    _others = True
+
+    def __init__(self, source: Source, *, text_column: str, id_column: str, strict: bool) -> None:
+        super().__init__(source, strict=strict)
+        require_columns(source, [("text", text_column)])
+        self._names = [text_column]
+        self._text = text_column
+        self._id = id_column
+        others = [name for name in source.columns if name not in (text_column, id_column)]
+        require_columns(source, [("text", name) for name in others])
+        self.has_ids = id_column in source.columns
+        if self.has_ids:
+            require_columns(source, [("id", id_column)])
+        self._order = [text_column, *([id_column] if self.has_ids else []), *others]
+        self.attributes = tuple(others)
+
+    def _convert(self, batch: pa.RecordBatch, checker: Checker) -> pa.RecordBatch:
+        columns = {name: batch.column(name) for name in self._order}
+        columns[self._text] = text_column(columns[self._text], self._text, self.path, checker)
+        renamed = {self._text: "text", self._id: "id"}
+        return pa.RecordBatch.from_arrays(
+            list(columns.values()), names=[renamed.get(name, name) for name in columns]
+        )
+
+
 def _grades(column: pa.Array, name: str, path: Path) -> pa.DoubleArray:
     """Words and numbers as grades, NaN for anything else."""
     numbers = pa.array(number_column(column, name, path))
@@ -111,7 +130,7 @@ def read_pairs(
     weight_column: str | None = "weight",
     strict: bool = False,
 ) -> PairStream:
-    """Stream clicked pairs. The column `weight` is used if it is there; weight_column=None ignores it."""
+    """Stream clicked pairs. The column `weight` is used if it exists; weight_column=None ignores it."""
     return PairStream(
         open_source(path), query=query_column, keyword=keyword_column, weight=weight_column, strict=strict
     )
@@ -125,16 +144,18 @@ def read_labels(
     label_column: str = "label",
     strict: bool = False,
 ) -> LabelStream:
-    """Stream judged pairs: bad, fair, good and excellent are 0, 1, 2 and 3; numbers are taken as they are."""
+    """Stream judged pairs; bad, fair, good and excellent become 0, 1, 2 and 3, numbers stay as they are."""
     return LabelStream(
         open_source(path), query=query_column, keyword=keyword_column, label=label_column, strict=strict
     )
 
 
-def count_pairs(
-    path: str | Path, *, query_column: str = "query", keyword_column: str = "keyword", strict: bool = False
-) -> int:
-    """How many usable pairs a file holds; reads it once."""
-    return read_pairs(
-        path, query_column=query_column, keyword_column=keyword_column, weight_column=None, strict=strict
-    ).count()
+def read_texts(
+    path: str | Path, *, text_column: str = "text", id_column: str = "id", strict: bool = False
+) -> TextStream:
+    """Stream texts from lines (.txt) or from a table with `text`, optional `id`, and attribute columns.
+
+    Batches have the columns `text`, `id` (if the file has it, null allowed) and the attributes. Attributes
+    keep the types of the file; for CSV, TSV and JSONL types are inferred from the first block.
+    """
+    return TextStream(open_source(path), text_column=text_column, id_column=id_column, strict=strict)

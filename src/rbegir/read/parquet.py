@@ -1,55 +1,201 @@
-"""Parquet: typed columns, read by row groups; invalid UTF-8 and nulls are possible here too."""
+"""Parquet: typed columns, read by row groups; and the usable texts of many files, cut into chunks.
+
+A row group can be read without the others, so the workers of a cluster share files by row group. Rows without
+a usable text are left out, so the position of the millionth keyword is known only after counting: a first
+pass counts the usable rows of every row group, and a chunk is then a run of usable rows, given as slices of
+row groups. Rows are checked as on one machine (`TextStream`), so the same rows are left out, in the same
+order.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import partial
-from operator import add
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rbegir.errors import CorruptError
-from rbegir.read.source import Block, Malformed, Wanted
+from rbegir.errors import CorruptError, FileError, InputError
+from rbegir.read.pairs import TextStream
+from rbegir.read.source import Block, FileRequest
 
 BATCH_ROWS = 1 << 16
 
 
-class ParquetSource:
-    """One Parquet file."""
+@dataclass(frozen=True)
+class Group:
+    """A row group of a file."""
 
-    def __init__(self, path: Path) -> None:
+    path: str
+    number: int
+    first_row: int  # in the file
+    rows: int
+
+
+class ParquetSource:
+    """One Parquet file, or one row group of it; rows are numbered as in the whole file."""
+
+    def __init__(self, path: Path, group: Group | None = None) -> None:
         self.path = path
+        self.groups: list[Group] = []  # those that have rows
         try:
             with pq.ParquetFile(path) as file:
-                self.columns = list(file.schema_arrow.names)
-                self.rows: int = file.metadata.num_rows
-        except pa.ArrowInvalid as error:  # no footer: cut short, or not Parquet at all
+                self.schema = file.schema_arrow.remove_metadata()
+                row = 0
+                for number in range(file.num_row_groups):
+                    rows = file.metadata.row_group(number).num_rows
+                    if rows:
+                        self.groups.append(Group(str(path), number, row, rows))
+                    row += rows
+        except pa.ArrowInvalid as error:  # no footer: truncated, or not Parquet at all
             raise CorruptError(
                 f"{path} is not a whole Parquet file: {str(error).splitlines()[0].split('. ')[0]}",
                 hint="copy or write the file again",
             ) from None
+        if group is not None:
+            self.groups = [group]
+        self.columns = list(self.schema.names)
+        self.rows = sum(group.rows for group in self.groups)
 
-    def blocks(
-        self,
-        names: Sequence[str],
-        malformed: Malformed,
-        *,
-        others: bool = False,
-        wanted: Wanted | None = None,
-    ) -> Iterator[Block]:
-        columns = None if others else list(names)
+    def blocks(self, asked: FileRequest) -> Iterator[Block]:
+        columns = None if asked.others else list(asked.names)
+        behind = 0
         with pq.ParquetFile(self.path) as file:
-            start, total = 0, file.metadata.num_rows
-            for group in range(file.num_row_groups):
-                end = start + file.metadata.row_group(group).num_rows
-                if wanted is None or wanted(start, end).any():
-                    for batch in file.iter_batches(BATCH_ROWS, row_groups=[group], columns=columns):
-                        behind = start + batch.num_rows
-                        yield Block(batch, partial(add, start), behind / total)
-                        start = behind
-                start = end
+            for group in self.groups:
+                start, end = group.first_row, group.first_row + group.rows
+                if asked.wanted is None or asked.wanted(start, end).any():
+                    for batch in file.iter_batches(BATCH_ROWS, row_groups=[group.number], columns=columns):
+                        done = (behind + start + batch.num_rows - group.first_row) / self.rows
+                        yield Block(batch, np.arange(start, start + batch.num_rows), done)
+                        start += batch.num_rows
+                behind += group.rows
 
     def place(self, number: int) -> str:
         return f"row {number + 1:,}"
+
+
+# ---- chunks of texts ----
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How texts are read: the names of their columns, and whether a bad row is an error."""
+
+    text_column: str = "text"
+    id_column: str = "id"
+    strict: bool = False
+
+
+@dataclass(frozen=True)
+class Slice:
+    """The usable rows [start, start + count) of a row group."""
+
+    group: Group
+    start: int
+    count: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, found: dict[str, Any]) -> Slice:
+        return cls(Group(**found["group"]), found["start"], found["count"])
+
+
+def find_files(texts: str | Path) -> list[Path]:
+    """A Parquet file, or the Parquet files of a directory ordered by name."""
+    path = Path(texts).absolute()
+    found = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    if path.is_dir() and not found:
+        raise FileError(f"{path} holds no .parquet file", hint="name a Parquet file or a directory of them")
+    if not path.is_dir() and path.suffix.lower() not in (".parquet", ".pq"):
+        raise InputError(
+            f"a cluster reads Parquet, and {path} is not named like it",
+            hint="write the texts as Parquet, or build without --cluster",
+        )
+    return found
+
+
+def find_groups(files: Sequence[Path], reading: Reading) -> list[Group]:
+    """The row groups of the files, in order; all files must have the same columns."""
+    groups: list[Group] = []
+    first: pa.Schema | None = None
+    for path in files:
+        if not path.exists():
+            raise FileError(f"{path} does not exist")
+        source = ParquetSource(path)
+        _stream(source, reading)  # refuses a file without these columns
+        if first is not None and not source.schema.equals(first):
+            raise InputError(
+                f"{path} has other columns than {files[0]}: {_describe(source.schema)} instead of "
+                f"{_describe(first)}",
+                hint="write all files with the same columns and types",
+            )
+        first = source.schema
+        groups += source.groups
+    return groups
+
+
+def count_usable(group: Group, reading: Reading) -> tuple[int, Counter[str]]:
+    """The number of usable rows of a row group, and of the others by reason."""
+    stream = _stream(ParquetSource(Path(group.path), group), reading)
+    count = sum(batch.num_rows for batch in _batches(stream))
+    return count, stream.skipped.reasons
+
+
+def cut(usable: Sequence[tuple[Group, int]], rows: int) -> list[list[Slice]]:
+    """Cut row groups, given their numbers of usable rows, into chunks of `rows`; the last may be shorter."""
+    chunks: list[list[Slice]] = []
+    room = 0
+    for group, count in usable:
+        start = 0
+        while start < count:
+            if not room:
+                chunks.append([])
+                room = rows
+            taken = min(room, count - start)
+            chunks[-1].append(Slice(group, start, taken))
+            start, room = start + taken, room - taken
+    return chunks
+
+
+def read_chunk(chunk: Sequence[Slice], reading: Reading) -> pa.Table:
+    """The usable rows of a chunk, with the columns text, id (if there is one) and the attributes."""
+    batches: list[pa.RecordBatch] = []
+    for part in chunk:
+        skip, missing = part.start, part.count
+        for batch in _batches(_stream(ParquetSource(Path(part.group.path), part.group), reading)):
+            here = batch.slice(skip, missing)
+            skip = max(0, skip - batch.num_rows)
+            missing -= here.num_rows
+            if here.num_rows:
+                batches.append(here)
+            if not missing:
+                break
+        if missing:
+            raise InputError(
+                f"{part.group.path} has changed since its rows were counted",
+                hint="leave the input as it is until the build is complete, then start again",
+            )
+    return pa.Table.from_batches(batches)
+
+
+def _stream(source: ParquetSource, reading: Reading) -> TextStream:
+    return TextStream(source, **asdict(reading))
+
+
+def _batches(stream: TextStream) -> Iterator[pa.RecordBatch]:
+    """The batches of a stream. A row group without a usable row is not an error, unlike a whole file."""
+    try:
+        yield from stream
+    except InputError:
+        if not stream.skipped.read or stream.skipped.total != stream.skipped.read:
+            raise
+
+
+def _describe(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} ({field.type})" for field in schema)

@@ -1,11 +1,11 @@
-"""Which rows are good: counted, reported, or fatal.
+"""Streams of checked rows: bad rows are left out and counted, or raise an error in strict mode.
 
-A row is bad for the first reason that applies to it, in the order in which its columns are checked. Checks
-run on whole Arrow arrays; only rows that a check cannot clear that way are looked at one by one:
+A row is bad for the first reason that applies, in the order in which its columns are checked. Checks run on
+whole Arrow arrays; only rows that such a check cannot decide are examined one by one:
 
-- UTF-8: casting binary to string validates a million texts in milliseconds but says only yes or no, so a bad
-  array is halved until the bad rows are found;
-- something to encode: one regular expression clears texts with a plain letter or digit; the rest
+- UTF-8: casting binary to string validates a million texts in milliseconds but only says yes or no, so an
+  invalid array is halved until the bad rows are found;
+- something to encode: one regular expression accepts texts with a common letter or digit; the rest
   (punctuation, symbols such as ™ that normalise to letters, rare scripts) go through the tokeniser.
 """
 
@@ -23,13 +23,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rbegir.errors import InputError
-from rbegir.read.source import NOT_UTF8, Block, Source, Wanted, reading
+from rbegir.read.source import NOT_UTF8, Block, FileRequest, Source, Wanted, reading
 from rbegir.read.tokenizer import tokenize
 
 MISSING = "missing field or null"
 NO_WORD = "no letter or digit"
 
-# Common letters and digits, all of which make a word; the tokeniser knows the others.
+# Common letters and digits, each of which makes a word; the tokeniser decides about all others.
 _PLAIN = (
     r"[0-9A-Za-z\x{C0}-\x{D6}\x{D8}-\x{F6}\x{F8}-\x{24F}\x{391}-\x{3A1}\x{3A3}-\x{3CE}\x{400}-\x{481}\x{48A}-\x{52F}"
     r"\x{0561}-\x{0587}\x{05D0}-\x{05EA}\x{0620}-\x{063F}\x{0641}-\x{064A}\x{0904}-\x{0939}\x{0E01}-\x{0E30}"
@@ -39,7 +39,7 @@ _NUMBER = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
 
 class Skipped:
-    """How many rows were read, and how many of them were left out, by reason."""
+    """How many rows were read, and how many were left out, by reason."""
 
     def __init__(self) -> None:
         self.read = 0
@@ -61,7 +61,7 @@ class Skipped:
 
 
 class Checker:
-    """The state of one block while its columns are checked."""
+    """The good rows of one block while its columns are checked."""
 
     def __init__(self, rows: int) -> None:
         self.good = np.ones(rows, dtype=np.bool_)
@@ -69,7 +69,7 @@ class Checker:
         self.first: tuple[int, str] | None = None  # the earliest bad row and its reason
 
     def reject(self, bad: npt.NDArray[np.bool_], reason: str) -> None:
-        """Leave out the rows where `bad`, unless they are out already."""
+        """Mark the rows where `bad` is true, unless they are marked already."""
         bad = bad & self.good
         count = int(bad.sum())
         if count:
@@ -81,15 +81,15 @@ class Checker:
 
 
 class Stream(ABC):
-    """Good rows of a file as RecordBatches, read again at each iteration.
+    """The good rows of a file as RecordBatches; each iteration reads the file again.
 
-    `skipped` counts the rows of the latest iteration, `progress` is the fraction of the file behind it.
-    With strict=True the first bad row is an InputError that says where it is.
+    `skipped` counts the rows of the latest iteration, `progress` is the fraction of the file read by it.
+    With strict=True the first bad row raises an InputError that says where it is.
     """
 
-    what = "row"  # what a row is called in errors
+    what = "row"  # the name of a row in errors
     _names: list[str]  # the columns to read
-    _others = False  # and the rest of them too
+    _others = False  # whether the other columns are read too
 
     def __init__(self, source: Source, *, strict: bool) -> None:
         self.path: Path = source.path
@@ -100,11 +100,11 @@ class Stream(ABC):
 
     @abstractmethod
     def _convert(self, batch: pa.RecordBatch, checker: Checker) -> pa.RecordBatch:
-        """Columns of the file → columns of the schema, all rows still there, bad ones rejected."""
+        """Convert a file's columns to the schema's, keeping all rows and rejecting bad ones in `checker`."""
 
     @property
     def rows(self) -> int | None:
-        """How many rows the file has, good or bad, where that is known without reading it."""
+        """The number of rows, good or bad, if it is known without reading the file."""
         return self._source.rows
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -113,7 +113,7 @@ class Stream(ABC):
         self.check_usable()
 
     def check_usable(self) -> None:
-        """Refuse a file of which no row was good, after it has been read."""
+        """Raise if the file, which has been read, holds no good row."""
         skipped = self.skipped
         if skipped.total == skipped.read:
             raise InputError(
@@ -123,9 +123,9 @@ class Stream(ABC):
             )
 
     def part(self, wanted: Wanted | None) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
-        """The good ones of the wanted rows (None: all) and their numbers, which ascend with the file.
+        """The good rows among the wanted ones (None: all), with their numbers, which ascend.
 
-        Only wanted rows are checked and counted. Numbers do not depend on what is wanted.
+        Only wanted rows are checked and counted. Numbers do not depend on `wanted`.
         """
         skipped = self.skipped = Skipped()
         self.progress = 0.0
@@ -139,11 +139,9 @@ class Stream(ABC):
                 malformed[number] = reason
 
         with reading(self.path):
-            for block in self._source.blocks(self._names, note, others=self._others, wanted=wanted):
-                # from the number of the first row on: malformed rows leave gaps between blocks, not inside
-                numbers = np.arange(block.batch.num_rows) + (block.numbers(0) if block.batch.num_rows else 0)
-                if wanted is not None:
-                    block, numbers = _only(block, numbers, wanted)
+            for block in self._source.blocks(FileRequest(self._names, note, self._others, wanted)):
+                if wanted is not None and block.batch.num_rows:
+                    block = _only(block, wanted)
                 checker = Checker(block.batch.num_rows)
                 batch = self._convert(block.batch, checker)
                 if self.strict:
@@ -152,10 +150,10 @@ class Stream(ABC):
                 skipped.reasons += checker.reasons
                 self.progress = block.done
                 if checker.reasons:
-                    batch, numbers = batch.filter(pa.array(checker.good)), numbers[checker.good]
+                    batch = batch.filter(pa.array(checker.good))
                 if batch.num_rows:
-                    yield numbers, batch
-        self._raise_first(malformed)  # those behind the last well-formed row
+                    yield block.numbers[checker.good], batch
+        self._raise_first(malformed)  # those after the last well-formed row
         self.progress = 1.0
 
     def _raise_first(self, bad: dict[int, str]) -> None:
@@ -167,11 +165,11 @@ class Stream(ABC):
             )
 
     def read_all(self) -> pa.Table:
-        """All good rows at once."""
+        """All good rows as one table."""
         return pa.Table.from_batches(list(self))
 
     def head(self, rows: int) -> pa.Table:
-        """The first good rows; no more of the file is read than they take."""
+        """The first good rows; the file is read only as far as needed."""
         batches: list[pa.RecordBatch] = []
         missing = rows
         for batch in self:
@@ -182,36 +180,30 @@ class Stream(ABC):
         return pa.Table.from_batches(batches)
 
     def count(self) -> int:
-        """How many good rows there are; reads the whole file."""
+        """The number of good rows; reads the whole file."""
         return sum(batch.num_rows for batch in self)
 
 
-def _only(
-    block: Block, numbers: npt.NDArray[np.int64], wanted: Wanted
-) -> tuple[Block, npt.NDArray[np.int64]]:
-    """The wanted rows of a block, and their numbers."""
-    if not len(numbers):
-        return block, numbers
-    chosen = np.flatnonzero(wanted(int(numbers[0]), int(numbers[-1]) + 1))
-    if len(chosen) == len(numbers):
-        return block, numbers
-    batch = block.batch.take(pa.array(chosen))
-    return block._replace(batch=batch, numbers=lambda i: block.numbers(int(chosen[i]))), numbers[chosen]
+def _only(block: Block, wanted: Wanted) -> Block:
+    """The wanted rows of a block that has rows."""
+    first, last = int(block.numbers[0]), int(block.numbers[-1])
+    chosen = np.flatnonzero(wanted(first, last + 1)[block.numbers - first])
+    return block._replace(batch=block.batch.take(pa.array(chosen)), numbers=block.numbers[chosen])
 
 
 def _bad_rows(block: Block, checker: Checker, malformed: dict[int, str]) -> dict[int, str]:
-    """Bad rows up to the end of a block by number; what a parser has met ahead of it waits for its block."""
+    """The bad rows up to the end of a block, by number; a parser may have reported rows of later blocks."""
     if not block.batch.num_rows:
         return {}
-    last = block.numbers(block.batch.num_rows - 1)
+    last = block.numbers[-1]
     bad = {number: reason for number, reason in malformed.items() if number < last}
     if checker.first is not None:
-        bad[block.numbers(checker.first[0])] = checker.first[1]
+        bad[int(block.numbers[checker.first[0]])] = checker.first[1]
     return bad
 
 
 def text_column(array: pa.Array, name: str, path: Path, checker: Checker) -> pa.StringArray:
-    """A column as strings, rejecting rows that are null, not UTF-8, or hold nothing to encode."""
+    """A column as strings; rejects rows that are null, not UTF-8, or hold nothing to encode."""
     raw = as_binary(array)
     if raw is None:
         raise InputError(f"the column {name!r} of {path} must hold text, got {array.type}")
@@ -228,7 +220,7 @@ def text_column(array: pa.Array, name: str, path: Path, checker: Checker) -> pa.
 
 
 def as_binary(array: pa.Array) -> pa.BinaryArray | None:
-    """Any kind of text column as binary; None if it holds something else."""
+    """A text column of any Arrow type as binary; None if it holds something else."""
     kind = array.type
     if pa.types.is_dictionary(kind):
         array, kind = array.cast(kind.value_type), kind.value_type
@@ -241,7 +233,7 @@ def as_binary(array: pa.Array) -> pa.BinaryArray | None:
 
 
 def _decode(raw: pa.BinaryArray, checker: Checker) -> pa.StringArray:
-    """Binary → string; rows that are not UTF-8 are rejected and come back empty."""
+    """Binary → string; rows that are not UTF-8 are rejected and become empty."""
     try:
         return raw.cast(pa.string())
     except pa.ArrowInvalid:
@@ -262,13 +254,13 @@ def _decode(raw: pa.BinaryArray, checker: Checker) -> pa.StringArray:
 
 
 def number_column(array: pa.Array, name: str, path: Path) -> npt.NDArray[np.float64]:
-    """A column as float64, NaN where there is no number; text is parsed, other types are refused."""
+    """A column as float64, NaN for a missing number; text is parsed, other types are refused."""
     if pa.types.is_integer(array.type) or pa.types.is_floating(array.type) or pa.types.is_decimal(array.type):
         return np.asarray(array.cast(pa.float64(), safe=False).fill_null(math.nan))
     raw = as_binary(array)
     if raw is None:
         raise InputError(f"the column {name!r} of {path} must hold numbers, got {array.type}")
-    texts = _decode(raw, Checker(len(raw)))  # what is not UTF-8 becomes empty, and so no number
+    texts = _decode(raw, Checker(len(raw)))  # invalid UTF-8 becomes empty, which is not a number
     texts = pc.utf8_trim_whitespace(texts)
     numeric = pc.match_substring_regex(texts, _NUMBER)
     return np.asarray(pc.if_else(numeric, texts, None).cast(pa.float64()).fill_null(math.nan))

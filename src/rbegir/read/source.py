@@ -1,11 +1,12 @@
-"""From a path to a stream of blocks: which format, is it there, can it be read.
+"""Opening a file of any format as a stream of blocks of rows.
 
-The suffix decides: .parquet (.pq), .csv, .tsv, .jsonl (.ndjson) and .txt, the text formats also with .gz
-behind. Contents are not sniffed: a guess that is right nine times in ten is worse than a clear error.
+The suffix decides the format: .parquet (.pq), .csv, .tsv, .jsonl (.ndjson) or .txt; the text formats may be
+followed by .gz. Contents are not inspected: a guess that is right nine times in ten is worse than a clear
+error.
 
-A format is a `Source`: its columns, and `blocks`, which streams Arrow RecordBatches of the wanted columns and
-tells `malformed` about rows that are no rows (a lone field, a line that is not JSON). Rows are numbered from
-0 in file order, malformed ones included and blank lines not, so that `place` can say where a row is.
+A format is a `Source`: its columns, and `blocks`, which streams Arrow RecordBatches of the columns asked for
+and reports malformed rows (a lone field, a line that is not JSON). Rows are numbered from 0 in file order,
+counting malformed rows but not blank lines, so that `place` can say where a row is.
 """
 
 from __future__ import annotations
@@ -18,54 +19,52 @@ from typing import IO, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rbegir.errors import CorruptError, FileError, InputError
 
-BLOCK_BYTES = 1 << 22  # of the text formats, after decompression
-MAX_ROW_BYTES = 1 << 26  # a longer line is a damaged or foreign file
+BLOCK_BYTES = 1 << 22  # of text formats, after decompression
+MAX_ROW_BYTES = 1 << 26  # a longer line means a damaged or foreign file
 NOT_UTF8 = "invalid UTF-8"
-EMPTY = "name a file that holds rows"  # the way out
+EMPTY = "name a file that holds rows"  # a hint
 FORMATS = (".parquet", ".pq", ".csv", ".tsv", ".jsonl", ".ndjson", ".txt")
 
 Malformed = Callable[[int, str], None]  # (number of the row, reason)
 Wanted = Callable[[int, int], npt.NDArray[np.bool_]]  # (start, stop) → which of the rows start … stop − 1
 
 
+class FileRequest(NamedTuple):
+    """What to read of a file."""
+
+    names: Sequence[str]  # columns, whose text is not interpreted
+    malformed: Malformed  # called for each malformed row
+    others: bool = False  # whether the other columns are read too, with the file's types or inferred ones
+    wanted: Wanted | None = None  # blocks without a wanted row need not be read
+
+
 class Block(NamedTuple):
-    """Some rows of a file; `done` is the fraction of the file that has been read when they arrive."""
+    """Some rows of a file; `done` is the fraction of the file read so far."""
 
     batch: pa.RecordBatch
-    numbers: Callable[[int], int]  # position in the batch → number of the row in the file
+    numbers: npt.NDArray[np.int64]  # [rows]: the numbers of the rows in the file, ascending
     done: float
 
 
 class Source(Protocol):
-    """One file of one format. Opening it has already checked that it is there and what its columns are."""
+    """One file of one format, known to exist, with its columns read."""
 
     path: Path
-
     columns: list[str]
 
     @property
     def rows(self) -> int | None:
-        """How many the file has, where that is known without reading it."""
+        """The number of rows if it is known without reading the file."""
 
-    def blocks(
-        self,
-        names: Sequence[str],
-        malformed: Malformed,
-        *,
-        others: bool = False,
-        wanted: Wanted | None = None,
-    ) -> Iterator[Block]:
-        """Stream the named columns from the beginning of the file, nothing inferred about their text.
-
-        With `others` the remaining columns come too, with the types of the file or inferred ones. Blocks
-        without any `wanted` row need not be read.
-        """
+    def blocks(self, asked: FileRequest) -> Iterator[Block]:
+        """Stream the file from its beginning."""
 
     def place(self, number: int) -> str:
-        """Where a row is, in the words of the format: 'line 17' or 'row 17'. May read the file again."""
+        """Where a row is, for messages: 'line 17' or 'row 17'. May read the file again."""
 
 
 def open_source(path: str | Path) -> Source:
@@ -75,7 +74,7 @@ def open_source(path: str | Path) -> Source:
     zipped = suffixes[-1:] == [".gz"]
     suffix = suffixes[-2 if zipped else -1] if len(suffixes) > zipped else ""
     if suffix not in FORMATS or (zipped and suffix in (".parquet", ".pq")):
-        hint = "use .parquet, .csv, .tsv, .jsonl or .txt (the text formats also with .gz behind)"
+        hint = "use .parquet, .csv, .tsv, .jsonl or .txt (text formats may be followed by .gz)"
         if suffix == ".npy":
             hint = "an index of vectors is made in Python: rbegir.index.exchange.arrays.import_npy(path, out)"
         raise InputError(f"the name of {path} does not tell its format", hint=hint)
@@ -90,8 +89,6 @@ def open_source(path: str | Path) -> Source:
 
             return DelimitedSource(path, quoted=suffix == ".csv")
         if suffix == ".txt":
-            from rbegir.read.lines import LineSource
-
             return LineSource(path)
         from rbegir.read.jsonl import JsonLinesSource
 
@@ -119,10 +116,10 @@ def _check_readable(path: Path) -> None:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn what Arrow and the system raise while reading a file into our errors, in one line."""
+    """Turn errors of Arrow and of the system while reading a file into ours, on one line."""
     try:
         yield
-    except OSError as error:  # truncated or damaged gzip and Parquet, I/O errors
+    except OSError as error:  # truncated or damaged gzip or Parquet, I/O errors
         reason = str(error).splitlines()[0].strip().rstrip(".")
         raise CorruptError(
             f"{path} is damaged or cut short: {reason}", hint="copy or write the file again"
@@ -135,7 +132,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def require_columns(source: Source, wanted: Sequence[tuple[str, str]]) -> None:
-    """Refuse a file that lacks one of the (role, column name) pairs, or has it twice."""
+    """Raise if the file lacks one of the (role, column name) pairs, or has it twice."""
     found = source.columns
     for role, name in wanted:
         if name not in found:
@@ -149,7 +146,7 @@ def require_columns(source: Source, wanted: Sequence[tuple[str, str]]) -> None:
 
 
 class ByteStream:
-    """Bytes of a file, decompressed if its name ends in .gz; `done` is the fraction of it read so far."""
+    """The bytes of a file, decompressed if its name ends in .gz; `done` is the fraction read so far."""
 
     def __init__(self, path: Path) -> None:
         self._size = max(path.stat().st_size, 1)
@@ -170,7 +167,7 @@ class ByteStream:
 
 
 def line_blocks(stream: ByteStream, path: Path) -> Iterator[bytes]:
-    """Whole lines, about BLOCK_BYTES of them at a time; a byte order mark at the start is dropped."""
+    """Whole lines in blocks of about BLOCK_BYTES; a byte order mark at the start is dropped."""
     carry = b""
     first = True
     while chunk := stream.file.read(BLOCK_BYTES):
@@ -187,3 +184,30 @@ def line_blocks(stream: ByteStream, path: Path) -> Iterator[bytes]:
             raise InputError(f"{path} has a line longer than {MAX_ROW_BYTES >> 20} MB")
     if carry:
         yield carry
+
+
+class LineSource:
+    """Plain lines: one text per line in the column `text`. A blank line is an empty text."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.columns = ["text"]
+        self.rows = None
+
+    def blocks(self, asked: FileRequest) -> Iterator[Block]:
+        with ByteStream(self.path) as stream:
+            start = 0
+            for block in line_blocks(stream, self.path):
+                lines = split_lines(block)
+                batch = pa.RecordBatch.from_arrays([lines], names=["text"])
+                yield Block(batch, np.arange(start, start + len(lines)), stream.done)
+                start += len(lines)
+
+    def place(self, number: int) -> str:
+        return f"line {number + 1:,}"
+
+
+def split_lines(block: bytes) -> pa.BinaryArray:
+    """The lines of a block without line ends, as one binary array."""
+    text = block.replace(b"\r\n", b"\n").removesuffix(b"\n")
+    return pc.split_pattern(pa.array([text], pa.binary()), b"\n").flatten()

@@ -1,12 +1,12 @@
-"""Train, validation and test by keyword, with a fixed hash.
+"""Splitting pairs into train, validation and test by a fixed hash of the keyword.
 
-A random split by pair flatters every figure: the other aliases of a validation title would be in training. So
-a keyword belongs to one part, with all of its pairs, and which one depends on nothing but its text:
+A random split by pair flatters every figure: other pairs of a validation keyword would be in training. So a
+keyword belongs to one part with all of its pairs, and its text alone decides which:
 
     position = first 8 bytes of BLAKE2b(keyword), as a little-endian integer / 2⁶⁴  ∈ [0, 1)
     position < valid → validation;  < valid + test → test;  else training
 
-The same keyword falls on the same side in every file, sample and run, so figures stay comparable.
+A keyword falls into the same part in every file, sample and run, so figures stay comparable.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rbegir.base import disk
 from rbegir.errors import FileError, InputError
 from rbegir.read.pairs import PairStream
 
@@ -28,9 +29,9 @@ VALID_SHARE = 0.02
 
 
 def hash_position(text: str) -> float:
-    """Where a text falls in [0, 1)."""
+    """The position of a text in [0, 1)."""
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
-    return (int.from_bytes(digest, "little") >> 11) / 2**53  # 53 bits: exact, and never rounded up to 1
+    return (int.from_bytes(digest, "little") >> 11) / 2**53  # 53 bits are exact, and never round up to 1
 
 
 def positions(texts: Iterable[str]) -> npt.NDArray[np.float64]:
@@ -40,9 +41,9 @@ def positions(texts: Iterable[str]) -> npt.NDArray[np.float64]:
 def split_by_keyword(
     pairs: PairStream, out: str | Path, *, valid: float = VALID_SHARE, test: float = 0.0
 ) -> dict[str, int]:
-    """Write train.parquet, valid.parquet and, if test > 0, test.parquet under `out` → pairs in each.
+    """Write train.parquet, valid.parquet and, if test > 0, test.parquet to `out`; returns the pairs in each.
 
-    The pairs are streamed; files appear under their names only when all of them are complete.
+    Pairs are streamed; the files get their names only when all of them are complete.
     """
     if not (0 < valid < 1 and 0 <= test < 1 and valid + test < 1):
         raise InputError(
@@ -58,7 +59,7 @@ def split_by_keyword(
                 stack.callback(path.unlink, missing_ok=True)
             counts = _write(pairs, partial, list(limits.values()))
             for name, path in partial.items():
-                path.replace(out / f"{name}.parquet")
+                disk.replace(path, out / f"{name}.parquet")
     except OSError as error:
         raise FileError(f"cannot write the split under {out}: {error.strerror or error}") from None
     return {name: counts[name] for name in ("train", "valid", "test") if name in counts}
@@ -72,7 +73,7 @@ def _write(pairs: PairStream, paths: dict[str, Path], limits: list[float]) -> di
             for name, path in paths.items()
         }
         for batch in pairs:
-            encoded = batch.column("keyword").dictionary_encode()  # each text is hashed once a batch
+            encoded = batch.column("keyword").dictionary_encode()  # each text is hashed once per batch
             where = np.searchsorted(limits, positions(encoded.dictionary.to_pylist()), side="right")
             part = where[encoded.indices.to_numpy()]  # [rows] position in limits
             for i, (name, writer) in enumerate(writers.items()):

@@ -1,13 +1,14 @@
-"""Exhaustive, exact top-k.
+"""Exhaustive, exact top-k search over packed codes.
 
-    backend        the protocol: packed keywords and integer queries in, the best k in total order out
+    partition      what a backend is given and returns, and the total order of hits
+    backend        the contract of a backend, the searches that follow from an exact one, and what serves
+                   which device
     reference      the oracle, in plain NumPy; every other backend equals it, ties included
     cpu            the native scan
-    gpu            devices, residency, kernels/
-    paper          the published selection, and in missrate what it may miss
-    progressive    the first planes of all, the others of the best
-    hits           the result that people see
-    stages         where the time of a search goes
+    gpu            one or several GPUs
+    paper          the published selection
+    missrate       what the published selection may miss: its certificate
+    hits           `Hits`, the public result
 
-The way to the CPU imports no torch.
+The CPU path imports no torch, and `hits` needs only NumPy.
 """

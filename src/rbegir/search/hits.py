@@ -1,9 +1,9 @@
-"""Hits: the public result of a search, and the merge of results from several places.
+"""Hits: the public result of a search.
 
-One return type whatever the batch: every array is [queries, k]. All queries of a search share the same
-candidates, so every row is full; k is smaller than asked when fewer keywords pass. Rows are ordered by
-(order key descending, row ascending), which `merge` keeps, so that shards and devices together give what
-one index would.
+Every array is [queries, k], whatever the size of the batch. All queries of a search share the same
+candidates, so every row is full; k is smaller than asked for when fewer keywords pass the filter. Hits are
+ordered by (order key descending, row ascending), and `merge` keeps that order, so several indexes together
+give what one would.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rbegir.errors import InputError, MismatchError
+from rbegir.base.checks import whole_number
+from rbegir.errors import InputError, MismatchError, needing
+from rbegir.search.partition import best
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
     from rbegir.search.missrate import MissCertificate
-
-
-SORTED = 2  # up to this many times the wanted number of candidates are simply sorted
 
 
 class Hit(NamedTuple):
@@ -69,7 +68,7 @@ class Hits:
 
     @property
     def k(self) -> int:
-        """Hits a query."""
+        """Hits per query."""
         return int(self.ids.shape[1])
 
     def __getitem__(self, query: int) -> list[Hit]:
@@ -103,48 +102,28 @@ class Hits:
             flat = [attributes for row in self.attributes for attributes in row]
             names = dict.fromkeys(name for attributes in flat for name in attributes)
             for name in names:
-                # An attribute may be called like one of ours; then it is told apart by a prefix.
+                # an attribute with the name of one of our columns gets a prefix
                 columns[f"attribute_{name}" if name in columns else name] = [a.get(name) for a in flat]
         return columns
 
     def to_arrow(self) -> pa.Table:
-        """One row a hit: query (its number), rank (from 1), id, score; text and attributes if there are."""
+        """One row per hit: query (its number), rank (from 1), id, score, and text and attributes if any."""
         import pyarrow as pa
 
         return pa.table({name: pa.array(column) for name, column in self._columns().items()})
 
     def to_pandas(self) -> pd.DataFrame:
         """The table of `to_arrow` as a DataFrame."""
-        try:
+        with needing("to_pandas needs pandas", "pip install pandas, or use to_arrow()"):
             import pandas as pd
-        except ImportError as error:
-            from rbegir.errors import MissingExtraError
-
-            raise MissingExtraError(
-                "to_pandas needs pandas", hint="pip install pandas, or use to_arrow()"
-            ) from error
         return pd.DataFrame(self._columns())
 
 
-def best(keys: npt.NDArray[np.int64], rows: npt.NDArray[np.int64], k: int) -> npt.NDArray[np.int64]:
-    """[queries, ≤ k] columns of the best by (key descending, row ascending) of [queries, candidates]."""
-    if keys.shape[1] <= SORTED * k:
-        return np.lexsort((rows, -keys), axis=1)[:, :k]
-    # far more candidates than are wanted: only those that reach the k-th key are sorted
-    least = np.partition(keys, -k, axis=1)[:, -k]  # [queries]
-    order = np.empty((len(keys), k), np.int64)
-    for query in range(len(keys)):
-        kept = np.flatnonzero(keys[query] >= least[query])
-        order[query] = kept[np.lexsort((rows[query, kept], -keys[query, kept]))[:k]]
-    return order
-
-
 def merge(parts: Sequence[Hits], k: int) -> Hits:
-    """The best k over several results of the same queries, in the total order."""
+    """The best k of several results of the same queries, in the total order."""
     if not parts:
         raise InputError("nothing to merge: parts is empty")
-    if k <= 0:
-        raise InputError(f"k must be at least 1, got {k}")
+    whole_number("k", k)
     queries = {len(part) for part in parts}
     if len(queries) > 1:
         raise MismatchError(f"results of different numbers of queries cannot be merged: {sorted(queries)}")

@@ -1,4 +1,4 @@
-"""What the published selection may miss, exactly: the appendix of the paper for any l, queue length and size.
+"""What the published selection may miss: the appendix of the paper, for any l, queue length and size.
 
 Local selection keeps the best q of each thread's keywords. If X_t of the true top N fall on thread t, it
 loses max(0, X_t − q) of them, so that in total
@@ -31,16 +31,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from rbegir.base.checks import whole_number
 from rbegir.errors import InputError
 
-COMPLETE = 1e-12  # P(L ≤ l) is listed until it is 1 but for this
+COMPLETE = 1e-12  # P(L ≤ l) is listed until it is within this of 1
 FAR = 12.0  # deviations, of a Gaussian, beyond which nothing is left in double precision
-SLACK = 40  # and so many counts more, for distributions that are more like a Poisson one
+SLACK = 40  # counts added to that, for distributions closer to a Poisson one
 
 
 @dataclass(frozen=True)
 class MissCertificate:
-    """The law of the number of misses of a paper-mode search, if good keywords lie at random places."""
+    """The distribution of the number of misses of a paper-mode search, if the best keywords lie at random."""
 
     candidates: int
     top: int
@@ -69,8 +70,7 @@ def certificate(
         ("per_thread", per_thread),
         ("queue", queue),
     ):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-            raise InputError(f"{name} must be a positive integer, got {value!r}")
+        whole_number(name, value)
     if top > candidates:
         raise InputError(f"top must be at most the number of candidates {candidates}, got {top}")
     sizes = {per_thread: candidates // per_thread}
@@ -84,7 +84,7 @@ def certificate_of_threads(
 ) -> MissCertificate:
     """The certificate of threads given as {candidates of a thread: number of such threads}.
 
-    Sums run over ascending sizes: the last digits do not depend on the order in which a backend met them.
+    Sums run over ascending sizes, so the last digits do not depend on the order in which they were counted.
     """
     threads = {int(size): int(count) for size, count in sorted(sizes.items()) if size > 0 and count > 0}
     candidates = sum(size * count for size, count in threads.items())
@@ -138,7 +138,7 @@ def _binomial(size: int, p: float) -> tuple[npt.NDArray[np.float64], npt.NDArray
 def _law_of_misses(
     threads: Mapping[int, int], candidates: int, top: int, queue: int
 ) -> tuple[npt.NDArray[np.float64], int]:
-    """P(L = first), P(L = first + 1), … as far as it is not negligible, and `first`."""
+    """P(L = first), P(L = first + 1), … while it is not negligible, and `first`."""
     if top == candidates:  # every keyword is relevant: nothing is random
         return np.ones(1), sum(count * max(0, size - queue) for size, count in threads.items())
     p = top / candidates

@@ -1,54 +1,55 @@
-"""The published search: local selection, global selection, merge (Algorithm 1), and its certificate.
+"""The published search (Algorithm 1): local selection, global selection, merge.
 
-A block of T_b threads works on T_b·I consecutive keywords; thread y of it takes every T_b-th, starting with
-the y-th, and keeps the best q of its I in a priority queue. The best k of all queues are the result. So a
-keyword at position z belongs to thread (z div T_b·I)·T_b + z mod T_b.
+A block of T_b threads works on T_b·I consecutive keywords. Thread y of the block takes every T_b-th of them,
+starting with the y-th, and keeps the best q of its I in a priority queue. The best k of all queues are the
+result. So the keyword at position z belongs to thread (z div T_b·I)·T_b + z mod T_b.
 
-`reference` does just that. Here the same result comes from exact searches, at their speed: in a list of the
-best k' keywords in total order, the first q of each thread are the top of its queue, as nothing outside the
-list precedes anything in it. If k of them remain, they are the result; if not, a longer list is taken.
+`reference` does exactly that. Here the same result comes from exact searches, at their speed: in a list of
+the best k' keywords in total order, the first q of each thread are the head of its queue, because nothing
+outside the list precedes anything in it. If these are at least k, the best k of them are the result;
+otherwise a longer list is searched for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from rbegir.errors import InputError
-from rbegir.search.backend import Backend, Candidates, Partition, read_mask
+from rbegir.base import masks
 from rbegir.search.missrate import MissCertificate, certificate_of_threads
+from rbegir.search.partition import Candidates, Partition
 
-BLOCK = 256  # T_b, threads of a block, unless said
+BLOCK = 256  # T_b, threads per block, by default
 
 
-def check_settings(per_thread: int, queue: int, block: int) -> None:
-    """Refuse an I, a q or a T_b that is not a positive integer."""
-    for name, value in (("per_thread", per_thread), ("queue", queue), ("block", block)):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-            raise InputError(f"{name} must be a positive integer, got {value!r}")
+class SelectionGeometry(NamedTuple):
+    """T_b threads per block, I keywords per thread, q places per queue."""
+
+    threads: int = BLOCK
+    per_thread: int = 256
+    queue: int = 1
 
 
 def thread_of(positions: npt.NDArray[np.int64], per_thread: int, block: int = BLOCK) -> npt.NDArray[np.int64]:
-    """The thread that works on each position."""
+    """The number of the thread that works on each position."""
     return positions // (block * per_thread) * block + positions % block
 
 
 def thread_sizes(partitions: Sequence[Partition], per_thread: int, block: int = BLOCK) -> dict[int, int]:
-    """{candidates of a thread: number of such threads}, empty threads left out."""
+    """{candidates of a thread: number of such threads}, without empty threads."""
     if all(part.mask is None for part in partitions):
         return whole_thread_sizes(sum(part.count for part in partitions), per_thread, block)
-    passes = np.concatenate([read_mask(part.mask, part.count) for part in partitions])
+    passes = np.concatenate([masks.to_bools(part.mask, part.count) for part in partitions])
     of_thread = np.bincount(thread_of(np.flatnonzero(passes), per_thread, block))
     sizes = dict(enumerate(np.bincount(of_thread).tolist())) if of_thread.size else {}
     return {size: count for size, count in sizes.items() if size and count}
 
 
 def whole_thread_sizes(keywords: int, per_thread: int, block: int = BLOCK) -> dict[int, int]:
-    """The same where every keyword is a candidate."""
+    """`thread_sizes` of partitions in which every keyword is a candidate."""
     blocks, rest = divmod(keywords, block * per_thread)
     deep, wide = divmod(rest, block)  # of the last block: `wide` threads have one more than the others
     sizes = {per_thread: blocks * block}
@@ -58,7 +59,7 @@ def whole_thread_sizes(keywords: int, per_thread: int, block: int = BLOCK) -> di
 
 
 def queue_heads(threads: npt.NDArray[np.int64], queue: int) -> npt.NDArray[np.bool_]:
-    """Which hits of one query, given by their threads in total order, head the queue of their thread."""
+    """Which hits of one query are among the first `queue` of their thread; threads [hits] in total order."""
     order = np.argsort(threads, kind="stable")
     ranked = threads[order]
     starts = np.flatnonzero(np.concatenate([[True], ranked[1:] != ranked[:-1]]))
@@ -68,51 +69,23 @@ def queue_heads(threads: npt.NDArray[np.int64], queue: int) -> npt.NDArray[np.bo
     return heads
 
 
-class Plan(NamedTuple):
+class PaperPlan(NamedTuple):
     """What is known of a paper-mode search before it starts."""
 
     candidates: int
-    kept: int  # hits of a query: k, or all entries of all queues if they are fewer
-    length: int  # of a list of the best keywords in which `kept` heads of queues should be found
+    kept: int  # hits per query: k, or all entries of all queues if they are fewer
+    length: int  # of a list of the best keywords that should contain `kept` heads of queues
     certificate: MissCertificate
 
 
-def plan(partitions: Sequence[Partition], k: int, per_thread: int, queue: int, block: int) -> Plan:
-    """What follows from the sizes of the threads of these partitions."""
-    check_settings(per_thread, queue, block)
-    return plan_threads(thread_sizes(partitions, per_thread, block), k, per_thread, queue)
-
-
-def plan_threads(sizes: dict[int, int], k: int, per_thread: int, queue: int) -> Plan:
-    """The same, given the sizes."""
+def plan(sizes: dict[int, int], k: int, geometry: SelectionGeometry) -> PaperPlan:
+    """The plan of a paper-mode search of threads of these sizes (`thread_sizes`)."""
+    _, per_thread, queue = geometry
     candidates = sum(size * count for size, count in sizes.items())
     kept = min(k, sum(min(size, queue) * count for size, count in sizes.items()))
     certificate = certificate_of_threads(sizes, min(k, candidates), per_thread, queue)
     length = kept + 16 + 2 * round(kept * (1 - certificate.expected_recall))
-    return Plan(candidates, kept, min(length, candidates), certificate)
-
-
-def search_paper(
-    backend: Backend,
-    partitions: Sequence[Partition],
-    values: npt.NDArray[np.int16],
-    k: int,
-    *,
-    per_thread: int,
-    queue: int,
-    block: int = BLOCK,
-) -> tuple[Candidates, MissCertificate]:
-    """The published search on top of an exact backend. The caller has checked partitions, values and k."""
-    check_settings(per_thread, queue, block)
-    return select_paper(
-        partial(backend.search, partitions),
-        thread_sizes(partitions, per_thread, block),
-        values,
-        k,
-        per_thread=per_thread,
-        queue=queue,
-        block=block,
-    )
+    return PaperPlan(candidates, kept, min(length, candidates), certificate)
 
 
 def select_paper(
@@ -120,13 +93,11 @@ def select_paper(
     sizes: dict[int, int],
     values: npt.NDArray[np.int16],
     k: int,
-    *,
-    per_thread: int,
-    queue: int,
-    block: int = BLOCK,
+    geometry: SelectionGeometry,
 ) -> tuple[Candidates, MissCertificate]:
-    """The same, given an exact search (queries, how many) and the candidates of threads (`thread_sizes`)."""
-    candidates, kept, length, certificate = plan_threads(sizes, k, per_thread, queue)
+    """The published search from an exact one: `search(values, k)` over threads of these sizes."""
+    candidates, kept, length, certificate = plan(sizes, k, geometry)
+    block, per_thread, queue = geometry
     keys = np.zeros((len(values), kept), dtype=np.int64)
     positions = np.zeros((len(values), kept), dtype=np.int64)
     waiting = np.arange(len(values)) if kept else np.arange(0)  # queries without a result

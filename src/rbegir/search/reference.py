@@ -1,28 +1,23 @@
-"""The oracle: search in plain NumPy, straight from the definitions. Slow; every backend equals it."""
+"""The oracle: search in plain NumPy, straight from the definitions. Slow; every backend must equal it."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
+from rbegir.base import masks
+from rbegir.base.checks import whole_number
 from rbegir.codes import score
-from rbegir.codes.layout import check_keyword_planes, unpack
-from rbegir.codes.planes import Codes, check_dimension
-from rbegir.search.backend import (
-    Candidates,
-    Partition,
-    check_k,
-    check_partitions,
-    check_positions,
-    check_values,
-    read_mask,
-)
+from rbegir.codes.layout import unpack
+from rbegir.codes.planes import Codes
+from rbegir.search.backend import Backend, Progress
 from rbegir.search.missrate import MissCertificate, certificate_of_threads
-from rbegir.search.paper import BLOCK, check_settings
-from rbegir.search.progressive import Refining
+from rbegir.search.paper import SelectionGeometry
+from rbegir.search.partition import Candidates, Partition, check_partitions, check_values
 
 
 def first_in_order(
@@ -32,13 +27,17 @@ def first_in_order(
     return np.lexsort((positions, -keys))[:k]
 
 
-class ReferenceBackend(Refining):
+class ReferenceBackend(Backend):
     """Scores every keyword with `codes.score` and sorts all of them."""
 
-    def __init__(self, n: int, planes: int) -> None:
-        check_dimension(n)
-        check_keyword_planes(planes)
-        self.n, self.planes = n, planes
+    @classmethod
+    def open(
+        cls, devices: Sequence[str], n: int, planes: int, *, threads: int | None, progress: Progress | None
+    ) -> Self:
+        return cls(n, planes)
+
+    def with_planes(self, planes: int) -> ReferenceBackend:
+        return ReferenceBackend(self.n, planes)
 
     def scores(
         self, partitions: Sequence[Partition], values: npt.NDArray[np.int16]
@@ -49,51 +48,23 @@ class ReferenceBackend(Refining):
         if not parts:
             return np.zeros((len(values), 0), dtype=np.int64), np.zeros(0, dtype=np.int64)
         codes = Codes.concat([unpack(part.packed, part.count, self.n, self.planes) for part in parts])
-        passes = np.concatenate([read_mask(part.mask, part.count) for part in parts])
+        passes = np.concatenate([masks.to_bools(part.mask, part.count) for part in parts])
         positions = np.flatnonzero(passes).astype(np.int64)
         return score.keys(values, codes[positions]), positions
 
     def search(self, partitions: Sequence[Partition], values: npt.NDArray[np.int16], k: int) -> Candidates:
-        """The best k of each query, exactly."""
-        k = check_k(k)
+        k = whole_number("k", k)
         keys, positions = self.scores(partitions, values)
         best = np.array([first_in_order(row, positions, k) for row in keys], dtype=np.intp)
         best = best.reshape(len(keys), min(k, len(positions)))
         return Candidates(np.take_along_axis(keys, best, axis=1), positions[best])
 
-    def rescore(
-        self,
-        partitions: Sequence[Partition],
-        values: npt.NDArray[np.int16],
-        positions: npt.NDArray[np.int64],
-        k: int,
-    ) -> Candidates:
-        """The best k among the keywords at `positions` [queries, m]; masks do not matter."""
-        k = check_k(k)
-        unmasked = [part._replace(mask=None) for part in partitions]
-        keys, every = self.scores(unmasked, values)
-        positions = check_positions(positions, len(keys), len(every))
-        keys = np.take_along_axis(keys, positions, axis=1)
-        best = [first_in_order(*row, k) for row in zip(keys, positions, strict=True)]
-        order = np.array(best, dtype=np.intp).reshape(len(keys), min(k, positions.shape[1]))
-        return Candidates(
-            np.take_along_axis(keys, order, axis=1), np.take_along_axis(positions, order, axis=1)
-        )
-
-    def search_paper(
-        self,
-        partitions: Sequence[Partition],
-        values: npt.NDArray[np.int16],
-        k: int,
-        *,
-        per_thread: int = 256,
-        queue: int = 1,
-        block: int = BLOCK,
+    def _select(
+        self, parts: list[Partition], values: npt.NDArray[np.int16], k: int, geometry: SelectionGeometry
     ) -> tuple[Candidates, MissCertificate]:
         """Algorithm 1 of the paper, thread by thread."""
-        k = check_k(k)
-        check_settings(per_thread, queue, block)
-        keys, positions = self.scores(partitions, values)
+        block, per_thread, queue = geometry
+        keys, positions = self.scores(parts, values)
         threads: dict[int, list[int]] = {}
         for index, position in enumerate(positions.tolist()):
             number, within = divmod(position, block * per_thread)
@@ -115,7 +86,3 @@ class ReferenceBackend(Refining):
             np.array([row for _, row in found], dtype=np.int64).reshape(shape),
         )
         return result, certificate_of_threads(sizes, min(k, len(positions)), per_thread, queue)
-
-    def with_planes(self, planes: int) -> ReferenceBackend:
-        """The same for codes of another number of planes."""
-        return ReferenceBackend(self.n, planes)

@@ -1,7 +1,11 @@
 """The search service: `rbegir serve INDEX`.
 
-    socket ─ protocol ─ app ─┬─ search ─ batcher ─ one scan for many requests ─ hits ─ bytes
-                             └─ keywords ─ committer ─ one durable write for many requests
+    server ─ protocol      the process and its sockets: limits on headers, connections, shutdown
+    app ─ middleware       the parts of a service; around every request: deadline, problems, log, metrics
+    routes ─ body          one handler per route; bytes to validated work
+    batcher                many searches, one scan           ┐ over `served`, what is asked of an Index
+    committer              many changes, one durable write   ┘ or a Cluster
+    monitor                what the operator sees: the log and the metrics
 
-Nothing here is imported by the library; it needs the extra `[serve]`.
+Bodies are described in `rbegir.wire`. Nothing here is imported by the library; it needs the extra `[serve]`.
 """

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rbegir.errors import FileError, InputError
-from rbegir.serve.problems import Problem
 from rbegir.serve.settings import Settings
+from rbegir.wire.problems import Problem
 
 REALM = {"WWW-Authenticate": 'Bearer realm="rbegir"'}
 

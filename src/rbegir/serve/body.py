@@ -1,29 +1,41 @@
-"""Reading the body of a request: bounded in size and time, then validated from bytes.
+"""From the bytes of a request to work: read, validate, hold against the limits, give up if the client leaves.
 
-The limit holds while bytes arrive, whatever Content-Length says or leaves out, and the time limit covers the
-whole body, so a client that sends a byte a second does not keep a handler for long.
+    read_body ─ parse ─┬─ search_of ─ Search      for the batcher
+                       └─ rows_of ─ changes       for the committer
+
+The size limit holds while bytes arrive, whatever Content-Length says or leaves out, and the time limit covers
+the whole body, so a client that sends a byte per second does not keep a handler for long.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TypeVar
+import datetime
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
+import numpy as np
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
+from rbegir.serve.batcher import Search
+from rbegir.serve.committer import KeywordChange, RowId
 from rbegir.serve.middleware import header
-from rbegir.serve.problems import Problem
-from rbegir.serve.settings import Settings
+from rbegir.serve.served import ServedIndex
+from rbegir.serve.settings import Settings, number_limits
+from rbegir.wire.problems import Problem
+from rbegir.wire.schema import SearchQueries, UpsertBody
+from rbegir.wire.search import JSON, code_values
 
 Model = TypeVar("Model", bound=BaseModel)
+Result = TypeVar("Result")
 DOCUMENT = "the OpenAPI document at /openapi.json describes the body"
 
 
 async def read_body(request: Request, settings: Settings) -> bytes:
     """The whole body, or a Problem."""
     media = (header(request, b"content-type") or "").partition(";")[0].strip().lower()
-    if media != "application/json":
+    if media != JSON:
         raise Problem(
             "unsupported-media-type",
             f"the content type is {media[:100] or 'missing'}",
@@ -82,3 +94,97 @@ def _explained(error: ValidationError) -> Problem:
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     field = errors[0]["field"] or "body"
     return Problem("invalid", f"{field}: {first['msg']}{more}", hint=DOCUMENT, errors=errors)
+
+
+def at_most(field: str, value: int, limit: int, unit: str = "items") -> None:
+    """Refuse what is beyond a limit."""
+    if value > limit:
+        raise Problem(
+            "invalid",
+            f"{field}: at most {limit} {unit}".rstrip() + f", got {value}",
+            hint="GET /v1/index lists the limits",
+        )
+
+
+def search_of(body: SearchQueries, settings: Settings, index: ServedIndex) -> Search:
+    """A search request, held against the limits of the service."""
+    given = [queries for queries in (body.queries, body.codes, body.vectors) if queries]
+    if len(given) != 1:
+        raise Problem(
+            "invalid",
+            "exactly one of queries, codes and vectors must be given",
+            hint="leave the others out",
+        )
+    request, count = body.request(), len(given[0])
+    for number, text in enumerate(body.queries):
+        at_most(f"queries.{number}", len(text), settings.max_text_chars, "characters")
+    at_most("queries", count, settings.max_queries)
+    for name, limit in number_limits(settings).items():
+        at_most(name, getattr(request, name) or 0, limit, "")
+    at_most("queries times k", count * request.k, settings.max_hits, "hits")
+    at_most("where", len(str(request.where or "")), settings.max_where_chars, "characters")
+    for name, ids in (("allow", request.allow), ("deny", request.deny)):
+        at_most(name, 0 if ids is None else len(ids), settings.max_keywords)
+    if body.explain:
+        at_most("queries times k with explain", count * request.k, settings.max_explained, "hits")
+    if body.codes:
+        return Search(request, values=code_values(body.codes, index.info()["n"]))
+    if body.vectors:
+        lengths = {len(vector) for vector in body.vectors}
+        if len(lengths) > 1:
+            raise Problem("invalid", f"vectors: different lengths {sorted(lengths)}", hint="give equal ones")
+        return Search(request, vectors=np.array(body.vectors, np.float64))
+    return Search(request, texts=body.queries)
+
+
+def rows_of(
+    body: UpsertBody, settings: Settings, columns: Mapping[str, str]
+) -> dict[RowId, KeywordChange | None]:
+    """The keywords of an upsert by id, dates and times read where a column holds such."""
+    at_most("keywords", len(body.keywords), settings.max_keywords)
+    times = {name: dtype for name, dtype in columns.items() if dtype.startswith(("date", "timestamp"))}
+    rows: dict[RowId, KeywordChange | None] = {}
+    for number, keyword in enumerate(body.keywords):
+        at_most(f"keywords.{number}.text", len(keyword.text), settings.max_text_chars, "characters")
+        if keyword.id in rows:
+            raise Problem(
+                "invalid", f"keywords.{number}.id: {keyword.id!r} is given twice", hint="give every id once"
+            )
+        attributes: dict[str, Any] = keyword.attributes
+        for name in times.keys() & attributes.keys():
+            value = attributes[name]
+            if isinstance(value, str):
+                attributes[name] = _moment(value, times[name], f"keywords.{number}.attributes.{name}")
+        rows[keyword.id] = KeywordChange(keyword.text, attributes)
+    return rows
+
+
+def _moment(value: str, dtype: str, field: str) -> datetime.date | datetime.datetime:
+    try:
+        if dtype.startswith("date"):
+            return datetime.date.fromisoformat(value)
+        return datetime.datetime.fromisoformat(value)
+    except ValueError:
+        raise Problem(
+            "invalid", f"{field}: not a {dtype} in ISO 8601", hint="write for example 2024-05-31T12:00:00"
+        ) from None
+
+
+async def unless_client_leaves(request: Request, work: asyncio.Future[Result]) -> Result:
+    """The result of `work`; it is cancelled, with ClientDisconnect, when the connection goes first."""
+    watch = asyncio.ensure_future(_gone(request))
+    watch.add_done_callback(lambda _: work.cancel())
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if watch.done() and not watch.cancelled():
+            raise ClientDisconnect from None
+        raise
+    finally:
+        watch.cancel()
+
+
+async def _gone(request: Request) -> None:
+    """Returns when the client has left. The body must have been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

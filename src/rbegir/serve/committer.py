@@ -17,25 +17,24 @@ deadline passes first are refused without having been made.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rbegir.errors import FullError, InputError, MismatchError, RbegirError
-from rbegir.serve.engine import Engine
-from rbegir.serve.logs import Log
-from rbegir.serve.metrics import Metrics
-from rbegir.serve.problems import overloaded
+from rbegir.serve.batcher import BatchLoop
+from rbegir.serve.monitor import Metrics, RequestLog
+from rbegir.serve.served import ServedIndex
+from rbegir.serve.settings import Settings
+from rbegir.wire.problems import overloaded
 
 RowId = int | str
 
 
 @dataclass(frozen=True)
-class Row:
-    """A keyword to be written."""
+class KeywordChange:
+    """The new text and attributes of a keyword."""
 
     text: str
     attributes: dict[str, Any]
@@ -45,7 +44,7 @@ class Row:
 class Change:
     """What one request changes: rows by id; None deletes. A fresh one refuses ids that are there."""
 
-    rows: dict[RowId, Row | None]
+    rows: dict[RowId, KeywordChange | None]
     fresh: bool = False
 
     @property
@@ -54,122 +53,76 @@ class Change:
 
 
 @dataclass(eq=False)
-class _Job:
+class _QueuedChange:
     change: Change | None  # None: compact
     future: asyncio.Future[int]
     arrived: float
 
 
-class Committer:
+class Committer(BatchLoop[_QueuedChange, _QueuedChange]):
     """The queue of changes and the one loop that writes them."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        metrics: Metrics,
-        log: Log,
-        *,
-        max_batch: int,
-        max_waiting: int,
-        compact_deleted: float,
-        compact_min_deleted: int,
-    ) -> None:
-        self._engine = engine
+    def __init__(self, index: ServedIndex, metrics: Metrics, log: RequestLog, settings: Settings) -> None:
+        super().__init__("rbegir-write")
+        self._index = index
         self._metrics = metrics
         self._log = log
-        self._max_batch = max_batch
-        self._max_waiting = max_waiting
-        self._compact_deleted = compact_deleted
-        self._compact_min_deleted = compact_min_deleted
-        self._jobs: dict[_Job, None] = {}
-        self._waiting = 0  # keywords
-        self._arrival = asyncio.Event()
-        self._thread = ThreadPoolExecutor(1, "rbegir-write")
-        self._loop: asyncio.Task[None] | None = None
+        self._settings = settings
+        self._jobs: dict[_QueuedChange, None] = {}
         self._write_seconds = 0.01
         self.failure: str | None = None  # of the last write, if the disk refused it
-
-    @property
-    def waiting(self) -> int:
-        """Keywords that are not being written yet."""
-        return self._waiting
-
-    def start(self) -> None:
-        self._loop = asyncio.create_task(self._run(), name="rbegir-committer")
-
-    async def stop(self) -> None:
-        """Stop after the write that is running. What still waits is cancelled: it was never acknowledged."""
-        if self._loop is not None:
-            self._loop.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._loop
-        for job in self._jobs:
-            job.future.cancel()
-        await asyncio.to_thread(self._thread.shutdown)
 
     async def commit(self, change: Change) -> int:
         """Make a change durable. Returns how many keywords were upserted or deleted."""
         size = len(change.rows)
-        if self._waiting and self._waiting + size > self._max_waiting:
-            raise overloaded(f"{self._waiting} keywords are waiting to be written", self._write_seconds)
+        if self.waiting and self.waiting + size > self._settings.max_waiting_writes:
+            raise overloaded(f"{self.waiting} keywords are waiting to be written", self._write_seconds)
         return await self._enqueue(change, size)
 
     async def compact(self) -> None:
         await self._enqueue(None, 0)
 
     async def _enqueue(self, change: Change | None, size: int) -> int:
-        job = _Job(change, asyncio.get_running_loop().create_future(), time.perf_counter())
+        job = _QueuedChange(change, asyncio.get_running_loop().create_future(), time.perf_counter())
         self._jobs[job] = None
-        self._waiting += size
+        self.waiting += size
         self._arrival.set()
         try:
             return await job.future
         finally:
             if job in self._jobs:
                 del self._jobs[job]
-                self._waiting -= size
+                self.waiting -= size
 
-    async def _run(self) -> None:
-        while True:
-            if not self._jobs:
-                self._arrival.clear()
-                await self._arrival.wait()
-            batch = self._take()
-            began = time.perf_counter()
-            for job in batch:
-                self._metrics.write_stage["queue"].observe(began - job.arrived)
-            answers = await self._in_thread(self._write, batch)
-            took = time.perf_counter() - began
-            self._write_seconds += (took - self._write_seconds) / 8
-            self._metrics.write_stage["commit"].observe(took)
-            self._metrics.write_requests.observe(len(batch))
-            for job, answer in zip(batch, answers, strict=True):
-                if job.future.done():
-                    continue
-                if isinstance(answer, BaseException):
-                    job.future.set_exception(answer)
-                else:
-                    job.future.set_result(answer)
-            await self._in_thread(self._keep_house, batch)
+    def _queued(self) -> Iterable[_QueuedChange]:
+        return self._jobs
 
-    async def _in_thread(self, work: Any, batch: list[_Job]) -> list[int | BaseException]:
-        loop = asyncio.get_running_loop()
-        try:
-            answers: list[int | BaseException] = await asyncio.shield(
-                loop.run_in_executor(self._thread, work, batch)
-            )
-            return answers
-        except Exception as error:  # the loop must go on for the others
+    async def _work(self, batch: list[_QueuedChange]) -> None:
+        began = time.perf_counter()
+        for job in batch:
+            self._metrics.write_stage["queue"].observe(began - job.arrived)
+        outcomes = await self._in_thread(self._write, batch)
+        took = time.perf_counter() - began
+        self._write_seconds += (took - self._write_seconds) / 8
+        self._metrics.write_stage["commit"].observe(took)
+        self._metrics.write_requests.observe(len(batch))
+        for job, outcome in zip(batch, outcomes, strict=True):
+            if job.future.done():
+                continue
+            if isinstance(outcome, BaseException):
+                job.future.set_exception(outcome)
+            else:
+                job.future.set_result(outcome)
+        for error in (await self._in_thread(self._keep_house, batch))[:1]:
             self._log.error("write failed", error)
-            return [error] * len(batch)
 
-    def _take(self) -> list[_Job]:
+    def _take(self) -> list[_QueuedChange]:
         """The oldest changes that fit into one write; a compaction is a batch of its own."""
-        batch: list[_Job] = []
+        batch: list[_QueuedChange] = []
         size = 0
         for job in self._jobs:
             more = 0 if job.change is None else len(job.change.rows)
-            if batch and (job.change is None or size + more > self._max_batch):
+            if batch and (job.change is None or size + more > self._settings.max_write_batch):
                 break
             batch.append(job)
             size += more
@@ -177,30 +130,30 @@ class Committer:
                 break
         for job in batch:
             del self._jobs[job]
-        self._waiting -= size
+        self.waiting -= size
         return batch
 
     # ---- in the thread ----
 
-    def _write(self, batch: list[_Job]) -> list[int | BaseException]:
+    def _write(self, batch: list[_QueuedChange]) -> list[int | BaseException]:
         if batch[0].change is None:
             return [self._compact()]
-        known = set(self._engine.info()["attributes"])
-        answers: list[int | BaseException] = []
+        known = set(self._index.info()["attributes"])
+        outcomes: list[int | BaseException] = []
         together: list[Change] = []
         for job in batch:
             assert job.change is not None
             if job.change.columns <= known:
                 together.append(job.change)
                 continue
-            answers += self._merged(together)
-            answers += self._merged([job.change])
+            outcomes += self._merged(together)
+            outcomes += self._merged([job.change])
             together = []
-            known = set(self._engine.info()["attributes"])
-        return answers + self._merged(together)
+            known = set(self._index.info()["attributes"])
+        return outcomes + self._merged(together)
 
     def _merged(self, changes: Sequence[Change]) -> list[int | BaseException]:
-        """Write changes as one; one answer a change."""
+        """Write changes as one; one outcome per change."""
         if not changes:
             return []
         try:
@@ -223,49 +176,46 @@ class Committer:
         there: dict[RowId, bool] = {}
         if asked:
             ids = list(asked)
-            there = {i: found is not None for i, found in zip(ids, self._engine.get(ids), strict=True)}
+            there = {i: found is not None for i, found in zip(ids, self._index.get(ids), strict=True)}
         counts = counts_of(changes, there)
         upserts = {i: row for i, row in after.items() if row is not None}
         deletes = [i for i, row in after.items() if row is None]
         if upserts:
             rows = list(upserts.values())
             has_attributes = any(row.attributes for row in rows)
-            self._engine.upsert(
+            self._index.upsert(
                 [row.text for row in rows],
                 list(upserts),
                 [row.attributes for row in rows] if has_attributes else None,
             )
         if deletes:
-            self._engine.delete(deletes)
+            self._index.delete(deletes)
         return counts
 
     def _compact(self) -> int | BaseException:
         try:
-            self._engine.compact()
+            self._index.compact()
         except RbegirError as error:
             self._log.error("compaction failed", error)
             return error
         self._metrics.compactions.inc()
         return 0
 
-    def _keep_house(self, batch: list[_Job]) -> list[int | BaseException]:
-        """Compact if enough is deleted."""
-        info = self._engine.info()
+    def _keep_house(self, batch: list[_QueuedChange]) -> list[BaseException]:
+        """Compact if enough is deleted; nothing comes back."""
+        info = self._index.info()
         dead, rows = info["deleted"], info["deleted"] + info["keywords"]
-        if (
-            self._compact_deleted
-            and dead >= self._compact_min_deleted
-            and dead >= self._compact_deleted * rows
-        ):
+        share, least = self._settings.compact_deleted, self._settings.compact_min_deleted
+        if share and dead >= least and dead >= share * rows:
             began = time.perf_counter()
             self._compact()
             self._log.event("compacted", deleted=dead, seconds=round(time.perf_counter() - began, 3))
         return []
 
 
-def merge_changes(changes: Sequence[Change]) -> tuple[dict[RowId, Row | None], set[RowId]]:
+def merge_changes(changes: Sequence[Change]) -> tuple[dict[RowId, KeywordChange | None], set[RowId]]:
     """What changes come to one after the other, and the ids of which it must be known if they were there."""
-    after: dict[RowId, Row | None] = {}
+    after: dict[RowId, KeywordChange | None] = {}
     asked: set[RowId] = set()
     for change in changes:
         for key, row in change.rows.items():

@@ -14,15 +14,17 @@ import itertools
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rbegir.serve.problems import Problem, from_error
-from rbegir.serve.service import Service
+from rbegir.wire.problems import MEDIA_TYPE, Problem, from_error
+
+if TYPE_CHECKING:
+    from rbegir.serve.app import Service
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -62,10 +64,10 @@ class Edge:
             return
         began = time.perf_counter()
         request_id = f"{self._prefix}-{next(self._numbers):x}"
-        status = 499  # the client left before there was an answer
+        status = 499  # the client left before there was a response
         headers = [*SECURITY, (b"x-request-id", request_id.encode())]
 
-        async def answer(message: Message) -> None:
+        async def respond(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -79,7 +81,7 @@ class Edge:
         head = dict(scope["headers"])
         scope["state"] = state = {**scope.get("state", {}), "head": head, "log": {}}
         try:
-            response = await self._respond(scope, receive, answer)
+            response = await self._respond(scope, receive, respond)
             if response is not None:
                 status = response.status_code
                 await send(
@@ -96,13 +98,13 @@ class Edge:
             problem = from_error(error)
             if problem.kind in IN_FULL:
                 self._service.log.error("request failed", error, id=request_id)
-            if status != 499:  # the answer has begun and can only be broken off
+            if status != 499:  # the response has begun and can only be broken off
                 raise
-            await problem.response()(scope, receive, answer)
+            await problem_response(problem)(scope, receive, respond)
         finally:
             self._tell(scope, request_id, state["log"], status, time.perf_counter() - began)
 
-    async def _respond(self, scope: Scope, receive: Receive, answer: Send) -> Response | None:
+    async def _respond(self, scope: Scope, receive: Receive, respond: Send) -> Response | None:
         """The response of a direct route, or None after the router has answered."""
         head = scope["state"]["head"]
         self._service.guard.check_host(head.get(b"host"))
@@ -115,12 +117,12 @@ class Edge:
             async with asyncio.timeout(seconds) as clock:
                 scope["state"]["clock"] = clock  # an export begins it anew with every chunk
                 if handler is None:
-                    await self._app(scope, receive, answer)
+                    await self._app(scope, receive, respond)
                     return None
                 response = await handler(Request(scope, receive))
                 if not isinstance(response, StreamingResponse):
                     return response
-                await response(scope, receive, answer)
+                await response(scope, receive, respond)
                 return None
         except TimeoutError:
             if not clock.expired():
@@ -168,6 +170,10 @@ def deadline_of(header: bytes | None, most: float) -> float:
             hint="write for example: X-Timeout-Ms: 250",
         )
     return min(int(header) / 1000, most)
+
+
+def problem_response(problem: Problem) -> Response:
+    return Response(problem.document(), problem.status, headers=problem.headers, media_type=MEDIA_TYPE)
 
 
 def method_not_allowed(methods: list[str]) -> Problem:

@@ -1,42 +1,41 @@
-"""The OpenAPI document: the routes that FastAPI knows, with bodies, answers, limits and examples.
+"""The OpenAPI document: every route with its bodies, responses, limits and examples.
 
-Handlers take plain requests (see `app.py`), so what they read and answer is told here, from the same models
-that validate it. The document is of this service, not of services in general: limits are those of its
-settings, and codes have the dimension of its index.
+It is made from the models that validate requests (`wire.schema`) and describes this service, not services in
+general: limits are those of its settings, and codes have the dimension of its index.
 """
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from rbegir.serve import schema
-from rbegir.serve.arrow import MEDIA_TYPE as ARROW
-from rbegir.serve.problems import MEDIA_TYPE as PROBLEM
-from rbegir.serve.service import Service
+import rbegir
+from rbegir.codes.planes import MAX_PLANES
+from rbegir.serve.settings import Settings, number_limits
+from rbegir.wire import schema
 from rbegir.wire.problems import KINDS
+from rbegir.wire.problems import MEDIA_TYPE as PROBLEM
+from rbegir.wire.search import ARROW, JSON
 
 REF = "#/components/schemas/{model}"
-JSON = "application/json"
 NDJSON = "application/x-ndjson"
 REQUESTS: dict[str, type[BaseModel]] = {
-    "search": schema.SearchRequest,
-    "upsert": schema.UpsertRequest,
-    "delete": schema.DeleteRequest,
+    "search": schema.SearchBody,
+    "upsert": schema.UpsertBody,
+    "delete": schema.DeleteBody,
 }
-ANSWERS: dict[str, type[BaseModel]] = {
-    "search": schema.SearchAnswer,
-    "upsert": schema.UpsertAnswer,
-    "delete": schema.DeleteAnswer,
+RESPONSES: dict[str, type[BaseModel]] = {
+    "search": schema.SearchResponse,
+    "upsert": schema.UpsertResponse,
+    "delete": schema.DeleteResponse,
     "get": schema.StoredKeyword,
-    "index": schema.IndexAnswer,
-    "compact": schema.CompactAnswer,
-    "healthz": schema.StatusAnswer,
-    "readyz": schema.StatusAnswer,
+    "index": schema.IndexResponse,
+    "compact": schema.CompactResponse,
+    "healthz": schema.StatusResponse,
+    "readyz": schema.StatusResponse,
 }
 ALWAYS = (400, 500, 504)
 GUARDED = (401,)
@@ -65,33 +64,56 @@ TIMEOUT_PARAMETER = {
     "name": "X-Timeout-Ms",
     "in": "header",
     "required": False,
-    "description": "Milliseconds after which the answer is of no use; at most what the service allows.",
+    "description": "Milliseconds after which the response is of no use; at most what the service allows.",
     "schema": {"type": "integer", "minimum": 1, "maximum": 999_999_999},
     "example": 1000,
 }
 
 
-def describe(name: str) -> dict[str, Any]:
-    """What `add_api_route` is told about the route of a handler."""
-    responses: dict[int | str, dict[str, Any]] = {200: _success(name)}
-    for status in (*STATUSES.get(name, ()), *ALWAYS):
+def document(
+    routes: list[tuple[str, str, str, str | None]], settings: Settings, info: dict[str, Any], encodes: str
+) -> dict[str, Any]:
+    """The document of a service whose index encodes texts, vectors or nothing.
+
+    Routes are (method, path, name, description).
+    """
+    paths: dict[str, Any] = {}
+    for method, path, name, description in routes:
+        operation = {"summary": name.title(), "description": description, **_operation(name)}
+        paths.setdefault(path.replace(":path}", "}"), {})[method.lower()] = operation
+    bearer = {"type": "http", "scheme": "bearer", "description": "Needed where tokens are configured."}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "rbegir",
+            "description": "Exhaustive, exact search over learned binary embeddings.",
+            "version": rbegir.__version__,
+        },
+        "paths": paths,
+        "components": {"schemas": _schemas(settings, info, encodes), "securitySchemes": {"bearer": bearer}},
+    }
+
+
+def _operation(name: str) -> dict[str, Any]:
+    """What a handler reads and responds with."""
+    responses: dict[str, dict[str, Any]] = {"200": _success(name)}
+    for status in sorted((*STATUSES.get(name, ()), *ALWAYS)):
         titles = [kind.title for kind in KINDS.values() if kind.status == status]
-        responses[status] = {
+        responses[str(status)] = {
             "description": "; ".join(titles),
-            "content": {PROBLEM: {"schema": {"$ref": REF.format(model="ProblemDocument")}}},
+            "content": {PROBLEM: {"schema": _ref(schema.ProblemDocument)}},
         }
         if status == 503:
             wait = {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}}
-            responses[status]["headers"] = {"Retry-After": wait}
-    extra: dict[str, Any] = {"parameters": [TIMEOUT_PARAMETER]}
-    if name == "get":
-        extra["parameters"] = [ID_PARAMETER, TIMEOUT_PARAMETER]
+            responses[str(status)]["headers"] = {"Retry-After": wait}
+    parameters = [ID_PARAMETER, TIMEOUT_PARAMETER] if name == "get" else [TIMEOUT_PARAMETER]
+    operation: dict[str, Any] = {"operationId": name, "parameters": parameters, "responses": responses}
     if name in REQUESTS:
-        ref = {"$ref": REF.format(model=REQUESTS[name].__name__)}
-        extra["requestBody"] = {"required": True, "content": {JSON: {"schema": ref}}}
+        content = {JSON: {"schema": _ref(REQUESTS[name])}}
+        operation["requestBody"] = {"required": True, "content": content}
     if name not in PUBLIC:
-        extra["security"] = [{"bearer": []}, {}]
-    return {"responses": responses, "openapi_extra": extra, "operation_id": name}
+        operation["security"] = [{"bearer": []}, {}]
+    return operation
 
 
 def _success(name: str) -> dict[str, Any]:
@@ -102,7 +124,7 @@ def _success(name: str) -> dict[str, Any]:
     elif name == "export":
         content = {NDJSON: {"schema": {"type": "string"}}, ARROW: {"schema": _binary()}}
     else:
-        content = {JSON: {"schema": {"$ref": REF.format(model=ANSWERS[name].__name__)}}}
+        content = {JSON: {"schema": _ref(RESPONSES[name])}}
     if name == "search":
         content[ARROW] = {"schema": _binary()}
     return {"description": "Done", "content": content}
@@ -112,45 +134,41 @@ def _binary() -> dict[str, str]:
     return {"type": "string", "format": "binary"}
 
 
-def install(app: FastAPI, service: Service) -> None:
-    """Give the application its document."""
-
-    def document() -> dict[str, Any]:
-        made = get_openapi(
-            title=app.title, version=app.version, description=app.description, routes=app.routes
-        )
-        models: dict[type[BaseModel], None] = dict.fromkeys(
-            [*REQUESTS.values(), *ANSWERS.values(), schema.ProblemDocument]
-        )
-        _, definitions = models_json_schema([(model, "validation") for model in models], ref_template=REF)
-        schemas = definitions["$defs"]
-        _narrow(schemas, service)
-        bearer = {"type": "http", "scheme": "bearer", "description": "Needed where tokens are configured."}
-        made["components"] = {"schemas": schemas, "securitySchemes": {"bearer": bearer}}
-        for operations in made["paths"].values():
-            for operation in operations.values():
-                operation["responses"].pop("422", None) if _added(operation) else None
-        return made
-
-    app.openapi = document  # type: ignore[method-assign]
+def _title(model: type[BaseModel]) -> str:
+    """The name of a model in the document."""
+    return model.model_config.get("title") or model.__name__
 
 
-def _added(operation: dict[str, Any]) -> bool:
-    """Whether 422 was put there by FastAPI for a parameter, not by us."""
-    return JSON in operation["responses"].get("422", {}).get("content", {})
+def _ref(model: type[BaseModel]) -> dict[str, str]:
+    return {"$ref": REF.format(model=_title(model))}
 
 
-def _narrow(schemas: dict[str, Any], service: Service) -> None:
+def _schemas(settings: Settings, info: dict[str, Any], encodes: str) -> dict[str, Any]:
+    """The schemas of all bodies, under their titles."""
+    models: dict[type[BaseModel], None] = dict.fromkeys(
+        [*REQUESTS.values(), *RESPONSES.values(), schema.ProblemDocument]
+    )
+    _, definitions = models_json_schema([(model, "validation") for model in models], ref_template=REF)
+    text = json.dumps(definitions["$defs"])
+    titles = {name: found["title"] for name, found in definitions["$defs"].items()}
+    for name, title in titles.items():
+        text = text.replace(json.dumps(REF.format(model=name)), json.dumps(REF.format(model=title)))
+    schemas = {titles[name]: found for name, found in json.loads(text).items()}
+    _narrow(schemas, settings, info, encodes)
+    return schemas
+
+
+def _narrow(schemas: dict[str, Any], settings: Settings, info: dict[str, Any], encodes: str) -> None:
     """Write the limits of this service and the shape of its index into the schemas."""
-    settings, info = service.settings, service.engine.info()
     text = {"maxLength": settings.max_text_chars, "format": "text-with-a-word"}
     search = schemas["SearchRequest"]["properties"]
-    search["k"]["maximum"] = settings.max_k
+    for name, limit in number_limits(settings).items():
+        search[name].get("anyOf", [search[name]])[0]["maximum"] = limit
     search["queries"]["maxItems"] = settings.max_queries
     search["queries"]["items"].update(text)
-    search["codes"]["maxItems"] = settings.max_queries
+    search["codes"]["maxItems"] = search["vectors"]["maxItems"] = settings.max_queries
     planes, integers = search["codes"]["items"]["oneOf"]
-    planes.update(minItems=1, maxItems=schema.MAX_QUERY_PLANES)
+    planes.update(minItems=1, maxItems=MAX_PLANES)
     planes["items"].update(minLength=info["n"] // 4, maxLength=info["n"] // 4)
     integers.update(minItems=info["n"], maxItems=info["n"])
     where = search["where"]["anyOf"][0]
@@ -158,10 +176,15 @@ def _narrow(schemas: dict[str, Any], service: Service) -> None:
     for name in ("allow", "deny"):
         search[name]["anyOf"][0]["maxItems"] = settings.max_keywords
     search["planes"]["anyOf"][0]["maximum"] = info["keyword_planes"]
-    schemas["SearchRequest"]["oneOf"] = [{"required": ["queries"]}, {"required": ["codes"]}]
+    if encodes != "vectors":
+        del search["vectors"]
+    names = [name for name in ("queries", "codes", "vectors") if name in search]
+    schemas["SearchRequest"]["oneOf"] = [{"required": [name]} for name in names]
     schemas["SearchRequest"]["not"] = {
-        "properties": {"mode": {"const": "paper"}, "planes": {"type": "integer"}},
-        "required": ["mode", "planes"],
+        "anyOf": [
+            {"properties": {"mode": {"const": "paper"}, name: value}, "required": ["mode", name]}
+            for name, value in (("planes", {"type": "integer"}), ("partial", {"const": True}))
+        ]
     }
     schemas["Keyword"]["properties"]["text"].update(text)
     if info["keywords"]:  # the kind of ids is decided

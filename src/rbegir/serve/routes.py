@@ -1,124 +1,122 @@
-"""The routes under /v1 and beside it: one method each."""
+"""The routes under /v1 and beside it: one method each.
+
+An export sends the whole content of an index as a stream. Its batches belong to one state of the index,
+whatever is changed while they are sent. Reading and encoding happen in a thread, one batch at a time, and
+only when the client has taken the one before. A client that takes nothing until the deadline is dropped.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import io
 import re
-from typing import Any
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Any
 
-from fastapi import FastAPI, Request, Response
+import pyarrow as pa
 from pydantic_core import to_json
-from starlette.exceptions import HTTPException
-from starlette.responses import StreamingResponse
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
 
 from rbegir.errors import InputError
-from rbegir.serve import answers, explain, export, openapi, schema
-from rbegir.serve.arrow import MEDIA_TYPE as ARROW
-from rbegir.serve.arrow import hits_stream
-from rbegir.serve.batcher import Piece, Search
-from rbegir.serve.body import parse, read_body
+from rbegir.serve.batcher import BatchSlice, Search
+from rbegir.serve.body import at_most, parse, read_body, rows_of, search_of, unless_client_leaves
 from rbegir.serve.committer import Change
-from rbegir.serve.disconnect import unless_client_leaves
-from rbegir.serve.engine import Explaining, Exporting
-from rbegir.serve.limits import at_most, rows_of, search_of
-from rbegir.serve.middleware import Handler, header, http_problem
-from rbegir.serve.problems import Problem
-from rbegir.serve.service import Service
+from rbegir.serve.middleware import Handler, header
+from rbegir.serve.openapi import NDJSON, document
+from rbegir.serve.served import Explaining, Exporting, explain
+from rbegir.wire.problems import Problem
+from rbegir.wire.schema import DeleteBody, SearchBody, UpsertBody
+from rbegir.wire.search import ARROW, JSON, json_results, write_hits
 
-JSON = "application/json"
+if TYPE_CHECKING:
+    from rbegir.serve.app import Service
+
 EXPLAIN_TRIES = 3
 INT64 = re.compile(r"0|-?[1-9][0-9]{0,18}")
 
 
-def install(app: FastAPI, service: Service) -> dict[tuple[str, str], Handler]:
-    """Add the routes of a service to its application. Returns those without parameters."""
-    handlers = Routes(service)
-    direct: dict[tuple[str, str], Handler] = {}
-
-    async def on_http_error(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        return http_problem(error).response()
-
-    app.add_exception_handler(HTTPException, on_http_error)
-    for method, path, handler in (
-        ("POST", "/v1/search", handlers.search),
-        ("POST", "/v1/keywords", handlers.upsert),
-        ("DELETE", "/v1/keywords", handlers.delete),
-        ("GET", "/v1/keywords", handlers.export),
-        ("GET", "/v1/keywords/{id:path}", handlers.get),
-        ("GET", "/v1/index", handlers.index),
-        ("POST", "/v1/index:compact", handlers.compact),
-        ("GET", "/healthz", handlers.healthz),
-        ("GET", "/readyz", handlers.readyz),
-        ("GET", "/metrics", handlers.metrics),
-        ("GET", "/openapi.json", handlers.openapi),
-    ):
-        described = openapi.describe(handler.__name__)
-        app.add_api_route(path, handler, methods=[method], response_model=None, **described)
-        if "{" not in path:
-            direct[method, path] = handler
-    return direct
-
-
-class Routes:
-    """The handlers."""
+class Handlers:
+    """The handler of each route. The docstring of a handler is its description in the OpenAPI document."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._engine = service.engine
+        self._index = service.index
         self._settings = service.settings
+
+    def routes(self) -> list[tuple[str, str, Handler]]:
+        return [
+            ("POST", "/v1/search", self.search),
+            ("POST", "/v1/keywords", self.upsert),
+            ("DELETE", "/v1/keywords", self.delete),
+            ("GET", "/v1/keywords", self.export),
+            ("GET", "/v1/keywords/{id:path}", self.get),
+            ("GET", "/v1/index", self.index),
+            ("POST", "/v1/index:compact", self.compact),
+            ("GET", "/healthz", self.healthz),
+            ("GET", "/readyz", self.readyz),
+            ("GET", "/metrics", self.metrics),
+            ("GET", "/openapi.json", self.openapi),
+        ]
 
     async def search(self, request: Request) -> Response:
         """Search: every keyword is scored, the best k of each query come back."""
-        service = self._service
-        clock = answers.Clock()
+        service, began = self._service, time.perf_counter()
         self._check_read(request)
-        asked = parse(schema.SearchRequest, await read_body(request, self._settings))
-        search = search_of(asked, self._settings, self._engine)
-        if search.texts is not None:
-            self._check_model("search by codes")
-        request.scope["state"]["log"].update(queries=search.count, k=search.k)
+        body = parse(SearchBody, await read_body(request, self._settings))
+        search = search_of(body, self._settings, self._index)
+        if search.values is None:
+            self._check_encodes("vectors" if search.texts is None else "texts", "search by codes")
+        request.scope["state"]["log"].update(queries=search.count, k=search.request.k)
         if service.log.queries:
             request.scope["state"]["log"]["texts"] = search.texts
-        pieces = await self._pieces(request, search)
+        slices = await self._slices(request, search)
         explained: list[dict[str, Any]] = []
-        if asked.explain:
-            pieces, explained = await self._explained(request, search, pieces)
+        if body.explain:
+            slices, explained = await self._explained(request, search, slices)
+        parts = [slice_.hits for slice_ in slices]
         with service.metrics.search_stage["serialise"].time():
             if wants_arrow(request):
-                return Response(hits_stream(pieces, self._engine.info()), media_type=ARROW)
-            body = answers.search_body(search.texts, pieces, explained, clock)
-        return Response(body, media_type=JSON)
+                stream = write_hits(parts, self._index.info(), attributes=search.request.attributes)
+                return Response(stream, media_type=ARROW)
+            results = json_results(parts, search.texts)
+            for result, more in zip(results, explained, strict=False):
+                result["query_planes"] = more["query_planes"]
+                for hit, details in zip(result["hits"], more["hits"], strict=True):
+                    hit.update(details)
+            took_ms = round((time.perf_counter() - began) * 1000, 3)
+            return Response(to_bytes({"results": results, "took_ms": took_ms}), media_type=JSON)
 
     async def upsert(self, request: Request) -> Response:
-        """Add keywords, or replace those with the same ids. Durable and searchable when it answers."""
+        """Add keywords, or replace those with the same ids. Durable and searchable when it responds."""
         self._check_write(request)
-        self._check_model("add keywords by codes with the library")
-        asked = parse(schema.UpsertRequest, await read_body(request, self._settings))
-        rows = rows_of(asked, self._settings, self._engine.info()["attributes"])
+        self._check_encodes("texts", "add keywords by codes with the library")
+        body = parse(UpsertBody, await read_body(request, self._settings))
+        rows = rows_of(body, self._settings, self._index.info()["attributes"])
         request.state.log["keywords"] = len(rows)
-        count = await self._committed(request, Change(rows, fresh=not asked.replace))
+        count = await self._committed(request, Change(rows, fresh=not body.replace))
         return Response(to_json({"upserted": count}), media_type=JSON)
 
     async def delete(self, request: Request) -> Response:
-        """Delete keywords by id. Durable when it answers; ids that are not there are ignored."""
+        """Delete keywords by id. Durable when it responds; ids that are not there are ignored."""
         self._check_write(request)
-        asked = parse(schema.DeleteRequest, await read_body(request, self._settings))
-        at_most("ids", len(asked.ids), self._settings.max_keywords)
-        request.state.log["ids"] = len(asked.ids)
-        count = await self._committed(request, Change(dict.fromkeys(asked.ids)))
+        body = parse(DeleteBody, await read_body(request, self._settings))
+        at_most("ids", len(body.ids), self._settings.max_keywords)
+        request.state.log["ids"] = len(body.ids)
+        count = await self._committed(request, Change(dict.fromkeys(body.ids)))
         return Response(to_json({"deleted": count}), media_type=JSON)
 
     async def export(self, request: Request) -> Response:
-        """All keywords of one state of the index: a JSON object a line, or an Arrow IPC stream."""
+        """All keywords of one state of the index: a JSON object per line, or an Arrow IPC stream."""
         self._check_read(request)
-        if not isinstance(self._engine, Exporting):
+        if not isinstance(self._index, Exporting):
             raise Problem("not-supported", "this index cannot be exported", hint="export its shards")
         request.state.clock.reschedule(None)  # from here on it runs anew for every chunk
-        batches = await asyncio.to_thread(self._engine.batches)
-        chunks = export.arrow(batches) if wants_arrow(request) else export.lines(batches)
-        kept_alive = export.within(chunks, request.state.clock, self._settings.timeout_s)
-        return StreamingResponse(kept_alive, media_type=ARROW if wants_arrow(request) else openapi.NDJSON)
+        batches = await asyncio.to_thread(self._index.batches)
+        chunks = arrow_stream(batches) if wants_arrow(request) else json_lines(batches)
+        kept_alive = within(chunks, request.state.clock, self._settings.timeout_s)
+        return StreamingResponse(kept_alive, media_type=ARROW if wants_arrow(request) else NDJSON)
 
     async def get(self, request: Request) -> Response:
         """One keyword by its id."""
@@ -126,25 +124,25 @@ class Routes:
         given: str = request.path_params["id"]
         missing = Problem("not-found", "no keyword has this id", hint="ids are those given when adding")
         key: int | str = given
-        if self._engine.info()["id_type"] == "int64":
+        if self._index.info()["id_type"] == "int64":
             if INT64.fullmatch(given) is None or not -(2**63) <= int(given) < 2**63:
                 raise missing
             key = int(given)
-        (found,) = await asyncio.to_thread(self._engine.get, [key])
+        (found,) = await asyncio.to_thread(self._index.get, [key])
         if found is None:
             raise missing
-        return Response(answers.to_bytes(answers.keyword(found)), media_type=JSON)
+        return Response(to_bytes(keyword_body(found)), media_type=JSON)
 
     async def index(self, request: Request) -> Response:
         """What is served: size, model, devices, segments, limits."""
         self._check_read(request)
-        return Response(answers.to_bytes(self._service.info()), media_type=JSON)
+        return Response(to_bytes(self._service.info()), media_type=JSON)
 
     async def compact(self, request: Request) -> Response:
         """Rewrite the index without what was deleted. Searches go on, changes wait."""
         self._check_write(request)
         await self._service.committer.compact()
-        info = self._engine.info()
+        info = self._index.info()
         body = {"keywords": info["keywords"], "segments": info["segments"]}
         return Response(to_json(body), media_type=JSON)
 
@@ -167,7 +165,11 @@ class Routes:
 
     async def openapi(self, request: Request) -> Response:
         """This document."""
-        return Response(to_json(request.scope["app"].openapi()), media_type=JSON)
+        routes = [
+            (method, path, handler.__name__, handler.__doc__) for method, path, handler in self.routes()
+        ]
+        made = document(routes, self._settings, self._index.info(), self._service.encodes)
+        return Response(to_json(made), media_type=JSON)
 
     # ---- inside ----
 
@@ -181,9 +183,9 @@ class Routes:
                 "read-only", "this service does not change its index", hint="send changes to the writer"
             )
 
-    def _check_model(self, instead: str) -> None:
-        if not self._service.has_model:
-            detail = "this index has no model of texts, so they cannot be encoded"
+    def _check_encodes(self, given: str, instead: str) -> None:
+        if self._service.encodes != given:
+            detail = f"this index has no model of {given}, so they cannot be encoded"
             raise Problem("not-supported", detail, hint=instead)
 
     async def _committed(self, request: Request, change: Change) -> int:
@@ -191,7 +193,7 @@ class Routes:
         work = asyncio.ensure_future(self._service.committer.commit(change))
         return await unless_client_leaves(request, work)
 
-    async def _pieces(self, request: Request, search: Search) -> list[Piece]:
+    async def _slices(self, request: Request, search: Search) -> list[BatchSlice]:
         """The hits, unless the client leaves first."""
         job = self._service.batcher.submit(search)
         try:
@@ -200,23 +202,20 @@ class Routes:
             self._service.batcher.forget(job)
 
     async def _explained(
-        self, request: Request, search: Search, pieces: list[Piece]
-    ) -> tuple[list[Piece], list[dict[str, Any]]]:
+        self, request: Request, search: Search, slices: list[BatchSlice]
+    ) -> tuple[list[BatchSlice], list[dict[str, Any]]]:
         """The hits with their codes and ranks; searched again if one of them is deleted meanwhile."""
-        engine = self._engine
-        if not isinstance(engine, Explaining):
+        index = self._index
+        if not isinstance(index, Explaining):
             raise Problem("not-supported", "this index cannot explain hits", hint="leave explain out")
-        planes = engine.info()["keyword_planes"]
+        filters = search.request.filters()
         for _ in range(EXPLAIN_TRIES):
             try:
-                parts = [
-                    await asyncio.to_thread(explain.explain, engine, piece, planes, search.filters())
-                    for piece in pieces
-                ]
+                parts = [await asyncio.to_thread(explain, index, s.hits, s.values, filters) for s in slices]
             except InputError:
-                pieces = await self._pieces(request, search)
+                slices = await self._slices(request, search)
             else:
-                return pieces, [result for part in parts for result in part]
+                return slices, [result for part in parts for result in part]
         raise Problem(
             "overloaded",
             "the hits changed faster than they could be explained",
@@ -228,3 +227,65 @@ class Routes:
 def wants_arrow(request: Request) -> bool:
     """Whether an Arrow stream was asked for; anything else is answered with JSON."""
     return ARROW in (header(request, b"accept") or "")
+
+
+def to_bytes(value: Any) -> bytes:
+    """JSON; dates and times in ISO 8601. pydantic's Rust core is four times as fast as the json module."""
+    return to_json(value, fallback=str)
+
+
+def keyword_body(found: dict[str, Any]) -> dict[str, Any]:
+    """A stored keyword as the API shows it."""
+    attributes = {name: value for name, value in found.items() if name not in ("id", "text")}
+    return {"id": found["id"], "text": found["text"], "attributes": attributes}
+
+
+# ---- export ----
+
+
+def json_lines(batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
+    """{"id", "text", "attributes"} per line."""
+    for batch in batches:
+        yield b"".join(to_bytes(keyword_body(row)) + b"\n" for row in batch.to_pylist())
+
+
+def arrow_stream(batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
+    """An Arrow IPC stream with the columns id, text and the attributes."""
+    sink = _Sink()
+    first = next(batches)  # there is always one, if only for its schema
+    with pa.ipc.new_stream(pa.PythonFile(sink, "w"), first.schema) as writer:
+        writer.write_batch(first)
+        yield sink.taken()
+        for batch in batches:
+            writer.write_batch(batch)
+            yield sink.taken()
+    yield sink.taken()
+
+
+class _Sink(io.RawIOBase):
+    """A file whose bytes can be taken away as they come."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._bytes += memoryview(data)
+        return len(data)
+
+    def taken(self) -> bytes:
+        taken, self._bytes = bytes(self._bytes), bytearray()
+        return taken
+
+
+async def within(chunks: Iterator[bytes], clock: asyncio.Timeout, seconds: float) -> AsyncIterator[bytes]:
+    """The chunks, made in a thread; the deadline begins anew with each."""
+    loop = asyncio.get_running_loop()
+    while True:
+        clock.reschedule(loop.time() + seconds)
+        chunk = await asyncio.to_thread(next, chunks, None)
+        if chunk is None:
+            return
+        yield chunk

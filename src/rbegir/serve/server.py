@@ -15,12 +15,12 @@ from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from rbegir.errors import FileError, InputError
-from rbegir.serve.logs import Log
+from rbegir.serve.app import Service
+from rbegir.serve.monitor import RequestLog
 from rbegir.serve.protocol import HEADER_BYTES, bounded_protocol
-from rbegir.serve.service import Service
 from rbegir.serve.settings import Settings, is_loopback
 
 # How long a thread may keep the interpreter from another. A scan leaves it and comes back several times; by
@@ -63,7 +63,7 @@ def bind(host: str, port: int) -> socket.socket:
 class Server(uvicorn.Server):
     """uvicorn's server for one service. `ready` is called when requests are answered."""
 
-    def __init__(self, app: FastAPI, ready: Callable[[], None]) -> None:
+    def __init__(self, app: Starlette, ready: Callable[[], None]) -> None:
         self._service: Service = app.state.service
         self._ready = ready
         settings = self._service.settings
@@ -119,7 +119,7 @@ class Server(uvicorn.Server):
 class _Bridge(logging.Handler):
     """What uvicorn has to say, as lines of our log."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: RequestLog) -> None:
         super().__init__(logging.WARNING)
         self._log = log
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass, fields
 
+from rbegir.base.checks import whole_number
 from rbegir.errors import InputError
 
 
@@ -18,9 +19,9 @@ class Settings:
 
     # micro-batching
     max_batch: int = 128  # queries scored in one scan; 1 switches micro-batching off
-    max_waiting: int = 4096  # queries that may wait for a scan; beyond it the answer is 503
+    max_waiting: int = 4096  # queries that may wait for a scan; beyond that the response is 503
     max_write_batch: int = 4096  # keywords committed in one durable write; 1: every request alone
-    max_waiting_writes: int = 65_536  # keywords that may wait to be written; beyond it the answer is 503
+    max_waiting_writes: int = 65_536  # keywords that may wait to be written; beyond that the response is 503
 
     # limits on a request
     max_body_bytes: int = 16 << 20
@@ -59,8 +60,8 @@ class Settings:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.type == "int" and (type(value) is not int or value < 1):
-                raise InputError(f"{field.name} must be a whole number of at least 1, got {value!r}")
+            if field.type == "int":
+                whole_number(field.name, value)
             if field.type == "float" and not (isinstance(value, (int, float)) and 0 <= value < 1e9):
                 raise InputError(f"{field.name} must be a number from 0, got {value!r}")
         for name in ("read_token", "write_token"):
@@ -70,6 +71,12 @@ class Settings:
                     f"{name} must have at least 8 printable ASCII characters, got {len(token)} characters",
                     hint='make one with: python -c "import secrets; print(secrets.token_urlsafe())"',
                 )
+
+
+def number_limits(settings: Settings) -> dict[str, int]:
+    """The most that the numeric options of a search may be."""
+    most = 2**31 - 1
+    return {"k": settings.max_k, "candidates": settings.max_k, "per_thread": most, "queue": most}
 
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")

@@ -1,8 +1,11 @@
-"""From tokenised pairs to the arrays of one training step.
+"""From tokenised pairs to the batches of an epoch, built ahead of the training step by a few threads.
+
+    chunk (read and tokenised in the background) ─ permutation by (seed, epoch, chunk) ─ batches, in order
 
 A `Chunk` is as many pairs as the shuffle buffer holds, tokenised once: every distinct query and keyword
-text, every distinct word, and each pair as two text numbers. A batch is then cut out of it by
-the native module, without holding the interpreter's lock:
+text, every distinct word, and each pair as two text numbers. It is divided into equal batches near the wanted
+size, so there is no small last one. A batch is cut out of it by the native module, without holding the
+interpreter's lock:
 
     pairs → texts → words (dropout) → distinct words of the batch → their grams (dropout) → the transposed bag
 
@@ -10,12 +13,17 @@ All the arrays of a batch live in one int32 buffer, each aligned to 64 bytes, so
 copy from (pinned) host memory to the device; there the arrays are views of the copy.
 
 Everything random is a function of (seed, epoch, step) and of the pair's place in the batch: no state is
-carried from batch to batch. Batches can be built by several threads in any order, a resumed run skips to its
-step, and each of several processes builds its share of a batch and nothing else (see `sharing.py`).
+carried from batch to batch. Batches can be built by several threads in any order and are handed out in order,
+a resumed run skips to its step, and each of several processes builds its share of a batch and nothing else
+(see `distributed.py`).
 """
 
 from __future__ import annotations
 
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,11 +33,15 @@ import torch
 from torch import Tensor
 
 from rbegir._native import _core
+from rbegir.base.ahead import ahead
 from rbegir.encode.clsm.clsm import TowerBatch, transpose
 from rbegir.read.tokenizer import GramBatch
-from rbegir.training.groups import Ints, group
-from rbegir.training.sharing import Part
+from rbegir.training.distributed import OwnRows
+from rbegir.training.loss import Ints, group
 
+# A thread may have to wait this long for the interpreter's lock. The usual 5 ms would let a GPU that takes
+# 12 ms per step run dry whenever a builder is busy while the next kernels should be launched.
+SWITCH_SECONDS = 1e-4
 ALIGN = 16  # int32 values: 64 bytes
 QUERY, KEYWORD = 0, 1
 
@@ -43,7 +55,7 @@ class Chunk:
     query: Ints  # [pairs], or those of this process
     keyword: Ints  # [pairs], likewise
     weight: npt.NDArray[np.float32]  # [pairs]
-    part: Part | None = None  # which of the pairs are this process's; None: all of them
+    own: OwnRows | None = None  # which of the pairs are this process's; None: all of them
 
     def __len__(self) -> int:
         return len(self.weight)
@@ -61,6 +73,7 @@ class StepBatch(NamedTuple):
     weight: Tensor  # [pairs] float32, sums to 1 over all processes
     query_rows: Tensor  # [pairs] int32, which rows of the whole batch the queries are; empty if all are here
     keyword_rows: Tensor  # [keywords] int32, likewise of its distinct keywords in order of first occurrence
+    keyword_texts: Tensor  # [keywords] int32, the distinct keywords as texts of the chunk
     pairs: int  # in the batch, all processes together
     owned: tuple[int, ...]  # distinct keywords of each process
 
@@ -92,6 +105,7 @@ class HostBatch(NamedTuple):
             weight=rest[4].view(torch.float32),
             query_rows=rest[5],
             keyword_rows=rest[6],
+            keyword_texts=rest[7],
             pairs=self.pairs,
             owned=self.owned,
         )
@@ -134,34 +148,35 @@ def build(
     chunk: Chunk,
     pairs: npt.NDArray[np.int64],
     *,
-    key: tuple[int, int, int],
+    key: tuple[int, ...],
     dropout: float = 0.0,
     gram_dropout: float = 0.0,
     negatives: int = 0,
     pin: bool = False,
 ) -> HostBatch:
-    """The batch of the given pairs of a chunk, or this process's share; `key` is (seed, epoch, step)."""
+    """The batch of the given pairs of a chunk, or this process's share; `key` seeds what is random in it."""
     rng = np.random.default_rng(key)
     keys = rng.integers(0, 2**63, size=2)  # of the dropout on either side
     weight = chunk.weight[pairs] / chunk.weight[pairs].sum()
-    if chunk.part is None:
+    if chunk.own is None:
         groups = group(chunk.query[pairs], chunk.keyword[pairs], negatives=negatives, rng=rng)
         rows: npt.NDArray[np.int64] = np.arange(len(pairs))
         of_query, of_keyword = pairs, pairs[groups.first]  # pairs that texts are taken from
         query_rows = keyword_rows = np.zeros(0, np.int32)
         owned: tuple[int, ...] = (len(groups.first),)
     else:
-        part = chunk.part
-        groups = group(part.query_keys[pairs], part.keyword_keys[pairs], negatives=negatives, rng=rng)
-        own = part.of_batch(pairs, groups)
-        groups, rows, owned = own.groups, own.rows, own.owned
-        of_query, of_keyword = part.local(pairs[rows]), part.local(pairs[groups.first])
-        weight, query_rows, keyword_rows = weight[rows], rows.astype(np.int32), own.keyword_rows
+        own = chunk.own
+        groups = group(own.query_keys[pairs], own.keyword_keys[pairs], negatives=negatives, rng=rng)
+        mine = own.of_batch(pairs, groups)
+        groups, rows, owned = mine.groups, mine.rows, mine.owned
+        of_query, of_keyword = own.local(pairs[rows]), own.local(pairs[groups.first])
+        weight, query_rows, keyword_rows = weight[rows], rows.astype(np.int32), mine.keyword_rows
 
     arrays: list[Ints] = []
+    keyword_texts = chunk.keyword[of_keyword]
     for texts, items, places, side in (
         (chunk.query_texts, chunk.query[of_query], rows, QUERY),
-        (chunk.keyword_texts, chunk.keyword[of_keyword], groups.first.astype(np.int64), KEYWORD),
+        (chunk.keyword_texts, keyword_texts, groups.first.astype(np.int64), KEYWORD),
     ):
         grams = cut(
             texts, items, dropout=dropout, gram_dropout=gram_dropout, key=int(keys[side]), places=places
@@ -175,6 +190,67 @@ def build(
         weight.view(np.int32),
         query_rows,
         keyword_rows,
+        keyword_texts,
     ]
     buffer, lengths = _pack(arrays, pin=pin)
     return HostBatch(buffer, lengths, len(pairs), negatives, owned)
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """What `build` needs to know besides the pairs."""
+
+    batch_size: int
+    seed: int
+    dropout: float = 0.0  # of words
+    gram_dropout: float = 0.0
+    negatives: int = 0
+    pin: bool = False
+    epoch_steps: int | None = None  # None: draws by (seed, epoch, step); else by (seed, step of all epochs)
+
+    def key(self, epoch: int, step: int) -> tuple[int, ...]:
+        """The seed of what is random in a batch."""
+        if self.epoch_steps is None:
+            return self.seed, epoch, step
+        return self.seed, epoch * self.epoch_steps + step
+
+
+def steps_in(pairs: int, batch_size: int) -> int:
+    """Batches that a chunk of this many pairs is cut into."""
+    return max(1, round(pairs / batch_size)) if pairs else 0
+
+
+def epoch_batches(
+    chunks: Iterable[Chunk], plan: BatchPlan, epoch: int, *, skip: int = 0, threads: int = 1
+) -> Iterator[HostBatch]:
+    """The batches of one epoch after the first `skip`."""
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="rbegir-batches")
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    waiting: deque[Future[HostBatch]] = deque()
+    step = 0
+    try:
+        for number, chunk in enumerate(ahead(chunks)):
+            order = np.random.default_rng((plan.seed, epoch, number)).permutation(len(chunk))
+            for pairs in np.array_split(order, steps_in(len(chunk), plan.batch_size)) if len(chunk) else ():
+                if step >= skip:
+                    if len(waiting) > 2 * threads:
+                        yield waiting.popleft().result()
+                    waiting.append(
+                        pool.submit(
+                            build,
+                            chunk,
+                            pairs,
+                            key=plan.key(epoch, step),
+                            dropout=plan.dropout,
+                            gram_dropout=plan.gram_dropout,
+                            negatives=plan.negatives,
+                            pin=plan.pin,
+                        )
+                    )
+                step += 1
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        sys.setswitchinterval(switch)

@@ -7,7 +7,7 @@ are None until it is known:
     batch_size   the largest power of two up to pairs / 80, from 1,024 to 16,384
     epochs       5 up to half a million pairs, else 15
 
-More pairs a batch mean more negatives for each and fewer, better steps; too few steps learn nothing.
+More pairs per batch mean more negatives for each and fewer, better steps; too few steps learn nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import math
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
+from rbegir.base.checks import whole_number
 from rbegir.errors import InputError
 from rbegir.training.loss import MAX_GAMMA
 
@@ -29,7 +30,7 @@ class TrainConfig:
     epochs: int | None = None
     batch_size: int | None = None  # of all processes together
     lr: float = 4e-3
-    table_lr: float = 1.2e-2  # of the gram tables, see optim.py
+    table_lr: float = 1.2e-2  # of the gram tables, see step.py
     negatives: Literal["in_batch"] | int = "in_batch"
     gamma: float | Literal["learned"] = "learned"
     word_dropout: float = 0.2  # share of the words of a text
@@ -38,7 +39,7 @@ class TrainConfig:
     patience: int | None = (
         None  # epochs without a better validation AUC before stopping; None: never stop early
     )
-    guide: float = 1.0  # weight of the float head beside the codes, see guide.py; 0: none
+    guide: float = 1.0  # weight of the float head beside the codes, see loss.py; 0: none
     guide_dims: int = 256  # of that head
     share_towers: bool = True  # of a preset; a shape of its own (`config`) says so itself
     tolerance: float = 1.0  # standard errors of AUC that a later epoch may lack to be kept; 0: the best one
@@ -57,8 +58,8 @@ class TrainConfig:
         ):
             value = getattr(self, name)
             optional = name in ("epochs", "batch_size", "patience")
-            if not ((optional and value is None) or (_is_int(value) and value >= low)):
-                raise InputError(f"{name} must be an integer of at least {low}, got {value!r}")
+            if not (optional and value is None):
+                object.__setattr__(self, name, whole_number(name, value, low))
         for name in ("lr", "table_lr"):
             if not (_is_number(getattr(self, name)) and getattr(self, name) > 0):
                 raise InputError(f"{name} must be a positive number, got {getattr(self, name)!r}")

@@ -9,7 +9,7 @@ A chunk is a run of rows of the file, so many that they fit into the buffer if a
 are shuffled within a chunk and chunks keep the file's order: a sorted file much larger than the buffer should
 be shuffled once beforehand.
 
-Of several processes each does all this with the rows that it owns (`sharing.py`), and they exchange what
+Of several processes each does all this with the rows that it owns (`distributed.py`), and they exchange what
 concerns all: counts, the share of keywords to hold out, the pairs held out and the keys of a chunk's pairs.
 """
 
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,22 +36,20 @@ from rbegir.read.rows import Skipped
 from rbegir.read.split import VALID_SHARE, positions
 from rbegir.read.tokenizer import GramBatch, tokenize
 from rbegir.training.batches import Chunk
-from rbegir.training.distributed import Bytes, Exchange
-from rbegir.training.groups import Ints
-from rbegir.training.sharing import KEY, Places, Rows, join
-from rbegir.training.validate import MAX_PAIRS
+from rbegir.training.distributed import KEY, Bytes, Exchange, Places, RowPlan, join
+from rbegir.training.loss import Ints
 
-BUFFER_BYTES = 1 << 30  # of text, going by the first rows, whatever the number of pairs
+BUFFER_BYTES = 1 << 30  # of text, estimated from the first rows, whatever the number of pairs
 LEAST_ROWS = 1024  # of a chunk
-T = TypeVar("T")
+MAX_VALIDATION = 50_000  # pairs that validation uses
 FEW = 20  # keywords that validation asks for where the hash share is smaller
 
 
-class Data:
+class TrainingData:
     """The training pairs, or this process's part of them.
 
-    `held_out` has the first pairs of the held-out keywords, as many as validation uses; it is None with
-    hold_out=False. Everything public is about the pairs of all processes.
+    `held_out` holds the first pairs of the held-out keywords, as many as validation uses; it is None with
+    hold_out=False. All public figures are about the pairs of all processes.
     """
 
     def __init__(
@@ -80,11 +78,11 @@ class Data:
             self._check_same(stream)
         with self._exchange.failing_together():
             total = stream.rows if isinstance(stream, PairStream) else None
-            self._rows = Rows(self._exchange.share, self._chunk_rows(buffer_pairs), total)
+            self._rows = RowPlan(self._exchange.rank, self._chunk_rows(buffer_pairs), total)
             self._survey(hold_out)
 
     @classmethod
-    def of_table(cls, pairs: pa.Table, *, hash_buckets: int, threads: int) -> Data:
+    def of_table(cls, pairs: pa.Table, *, hash_buckets: int, threads: int) -> TrainingData:
         """Pairs that are in memory already, none held out."""
         return cls(
             pairs.select(PairStream.schema.names).cast(PairStream.schema).to_batches(),
@@ -129,7 +127,7 @@ class Data:
             )
 
     def _chunk_rows(self, buffer_pairs: int) -> int:
-        """Rows of the file that fit into the buffer, going by the first ones."""
+        """How many rows of the file fit into the buffer, estimated from the first ones."""
         if not isinstance(self._stream, PairStream):
             return buffer_pairs
         first = next(iter(self._stream))
@@ -137,9 +135,9 @@ class Data:
         return min(buffer_pairs, max(LEAST_ROWS, fitting))
 
     def _own_rows(self) -> Iterator[tuple[Places, pa.RecordBatch]]:
-        """The usable ones of this process's rows, and their numbers in the file."""
+        """The usable rows among this process's, with their numbers in the file."""
         if isinstance(self._stream, PairStream):
-            yield from self._stream.part(self._rows.wanted if self._exchange.share.world > 1 else None)
+            yield from self._stream.part(self._rows.wanted if self._exchange.rank.world > 1 else None)
             return
         start = 0
         for batch in self._stream:
@@ -147,7 +145,7 @@ class Data:
             start += batch.num_rows
 
     def _own_chunks(self) -> Iterator[tuple[Places, pa.Table]]:
-        """This process's rows of the first chunk, of the second …, up to the last one that it has any of."""
+        """This process's rows, chunk by chunk, up to the last chunk that it has any rows of."""
         numbers: list[Places] = [np.zeros(0, np.int64)]
         batches: list[pa.RecordBatch] = []
         chunk, size = 0, self._rows.chunk
@@ -177,12 +175,12 @@ class Data:
                 distinct = table["keyword"].unique()
                 places = positions(distinct.to_pylist())
                 if threshold is None:  # from the first chunk of all processes
-                    threshold = _threshold(np.unique(np.concatenate(self._exchanged(places))))
+                    threshold = hold_out_below(np.unique(np.concatenate(self._exchanged(places))))
                 found = distinct.filter(pa.array(places < threshold))
                 self._held = found if self._held is None else pa.concat_arrays([self._held, found]).unique()
                 chosen = pc.is_in(table["keyword"], value_set=self._held)
                 some = table.append_column("row", pa.array(numbers)).filter(chosen)
-                held.append(some.slice(0, max(0, MAX_PAIRS - own.held)))
+                held.append(some.slice(0, max(0, MAX_VALIDATION - own.held)))
                 own.held += some.num_rows
                 kept = pc.invert(chosen)
                 numbers, table = numbers[kept.to_numpy()], table.filter(kept)
@@ -212,19 +210,19 @@ class Data:
             writer.write_table(own)
         answers = self._exchange(np.frombuffer(sink.getvalue(), np.uint8))
         found = pa.concat_tables([pa.ipc.open_stream(pa.py_buffer(answer)).read_all() for answer in answers])
-        return found.sort_by("row").slice(0, MAX_PAIRS).select(PairStream.schema.names)
+        return found.sort_by("row").slice(0, MAX_VALIDATION).select(PairStream.schema.names)
 
     def _chunk(self, numbers: Places, table: pa.Table) -> Chunk:
         """Tokenised own pairs, and the keys of everyone's."""
         chunk = tokenize_pairs(table, self._hash_buckets, self._threads)
-        share = self._exchange.share
-        if share.world == 1:
+        rank = self._exchange.rank
+        if rank.world == 1:
             return chunk
         own = np.empty(len(chunk), KEY)
         own["row"], own["weight"] = numbers, chunk.weight
         own["query"], own["keyword"] = text_keys(table["query"]), text_keys(table["keyword"])
-        part, weight = join(share, self._exchanged(own))
-        return replace(chunk, weight=weight, part=part)
+        rows, weight = join(rank, self._exchanged(own))
+        return replace(chunk, weight=weight, own=rows)
 
     def _exchanged(self, own: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
         """An array of each process, by rank."""
@@ -255,11 +253,12 @@ class _Counts:
         return np.frombuffer(json.dumps(vars(self)).encode(), np.uint8)
 
 
-def _threshold(places: npt.NDArray[np.float64]) -> float:
-    """Keywords whose hash lies below this are held out, given those of the first buffer.
+def hold_out_below(places: npt.NDArray[np.float64]) -> float:
+    """The hash position below which a keyword is held out for validation, given those of the first buffer.
 
     It is the fixed share, so that the same keywords are held out of every file. A file that was split by this
-    hash before, or a very small one, has almost none or only such keywords: there it is a share of its own.
+    hash before, or a very small one, has almost none or only such keywords: the limit is then set so that it
+    gives up the same share, or a few keywords.
     """
     below = int((places < VALID_SHARE).sum())
     if below >= FEW and 0.5 < below / (VALID_SHARE * len(places)) < 2:

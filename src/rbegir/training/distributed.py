@@ -1,13 +1,39 @@
-"""Several processes, one batch: started by torchrun, one process a GPU (or on CPUs, with gloo).
+"""Several processes, one batch: which rows each of them owns, and what they exchange.
 
-Each process reads its part of the file (`sharing.py`), embeds what it has of the pairs of a batch and of its
-distinct keywords, and compares its queries with the keywords of all. The sum over processes of losses and
-gradients is then that of one process with the whole batch, because pair weights sum to 1 over all of them.
+torchrun starts one process per GPU (or several on CPUs, with gloo). Each process reads its part of the file,
+embeds what it has of the pairs of a batch and of its distinct keywords, and compares its queries with the
+keywords of all. The sum over processes of losses and gradients is then that of one process with the whole
+batch, because pair weights sum to 1 over all of them.
 
     keywords   gathered with a gradient: what all losses say about a keyword comes back to its owner
     heads      one all-reduce of all small gradients laid end to end
     tables     one all-reduce of a dense [V, 3c] gradient each. Gathering the touched rows of each process
                would move more from three processes on: most are the same frequent grams
+
+*Who owns what.* The order of the pairs is a function of the seed and the file, whatever the number of
+processes:
+
+    chunk     rows [c·R, (c+1)·R) of the file, R as many as the shuffle buffer holds
+    batch     a run of the permutation of the chunk's usable pairs by (seed, epoch, chunk)
+
+What the processes divide is the rows of the file. A process reads, checks, tokenises and keeps the rows it
+owns, and in every batch computes the pairs it owns. Which pairs of a batch those are is left to chance, so
+the processes have about the same number each (of 16,384 pairs and 8 processes: 2,048 ± 42). To know what
+the others have in a batch a process keeps, of each pair of the chunk, whose it is, its weight, and 64 bits of
+hash for its query and for its keyword:
+
+    22 bytes per pair of the chunk (buffer_pairs = 4 million: 88 MB) + the texts of 1/world of it
+
+That is enough to build the groups (which keywords are equal, which are known positives) as one process
+would. Two different texts of a batch of 16,384 have the same hash once in 10¹¹ batches.
+
+Rejected: equal slices of every batch. The permutation differs from epoch to epoch, so that every process
+would need the texts of every pair sooner or later.
+
+    who owns a row        Parquet: each chunk is cut into `world` runs of rows, and row groups without an own
+                          row are not read at all
+                          text formats: 256 rows here, 256 there. How many rows there are is not known before
+                          they are read, and all bytes have to be decompressed and split into rows anyway
 """
 
 from __future__ import annotations
@@ -17,7 +43,8 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,50 +57,151 @@ from torch.distributed.rendezvous import rendezvous
 
 from rbegir import errors
 from rbegir.errors import RbegirError
-from rbegir.training.sharing import Share
+from rbegir.training.loss import Groups, Ints
 
+RUN = 256  # consecutive rows of a text format that one process owns
+Places = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
-GOOD, BAD = 0, 1  # behind what a process gives to `Exchange`, or behind why it cannot
+GOOD, BAD = 0, 1  # the byte behind a payload of `Exchange`: what was asked for, or why there is none
 _data_group: dist.ProcessGroup | None = None  # of `Exchange`: reading goes on beside training
 
+# what all processes know about a pair
+KEY = np.dtype([("row", "<i8"), ("query", "<u8"), ("keyword", "<u8"), ("weight", "<f4")])
+Keys = npt.NDArray[np.void]
 
-def join_processes(device: torch.device) -> Share:
-    """This process's share of the work, after joining the group that torchrun describes, if there is one.
 
-    The group lives as long as the process: a second one under the same torchrun would meet the first one's
-    addresses in its store. So would processes that torchrun starts again after one was lost: every attempt
-    has a part of the store to itself.
+# ---- who owns what ----
+
+
+@dataclass(frozen=True)
+class Rank:
+    """Which process this is, of how many."""
+
+    number: int = 0
+    world: int = 1
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """Who reads which rows of a file of `total` rows (None: not known beforehand), `chunk` rows per chunk."""
+
+    rank: Rank
+    chunk: int
+    total: int | None
+
+    def owners(self, start: int, stop: int) -> Places:
+        """The rank of each row from start to stop."""
+        numbers = np.arange(start, stop)
+        if self.total is None:
+            return numbers // RUN % self.rank.world
+        begin = numbers // self.chunk * self.chunk
+        length = np.minimum(self.chunk, self.total - begin)
+        return (numbers - begin) * self.rank.world // length
+
+    def wanted(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
+        """Which of the rows are this process's."""
+        return np.asarray(self.owners(start, stop) == self.rank.number)
+
+
+class OwnBatch(NamedTuple):
+    """A process's part of a batch."""
+
+    rows: Places  # [own] which pairs of the batch
+    keyword_rows: Ints  # [owned keywords] which of the batch's, in order of first occurrence
+    owned: tuple[int, ...]  # distinct keywords of each process
+    groups: Groups  # of the own pairs; columns go by rank, then by first occurrence, as `gather` puts them
+
+
+@dataclass(frozen=True)
+class OwnRows:
+    """The pairs of a chunk that are this process's, and whose the others are."""
+
+    rank: Rank
+    owner: npt.NDArray[np.int16]  # [pairs of the chunk]
+    mine: Places  # [own] their numbers in the chunk, ascending
+    query_keys: npt.NDArray[np.uint64]  # [pairs of the chunk] equal where the texts are
+    keyword_keys: npt.NDArray[np.uint64]
+
+    def local(self, pairs: Places) -> Places:
+        """Numbers among the own pairs of some own pairs of the chunk."""
+        return np.searchsorted(self.mine, pairs)
+
+    def of_batch(self, pairs: Places, groups: Groups) -> OwnBatch:
+        """This process's part of a batch. A keyword belongs to the owner of the first pair that has it."""
+        owner = self.owner[pairs]
+        of_keyword = owner[groups.first]  # [distinct]
+        rows = np.flatnonzero(owner == self.rank.number)
+        columns = np.flatnonzero(of_keyword == self.rank.number)
+        first = groups.first[columns]
+        moved = np.empty(len(of_keyword), np.int32)  # old column → new column
+        moved[np.argsort(of_keyword, kind="stable")] = np.arange(len(of_keyword), dtype=np.int32)
+        known = owner[groups.known_rows] == self.rank.number
+        return OwnBatch(
+            rows=rows,
+            keyword_rows=columns.astype(np.int32),
+            owned=tuple(np.bincount(of_keyword, minlength=self.rank.world).tolist()),
+            groups=Groups(
+                first=first,
+                target=moved[groups.target[rows]],
+                known_rows=np.searchsorted(rows, groups.known_rows[known]).astype(np.int32),
+                known_columns=moved[groups.known_columns[known]],
+                negatives=moved[groups.negatives[rows]],
+            ),
+        )
+
+
+def join(rank: Rank, found: list[Keys]) -> tuple[OwnRows, npt.NDArray[np.float32]]:
+    """What each process found of a chunk, by rank, put into the order of the file; and all weights."""
+    keys = np.concatenate(found)
+    owner = np.repeat(np.arange(rank.world, dtype=np.int16), [len(some) for some in found])
+    order = np.argsort(keys["row"], kind="stable")
+    owner = owner[order]
+    part = OwnRows(
+        rank, owner, np.flatnonzero(owner == rank.number), keys["query"][order], keys["keyword"][order]
+    )
+    return part, keys["weight"][order]
+
+
+# ---- what they exchange ----
+
+
+def join_processes(device: torch.device) -> Rank:
+    """Which process this is, after joining the group that torchrun describes, if there is one.
+
+    The group lives as long as the process: a second one under the same torchrun would find the addresses of
+    the first in its store. So would processes that torchrun restarts after one was lost, which is why every
+    attempt has a part of the store to itself.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        return Share()
+        return Rank()
     global _data_group
     if not dist.is_initialized():
-        store, rank, world = next(iter(rendezvous("env://")))
+        store, number, world = next(iter(rendezvous("env://")))
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",
             store=PrefixStore(f"attempt-{attempt}", store),
-            rank=rank,
+            rank=number,
             world_size=world,
         )
         _data_group = dist.new_group(backend="gloo")
         atexit.register(dist.destroy_process_group)
-    return Share(dist.get_rank(), dist.get_world_size())
+    return Rank(dist.get_rank(), dist.get_world_size())
 
 
 class Exchange:
-    """Bytes of every process to every process [size], while the file is read; in turn, in one thread of each.
+    """Gives the bytes [size] of every process to every process while the file is read, in one thread of each.
 
-    Who cannot read on says so in place of what the others wait for, and all end with the same error.
+    A process that cannot read on sends its error instead of the bytes, and all processes raise that error.
     """
 
-    def __init__(self, share: Share | None = None) -> None:
-        self.share = share or Share()
+    def __init__(self, rank: Rank | None = None) -> None:
+        self.rank = rank or Rank()
         self._received: RbegirError | None = None
 
     def __call__(self, payload: Bytes) -> list[Bytes]:
-        """What each process gave, by rank."""
-        if self.share.world == 1:
+        """The payloads of all processes, by rank."""
+        if self.rank.world == 1:
             return [payload]
         answers = self._all(payload, GOOD)
         for answer in answers:
@@ -85,18 +213,18 @@ class Exchange:
 
     @contextmanager
     def failing_together(self) -> Iterator[None]:
-        """Tell the others of an error on the way to the next exchange."""
+        """Send an error that occurs inside to the other processes, in place of the next payload."""
         try:
             yield
         except RbegirError as error:
-            if self.share.world > 1 and error is not self._received:
+            if self.rank.world > 1 and error is not self._received:
                 about = json.dumps([type(error).__name__, error.message, error.hint])
                 self._all(np.frombuffer(about.encode(), np.uint8), BAD)
             raise
 
     def _all(self, mine: Bytes, mark: int) -> list[Bytes]:
         """Every process's payload and mark. Payloads are large: they are copied once, into what is sent."""
-        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.share.world)]
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.rank.world)]
         dist.all_gather(sizes, torch.tensor([len(mine) + 1]), group=_data_group)
         padded = np.zeros(max(int(size) for size in sizes), np.uint8)
         padded[: len(mine)] = mine
@@ -124,17 +252,17 @@ class _Gather(torch.autograd.Function):
         return torch.split(total, ctx.owned)[ctx.rank], None, None
 
 
-def gather(mine: Tensor, owned: tuple[int, ...], share: Share) -> Tensor:
+def gather(mine: Tensor, owned: tuple[int, ...], rank: Rank) -> Tensor:
     """The rows of all processes, in order of rank; `owned` says how many each has.  [Σ owned, n]"""
-    if share.world == 1:
+    if rank.world == 1:
         return mine
-    return _Gather.apply(mine, owned, share.rank)  # type: ignore[no-any-return, no-untyped-call]
+    return _Gather.apply(mine, owned, rank.number)  # type: ignore[no-any-return, no-untyped-call]
 
 
 @torch.no_grad()
-def sum_gradients(dense: Iterable[nn.Parameter], tables: Iterable[nn.Parameter], share: Share) -> None:
+def sum_gradients(dense: Iterable[nn.Parameter], tables: Iterable[nn.Parameter], rank: Rank) -> None:
     """Replace each gradient by the sum over the processes."""
-    if share.world == 1:
+    if rank.world == 1:
         return
     parameters = list(dense)
     # a process whose share is empty has no gradients: it adds zeros
@@ -155,23 +283,23 @@ def sum_gradients(dense: Iterable[nn.Parameter], tables: Iterable[nn.Parameter],
         )
 
 
-def wait_for_all(share: Share) -> None:
-    """Go on when every process has come this far."""
-    if share.world > 1:
+def wait_for_all(rank: Rank) -> None:
+    """Wait until every process has come this far."""
+    if rank.world > 1:
         dist.barrier()
 
 
-def of_the_first(values: Sequence[float], device: torch.device, share: Share) -> list[float]:
-    """The numbers of the first process, where all have to decide alike."""
-    if share.world == 1:
+def of_the_first(values: Sequence[float], device: torch.device, rank: Rank) -> list[float]:
+    """The numbers of the first process, for decisions that all processes must take alike."""
+    if rank.world == 1:
         return list(values)
     numbers = torch.tensor(values, dtype=torch.float64, device=device)
     dist.broadcast(numbers, 0)
     return numbers.tolist()
 
 
-def sum_scalar(value: Tensor, share: Share) -> Tensor:
+def sum_scalar(value: Tensor, rank: Rank) -> Tensor:
     """The sum of a number over the processes."""
-    if share.world > 1:
+    if rank.world > 1:
         dist.all_reduce(value)
     return value

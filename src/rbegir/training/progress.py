@@ -1,4 +1,4 @@
-"""What a person sees of a training run: a bar on stderr, and a log that TensorBoard opens."""
+"""What a person sees of a training run: a progress bar on stderr, and a log for TensorBoard."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ class Bar:
             self._progress.update(self._task, completed=done, told=told)
 
     def say(self, line: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         if self._progress is not None:
             self._progress.console.print(line, highlight=False, markup=False)
 
 
-class Log:
-    """Numbers by step, in the format of TensorBoard; without that package one line says so."""
+class TensorBoardLog:
+    """Writes numbers by step in the format of TensorBoard; without that package, one line says so."""
 
     def __init__(self, directory: Path | None, step: int, say: Callable[[str], None]) -> None:
         self._writer: Any = None

@@ -1,4 +1,4 @@
-"""Where a training run stands, in one file that is replaced atomically: what `--resume` starts from.
+"""The output folder of a run, and the state in it that `--resume` starts from: one file, replaced atomically.
 
 Everything random in training is a function of (seed, epoch, step), so the state is the parameters, the
 optimisers' numbers and two counters. It is one safetensors file, its JSON part in the header's metadata:
@@ -6,51 +6,27 @@ optimisers' numbers and two counters. It is one safetensors file, its JSON part 
     out/resume.safetensors     written beside, flushed to disk, then renamed over the previous one
 
 A process killed at any moment leaves either the previous state or the new one. There is none before the
-first save: a run resumed then starts from the beginning, which is the same result again.
+first save: a run resumed then starts from the beginning, which gives the same result.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from rbegir.base import disk
 from rbegir.encode.clsm import checkpoint
 from rbegir.errors import CorruptError, FileError, MismatchError, VersionError
 from rbegir.training.config import TrainConfig
-from rbegir.training.loss import Baseline, Gamma
-from rbegir.training.optim import RowRMS
+from rbegir.training.step import Learner
 
 NAME = "resume.safetensors"
 FORMAT, VERSION = "rbegir-training", 1
-
-
-class Learner(Protocol):
-    """Everything that training changes."""
-
-    steps: int
-
-    @property
-    def model(self) -> nn.Module: ...
-    @property
-    def gamma(self) -> Gamma: ...
-    @property
-    def guide(self) -> nn.Module | None: ...
-    @property
-    def tables(self) -> list[RowRMS]: ...
-    @property
-    def dense(self) -> list[nn.Parameter]: ...
-    @property
-    def adam(self) -> torch.optim.Adam: ...
-    @property
-    def baseline(self) -> Baseline: ...
-    @property
-    def device(self) -> torch.device: ...
 
 
 @dataclass
@@ -61,12 +37,12 @@ class Position:
     step: int = 0  # batches of it that are done
     loss_sum: float = 0.0  # over them
     done: int = 0  # pairs trained on, all epochs
-    history: list[dict[str, float]] = field(default_factory=list)  # one entry a finished epoch
+    history: list[dict[str, float]] = field(default_factory=list)  # one entry per finished epoch
     best_epoch: int | None = None
 
 
 def finished(out: Path, settings: TrainConfig, *, resume: bool) -> bool:
-    """Refuse a directory that is in use; whether it holds what the run to resume was to write.
+    """Whether `out` already holds the model that the run to resume was to write; refuse a folder in use.
 
     What the settings leave open, such as epochs that depend on the amount of data, is not compared.
     """
@@ -86,58 +62,58 @@ def finished(out: Path, settings: TrainConfig, *, resume: bool) -> bool:
     return True
 
 
+def create(out: Path) -> None:
+    """Make the output folder."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"cannot create {out}: {error.strerror}") from None
+
+
 def save(
-    out: Path, engine: Learner, position: Position, best: dict[str, Tensor] | None, identity: dict[str, Any]
+    out: Path, learner: Learner, position: Position, best: dict[str, Tensor] | None, identity: dict[str, Any]
 ) -> None:
     """Replace the state under `out`. `identity` is what a resumed run must have in common with this one."""
     from safetensors.torch import save_file
 
-    tensors = {f"model.{name}": value for name, value in engine.model.state_dict().items()}
-    tensors["gamma"] = engine.gamma.log.detach()
-    if engine.guide is not None:
-        tensors |= {f"guide.{name}": value for name, value in engine.guide.state_dict().items()}
-    for i, table in enumerate(engine.tables):
+    tensors = {f"model.{name}": value for name, value in learner.model.state_dict().items()}
+    tensors["gamma"] = learner.gamma.log.detach()
+    if learner.guide is not None:
+        tensors |= {f"guide.{name}": value for name, value in learner.guide.state_dict().items()}
+    for i, table in enumerate(learner.tables):
         tensors |= {f"table.{i}.{name}": value for name, value in table.state().items()}
-    for i, parameter in enumerate(engine.dense):
-        tensors |= {f"adam.{i}.{name}": value for name, value in engine.adam.state.get(parameter, {}).items()}
+    for i, parameter in enumerate(learner.dense):
+        tensors |= {
+            f"adam.{i}.{name}": value for name, value in learner.adam.state.get(parameter, {}).items()
+        }
     tensors |= {f"best.{name}": value for name, value in (best or {}).items()}
     about = {
         "format": FORMAT,
         "version": VERSION,
         "identity": identity,
         "position": vars(position),
-        "steps": engine.steps,
-        "baseline": engine.baseline.value,
+        "steps": learner.steps,
+        "baseline": learner.baseline.value,
     }
     temporary = out / f".{NAME}.partial"
     try:
         save_file(tensors, temporary, metadata={"state": json.dumps(about)})
-        _sync(temporary)
-        os.replace(temporary, out / NAME)
-        _sync(out)
+        disk.replace(temporary, out / NAME)
     except OSError as error:
         raise FileError(f"cannot write the training state under {out}: {error.strerror or error}") from None
 
 
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def load(
-    out: Path, engine: Learner, identity: dict[str, Any]
+    out: Path, learner: Learner, identity: dict[str, Any]
 ) -> tuple[Position, dict[str, Tensor] | None] | None:
-    """Bring the engine to the saved state → (position, best parameters so far); None if there is none."""
+    """Bring the learner to the saved state → (position, best parameters so far); None if there is none."""
     from safetensors import SafetensorError, safe_open
 
     path = out / NAME
     if not path.exists():
         return None
     try:
-        with safe_open(path, framework="pt", device=str(engine.device)) as file:
+        with safe_open(path, framework="pt", device=str(learner.device)) as file:
             about = json.loads((file.metadata() or {}).get("state", "{}"))
             tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
@@ -149,8 +125,8 @@ def load(
     if about["version"] != VERSION:
         raise VersionError(f"the training state {path} has version {about['version']}, expected {VERSION}")
     _compare(about["identity"], identity)
-    _restore(engine, tensors)
-    engine.steps, engine.baseline.value = about["steps"], about["baseline"]
+    _restore(learner, tensors)
+    learner.steps, learner.baseline.value = about["steps"], about["baseline"]
     best = {name[5:]: value for name, value in tensors.items() if name.startswith("best.")}
     return Position(**about["position"]), best or None
 
@@ -167,23 +143,23 @@ def _compare(saved: dict[str, Any], now: dict[str, Any]) -> None:
 
 
 @torch.no_grad()
-def _restore(engine: Learner, tensors: dict[str, Tensor]) -> None:
+def _restore(learner: Learner, tensors: dict[str, Tensor]) -> None:
     def under(prefix: str) -> dict[str, Tensor]:
         return {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}
 
-    engine.model.load_state_dict(under("model."))
-    if engine.guide is not None:
-        engine.guide.load_state_dict(under("guide."))
-    engine.gamma.log.copy_(tensors["gamma"])
-    for i, table in enumerate(engine.tables):
+    learner.model.load_state_dict(under("model."))
+    if learner.guide is not None:
+        learner.guide.load_state_dict(under("guide."))
+    learner.gamma.log.copy_(tensors["gamma"])
+    for i, table in enumerate(learner.tables):
         for name, value in table.state().items():
             value.copy_(tensors[f"table.{i}.{name}"])
-    for i, parameter in enumerate(engine.dense):
+    for i, parameter in enumerate(learner.dense):
         if values := under(f"adam.{i}."):
-            engine.adam.state[parameter] = values
+            learner.adam.state[parameter] = values
 
 
 def remove(out: Path) -> None:
-    """Training is complete: there is nothing to resume."""
+    """Remove the state: training is complete."""
     for name in (NAME, f".{NAME}.partial"):
         (out / name).unlink(missing_ok=True)

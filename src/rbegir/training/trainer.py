@@ -2,8 +2,8 @@
 
     pairs ─ survey, hold-out ─ for each epoch: batches ─ steps ─ validation ─ … ─ the best epoch's parameters
 
-What happens in an epoch is in `epochs.py`. Here: what the user may ask for, what is refused, and what comes
-back.
+`loop.py` is what happens in an epoch, `step.py` what happens in a step. Here: the options, the checks of the
+data, and the result.
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec
+from typing import Any, Literal, ParamSpec
 
 import pyarrow as pa
+import torch
 
+from rbegir.base.devices import cpu_count
 from rbegir.encode.clsm import checkpoint
+from rbegir.encode.clsm.model import Model
 from rbegir.encode.clsm.presets import ModelConfig
 from rbegir.encode.clsm.presets import preset as named_preset
 from rbegir.encode.clsm.twotower import TwoTower
@@ -25,15 +28,11 @@ from rbegir.errors import InputError
 from rbegir.read.pairs import PairStream, read_pairs
 from rbegir.training import state
 from rbegir.training.config import Precision, TrainConfig, change
-from rbegir.training.data import Data
-from rbegir.training.device import cpu_count, resolve_device
-from rbegir.training.distributed import Exchange, join_processes
-from rbegir.training.epochs import begun, train_all
+from rbegir.training.data import MAX_VALIDATION, TrainingData
+from rbegir.training.distributed import Exchange, Rank, join_processes
+from rbegir.training.loop import Folder, Validation, begun, train_all
 from rbegir.training.progress import Bar
-from rbegir.training.validate import MAX_PAIRS, Validation
-
-if TYPE_CHECKING:
-    from rbegir.encode.clsm.model import Model
+from rbegir.training.step import Learner, resolve_device
 
 
 @dataclass(frozen=True)
@@ -133,18 +132,18 @@ def run(
 
     if directory is not None and state.finished(directory, settings, resume=resume):
         return _already_done(directory)
-    share = join_processes(chosen)
-    with Bar(enabled=progress and share.rank == 0) as bar:
+    rank = join_processes(chosen)
+    with Bar(enabled=progress and rank.number == 0) as bar:
         stream = pairs if isinstance(pairs, PairStream) else reader(pairs)
         bar.begin("reading", 1.0)
-        data = Data(
+        data = TrainingData(
             stream,
             hash_buckets=shape.hash_buckets,
             buffer_pairs=settings.buffer_pairs,
             threads=cpu_count(),
             hold_out=valid is None,
             notify=bar.show,
-            exchange=Exchange(share),
+            exchange=Exchange(rank),
         )
         if data.skipped:
             bar.say(str(data.skipped))
@@ -154,27 +153,37 @@ def run(
             assert data.held_out is not None
             validation = _validation(data.held_out, shape, "the pairs held out for validation")
         elif valid is not False:
-            validation = _validation(reader(valid).head(MAX_PAIRS), shape, f"the pairs of {valid}")
+            validation = _validation(reader(valid).head(MAX_VALIDATION), shape, f"the pairs of {valid}")
+        settings = settings.for_pairs(data.pairs)
+        valid_pairs = len(validation) if validation else 0
+        folder = None
+        if directory is not None:
+            identity = {
+                "model": shape.to_dict(),
+                "training": settings.to_dict(),
+                "pairs": data.pairs,
+                "valid_pairs": valid_pairs,
+            }
+            folder = Folder(directory, identity, save_seconds, resume, log=True)
         with begun(
-            shape,
-            settings.for_pairs(data.pairs),
+            partial(_learner, shape, settings, chosen, rank),
+            settings,
             chosen,
             data,
-            validation,
-            share=share,
-            out=directory,
+            validation=validation,
+            folder=folder,
             bar=bar,
-            save_seconds=save_seconds,
-            resume=resume,
         ) as run:
             train_all([run])
-            model = run.finish(shape)
+            history, best_epoch = run.position.history, int(run.position.best_epoch or 0)
+            about = {"pairs": data.pairs, "history": history, "best_epoch": best_epoch}
+            model = run.finish({"training": {**settings.to_dict(), **about}})
     return TrainResult(
         model=model,
-        history=run.position.history,
-        best_epoch=int(run.position.best_epoch or 0),
+        history=history,
+        best_epoch=best_epoch,
         pairs=data.pairs,
-        valid_pairs=len(validation) if validation else 0,
+        valid_pairs=valid_pairs,
         pairs_per_s=run.pairs_per_s,
         gamma=run.gamma,
         skipped=data.skipped.to_dict(),
@@ -193,34 +202,32 @@ class Fitted:
 
 
 def fit(
-    data: Data,
+    data: TrainingData,
     models: Sequence[tuple[ModelConfig, TrainConfig]],
     *,
     validation: Validation | None = None,
     device: str = "auto",
 ) -> list[Fitted]:
-    """`run` for tokenised data, without any file: models that are trained side by side on the same batches.
+    """Train models side by side on the same batches, from tokenised data and without any file.
 
-    Each is the model that it would be alone. Batches are cut once for all of them, which spares cores and
-    no time of the GPU; they must agree in what their batches are made of.
+    Each becomes the model that it would be alone. Batches are built once for all of them, which saves CPU
+    time but no GPU time; they must agree in what their batches are made of.
     """
     _check_trainable(data)
     chosen = resolve_device(device)
     with ExitStack() as stack:
-        bar = stack.enter_context(Bar(enabled=False))
-        runs = [
-            stack.enter_context(
-                begun(shape, settings.for_pairs(data.pairs), chosen, data, validation, bar=bar)
-            )
-            for shape, settings in models
-        ]
+        runs = []
+        for shape, given in models:
+            settings = given.for_pairs(data.pairs)
+            learner = partial(_learner, shape, settings, chosen)
+            runs.append(stack.enter_context(begun(learner, settings, chosen, data, validation=validation)))
         train_all(runs)
         for run in runs:
             if run.best is not None:
-                run.engine.model.load_state_dict(run.best)
+                run.learner.model.load_state_dict(run.best)
         return [
             Fitted(
-                network=run.engine.model,
+                network=run.learner.model,
                 history=run.position.history,
                 best_epoch=int(run.position.best_epoch or 0),
                 gamma=run.gamma,
@@ -230,11 +237,17 @@ def fit(
         ]
 
 
+def _learner(
+    shape: ModelConfig, settings: TrainConfig, device: torch.device, rank: Rank | None = None
+) -> Learner:
+    return Learner(TwoTower(shape), settings, device, rank)
+
+
 P = ParamSpec("P")
 
 
 def _returning_the_model(function: Callable[P, TrainResult]) -> Callable[P, Model]:
-    """The same arguments, which `help` and editors then show, and only the model as the result."""
+    """`function` with its arguments, which `help` and editors then show, and only the model as the result."""
 
     @wraps(function)
     def train(*args: P.args, **kwargs: P.kwargs) -> Model:
@@ -247,8 +260,8 @@ def _returning_the_model(function: Callable[P, TrainResult]) -> Callable[P, Mode
 train = _returning_the_model(run)
 
 
-def _check_trainable(data: Data) -> None:
-    """Refuse data in which there is nothing to compare."""
+def _check_trainable(data: TrainingData) -> None:
+    """Refuse data that is too small to compare anything with anything."""
     if data.pairs < 2:
         held = f" and {data.held_pairs} held out" if data.held_pairs else ""
         came = f"{data.pairs} pair{'' if data.pairs == 1 else 's'}{held}"
@@ -268,8 +281,6 @@ def _validation(pairs: pa.Table, shape: ModelConfig, what: str) -> Validation:
 
 
 def _already_done(out: Path) -> TrainResult:
-    from rbegir.encode.clsm.model import Model
-
     _, _, extra = checkpoint.read(out)
     training = extra.get("training", {})
     return TrainResult(

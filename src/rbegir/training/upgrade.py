@@ -11,7 +11,19 @@ trained against the stored codes themselves:
     keywords="new"    both sides are new, and the query side learns to read the old codes too. New keywords
                       get new codes, in an index of their own; `rbegir.Generations` searches both.
 
-How, and why scores of different generations can be compared: `against.py`.
+*The loss.* In every batch the columns of the softmax are the batch's distinct keywords in each generation g,
+old ones as the constant codes that encoding stored, new ones as the new keyword side makes them:
+
+    loss = mean over g of −log P_g        P_g = e(k⁺, g) / (e(k⁺, g) + Σ_{h, k ≠ k⁺} e(k, h))
+                                          e(k, g) = exp γ cos(b_q, b_k of generation g)
+
+A keyword of one generation thus has to beat the others of *all* generations, which makes their scores
+comparable: a result that mixes generations is ordered by one cosine, of one query code, fitted by one
+softmax. The positive's own codes in other generations are left out: they are right answers. With the
+keyword side kept there is one generation, and this is the usual loss with constant keywords.
+
+Words are dropped from queries and from new keywords, as in all training; a stored code is what it is. The
+rest of the training is that of any model (`loop.py`), so a stopped run can be resumed like any other.
 
 *Rejected.* Two models trained apart, a query code for each, results merged by score: their cosines are not
 on one scale, and the generation with the higher ones hides the other (measured in `benchmarks/upgrade.py`).
@@ -21,7 +33,6 @@ Mapping old codes to new ones: that is encoding again, with an error on top.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,23 +43,31 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
+from torch import Tensor
 
+from rbegir.base.devices import cpu_count
 from rbegir.codes.planes import Codes
-from rbegir.encode.clsm import checkpoint
+from rbegir.encode.clsm.clsm import TowerBatch
 from rbegir.encode.clsm.model import Model
 from rbegir.encode.clsm.presets import ModelConfig
 from rbegir.encode.clsm.shapes import tensor_shapes
-from rbegir.encode.clsm.twotower import TwoTower
-from rbegir.encode.encoder import Encoder
-from rbegir.errors import FileError, InputError, MismatchError
-from rbegir.index.lock import WriterLock
+from rbegir.encode.clsm.twotower import Side, TwoTower
+from rbegir.encode.encoder import Encoder, encode_keywords
+from rbegir.errors import InputError, MismatchError
+from rbegir.evaluate.evaluator import evaluate_model
 from rbegir.index.manifest import MODEL, read_manifest
+from rbegir.index.writer import WriterLock
 from rbegir.read.pairs import read_pairs
-from rbegir.read.split import VALID_SHARE, positions
+from rbegir.read.split import positions
 from rbegir.training import state
-from rbegir.training.against import Kept, Progress, start_from, train_against
+from rbegir.training.batches import StepBatch, steps_in
 from rbegir.training.config import TrainConfig, change
+from rbegir.training.data import TrainingData, hold_out_below
+from rbegir.training.loop import Folder, Progress, begun, train_all
+from rbegir.training.loss import group_loss
+from rbegir.training.step import Learner, Output
 
+CPU = torch.device("cpu")
 KeywordSide = Literal["new", "keep"]
 
 
@@ -104,7 +123,6 @@ def upgrade(
         raise InputError("an upgrade is trained with in-batch negatives", hint="leave negatives out")
     table, held_out = _split(_table(pairs), None if valid is None else _table(valid))
     settings = settings.for_pairs(table.num_rows)
-    show = progress or (lambda done, told: None)
     names = list(getattr(before, "same_keywords", (before.fingerprint,)))  # of the codes that are stored
     extra: dict[str, Any] = {
         "reads": names,
@@ -116,18 +134,11 @@ def upgrade(
         assert out is not None
         model = Model.load(out)
     else:
-        kept = None
+        folder = None
         if out is not None:
             identity = {"model": shape.to_dict(), "keywords": keywords, **extra}
-            kept = Kept(_made(out), identity, save_seconds, resume)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(settings.seed)
-            new = TwoTower(shape)
-            start_from(new, before)
-            if keywords == "keep":
-                new.keyword.requires_grad_(False)
-            gamma = train_against(new, before, keywords == "new", table, settings, show, kept)
-        model = _store(out, shape, new, {"gamma": gamma, **extra})
+            folder = Folder(Path(out), identity, save_seconds, resume)
+        model = _train(before, shape, keywords, table, settings, folder, progress, extra)
     if corpus is None:
         corpus = pa.concat_arrays([part["keyword"].unique() for part in (table, held_out)])
     return Upgrade(model, keywords, measure(before, model, held_out, corpus))
@@ -161,11 +172,11 @@ def adopt(index: str | os.PathLike[str], model: Model) -> None:
         lock.release()
 
 
-# ---- what is kept ----
+# ---- measuring what is kept ----
 
 
 class Sides:
-    """The queries of one encoder, the keywords of another: what an evaluation takes for a model."""
+    """The queries of one encoder and the keywords of another, as one model to evaluate."""
 
     def __init__(self, queries: Encoder, keywords: Callable[[list[str]], Codes]) -> None:
         self._queries, self._keywords = queries, keywords
@@ -191,7 +202,6 @@ def measure(
     Which half a keyword of "new/both" is in depends on a hash of its text. It is measured where both
     generations have codes of the same shape.
     """
-    from rbegir.evaluate.evaluator import evaluate_model
 
     def both(texts: list[str]) -> Codes:
         newer = (positions(texts) * 1024 % 1 < 0.5)[None, :, None]  # [1, texts, 1]
@@ -215,6 +225,106 @@ def measure(
 
 
 # ---- training ----
+
+
+class StoredCodesLearner(Learner):
+    """The step of an upgrade: queries, and keywords if they are renewed, against stored codes."""
+
+    def __init__(self, model: TwoTower, config: TrainConfig, stored: Tensor, *, renew: bool) -> None:
+        """`stored`: the codes of the chunk's keyword texts, as vectors [texts, n]."""
+        super().__init__(model, config, CPU, lanes=False)
+        self.stored, self.renew = stored, renew
+
+    def _embed(self, side: Side, batch: TowerBatch) -> Output:
+        if side == "keyword" and not self.renew:
+            return Output(self.stored[:0], None, None)
+        return super()._embed(side, batch)
+
+    def _prepare_randomness(self, batch: StepBatch, progress: float) -> None:
+        """Nothing in the network is random: an upgrade drops words only."""
+
+    def _loss(self, batch: StepBatch, query: Output, keyword: Output) -> Tensor:
+        stored = self.stored[batch.keyword_texts.long()]  # [keywords, n]
+        columns = torch.cat([stored, keyword.vector])  # [generations · keywords, n]
+        target, known = batch.target.long(), torch.stack([batch.known_rows, batch.known_columns]).long()
+        generations = 2 if self.renew else 1
+        losses = []
+        for generation in range(generations):
+            groups = in_generation(target, known, len(stored), generation, generations)
+            losses.append(
+                group_loss(
+                    query.vector, columns, self.gamma(), *groups, batch.negatives.long(), batch.weight
+                )[0]
+            )
+        loss = torch.stack(losses).mean()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+
+def in_generation(
+    target: Tensor, known: Tensor, count: int, generation: int, generations: int
+) -> tuple[Tensor, Tensor]:
+    """The positives' columns in one generation of `count` keywords, and (row, column) of what is left out.
+
+    That is, in every generation, further positives of the query (`known`) and, in other generations, the
+    positive itself.
+    """
+    rows = torch.arange(len(target))
+    left_out = [known + torch.tensor([[0], [g * count]]) for g in range(generations)]
+    left_out += [torch.stack([rows, target + g * count]) for g in range(generations) if g != generation]
+    return target + generation * count, torch.cat(left_out, dim=1)
+
+
+@torch.no_grad()
+def _start_from(new: TwoTower, old: Encoder) -> None:
+    """Begin with the old model's parameters where the shapes agree; a kept side must have all of them."""
+    if not isinstance(old, Model):
+        return
+    shapes = tensor_shapes(old.config)
+    for name, parameter in new.named_parameters():
+        side, _, rest = name.partition(".")
+        for source in (name, f"shared.{rest}", f"query.{rest}" if side == "shared" else name):
+            if shapes.get(source) == tuple(parameter.shape):
+                parameter.copy_(torch.from_numpy(old.tensor(source).copy()))
+                break
+
+
+def _stored_vectors(old: Encoder, texts: pa.Array) -> Tensor:
+    """The codes that are stored for some texts, as vectors [texts, n]."""
+    return torch.from_numpy(encode_keywords(old, texts).values().astype(np.float32))
+
+
+def _train(
+    old: Encoder,
+    shape: ModelConfig,
+    keywords: KeywordSide,
+    table: pa.Table,
+    settings: TrainConfig,
+    folder: Folder | None,
+    progress: Progress | None,
+    extra: dict[str, Any],
+) -> Model:
+    """The new model, trained on one table of pairs in memory."""
+    data = TrainingData.of_table(table, hash_buckets=shape.hash_buckets, threads=cpu_count())
+    # the numbers of keyword texts in the data's one chunk are those of this dictionary
+    stored = _stored_vectors(old, table["keyword"].combine_chunks().dictionary_encode().dictionary)
+    plain = replace(settings, gamma="learned", guide=0.0, gram_dropout=0.0, precision="float32")
+
+    def learner() -> Learner:
+        new = TwoTower(shape)
+        _start_from(new, old)
+        if keywords == "keep":
+            new.keyword.requires_grad_(False)
+        return StoredCodesLearner(new, plain, stored, renew=keywords == "new")
+
+    assert settings.batch_size is not None
+    steps = steps_in(data.pairs, settings.batch_size)
+    with begun(learner, plain, CPU, data, folder=folder, progress=progress, epoch_steps=steps) as run:
+        train_all([run])
+        return run.finish(extra)
+
+
+# ---- what is asked for ----
 
 
 def _encoder(old: Any) -> Encoder:
@@ -279,12 +389,13 @@ def _table(pairs: str | Path | pa.Table) -> pa.Table:
 
 
 def _split(pairs: pa.Table, valid: pa.Table | None) -> tuple[pa.Table, pa.Table]:
-    """Training and validation pairs; without the latter, those of a fixed share of the keywords."""
+    """Training and validation pairs; without the latter, keywords are held out as in any training."""
     if "weight" not in pairs.column_names:
         pairs = pairs.append_column("weight", pa.array(np.ones(pairs.num_rows, np.float32)))
     if valid is None:
         distinct = pairs["keyword"].unique()
-        held = distinct.filter(pa.array(positions(distinct.to_pylist()) < VALID_SHARE))
+        places = positions(distinct.to_pylist())
+        held = distinct.filter(pa.array(places < hold_out_below(places)))
         chosen = pc.is_in(pairs["keyword"], value_set=held)
         pairs, valid = pairs.filter(pc.invert(chosen)), pairs.filter(chosen)
     for what, table in (("training", pairs), ("validation", valid)):
@@ -294,23 +405,3 @@ def _split(pairs: pa.Table, valid: pa.Table | None) -> tuple[pa.Table, pa.Table]
                 hint="give more pairs, or a file of validation pairs",
             )
     return pairs, valid
-
-
-def _made(out: str | Path) -> Path:
-    try:
-        Path(out).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(f"cannot create {out}: {error.strerror}") from None
-    return Path(out)
-
-
-def _store(out: str | Path | None, shape: ModelConfig, new: TwoTower, extra: dict[str, Any]) -> Model:
-    parameters = new.state_dict()
-    tensors = {name: parameters[name].detach().float().cpu().numpy() for name in tensor_shapes(shape)}
-    if out is not None:
-        checkpoint.write(out, shape, tensors, extra)
-        state.remove(Path(out))
-        return Model.load(out)
-    with tempfile.TemporaryDirectory() as temporary:  # the loaded model keeps its files mapped
-        checkpoint.write(temporary, shape, tensors, extra)
-        return Model.load(temporary)

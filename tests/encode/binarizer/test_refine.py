@@ -100,10 +100,10 @@ def test_terms_are_the_error_in_two_parts() -> None:
     expected = ((rest @ learned.metric) ** 2).sum(axis=1) + weight * (
         (vectors * rest).sum(axis=1) - short
     ) ** 2
-    form = terms(vectors, mean, learned)
+    form = terms(vectors, learned)
     inner = (form.v * unit).sum(axis=1)
     value = ((unit @ learned.gram - 2 * form.g) * unit).sum(axis=1) + inner**2
-    value += constants(vectors, mean, learned)[1]
+    value += constants(vectors, learned)[1]
     assert weight > 0
     assert np.allclose(value, expected, rtol=1e-3, atol=1e-4)
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from rbegir.encode.clsm.binarize import binarize, rho, slope_at
-from rbegir.encode.clsm.draws import Draw
+from rbegir.encode.clsm.binarize import Draw, binarize, rho, slope_at
 from rbegir.encode.clsm.presets import ESTIMATORS, Estimator
+from rbegir.errors import InputError
 
 POINTS = torch.tensor([-3.0, -1.0, -0.5, -1e-30, -0.0, 0.0, 1e-30, 0.5, 1.0, 1.0001, 3.0])
 
@@ -33,6 +33,11 @@ def test_evaluation_is_rho(estimator: Estimator) -> None:
     bits, log_prob = binarize(POINTS, estimator, training=False)
     assert torch.equal(bits, rho(POINTS))
     assert log_prob is None
+
+
+def test_an_unknown_estimator_is_refused() -> None:
+    with pytest.raises(InputError, match=r"estimator must be one of straight_through, .*, got 'sign'"):
+        binarize(POINTS, "sign", training=True)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("estimator", ["straight_through", "straight_through_variant", "annealing_tanh"])

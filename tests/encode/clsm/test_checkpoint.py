@@ -20,8 +20,7 @@ from rbegir.encode import directory
 from rbegir.encode.clsm.checkpoint import CONFIG, WEIGHTS, Checkpoint, read, write
 from rbegir.encode.clsm.presets import PRESETS, ModelConfig
 from rbegir.encode.clsm.shapes import random_tensors, tensor_shapes
-from rbegir.encode.directory import NEW, seal
-from rbegir.encode.tensorfile import REPAIR, header
+from rbegir.encode.directory import NEW, REPAIR, header, seal
 from rbegir.errors import CorruptError, FileError, FullError, InputError, VersionError
 
 TINY = ModelConfig(conv=1, hash_buckets=1)
@@ -355,7 +354,7 @@ def test_a_failed_write_leaves_the_old_model(saved: Path, monkeypatch: pytest.Mo
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        with pytest.raises(FullError, match=r"^cannot write a model to .*model: No space left on device"):
+        with pytest.raises(FullError, match=r"^cannot write a model to .*model: no space left on device"):
             write(saved, TINY, random_tensors(TINY, seed=5))
     assert Checkpoint(saved).fingerprint == old
     assert sorted(os.listdir(saved)) == [CONFIG, WEIGHTS]
@@ -363,7 +362,7 @@ def test_a_failed_write_leaves_the_old_model(saved: Path, monkeypatch: pytest.Mo
 
 def test_writing_onto_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("here")
-    with pytest.raises(FileError, match=r"^cannot write a model to .*file: File exists"):
+    with pytest.raises(FileError, match=r"^cannot write a model to .*file: file exists"):
         write(tmp_path / "file", TINY, random_tensors(TINY))
 
 

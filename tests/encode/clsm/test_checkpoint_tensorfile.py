@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from rbegir.encode.tensorfile import REPAIR, TensorFile, header
+from rbegir.encode.directory import REPAIR, TensorFile, header
 from rbegir.errors import CorruptError, FileError
 
 Arrays = dict[str, npt.NDArray[np.float32]]

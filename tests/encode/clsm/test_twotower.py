@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from rbegir.encode.clsm.binarize import Draw
 from rbegir.encode.clsm.clsm import tower_batch
-from rbegir.encode.clsm.draws import Draw
 from rbegir.encode.clsm.presets import PRESETS, ModelConfig
+from rbegir.encode.clsm.rbe import codes_of
 from rbegir.encode.clsm.shapes import tensor_shapes
-from rbegir.encode.clsm.twotower import Side, TwoTower, cosine
-from rbegir.errors import MismatchError
+from rbegir.encode.clsm.twotower import Side, TwoTower, unit
 from rbegir.read.tokenizer import tokenize
 
 from .reference import trace
@@ -84,20 +84,11 @@ def test_presets_at_full_size_have_the_shapes_of_a_checkpoint(name: str) -> None
     assert {key: tuple(value.shape) for key, value in state.items()} == tensor_shapes(PRESETS[name])
 
 
-def test_codes_are_the_planes_and_leave_the_mode_alone() -> None:
-    model = model_of(SMALL).train()
-    batch = tower_batch(tokenize(TEXTS, hash_buckets=64))
-    codes = model.encode("query", batch)
-    assert model.training
-    planes = model.eval().embed("query", batch).planes
-    assert np.array_equal(codes.signs(), torch.stack(planes).detach().numpy() > 0)
-    assert np.array_equal(codes.values() / 4, model.embed("query", batch).vector.detach().numpy())
-
-
-def test_a_float_side_has_no_codes() -> None:
-    model = model_of(CONFIGS["float_query"])
-    with pytest.raises(MismatchError, match="the query side of this model is a float vector, not planes"):
-        model.encode("query", tower_batch(tokenize(["x"], hash_buckets=64)))
+def test_codes_are_the_planes() -> None:
+    embedding = model_of(SMALL).eval().embed("query", tower_batch(tokenize(TEXTS, hash_buckets=64)))
+    codes = codes_of(embedding)
+    assert np.array_equal(codes.signs(), torch.stack(embedding.planes).detach().numpy() > 0)
+    assert np.array_equal(codes.values() / 4, embedding.vector.detach().numpy())
 
 
 def test_no_text_at_all() -> None:
@@ -111,10 +102,9 @@ def test_no_text_at_all() -> None:
     assert grad._indices().shape == (1, 0)
 
 
-def test_cosine_of_zero_is_zero() -> None:
-    q = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
-    k = torch.tensor([[6.0, 8.0], [-4.0, 3.0]])
-    torch.testing.assert_close(cosine(q, k), torch.tensor([[1.0, 0.0], [0.0, 0.0]]))
+def test_the_unit_vector_of_zero_is_zero() -> None:
+    vectors = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
+    torch.testing.assert_close(unit(vectors), torch.tensor([[0.6, 0.8], [0.0, 0.0]]))
 
 
 def test_stochastic_log_probability_adds_up_over_planes() -> None:

@@ -116,7 +116,7 @@ def test_other_kinds_are_refused_by_name(make: object, name: str, tmp_path: Path
 def test_bad_input_leaves_nothing(tmp_path: Path) -> None:
     narrow = faiss.IndexBinaryFlat(40)
     narrow.add(bits(3, 40))
-    with pytest.raises(InputError, match="the index has 40 bits a vector, codes have a multiple of 64"):
+    with pytest.raises(InputError, match="the index has 40 bits per vector, expected a multiple of 64"):
         import_faiss(narrow, tmp_path / "x.rbe")
     with pytest.raises(InputError, match=r"expected a FAISS index, got str|there is no FAISS file"):
         read_faiss("text")
@@ -144,7 +144,7 @@ def test_bad_input_leaves_nothing(tmp_path: Path) -> None:
         import_faiss(tmp_path / "garbage", tmp_path / "x.rbe")
     with rbegir.Index.create(tmp_path / "strings.rbe", n=64, keyword_planes=1) as index:
         index.add_codes(Codes.from_signs(np.ones((1, 1, 64), bool)), ["a"])
-        with pytest.raises(InputError, match="FAISS has whole numbers as ids, this index has strings"):
+        with pytest.raises(InputError, match="FAISS ids are integers, this index has strings"):
             export_faiss(index, tmp_path / "out.faiss")
     assert not (tmp_path / "out.faiss").exists()
     with pytest.raises(FileError, match="exists already"):

@@ -16,7 +16,7 @@ from datasets import Dataset
 import rbegir
 from rbegir.codes.planes import Codes
 from rbegir.errors import FileError, InputError, MismatchError
-from rbegir.index.exchange import export, landing
+from rbegir.index.exchange import transfer
 from rbegir.index.exchange.arrays import export_npy, import_npy, read_npy
 from rbegir.index.exchange.tables import export_parquet, import_dataset, import_parquet, to_dataset
 from tests.index.fakes import HashEncoder
@@ -38,7 +38,7 @@ def index(tmp_path: Path) -> Any:
 
 def content(index: rbegir.Index) -> list[tuple[Any, ...]]:
     """Everything that an index holds, by id."""
-    rows = export.rows_of(index)
+    rows = transfer.read_keywords(index)
     values = rows.codes.values()
     found = index.get(rows.ids)
     assert all(record is not None for record in found)
@@ -68,7 +68,7 @@ def test_there_and_back_nothing_is_lost(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(export, "ROWS", 50)  # several batches
+    monkeypatch.setattr(transfer, "ROWS", 50)  # several batches
     with through(index, tmp_path) as back:
         assert content(back) == content(index)
         assert len(content(back)) == 129
@@ -91,8 +91,8 @@ def test_npy_there_and_back(index: rbegir.Index, tmp_path: Path) -> None:
     export_npy(index, tmp_path / "codes.npy")
     codes = read_npy(tmp_path / "codes.npy")
     assert isinstance(codes, Codes)
-    assert codes == export.rows_of(index).codes
-    ids = export.rows_of(index).ids
+    assert codes == transfer.read_keywords(index).codes
+    ids = transfer.read_keywords(index).ids
     with import_npy(tmp_path / "codes.npy", tmp_path / "n.rbe", ids=ids) as back:
         assert back.codes(ids) == codes
         assert np.array_equal(
@@ -135,16 +135,16 @@ def test_bad_arrays(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"ints.npy is int64 \[6\]; expected codes, uint64"):
         import_npy(tmp_path / "ints.npy", tmp_path / "x.rbe")
     (tmp_path / "text.npy").write_text("hello")
-    with pytest.raises(FileError, match=r"text.npy is not an array file of NumPy") as caught:
+    with pytest.raises(FileError, match=r"text.npy is not a complete NumPy array file") as caught:
         import_npy(tmp_path / "text.npy", tmp_path / "x.rbe")
     assert "pickle" not in caught.value.message  # NumPy's own way out is to run what the file says
     assert "numpy.save" in caught.value.hint
     np.save(tmp_path / "cut.npy", np.ones((9, 4)))
     os.truncate(tmp_path / "cut.npy", 150)
-    with pytest.raises(FileError, match=r"cut.npy is not an array file of NumPy, or not a whole one"):
+    with pytest.raises(FileError, match=r"cut.npy is not a complete NumPy array file"):
         import_npy(tmp_path / "cut.npy", tmp_path / "x.rbe")
     np.save(tmp_path / "objects.npy", np.array([{}], object), allow_pickle=True)
-    with pytest.raises(FileError, match=r"objects.npy is not an array file of NumPy"):
+    with pytest.raises(FileError, match=r"objects.npy is not a complete NumPy array file"):
         import_npy(tmp_path / "objects.npy", tmp_path / "x.rbe")
     np.savez(tmp_path / "two.npz", a=np.ones(2), b=np.ones(2))
     with pytest.raises(FileError, match="holds several arrays, expected one"):
@@ -227,13 +227,13 @@ def test_bad_files_and_places(index: rbegir.Index, tmp_path: Path) -> None:
 def test_a_failure_half_way_leaves_what_was_there(tmp_path: Path) -> None:
     target = tmp_path / "file"
     target.write_text("before")
-    with pytest.raises(ZeroDivisionError), landing.staged(target, replace=True) as stage:  # noqa: PT012
+    with pytest.raises(ZeroDivisionError), transfer.staged(target, replace=True) as stage:  # noqa: PT012
         stage.write_text("half")
         _ = 1 // 0
     assert target.read_text() == "before"
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
-    with pytest.raises(FileError, match="cannot write"), landing.staged(tmp_path / "other"):
+    with pytest.raises(FileError, match="cannot write"), transfer.staged(tmp_path / "other"):
         raise OSError(28, "No space left on device")
-    with landing.staged(target, replace=True) as stage:
+    with transfer.staged(target, replace=True) as stage:
         stage.write_text("after")
     assert target.read_text() == "after"

@@ -147,7 +147,7 @@ def test_bad_input(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="the index is not trained"):
             call()
     index.train(cloud(50))
-    with pytest.raises(InputError, match="k must be at least 1, got 0"):
+    with pytest.raises(InputError, match="k must be a whole number of at least 1, got 0"):
         index.search(cloud(3), 0)
     with pytest.raises(InputError, match="32"):
         index.add(cloud(3, d=16))

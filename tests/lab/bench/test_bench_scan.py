@@ -46,7 +46,8 @@ def test_json() -> None:
     assert one["peers"] == {}
 
 
-def test_table() -> None:
+def test_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "fresh_process_seconds", lambda source: 1.0)  # test_json has real ones
     result = CliRunner().invoke(
         app, ["scan", "--keywords", "100", "--batches", "1", "--k", "5", "--threads", "1", "--rounds", "1"]
     )

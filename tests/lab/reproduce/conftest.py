@@ -7,7 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rbegir.lab.reproduce import equal_bytes
+from rbegir.lab.reproduce.job import Request, make
 from rbegir.lab.reproduce.rows import Scale
+
+NAMES = ("rbe_star", "m_1", "m_3", "rbe_star, no weights", "bm25")
+Json = dict[str, object]
 
 TOY = Scale(
     "toy",
@@ -49,3 +54,22 @@ def write_folder(folder: Path, *, titles: int = 2500, seed: int = 0) -> Path:
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_folder(tmp_path_factory.mktemp("toy"))
+
+
+@pytest.fixture(scope="session")
+def request_(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Request:
+    out = tmp_path_factory.mktemp("out")
+    return Request(rows=NAMES, data=folder, out=out, device="cpu", size=TOY)
+
+
+@pytest.fixture(scope="session")
+def result(request_: Request) -> Json:
+    lines: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        quick = tuple(q for q in equal_bytes.QUANTISERS if "PQ" not in q.factory)  # k-means takes its time
+        patch.setattr(equal_bytes, "QUANTISERS", quick)
+        made = make(request_, lines.append)
+    assert lines[0] == f"9 runs to make, under {request_.out}"
+    assert lines[1].startswith("1/9 rbe_star, seed 0: AUC 0.")
+    assert len(lines) == 10
+    return made

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from rbegir.lab.bench import residual
-from rbegir.lab.reproduce import quantisers, studies, testbed
+from rbegir.lab.reproduce import equal_bytes, studies, testbed
 from rbegir.lab.reproduce.dataset import load
-from rbegir.lab.reproduce.lexical import Lexical
+from rbegir.lab.reproduce.studies import Lexical
 
 
 def bm25(query: list[str], titles: list[list[str]], k1: float = 1.5, b: float = 0.75) -> list[float]:
@@ -49,7 +49,7 @@ def test_bm25_is_the_formula() -> None:
 def test_two_bits_after_a_rotation_are_lloyd_s_levels() -> None:
     rng = np.random.default_rng(1)
     x = rng.standard_normal((4000, 64)).astype(np.float32)
-    codec = quantisers._Rotated(x, bits=2, query_sign=False)
+    codec = equal_bytes._Rotated(x, bits=2, query_sign=False)
     assert codec.bytes == 16
     q = torch.from_numpy(x[:50])
     exact = x[:50] @ x.T
@@ -58,26 +58,26 @@ def test_two_bits_after_a_rotation_are_lloyd_s_levels() -> None:
         np.corrcoef(exact.ravel(), estimate.ravel())[0, 1] > 0.93
     )  # the best 4 levels keep 88 % of the variance
     assert ((codec.decode(x) - x @ codec._rotation) ** 2).mean() == pytest.approx(0.1175, abs=0.003)
-    sign = quantisers._Rotated(x, bits=1, query_sign=True)
+    sign = equal_bytes._Rotated(x, bits=1, query_sign=True)
     assert sign.bytes == 8
     assert set(np.unique(sign.query(q).numpy())) == {-1.0, 1.0}
 
 
 def test_a_coarse_query_has_eight_even_levels_a_dimension() -> None:
     q = torch.from_numpy(np.random.default_rng(2).standard_normal((40, 64)).astype(np.float32))
-    levels = quantisers.coarse(q).numpy() @ quantisers.rotated(64)  # the rotation undone: odd integers
+    levels = equal_bytes.coarse(q).numpy() @ equal_bytes.rotated(64)  # the rotation undone: odd integers
     np.testing.assert_allclose(levels, np.rint(levels), atol=1e-4)
     assert {abs(int(level)) for level in np.rint(levels).ravel()} == {1, 3, 5, 7}
-    cosine = torch.nn.functional.cosine_similarity(q, quantisers.coarse(q))
+    cosine = torch.nn.functional.cosine_similarity(q, equal_bytes.coarse(q))
     # eight even levels lose 3.7 % of a Gaussian's variance, and each query has the scale that suits it
     assert 1 - cosine.mean() ** 2 == pytest.approx(0.037, abs=0.006)
-    assert torch.equal(quantisers.coarse(5 * q), quantisers.coarse(q))
+    assert torch.equal(equal_bytes.coarse(5 * q), equal_bytes.coarse(q))
 
 
 def test_our_own_codes_stand_for_the_vectors() -> None:
     x = np.random.default_rng(5).standard_normal((2000, 64)).astype(np.float32)
     x /= np.linalg.norm(x, axis=1, keepdims=True)
-    codec = quantisers._codec(x, quantisers.SLOW[1], torch.device("cpu"))
+    codec = equal_bytes._codec(x, equal_bytes.SLOW[1], torch.device("cpu"))
     codes = codec.decode(x)
     assert codec.bytes == 16
     assert codes.shape == (2000, 128)
@@ -89,13 +89,13 @@ def test_our_own_codes_stand_for_the_vectors() -> None:
 def test_the_beam_search_here_is_faiss_s(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(3)
     x = (rng.standard_normal((700, 12)) @ rng.standard_normal((12, 12))).astype(np.float32)
-    codec = quantisers._Residual(x, "RQ5x4", torch.device("cpu"))
+    codec = equal_bytes._Residual(x, "RQ5x4", torch.device("cpu"))
     monkeypatch.setattr(residual, "ROWS", 300)
     assert codec.bytes == 3
-    np.testing.assert_allclose(codec.decode(x), quantisers._Faiss.decode(codec, x), atol=1e-4)
+    np.testing.assert_allclose(codec.decode(x), equal_bytes._Faiss.decode(codec, x), atol=1e-4)
     codec.beam.beam = 1
     greedy = codec.decode(x)
-    assert ((greedy - x) ** 2).mean() > ((quantisers._Faiss.decode(codec, x) - x) ** 2).mean()
+    assert ((greedy - x) ** 2).mean() > ((equal_bytes._Faiss.decode(codec, x) - x) ** 2).mean()
 
 
 def test_ranks_of_a_sampled_search(folder: Path) -> None:
@@ -105,7 +105,7 @@ def test_ranks_of_a_sampled_search(folder: Path) -> None:
     found = np.full((len(chosen), 5), -1, dtype=np.int64)
     for row, query in enumerate(chosen):
         found[row, row % 5] = right[int(query)]  # the first of five finds it at rank 0, the second at 1 …
-    result = quantisers._sampled(bed, "x", 16, chosen, found)
+    result = equal_bytes._sampled(bed, "x", 16, chosen, found)
     assert result["recall@1"]["value"] == pytest.approx(np.mean([row % 5 == 0 for row in range(len(chosen))]))
     assert result["recall@10"]["value"] == 1.0
     assert result["queries"] == len(chosen)

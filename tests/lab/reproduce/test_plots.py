@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rbegir.lab.reproduce.plots import LABEL_GAP, spread
+from rbegir.lab.reproduce.report import LABEL_GAP, spread
 
 
 @given(st.lists(st.floats(0, 1), max_size=20))

@@ -29,7 +29,7 @@ RESULTS = Results(
 def test_mean_and_spread() -> None:
     found = RESULTS.stat("m_1", "roc_auc")
     assert found is not None
-    assert found.to_dict() == pytest.approx({"mean": 0.91, "std": 0.0141421, "seeds": 2}, abs=1e-6)
+    assert found._asdict() == pytest.approx({"mean": 0.91, "std": 0.0141421, "seeds": 2}, abs=1e-6)
     one = RESULTS.stat("m_2", "roc_auc")
     assert one is not None
     assert one.std is None

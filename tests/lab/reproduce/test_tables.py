@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from rbegir.lab.reproduce import remarks
-from rbegir.lab.reproduce.job import tables_of
-from rbegir.lab.reproduce.rows import PAPER, PLAIN, under
+import pytest
+
+from rbegir.lab.reproduce.job import read_results, tables_of
+from rbegir.lab.reproduce.report import page
+from rbegir.lab.reproduce.rows import FULL, PAPER, PLAIN, rows, under
 
 Json = dict[str, Any]
 
@@ -40,7 +43,15 @@ def quantiser(name: str, query: str, recall: float, size: int = 16) -> Json:
 
 
 def result(*runs: Json) -> Json:
-    return {"scale": "full", "dataset": {"name": "folder"}, "runs": list(runs)}
+    counts = {"train_pairs": 10, "test_pairs": 10, "corpus": 10}
+    about = {"scale": "full", "device": "cpu", "host": {"cpu": "a CPU"}}
+    return {**about, "dataset": {"name": "folder", **counts}, "runs": list(runs)}
+
+
+def remark(made: Json, heading: str) -> str:
+    """What the page says below the tables of a section."""
+    (text,) = (part for part in page([made]).split("\n## ") if part.startswith(heading))
+    return "\n".join(line for line in text.splitlines()[1:] if not line.startswith(("|", "```", "!")))
 
 
 def test_every_recipe_has_a_reference_gap_of_its_own() -> None:
@@ -63,10 +74,10 @@ def test_every_recipe_has_a_reference_gap_of_its_own() -> None:
     assert lift["rbe*, the paper's recipe"] == 50
     assert lift["rbe*, no regularisation"] == 90
     assert [lift[f"m_1: float CLSM{end}"] for end in ("", f", {PAPER}", f", {PLAIN}")] == [100, 100, 100]
-    text = remarks.of("1", made, table)
+    text = remark(made, "Table 1")
     assert "rbe* closes 75 % of the gap" in text
-    assert "no guide) rbe* closes 50 %" in text
-    assert "Without dropout and guide rbe* closes 90 %" in text
+    assert "no guide), rbe* closes 50 %" in text
+    assert "Without dropout and guide, rbe* closes 90 %" in text
     assert "m_5" not in text
     assert table["rows"][0]["epochs"] == 15
 
@@ -84,23 +95,31 @@ def test_grades_need_no_codes_to_be_counted() -> None:
     assert [row["found"] for row in table["rows"]] == [None]
 
 
-def test_plain_straight_through_is_told_by_its_course() -> None:
+@pytest.mark.parametrize(
+    ("losses", "said", "conclusion"),
+    [
+        ([7.0, 6.25, 7.5], "falls to 6.25, then rises to 7.50; with the variant it ends at 4.50", True),
+        ([7.0, 5.0, 4.25], "ends at 4.25; with the variant it ends at 4.50", False),
+    ],
+)
+def test_a_conclusion_depends_on_the_figures(losses: list[float], said: str, conclusion: bool) -> None:
     courses = {
         "rbe_star, 5 epochs": (0.5, [7.0, 5.0, 4.5]),
         "rbe_star, annealing tanh": (0.49, [7.0, 5.0, 4.6]),
-        "rbe_star, straight-through": (0.3, [7.0, 6.25, 7.5]),
+        "rbe_star, straight-through": (0.3, losses),
     }
     made = result(
         *(
-            {**run(name, 0.94, recall), "history": [{"loss": loss} for loss in losses]}
-            for name, (recall, losses) in courses.items()
+            {**run(name, 0.94, recall), "history": [{"loss": loss} for loss in course]}
+            for name, (recall, course) in courses.items()
         )
     )
-    (table,) = tables_of(made, ["3"])
-    text = remarks.of("3", made, table)
-    assert "falls to 6.25, then rises to 7.50, where the variant's ends at 4.50" in text
-    assert "finds 0.300 instead of 0.500" in text
-    assert text.endswith("All figures are of one seed.\n")
+    text = remark(made, "Table 3")
+    assert f"the training loss of rbe* {said}." in text
+    assert "Recall@10 is 0.300 instead of 0.500" in text
+    assert ("converges worse, as in the paper" in text) == conclusion
+    assert ("does not converge worse" in text) != conclusion
+    assert "All figures are of one seed." in text
 
 
 def test_codes_are_compared_at_equal_precision_of_the_query_and_with_a_float_query() -> None:
@@ -116,9 +135,28 @@ def test_codes_are_compared_at_equal_precision_of_the_query_and_with_a_float_que
     recall = {(row["model"], row["query"]): row["recall@10"]["mean"] for row in table["rows"]}
     assert recall["m_1, RQ", "float"] == 0.55
     assert recall["m_1, RQ", "3 bits"] == 0.51
-    text = remarks.of("bytes", made, table)
-    assert "with a three-plane query and one seed, rbe*, find 0.540" in text
-    best = "the best of 16 bytes, RQ, finds"
+    text = remark(made, "The best 16 bytes")
+    assert "With a three-plane query and one seed, the best 16 bytes (rbe*) find 0.540" in text
+    best = "the best quantiser of 16 bytes, RQ, finds"
     assert f"rounded to eight levels), {best} 0.510: rbe* is ahead of it by 0.030" in text
-    assert f"with a float query, {best} 0.550: rbe* is behind it by 0.010" in text
-    assert "m_5 finds 0.551 in the same 16 bytes: level with it" in text
+    assert f"With a float query, {best} 0.550: rbe* is behind it by 0.010" in text
+    assert "m_5 finds 0.551 with 16 bytes: level with it" in text
+
+
+COMMITTED = Path(__file__).resolve().parents[3] / "benchmarks" / "results" / "reproduce-full.json"
+
+
+def test_a_later_run_can_go_on_from_the_committed_results() -> None:
+    known = {row.name for row in rows(FULL)} | {"bm25"}
+    runs = read_results(COMMITTED)["runs"]
+    assert {run["row"] for run in runs} <= known
+    assert len({(run["row"], run["seed"]) for run in runs}) == len(runs)
+
+
+def test_figures_are_plausible() -> None:
+    """Against a mix-up of rows: what must be larger is larger by far more than any spread."""
+    (table,) = tables_of(read_results(COMMITTED), ["bytes"])
+    recall = {row["model"]: row["recall@10"]["mean"] for row in table["rows"]}
+    order = ("m_1: float CLSM", "rbe*", "m_3: 128-d, one bit", "m_2: 64-d, one bit")
+    assert [recall[name] for name in order] == sorted((recall[name] for name in order), reverse=True)
+    assert all(0.2 < value < 0.8 for value in recall.values())

@@ -12,33 +12,11 @@ import pytest
 
 from rbegir import cli
 from rbegir.errors import CorruptError, FileError, InputError
-from rbegir.lab.reproduce import job, quantisers, report, runs, schedule
+from rbegir.lab.reproduce import job, report, runs
 from rbegir.lab.reproduce.job import Request, make, read_results, tables_of, write_report
 from rbegir.lab.reproduce.rows import FULL, TABLES, chosen, rows
 
-from .conftest import TOY
-
-NAMES = ("rbe_star", "m_1", "m_3", "rbe_star, no weights", "bm25")
-Json = dict[str, object]
-
-
-@pytest.fixture(scope="module")
-def request_(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Request:
-    out = tmp_path_factory.mktemp("out")
-    return Request(rows=NAMES, data=folder, out=out, device="cpu", size=TOY)
-
-
-@pytest.fixture(scope="module")
-def result(request_: Request) -> Json:
-    lines: list[str] = []
-    with pytest.MonkeyPatch.context() as patch:
-        quick = tuple(q for q in quantisers.QUANTISERS if "PQ" not in q.factory)  # k-means takes its time
-        patch.setattr(quantisers, "QUANTISERS", quick)
-        made = make(request_, lines.append)
-    assert lines[0] == f"9 runs to make, under {request_.out}"
-    assert lines[1].startswith("1/9 rbe_star, seed 0: AUC 0.")
-    assert len(lines) == 10
-    return made
+from .conftest import NAMES, TOY, Json
 
 
 def test_every_run_is_measured(result: Json) -> None:
@@ -98,8 +76,8 @@ def test_two_processes_share_the_work(request_: Request, tmp_path: Path) -> None
 def test_the_first_tier_has_every_seed_before_the_second_begins(tmp_path: Path, folder: Path) -> None:
     from rbegir.lab.reproduce.dataset import load
 
-    place = schedule.Place(TOY, "cpu", tmp_path, 0.0)
-    todo = schedule.jobs(rows(TOY), 3, load(folder), place, bm25=True)
+    place = runs.RunLayout(TOY, "cpu", tmp_path, 0.0)
+    todo = runs.jobs(rows(TOY), 3, load(folder), place, bm25=True)
     turns = [(job.row.tier, job.seed) for job in todo if job.row]
     first = [(0, seed) for seed in range(3)] + [(1, seed) for seed in range(3)]
     last = [(2, 0), (2, 1), (3, 0), (2, 2), (3, 1), (3, 2)]
@@ -109,10 +87,10 @@ def test_the_first_tier_has_every_seed_before_the_second_begins(tmp_path: Path, 
 
 
 def test_models_of_the_same_batches_go_together() -> None:
-    every = [schedule.Job(row, seed) for seed in range(2) for row in rows(FULL)]
-    found = schedule.groups([*every, schedule.Job(None, 0)], 3)
+    every = [runs.ReproduceJob(row, seed) for seed in range(2) for row in rows(FULL)]
+    found = runs.groups([*every, runs.ReproduceJob(None, 0)], 3)
     assert sorted(job.name + str(job.seed) for group in found for job in group) == sorted(
-        job.name + str(job.seed) for job in [*every, schedule.Job(None, 0)]
+        job.name + str(job.seed) for job in [*every, runs.ReproduceJob(None, 0)]
     )
     assert [job.name for job in found[0]] == ["rbe_star", "m_1", "m_3"]
     assert max(map(len, found)) == 3

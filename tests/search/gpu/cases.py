@@ -7,9 +7,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rbegir.base import masks
 from rbegir.codes.layout import pack
 from rbegir.codes.planes import Codes
-from rbegir.search.backend import Backend, Partition, make_mask
+from rbegir.search.backend import Backend, Partition
 from rbegir.search.reference import ReferenceBackend
 
 
@@ -44,7 +45,7 @@ def make_case(
         codes = Codes.from_signs(rng.random((planes, count, n)) < 0.5)
         if copies is not None and count:
             codes = codes[rng.integers(0, min(copies, count), count)]
-        mask = None if density is None else make_mask(rng.random(count) < density)
+        mask = None if density is None else masks.from_bools(rng.random(count) < density)
         parts.append(Partition(pack(codes), count, mask))
     return Case(n, planes, parts, values.astype(np.int16), k)
 

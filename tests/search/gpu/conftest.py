@@ -35,5 +35,4 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(card, "BLOCK", 128)
         monkeypatch.setattr(compact, "BLOCK", 32)
         monkeypatch.setattr(local, "LANES", 64)
-        monkeypatch.setattr(local, "PRINTED", (64, 1))
         monkeypatch.setattr(local, "SPAN", 256)

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from rbegir.search.backend import read_mask
+from rbegir.base import masks
 from rbegir.search.gpu import compact, proof
 from rbegir.search.gpu.backend import GpuBackend
-from rbegir.search.gpu.residency import Range, Residency
-from rbegir.search.gpu.runtime import INTERPRETED
-from rbegir.search.gpu.shard import Piece
+from rbegir.search.gpu.device import Range, Residency
+from rbegir.search.gpu.words import INTERPRETED, SlabSearch
 from tests.search.gpu.cases import assert_equal_to_reference, make_case
 
 DEVICE = "cpu" if INTERPRETED else "cuda:0"
@@ -44,28 +43,28 @@ def test_repaired_queries_are_mapped_back(monkeypatch: pytest.MonkeyPatch) -> No
 def test_what_is_gathered(n: int, planes: int, count: int) -> None:
     case = make_case(np.random.default_rng(count), n, planes, counts=(count,), density=0.3)
     part = case.parts[0]
-    wanted = np.flatnonzero(read_mask(part.mask, count))
+    wanted = np.flatnonzero(masks.to_bools(part.mask, count))
     device = torch.device(DEVICE)
-    shard = Residency(n, planes, device).upload(Range(part.packed, count, 0, count))
+    slab = Residency(n, planes, device).upload(Range(part.packed, count, 0, count))
     mask = torch.from_numpy(part.mask.view(np.int32).copy()).to(device)
-    gathered, rows = compact.gather([Piece(shard, 1000, mask, len(wanted))])
+    gathered, rows = compact.gather([SlabSearch(slab, 1000, mask, len(wanted))])
     np.testing.assert_array_equal(rows.cpu().numpy(), 1000 + wanted)
-    assert gathered.candidates == gathered.shard.count == len(wanted)
+    assert gathered.candidates == gathered.slab.count == len(wanted)
     np.testing.assert_array_equal(
-        gathered.shard.words[:, : len(wanted)].cpu().numpy(), shard.words.cpu().numpy()[:, wanted]
+        gathered.slab.words[:, : len(wanted)].cpu().numpy(), slab.words.cpu().numpy()[:, wanted]
     )
 
 
 def test_when_it_pays() -> None:
     """Few candidates of many keywords; not a filter that keeps most, not a small index, not without masks."""
     case = make_case(np.random.default_rng(3), 64, 2, counts=(64,))
-    shard = Residency(64, 2, torch.device(DEVICE)).upload(Range(case.parts[0].packed, 64, 0, 64))
+    slab = Residency(64, 2, torch.device(DEVICE)).upload(Range(case.parts[0].packed, 64, 0, 64))
     mask = torch.zeros(2, dtype=torch.int32)
 
-    def piece(count: int, candidates: int, masked: bool = True) -> list[Piece]:
+    def piece(count: int, candidates: int, masked: bool = True) -> list[SlabSearch]:
         from dataclasses import replace
 
-        return [Piece(replace(shard, count=count), 0, mask if masked else None, candidates)]
+        return [SlabSearch(replace(slab, count=count), 0, mask if masked else None, candidates)]
 
     assert compact.worth(piece(10**9, 10**7), 15.0)
     assert not compact.worth(piece(10**9, 9 * 10**8), 15.0)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from rbegir.errors import DeviceError, InputError
-from rbegir.lab.bench import costs_gpu
+from rbegir.lab.bench import kernels_gpu
 from rbegir.search.gpu import dispatch
-from rbegir.search.gpu.dispatch import Shape, choose, cost
+from rbegir.search.gpu.dispatch import ScanShape, choose, cost
 
-STAR = Shape(64, 2, 3, False)
+STAR = ScanShape(64, 2, 3, False)
 HOPPER = ("float8", "wgmma", "mma")
 
 
@@ -21,14 +21,16 @@ def test_the_packaged_table_chooses_what_was_measured_to_be_fastest() -> None:
     assert choose(STAR, 256, 7, HOPPER) == "float8"
     assert choose(STAR, 8, 7, ("mma",)) == "mma"  # Ampere
     assert choose(STAR, 256, 31, HOPPER) == "wgmma"  # beyond what 8-bit floats hold
-    assert choose(Shape(512, 2, 3, False), 1, 7, HOPPER) == "popcount"
+    assert choose(ScanShape(512, 2, 3, False), 1, 7, HOPPER) == "popcount"
 
 
 @pytest.mark.parametrize("queries", [1, 2, 3, 8, 20, 64, 300, 1024])
 @pytest.mark.parametrize(
-    "shape", [STAR, Shape(64, 2, 9, True), Shape(128, 1, 1, False), Shape(256, 4, 5, False)], ids=str
+    "shape",
+    [STAR, ScanShape(64, 2, 9, True), ScanShape(128, 1, 1, False), ScanShape(256, 4, 5, False)],
+    ids=str,
 )
-def test_the_cheapest_is_chosen(shape: Shape, queries: int) -> None:
+def test_the_cheapest_is_chosen(shape: ScanShape, queries: int) -> None:
     chosen = choose(shape, queries, 255 if shape.wide else 7, HOPPER)
     least = cost(chosen, shape, queries)
     others = ["popcount", "product", "mma", "wgmma"] if shape.n <= 256 else ["popcount", "product"]
@@ -45,8 +47,8 @@ def test_the_table_of_another_card(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv(dispatch.VARIABLE, str(write(tmp_path / "costs.json", costs)))
     assert choose(STAR, 1, 7, HOPPER) == "product"  # kernels that were not measured are not used
     assert cost("product", STAR, 17) == 0.5 + 2 * 0.25
-    assert cost("product", Shape(128, 2, 3, False), 16) == 3.0
-    assert cost("popcount", Shape(128, 4, 3, False), 2) == 2 * 4.0  # in proportion to the nearest
+    assert cost("product", ScanShape(128, 2, 3, False), 16) == 3.0
+    assert cost("popcount", ScanShape(128, 4, 3, False), 2) == 2 * 4.0  # in proportion to the nearest
 
 
 @pytest.mark.parametrize(
@@ -69,4 +71,4 @@ def test_a_table_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_costs_need_a_gpu() -> None:
     with pytest.raises((DeviceError, InputError), match=r"(needs a GPU|or 'cuda:N'), got 'cpu'"):
-        costs_gpu.run("cpu")
+        kernels_gpu.costs("cpu")

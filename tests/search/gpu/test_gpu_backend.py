@@ -9,16 +9,14 @@ from triton.runtime.errors import OutOfResources, PTXASError
 
 from rbegir.base import masks
 from rbegir.errors import DeviceError, InputError
-from rbegir.search.backend import Candidates
+from rbegir.search.backend import Candidates, coarse
 from rbegir.search.gpu import backend as gpu
-from rbegir.search.gpu import card, nvrtc, proof, tensorcore
-from rbegir.search.gpu.backend import GpuBackend, merge
-from rbegir.search.gpu.devices import find_devices
-from rbegir.search.gpu.local import Geometry, as_printed
-from rbegir.search.gpu.nvrtc import CompileError
-from rbegir.search.gpu.residency import Range, Residency, frozen, shard_bytes
-from rbegir.search.gpu.runtime import INTERPRETED
-from rbegir.search.gpu.shard import Piece
+from rbegir.search.gpu import card, proof, tensorcore
+from rbegir.search.gpu.backend import GpuBackend
+from rbegir.search.gpu.device import Range, Residency, find_devices, slab_bytes
+from rbegir.search.gpu.tensorcore import CompileError
+from rbegir.search.gpu.words import INTERPRETED, SlabSearch
+from rbegir.search.partition import merge
 from rbegir.search.reference import ReferenceBackend
 from tests.search.gpu.cases import assert_equal_to_reference, make_case
 
@@ -87,8 +85,8 @@ def test_spread_over_devices_and_kept_there(monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_does_not_fit_is_streamed() -> None:
     rng = np.random.default_rng(7)
     case = make_case(rng, 64, 2, counts=(700, 300, 129), density=0.8, k=25)
-    assert_equal_to_reference(GpuBackend(64, 2, DEVICE, memory=shard_bytes(700, 64, 2)), case)
-    backend = GpuBackend(64, 2, DEVICE, memory=shard_bytes(700, 64, 2), stream=False)
+    assert_equal_to_reference(GpuBackend(64, 2, DEVICE, memory=slab_bytes(700, 64, 2)), case)
+    backend = GpuBackend(64, 2, DEVICE, memory=slab_bytes(700, 64, 2), stream=False)
     with pytest.raises(
         DeviceError, match=r"^1,129 keywords of 16 bytes do not fit into the memory of .*: [\d,]+ do"
     ) as raised:
@@ -98,10 +96,10 @@ def test_what_does_not_fit_is_streamed() -> None:
 
 def test_old_partitions_leave_for_new_ones() -> None:
     rng = np.random.default_rng(8)
-    backend = GpuBackend(64, 2, DEVICE, memory=shard_bytes(1000, 64, 2))
+    backend = GpuBackend(64, 2, DEVICE, memory=slab_bytes(1000, 64, 2))
     for _ in range(2):
         assert_equal_to_reference(backend, make_case(rng, 64, 2, counts=(200,), k=3))
-    assert len(backend._workers[0].resident._shards) == 1
+    assert len(backend._workers[0].resident._slabs) == 1
 
 
 def test_chunked_upload_equals_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +107,7 @@ def test_chunked_upload_equals_one_piece(monkeypatch: pytest.MonkeyPatch) -> Non
     part = case.parts[0]
     resident = Residency(64, 2, torch.device(DEVICE))
     whole = resident.upload(Range(part.packed, 400, 64, 400))
-    monkeypatch.setattr("rbegir.search.gpu.residency.CHUNK", 2 * 1024)  # two groups of 64 a chunk
+    monkeypatch.setattr("rbegir.search.gpu.device.CHUNK", 2 * 1024)  # two groups of 64 a chunk
     seen: list[tuple[int, int]] = []
     chunked = resident.upload(
         Range(part.packed, 400, 64, 400), lambda done, total: seen.append((done, total))
@@ -139,18 +137,18 @@ def test_a_threshold_that_is_too_high_is_lowered(monkeypatch: pytest.MonkeyPatch
 
 
 def test_sample_and_refined_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sample that is smaller than the shard, and a first threshold from a part of the sample."""
-    monkeypatch.setattr("rbegir.search.gpu.shard.LEAST_SAMPLE", 200)
+    """A sample that is smaller than the slab, and a first threshold from a part of the sample."""
+    monkeypatch.setattr("rbegir.search.gpu.words.LEAST_SAMPLE", 200)
     monkeypatch.setattr(card, "DENSE", 60)
     case = make_case(np.random.default_rng(12), 64, 2, counts=(900,), queries=2, density=0.9, k=5)
     assert_equal_to_reference(GpuBackend(64, 2, DEVICE), case)
 
 
 def test_thresholds_of_a_batch_pass_little_more_than_k(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also with shards that are sampled unevenly, and never far too much: a query whose sample held too few
+    """Also with slabs that are sampled unevenly, and never far too much: a query whose sample held too few
     candidates for the second threshold once let everything pass."""
-    monkeypatch.setattr("rbegir.search.gpu.shard.LEAST_SAMPLE", 256)
-    monkeypatch.setattr("rbegir.search.gpu.shard.SHARE", 8)
+    monkeypatch.setattr("rbegir.search.gpu.words.LEAST_SAMPLE", 256)
+    monkeypatch.setattr("rbegir.search.gpu.words.SHARE", 8)
     monkeypatch.setattr(card, "DENSE", 64)
     k, counts = 40, (256, 200, 6000)
     case = make_case(np.random.default_rng(18), 64, 2, counts=counts, queries=12)
@@ -158,7 +156,9 @@ def test_thresholds_of_a_batch_pass_little_more_than_k(monkeypatch: pytest.Monke
     resident, own = Residency(64, 2, device), card.Card(64, 2, device)
     bases = np.cumsum([0, *counts])
     pieces = [
-        Piece(resident.upload(Range(part.packed, part.count, 0, part.count)), int(base), None, part.count)
+        SlabSearch(
+            resident.upload(Range(part.packed, part.count, 0, part.count)), int(base), None, part.count
+        )
         for part, base in zip(case.parts, bases, strict=False)
     ]
     pending = proof.begin(own, pieces, card.Batch(case.values, device), k)
@@ -175,12 +175,12 @@ def test_counts_beyond_31_bits_store_nothing(method: str) -> None:
     device = torch.device(DEVICE)
     own, batch = card.Card(64, 2, device), card.Batch(case.values, device)
     own.force = method
-    shard = Residency(64, 2, device).upload(Range(case.parts[0].packed, 70, 0, 70))
+    slab = Residency(64, 2, device).upload(Range(case.parts[0].packed, 70, 0, 70))
     found = own.survivors(batch, 128)
     found.positions.fill_(-1)
     found.counts.fill_(2**31 - 3)
     limits = torch.tensor([[-(1 << 44), 1, 0]], device=device)
-    own.scan(Piece(shard, 0, None, 70), batch, limits, found)
+    own.scan(SlabSearch(slab, 0, None, 70), batch, limits, found)
     assert int(found.counts[0]) == 2**31 - 3 + 70
     assert bool((found.positions == -1).all())
 
@@ -197,7 +197,7 @@ def test_paper_and_progressive() -> None:
         progressive.candidates.positions, reference.search(case.parts, case.values, 20).positions
     )
     assert (progressive.recall, progressive.measured) == (1.0, True)
-    with pytest.raises(InputError, match="candidates must be an integer of at least k = 20, got 3"):
+    with pytest.raises(InputError, match="candidates must be a whole number of at least 20, got 3"):
         backend.search_progressive(case.parts, case.values, 20, candidates=3)
 
 
@@ -213,25 +213,6 @@ def test_paper_with_masks(queue: int, k: int) -> None:
     np.testing.assert_array_equal(found.keys, wanted.keys)
     np.testing.assert_array_equal(found.positions, wanted.positions)
     assert certificate == expected
-
-
-def test_algorithm_1_as_printed() -> None:
-    case = make_case(np.random.default_rng(14), 64, 2, counts=(1100,), k=20)
-    device = torch.device(DEVICE)
-    shard = Residency(64, 2, device).upload(Range(case.parts[0].packed, 1100, 0, 1100))
-    for queue, threads, k in ((1, 256, 20), (3, 200, 700)):
-        keys, positions = as_printed(
-            card.Card(64, 2, device),
-            Piece(shard, 0, None, 1100),
-            card.Batch(case.values, device),
-            k,
-            Geometry(threads, 4, queue),
-        )
-        wanted, _ = ReferenceBackend(64, 2).search_paper(
-            case.parts, case.values, k, per_thread=4, queue=queue, block=threads
-        )
-        np.testing.assert_array_equal(keys.cpu().numpy(), wanted.keys[0])
-        np.testing.assert_array_equal(positions.cpu().numpy(), wanted.positions[0])
 
 
 def test_nothing_to_search() -> None:
@@ -281,8 +262,8 @@ def test_without_nvrtc_there_are_no_tensor_core_kernels(monkeypatch: pytest.Monk
     def missing() -> None:
         raise CompileError("libnvrtc.so.13 was not found")
 
-    monkeypatch.setattr(nvrtc, "_nvrtc", missing)
-    assert not nvrtc.available()
+    monkeypatch.setattr(tensorcore, "_nvrtc", missing)
+    assert not tensorcore.available()
     assert tensorcore.kinds_of(torch.device("cuda")) == ()
 
 
@@ -306,8 +287,8 @@ def test_a_kernel_that_does_not_compile_is_done_without(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("error", "message", "names"),
     [
-        (InputError, "device must be a name such as 'cuda' or a list of such names, got []", []),
-        (InputError, "device must be a name such as 'cuda' or a list of such names, got [3]", [3]),
+        (InputError, "device must be a name such as 'cpu' or a list of such names, got []", []),
+        (InputError, "device must be a name such as 'cpu' or a list of such names, got [3]", [3]),
         (InputError, "device must be 'cpu', 'cuda' or 'cuda:N', got 'tpu'", "tpu"),
         (InputError, "device must be 'cpu', 'cuda' or 'cuda:N', got 'cuda:x'", "cuda:x"),
         (DeviceError, "device 'cuda:99' was asked for, but", ["cuda:99"]),
@@ -317,6 +298,28 @@ def test_wrong_devices(error: type[Exception], message: str, names: object) -> N
     with pytest.raises(error) as raised:
         find_devices(names)
     assert str(raised.value).startswith(message)
+
+
+def test_rescore_and_other_planes() -> None:
+    """What a caller of any backend may use: the best of given positions, and a scan of the first planes."""
+    case = make_case(np.random.default_rng(21), 64, 2, counts=(130, 70), density=0.5)
+    backend, reference = GpuBackend(64, 2, DEVICE), ReferenceBackend(64, 2)
+    shuffled = np.random.default_rng(22).permuted(np.tile(np.arange(200), (len(case.values), 1)), axis=1)
+    positions = shuffled[:, :40]
+    found = backend.rescore(case.parts, case.values, positions, 9)
+    unmasked = [part._replace(mask=None) for part in case.parts]
+    every, _ = reference.scores(unmasked, case.values)  # [queries, 200]
+    for query, row in enumerate(positions):
+        best = sorted(row.tolist(), key=lambda position: (-every[query, position], position))[:9]
+        assert found.positions[query].tolist() == best
+        assert found.keys[query].tolist() == every[query, best].tolist()
+    first = coarse(case.parts, 64, 1)
+    for got, wanted in zip(
+        backend.with_planes(1).search(first, case.values, 7),
+        reference.with_planes(1).search(first, case.values, 7),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(got, wanted)
 
 
 def test_merge_is_the_total_order() -> None:
@@ -341,4 +344,4 @@ def test_frozen_masks_travel_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sent == [3, 2, 2]
     view = case.parts[1].mask[:]
     view.flags.writeable = False
-    assert not frozen(view)  # its owner can be written to
+    assert not masks.is_frozen(view)  # its owner can be written to

@@ -5,6 +5,7 @@ What needs pyarrow and the native module is imported in the tests, so that lean 
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -16,8 +17,9 @@ import torch
 from rbegir.codes.planes import Codes
 from rbegir.errors import DeviceError, InputError
 from rbegir.lab.bench import scan_gpu
-from rbegir.search.gpu.residency import Residency
-from rbegir.search.gpu.runtime import INTERPRETED
+from rbegir.search.backend import Backend
+from rbegir.search.gpu.device import Residency
+from rbegir.search.gpu.words import INTERPRETED
 from rbegir.search.hits import Hits
 
 DEVICES = ["interpreter" if INTERPRETED else "cuda:0"] * 2
@@ -63,11 +65,12 @@ def test_the_same_hits_as_on_the_cpu(tmp_path: Path) -> None:
     [
         ("device must be a name such as 'cpu' or a list of such names, got []", []),
         ("device 'cpu' cannot be mixed with others", ["cpu", "cuda:0"]),
+        ("device 'cpu' must stand alone", ["cpu", "cpu"]),
         ("device must be 'cpu', 'cuda' or 'cuda:N', got 'tpu'", "tpu"),
     ],
 )
 def test_wrong_devices(message: str, device: object) -> None:
-    from rbegir.search.registry import open_backend
+    from rbegir.search.backend import open_backend
 
     with pytest.raises(InputError) as raised:
         open_backend(device, 64, 2, None)
@@ -75,8 +78,20 @@ def test_wrong_devices(message: str, device: object) -> None:
 
 
 @pytest.mark.whole
+def test_every_backend_of_the_registry_keeps_the_contract() -> None:
+    """A device whose backend scans all planes at once has a progressive search of its own: the exact one."""
+    from rbegir.search.backend import BACKENDS
+
+    for entry in BACKENDS.values():
+        backend = getattr(importlib.import_module(entry.module), entry.name)
+        assert issubclass(backend, Backend)
+        assert not backend.__abstractmethods__
+        assert entry.refines == (backend.search_progressive is Backend.search_progressive)
+
+
+@pytest.mark.whole
 def test_the_interpreter_must_be_chosen_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rbegir.search.registry import open_backend
+    from rbegir.search.backend import open_backend
 
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(InputError, match="device 'interpreter' needs TRITON_INTERPRET=1 in the environment"):

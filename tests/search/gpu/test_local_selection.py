@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from rbegir.search.backend import Backend
 from rbegir.search.gpu import backend as gpu
 from rbegir.search.gpu import card, local
 from rbegir.search.gpu.backend import GpuBackend
-from rbegir.search.gpu.local import Geometry
-from rbegir.search.gpu.residency import Range, Residency
-from rbegir.search.gpu.runtime import INTERPRETED
-from rbegir.search.gpu.shard import Piece
+from rbegir.search.gpu.device import Range, Residency
+from rbegir.search.gpu.words import INTERPRETED, SlabSearch
+from rbegir.search.paper import SelectionGeometry
 from rbegir.search.reference import ReferenceBackend
 from tests.search.gpu.cases import Case, make_case
 
@@ -34,7 +34,7 @@ def assert_equal(backend: GpuBackend, case: Case, **settings: int) -> None:
 @pytest.fixture
 def _no_other_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """The result must come from queues, not from an exact search."""
-    monkeypatch.delattr(gpu, "search_paper")
+    monkeypatch.delattr(Backend, "_select")
 
 
 @pytest.mark.usefixtures("_no_other_way")
@@ -73,14 +73,14 @@ def test_larger_batches_come_from_exact_searches(monkeypatch: pytest.MonkeyPatch
     assert_equal(GpuBackend(64, 2, DEVICE), case, per_thread=3, queue=1, block=4)
 
 
-def queues_of(case: Case, want: int, geometry: Geometry) -> local.Queues:
+def queues_of(case: Case, want: int, geometry: SelectionGeometry) -> local.Queues:
     device = torch.device(DEVICE)
     part = case.parts[0]
-    shard = Residency(case.n, case.planes, device).upload(Range(part.packed, part.count, 0, part.count))
+    slab = Residency(case.n, case.planes, device).upload(Range(part.packed, part.count, 0, part.count))
     batch = card.Batch(case.values, device)
     return local.begin(
         card.Card(case.n, case.planes, device),
-        [Piece(shard, 0, None, part.count)],
+        [SlabSearch(slab, 0, None, part.count)],
         batch,
         want,
         want,
@@ -102,17 +102,7 @@ def test_a_floor_that_fails_is_repaired(limit: int, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(card.Card, "first_limits", wrong)
     with monkeypatch.context() as patch:
         patch.setattr(local, "power_of_two", lambda x: 32 if x < 4096 else 4096)
-        keys, positions = queues_of(case, 20, Geometry(128, 2, 1)).result()[0]
+        keys, positions = queues_of(case, 20, SelectionGeometry(128, 2, 1)).result()[0]
     wanted, _ = ReferenceBackend(64, 2).search_paper(case.parts, case.values, 20, per_thread=2, block=128)
     np.testing.assert_array_equal(keys, wanted.keys[0])
     np.testing.assert_array_equal(positions, wanted.positions[0])
-
-
-def test_as_printed_with_more_ties_than_one_selection_orders(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "TIES", 4)
-    case = make_case(np.random.default_rng(14), 64, 2, counts=(300,), k=20, copies=2)
-    queues = queues_of(case, 20, Geometry(128, 2, 1))
-    keys, positions = local.as_printed(queues.card, queues.pieces[0], queues.batch, 20, queues.geometry)
-    wanted, _ = ReferenceBackend(64, 2).search_paper(case.parts, case.values, 20, per_thread=2, block=128)
-    np.testing.assert_array_equal(keys.cpu().numpy(), wanted.keys[0])
-    np.testing.assert_array_equal(positions.cpu().numpy(), wanted.positions[0])

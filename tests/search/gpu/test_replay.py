@@ -51,7 +51,7 @@ def test_graphs_do_not_keep_keywords_alive() -> None:
     (captured,) = replays._seen.values()
     backend._workers[0].resident.clear()
     gc.collect()
-    assert captured.shards[0]() is None
+    assert captured.slabs[0]() is None
     for _ in range(3):
         assert_equal_to_reference(backend, case)
 

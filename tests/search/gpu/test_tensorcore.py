@@ -8,7 +8,6 @@ import torch
 
 from rbegir.codes.planes import Codes
 from rbegir.search.gpu import tensorcore
-from rbegir.search.gpu.words import weave
 
 TABLE = {1: [0x81, 0x01], 2: [0x83, 0x81, 0x01, 0x03], 3: [0x87, 0x85, 0x83, 0x81, 0x01, 0x03, 0x05, 0x07]}
 
@@ -21,8 +20,12 @@ def rotate(word: int, by: int) -> int:
 def streams_of(codes: Codes) -> np.ndarray:
     """Words uint32 [planes · n/32, count] as the kernels read them."""
     planes = codes.planes.view("<u4").reshape(codes.plane_count, len(codes), codes.n // 32)
-    plain = torch.from_numpy(np.ascontiguousarray(planes.transpose(0, 2, 1)).view(np.int32))
-    return weave(plain).numpy().view(np.uint32)
+    plain = planes.transpose(0, 2, 1)  # [planes, n/32, count]
+    if codes.plane_count != 2:
+        return np.ascontiguousarray(plain.reshape(-1, len(codes)))
+    x, y = plain[0], (plain[1] >> 1) | (plain[1] << 31)
+    odd, even = np.uint32(0xAAAAAAAA), np.uint32(0x55555555)
+    return np.concatenate([(x & odd) | (y & even), (x & even) | (y & odd)])
 
 
 def unpack(kind: str, words: list[int], half: int, t: int) -> list[int]:

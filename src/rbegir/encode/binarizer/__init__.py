@@ -1,5 +1,5 @@
 """Float vectors of any encoder → binary codes: `Binarizer`."""
 
-from rbegir.encode.binarizer.estimator import Binarizer
+from rbegir.encode.binarizer.binarizer import Binarizer
 
 __all__ = ["Binarizer"]

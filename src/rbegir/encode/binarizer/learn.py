@@ -28,10 +28,18 @@ centre gives the same order: q·(x − centre) differs from q·x by what belongs
     codes   given A: `_core.refine`, a search over all bits together (not one rounding a dimension)
     A       given the codes: least squares, x ≈ A·b/‖b‖ over the sample, with a ridge for small samples
 
-The start is the random frame of `frame.py`, whose rotation makes it independent of the basis that vectors
-come in. A leaves orthogonality at once where the spectrum of the data decays: directions of large variance
-are then written by several dimensions of different weight, those of small variance by none. That, and the
-search, is what scalar quantisers, with one rounding for each dimension of a rotation, cannot do.
+The start needs no training: centre, then a random rotation that spreads directions over all bits.
+
+    y = Aᵀ (x − μ)            A [dims, n], A Aᵀ = I for n ≥ dims: a tight frame, lengths and angles kept
+    q' = Aᵀ q                 so that q'·y = q·(x − μ), which orders keywords as q·x does
+
+For n < dims, A is the basis of the n directions of largest variance, rotated: what it leaves out is what
+matters least. A rotation makes all coordinates alike, near to Gaussian, which is what rounding with one
+step per row assumes; without it a few coordinates would hold most of the variance and the bits of the others
+would be spent on nothing. It also makes the start independent of the basis that vectors come in. A leaves
+orthogonality at once where the spectrum of the data decays: directions of large variance are then written by
+several dimensions of different weight, those of small variance by none. That, and the search, is what scalar
+quantisers, with one rounding for each dimension of a rotation, cannot do.
 """
 
 from __future__ import annotations
@@ -42,11 +50,9 @@ import numpy as np
 
 from rbegir._native import _core
 from rbegir._native.isa import choose_isa
-from rbegir.encode.binarizer import frame
+from rbegir.base.devices import cpu_count
 from rbegir.encode.binarizer.rounding import nearest
-from rbegir.encode.binarizer.sums import dots, product
-from rbegir.encode.binarizer.vectors import Floats
-from rbegir.search.cpu import usable_cpus
+from rbegir.encode.binarizer.vectors import Floats, dots, product
 
 METRIC_POWER = 0.2
 ALONG = 5.0
@@ -58,8 +64,9 @@ ROUNDS = 7
 
 
 class Learned(NamedTuple):
-    """What encoding needs."""
+    """What encoding needs: the tensors of a stored Binarizer."""
 
+    mean: Floats  # [dims]: the centre, which is taken away from every vector
     metric: Floats  # [dims, dims] = W
     keyword: Floats  # [dims, n]: g = (x − centre)·keyword, keyword = W·A
     guess: Floats  # [dims, n]: rounding (x − centre)·guess starts the search
@@ -73,6 +80,22 @@ class Terms(NamedTuple):
 
     g: Floats  # [count, n]
     v: Floats  # [count, n]
+
+
+def rotation(size: int, seed: int) -> Floats:
+    """A random orthogonal matrix [size, size], uniform over all of them."""
+    gaussian = np.random.default_rng(seed).standard_normal((size, size))
+    q, r = np.linalg.qr(gaussian)
+    return np.asarray(q * np.sign(np.diagonal(r)), np.float32)
+
+
+def start_frame(covariance: Floats, n: int, seed: int) -> Floats:
+    """The decoder A [dims, n] before any training."""
+    dims = len(covariance)
+    if n >= dims:
+        return rotation(n, seed)[:dims]
+    _, directions = np.linalg.eigh(covariance.astype(np.float64))  # ascending
+    return np.asarray(directions[:, ::-1][:, :n] @ rotation(n, seed), np.float32)
 
 
 def metric(covariance: Floats, power: float) -> tuple[Floats, Floats]:
@@ -89,10 +112,10 @@ def tenure(n: int) -> int:
     return max(3, 2 + n // 128)
 
 
-def terms(vectors: Floats, centre: Floats, learned: Learned) -> Terms:
-    """Of unit vectors [count, dims]."""
+def terms(vectors: Floats, learned: Learned) -> Terms:
+    """The terms of unit vectors [count, dims]."""
     weight, short = learned.along
-    centred: Floats = vectors - centre
+    centred: Floats = vectors - learned.mean
     g = product(centred, learned.keyword)
     if not weight:
         return Terms(g, np.zeros_like(g))
@@ -103,10 +126,10 @@ def terms(vectors: Floats, centre: Floats, learned: Learned) -> Terms:
     return Terms(g, v)
 
 
-def constants(vectors: Floats, centre: Floats, learned: Learned) -> tuple[Floats, Floats]:
+def constants(vectors: Floats, learned: Learned) -> tuple[Floats, Floats]:
     """‖W(x − centre)‖² [count], and with the other term of the form what no code changes [count]."""
     weight, short = learned.along
-    centred: Floats = vectors - centre
+    centred: Floats = vectors - learned.mean
     mapped: Floats = centred @ learned.metric
     across: Floats = np.einsum("id,id->i", mapped, mapped)
     target: Floats = np.einsum("id,id->i", vectors, centred) - short
@@ -126,7 +149,7 @@ def search(form: Terms, gram: Floats, planes: int, moves: int, start: Floats) ->
         planes,
         moves,
         tenure(len(gram)),
-        usable_cpus(),
+        cpu_count(),
         1,
         choose_isa(),
     )
@@ -174,7 +197,7 @@ def learn(
     covariance = second_moment(vectors)
     forward, back = metric(covariance if queries is None else queries, METRIC_POWER)
     mapped: Floats = centred @ forward
-    a = frame.start(np.asarray(forward @ covariance @ forward, np.float32), n, seed)
+    a = start_frame(np.asarray(forward @ covariance @ forward, np.float32), n, seed)
     codes: Floats = nearest(mapped @ a, planes).astype(np.float32)
     guess = np.zeros((len(forward), n), np.float32)
 
@@ -182,12 +205,13 @@ def learn(
         query: Floats = back @ a
         short = shortfall(vectors, centre, codes, query) if weight else 0.0
         gram = np.ascontiguousarray(a.T @ a)
-        return Learned(forward, forward @ a, guess, gram, query, np.asarray([weight, short], np.float32))
+        along = np.asarray([weight, short], np.float32)
+        return Learned(centre, forward, forward @ a, guess, gram, query, along)
 
     a = decoder(mapped, codes)
     for turn in range(rounds):
         now = result(ALONG if turn >= SETTLED else 0.0)
-        codes = search(terms(vectors, centre, now), now.gram, planes, n // 8, codes)
+        codes = search(terms(vectors, now), now.gram, planes, n // 8, codes)
         a = decoder(mapped, codes)
     guess = forward @ regression(mapped, codes)
     return result(ALONG)

@@ -19,10 +19,9 @@ import numpy.typing as npt
 
 from rbegir._native import _core
 from rbegir._native.isa import choose_isa
+from rbegir.base.devices import cpu_count
 from rbegir.codes.planes import Codes
-from rbegir.encode.binarizer.sums import dots
-from rbegir.encode.binarizer.vectors import Floats
-from rbegir.search.cpu import usable_cpus
+from rbegir.encode.binarizer.vectors import Floats, dots
 
 # The step of a uniform quantiser with 2^P levels that suits a unit Gaussian best, in units of half a level.
 GAUSSIAN_STEP = {1: 0.798, 2: 0.498, 3: 0.293, 4: 0.1676, 5: 0.0943, 6: 0.0524, 7: 0.0288, 8: 0.0157}
@@ -57,4 +56,4 @@ def nearest(y: Floats, planes: int) -> npt.NDArray[np.int16]:
     if planes == 1:
         return np.where(y >= 0, np.int16(1), np.int16(-1))
     steps = (GAUSSIAN_STEP[planes] * SPREAD).astype(np.float32)
-    return _core.nearest(np.ascontiguousarray(y, np.float32), planes, steps, usable_cpus(), choose_isa())
+    return _core.nearest(np.ascontiguousarray(y, np.float32), planes, steps, cpu_count(), choose_isa())

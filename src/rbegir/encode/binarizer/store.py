@@ -16,11 +16,11 @@ import numpy as np
 from rbegir._native import _core
 from rbegir.encode import directory
 from rbegir.encode.binarizer.vectors import Floats
-from rbegir.encode.directory import WEIGHTS, Kind, read_pair, write_pair
+from rbegir.encode.directory import WEIGHTS, DirectoryKind, read_pair, write_pair
 from rbegir.errors import CorruptError
 
 REPAIR = "copy the binarizer again, or fit it anew"
-KIND = Kind(
+KIND = DirectoryKind(
     format="rbegir-binarizer",
     version=2,  # version 1 has no tensor `along`
     older=(1,),

@@ -10,6 +10,19 @@ stands for the mean of the data).
 | integers, lists                            | taken as numbers                                            |
 | uint16                                     | refused: it is how bfloat16 files are often read            |
 | NaN, infinity                              | refused, with the first such row                            |
+
+*Products* have bits that depend on their operands alone. A code must be a function of its vector and the
+Binarizer, not of the vectors that are encoded beside it. The products of a BLAS are no such function: the
+order of their additions depends on the shape of the batch, the number of threads and the CPU. `product`,
+`dots` and `lengths` sum in one fixed order everywhere (`_native/float_kernels.hpp`). NumPy's operations on
+single elements are rounded correctly, so they may stand between a vector and its code; its sums (`@`,
+`einsum`, `mean`) may not.
+
+*Reranking.* Codes need no float copy of the vectors. Where one exists anyway, memory-mapped or in a database,
+reading the vectors of a few hits per query turns the order of codes into the order of the vectors:
+
+    hits = index.search_codes(binarizer.encode_queries(queries), k=50)
+    rows, cosines = rerank(queries, hits.rows, vectors, k=10)
 """
 
 from __future__ import annotations
@@ -20,7 +33,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rbegir.encode.binarizer.sums import dots
+from rbegir._native import _core
+from rbegir._native.isa import choose_isa
+from rbegir.base.devices import cpu_count
 from rbegir.errors import InputError
 
 BLOCK_VALUES = 1 << 22  # values in a block of rows: 16 MB of float32, near a cache
@@ -86,8 +101,7 @@ def unit(block: Any, name: str, start: int = 0) -> Floats:
     )  # [count, 1]; squares of huge or tiny values would not be finite
     ratio = np.divide(wide, peak, out=np.zeros_like(wide), where=peak > 0)
     scaled: Floats = ratio.astype(np.float32, copy=False)  # a float32 row as float64 has the same bits here
-    length: Floats = np.maximum(np.sqrt(dots(scaled, scaled)), np.float32(1))[:, None]
-    rows: Floats = scaled / length
+    rows: Floats = np.divide(scaled, np.maximum(lengths(scaled), 1, dtype=np.float32)[:, None])
     return rows
 
 
@@ -104,8 +118,54 @@ def sample(rows: Any, count: int, seed: int, name: str = "X") -> Floats:
     return out
 
 
+def product(a: Floats, b: Floats) -> Floats:
+    """a @ b of [rows, depth] and [depth, columns]."""
+    return _core.product(_plain(a), _plain(b), cpu_count(), choose_isa())
+
+
+def dots(a: Floats, b: Floats) -> Floats:
+    """The inner products [rows] of the rows of a and b [rows, width]."""
+    return _core.dots(_plain(a), _plain(b), choose_isa())
+
+
+def lengths(a: Floats) -> Floats:
+    """The lengths [rows] of the rows of a."""
+    roots: Floats = np.sqrt(dots(a, a))
+    return roots
+
+
+def rerank(
+    queries: Any, rows: npt.NDArray[np.int64], vectors: Any, k: int = 10
+) -> tuple[npt.NDArray[np.int64], Floats]:
+    """The best k of `rows` [Q, candidates] by cosine with queries [Q, dims]: rows and cosines [Q, k].
+
+    Only the rows named are read. Equal cosines are ordered by row.
+    """
+    stored = as_rows(vectors, "vectors")
+    asked = unit(as_rows(queries, "queries", stored.shape[1]), "queries")
+    rows = np.asarray(rows)
+    if rows.ndim != 2 or len(rows) != len(asked) or not np.issubdtype(rows.dtype, np.integer):
+        raise InputError(
+            f"rows must be integers [{len(asked)}, candidates], got {rows.dtype} {list(rows.shape)}"
+        )
+    if not 1 <= k <= rows.shape[1]:
+        raise InputError(f"k must be from 1 to the {rows.shape[1]} candidates, got {k}")
+    if rows.min(initial=0) < 0 or rows.max(initial=0) >= len(stored):
+        raise InputError(f"rows must be from 0 to {len(stored) - 1}, got {rows.min()} to {rows.max()}")
+    best, cosines = np.empty((len(asked), k), np.int64), np.empty((len(asked), k), np.float32)
+    for i, (query, at) in enumerate(zip(asked, rows, strict=True)):
+        score = unit(stored[at], "vectors") @ query  # [candidates]
+        order = np.lexsort((at, -score))[:k]
+        best[i], cosines[i] = at[order], score[order]
+    return best, cosines
+
+
 def _from_objects(rows: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
     try:
         return rows.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(f"{name} must hold numbers, got objects: {error}") from error
+
+
+def _plain(array: Floats) -> Floats:
+    return np.ascontiguousarray(array, np.float32)

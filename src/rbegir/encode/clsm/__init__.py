@@ -1,9 +1,9 @@
 """Two-tower text models whose embeddings are sums of binary vectors.
 
-    learns     twotower ─ clsm (text → one vector) ─ rbe (vector → planes) ─ binarize (ρ and its gradients)
-    is         presets (the paper's models by name) · shapes (their tensors)
-    on disk    checkpoint ─ directory ─ tensorfile
-    encodes    model ─ inference (the CPU, without torch) or device (a GPU, with kernels)
+    what it is    presets (the paper's models by name) · shapes (their tensors)
+    learning      twotower ─ clsm (text → one vector, kernels on a GPU) ─ rbe (vector → planes) ─ binarize (ρ)
+    on disk       checkpoint
+    encoding      model ─ sides (the CPU without torch, or a GPU)
 
-Searching needs no torch: `model` imports it only for a GPU.
+Searching needs no torch: `sides` imports it only for a GPU.
 """

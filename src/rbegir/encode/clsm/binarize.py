@@ -27,16 +27,43 @@ Outside of training every estimator is the deterministic ρ.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rbegir.encode.clsm.draws import Draw
-from rbegir.encode.clsm.presets import Estimator
+from rbegir.encode.clsm.presets import ESTIMATORS, Estimator
+from rbegir.errors import InputError
 
 FINAL_SLOPE = 10.0
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Random numbers for the rows of a batch that do not depend on how many processes share the batch.
+
+    A row's numbers must not depend on which process computes it, or two processes would learn something else
+    than one. So the numbers of the whole batch are drawn from one generator, and each process takes its rows:
+
+        draw   [rows of the whole batch, …]  →  [rows of this process, …]
+
+    Rejected: a hash of (step, row, column), which draws the own rows alone but takes ten integer operations
+    per number; from about ten processes on it would be cheaper on CPUs.
+    """
+
+    generator: torch.Generator
+    rows: Tensor | None = None  # [rows] of the batch that are computed here; None: all of them
+    total: int = 0  # rows of the whole batch
+
+    def __call__(self, like: Tensor, fill: Callable[..., Tensor]) -> Tensor:
+        """A tensor in the form of `like`: rows of a whole batch filled by `fill(whole, generator=…)`."""
+        if self.rows is None:
+            return fill(torch.empty_like(like), generator=self.generator)
+        whole = like.new_empty((self.total, *like.shape[1:]))
+        return fill(whole, generator=self.generator)[self.rows]
 
 
 def rho(x: Tensor) -> Tensor:
@@ -113,6 +140,8 @@ def binarize(
         bits = _AnnealingTanh.apply(x, slope)  # type: ignore[no-untyped-call]
     elif estimator == "straight_through":
         bits = _StraightThrough.apply(x)  # type: ignore[no-untyped-call]
-    else:
+    elif estimator == "straight_through_variant":
         bits = _StraightThroughVariant.apply(x)  # type: ignore[no-untyped-call]
+    else:
+        raise InputError(f"estimator must be one of {', '.join(ESTIMATORS)}, got {estimator!r}")
     return bits, None

@@ -5,7 +5,7 @@ what an index remembers.
 
 *Checking.* `read` checks every byte. `Checkpoint`, which searching uses, checks all of config.json, the
 size and the header at once and each tensor at its first use, so that the keyword tower's 200 MB are never
-touched by a process that encodes only queries; a flipped byte cannot go unnoticed in anything that is used.
+touched by a process that encodes only queries, and a flipped byte is noticed in everything that is used.
 `verify` checks the rest on demand.
 """
 
@@ -22,13 +22,21 @@ import numpy as np
 from rbegir._native import _core
 from rbegir.encode.clsm.presets import ModelConfig
 from rbegir.encode.clsm.shapes import tensor_shapes
-from rbegir.encode.directory import CONFIG, WEIGHTS, Kind, read_pair, replace, write_pair
-from rbegir.encode.tensorfile import REPAIR, Array
+from rbegir.encode.directory import (
+    CONFIG,
+    REPAIR,
+    WEIGHTS,
+    Array,
+    DirectoryKind,
+    read_pair,
+    replace,
+    write_pair,
+)
 from rbegir.errors import CorruptError, InputError
 
 __all__ = ["CONFIG", "WEIGHTS", "Checkpoint", "read", "write"]
 
-KIND = Kind(
+KIND = DirectoryKind(
     format="rbegir-model",
     version=1,
     noun="model",
@@ -64,7 +72,7 @@ def read(path: str | os.PathLike[str]) -> tuple[ModelConfig, dict[str, Array], d
 
 
 class Checkpoint:
-    """A model on disk, open. Tensors are mapped and checked as they are asked for."""
+    """An open model on disk. Tensors are mapped, and checked at their first use."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -95,7 +103,7 @@ class Checkpoint:
         self._checked.update(self.shapes)
 
     def save(self, directory: str | os.PathLike[str]) -> None:
-        """The same model in another directory: a hard link of the weights where that works, else a copy."""
+        """Store this model in another directory: a hard link of the weights where that works, else a copy."""
         replace(Path(directory), KIND, self.config_text, self.file)
 
     def _check_header(self) -> None:

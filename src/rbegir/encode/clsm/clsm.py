@@ -14,7 +14,7 @@ Gradients stay sparse as well. Both steps are hand-written autograd functions:
 - `gram_sum`: the gradient of the table touches only rows of grams in the batch. It is the transposed bag:
   for each such gram, the sum over the words that hold it. `TowerBatch` carries that transposed order, made
   on the host, so the backward pass is again one embedding bag (no atomics, no sort) and yields a coalesced
-  row-sparse tensor. The dense gradient of `nn.EmbeddingBag` would write 200 MB a side and step.
+  row-sparse tensor. The dense gradient of `nn.EmbeddingBag` would write 200 MB per side and step.
 - `window_max`: keeps the position of each maximum and sends the gradient to the three words of that window.
   The [words, c] array of all windows is never stored. On a GPU both directions are one kernel (see
   `kernels.py`).
@@ -68,6 +68,13 @@ def tower_batch(batch: GramBatch, *, gradient: bool = False) -> TowerBatch:
     empty = np.zeros(0, dtype=np.int32)
     transposed = transpose(batch) if gradient else (empty, empty, empty)
     return TowerBatch(*(torch.from_numpy(np.ascontiguousarray(a)) for a in (*batch, *transposed)))
+
+
+def without_sparse_checks() -> None:
+    """Tell torch not to check sparse gradients; some releases warn if they are told nothing."""
+    invariants = torch.sparse.check_sparse_tensor_invariants
+    if not invariants.is_enabled():  # type: ignore[no-untyped-call]
+        invariants.disable()  # type: ignore[no-untyped-call]
 
 
 class _GramSum(torch.autograd.Function):
@@ -175,7 +182,7 @@ class _WindowMax(torch.autograd.Function):
 
 
 class _WindowMaxKernel(torch.autograd.Function):
-    """The same with the kernels of `kernels.py`."""
+    """On a GPU, with the Triton kernels of `kernels.py`."""
 
     @staticmethod
     def forward(ctx: Any, words: Tensor, batch: TowerBatch) -> Tensor:

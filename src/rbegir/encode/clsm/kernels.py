@@ -5,7 +5,7 @@ meet in each window and keeps the largest sum and its place, so the windows them
 registers and the number of launches does not depend on the longest text. Backward it adds the gradient of
 each maximum to the three words of its window, atomically, since many texts share a word.
 
-`rbegir.encode.clsm.clsm` holds the same in plain torch operations, which is also what a CPU runs.
+`rbegir.encode.clsm.clsm` computes it in plain torch operations too; that is what a CPU runs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 128  # columns a program
+BLOCK = 128  # columns per program
 
 
 @triton.jit  # type: ignore[untyped-decorator]

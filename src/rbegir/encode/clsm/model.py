@@ -23,20 +23,22 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from rbegir.base.checks import whole_number
+from rbegir.base.devices import gpu_number, split_name
 from rbegir.codes.planes import MAX_PLANES, Codes
 from rbegir.encode.clsm import checkpoint
-from rbegir.encode.clsm.inference import NativeSide
 from rbegir.encode.clsm.presets import FLOAT, ModelConfig
 from rbegir.encode.clsm.shapes import planes_of
-from rbegir.errors import InputError, MismatchError
+from rbegir.encode.clsm.sides import NativeSide
+from rbegir.errors import MismatchError
 
 if TYPE_CHECKING:
-    from rbegir.read.text_batch import TextInput
+    from rbegir.read.tokenizer import TextInput
 
 Side = Literal["query", "keyword"]
 
 
-class Encoder(Protocol):
+class SideEncoder(Protocol):
     """One side of a model on some device; both methods raise TextError for a text without words."""
 
     def planes(self, texts: TextInput) -> npt.NDArray[np.uint64]: ...
@@ -46,24 +48,24 @@ class Encoder(Protocol):
 class Model:
     """Two encoders and their configuration. Safe to share between threads. Made by `load`."""
 
+    takes_arrow = True  # texts may be pyarrow string arrays
+
     def __init__(self, stored: checkpoint.Checkpoint, device: str, threads: int | None) -> None:
         self._stored, self._device, self._threads = stored, device, threads
-        self._encoders: dict[Side, Encoder] = {}
+        self._encoders: dict[Side, SideEncoder] = {}
         self._lock = threading.Lock()
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: str = "cpu", *, threads: int | None = None) -> Model:
         """Open the model in a directory. `threads` bounds the CPU threads of a call (default: all cores)."""
-        if threads is not None and (type(threads) is not int or threads < 1):
-            raise InputError(f"threads must be a positive integer, got {threads!r}")
-        if device != "cpu":
-            from rbegir.encode.clsm.device import check_device
-
-            check_device(device)
+        if threads is not None:
+            whole_number("threads", threads)
+        if split_name(device)[0] == "cuda":
+            gpu_number(device)
         return cls(checkpoint.Checkpoint(path), device, threads)
 
     def save(self, directory: str | os.PathLike[str]) -> None:
-        """Store the same model in another directory, by hard link where the file system allows it."""
+        """Store this model in another directory, by hard link where the file system allows it."""
         self._stored.save(directory)
 
     def verify(self) -> None:
@@ -95,12 +97,12 @@ class Model:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Fingerprints of the models whose keywords its queries search: itself and what it upgrades."""
+        """Fingerprints of the models whose keywords its queries search: its own and those it upgrades."""
         return (self.fingerprint, *self._stored.extra.get("reads", ()))
 
     @property
     def same_keywords(self) -> tuple[str, ...]:
-        """Fingerprints of the models that give a keyword the same code: itself, and whose side it kept."""
+        """Fingerprints of the models that give keywords the same codes: its own and that of a kept side."""
         return (self.fingerprint, *self._stored.extra.get("same_keywords", ()))
 
     def tensor(self, name: str) -> npt.NDArray[np.float32]:
@@ -148,24 +150,24 @@ class Model:
         ones: npt.NDArray[np.float32] = codes.signs().sum(axis=0, dtype=np.float32)
         return 2 * ones - np.float32(planes)
 
-    def _encoder(self, side: Side) -> Encoder:
+    def _encoder(self, side: Side) -> SideEncoder:
         with self._lock:
             if side not in self._encoders:
                 self._encoders[side] = self._make(side)
             return self._encoders[side]
 
-    def _make(self, side: Side) -> Encoder:
+    def _make(self, side: Side) -> SideEncoder:
         if self._device == "cpu":
             tensor = partial(self._stored.tensor, guarded=True)
             check = self._stored.file.check_intact
             return NativeSide(self.config, side, tensor, threads=self._threads, check_table=check)
-        from rbegir.encode.clsm.device import TorchSide
+        from rbegir.encode.clsm.sides import TorchSide
 
         return TorchSide(self.config, side, self._stored.tensor, self._device, threads=self._threads)
 
 
 def quantise(vectors: npt.NDArray[np.float32]) -> Codes:
-    """Eight planes of float vectors [count, n]: the largest magnitude is 255, each a nearest odd integer."""
+    """Float vectors [count, n] as eight planes: the largest magnitude becomes 255, the rest odd integers."""
     peak = np.abs(vectors).max(axis=1, keepdims=True, initial=0)  # [count, 1]
     scaled = vectors * (np.float32(255) / np.where(peak > 0, peak, 1))
     # the odd integer of the interval [2j, 2j + 2), which is the nearest

@@ -1,6 +1,6 @@
 """The models of the paper by name, and the configuration they are made of.
 
-| preset   | n   | query            | keyword          | bytes a keyword |
+| preset   | n   | query            | keyword          | bytes/keyword   |
 |----------|-----|------------------|------------------|-----------------|
 | m_1      | 64  | float            | float            | 256             |
 | m_2      | 64  | 1 plane          | 1 plane          | 8               |
@@ -61,7 +61,7 @@ class ModelConfig:
 
     @property
     def width(self) -> int:
-        """m: the width of f, what the RBE layers see."""
+        """m: the width of f, the input of the RBE layers."""
         return self.hidden[-1] if self.hidden else self.conv
 
     def to_dict(self) -> dict[str, Any]:

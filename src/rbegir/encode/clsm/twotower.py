@@ -15,16 +15,13 @@ from functools import partial
 from itertools import pairwise
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rbegir.codes.planes import Codes
+from rbegir.encode.clsm.binarize import Draw
 from rbegir.encode.clsm.clsm import Conv, TowerBatch
-from rbegir.encode.clsm.draws import Draw
 from rbegir.encode.clsm.presets import FLOAT, ModelConfig
 from rbegir.encode.clsm.rbe import RBE, Embedding
-from rbegir.errors import MismatchError
 from rbegir.read.tokenizer import VOCABULARY
 
 Side = Literal["query", "keyword"]
@@ -60,10 +57,10 @@ class _Part(nn.Module):
 
 
 class FeatureDropout(nn.Module):
-    """Leaves out a share of the features f in training, the rest scaled up to the same mean.
+    """Leaves out a share of the features f in training and scales the rest up to the same mean.
 
-    f is all that a code is made from, so a code learns not to hang on single features. `draw` is set by the
-    trainer in each step, which makes it a function of the step; outside of training f passes.
+    A code is made from f alone, so it learns not to depend on single features. The trainer sets `draw` in
+    each step, which makes it a function of the step; outside of training f passes unchanged.
     """
 
     def __init__(self) -> None:
@@ -111,27 +108,10 @@ class TwoTower(nn.Module):
         tower = self.shared if self.config.share_towers else part
         return part.head(self.dropout[side](tower.features(batch)))
 
-    @torch.no_grad()
-    def encode(self, side: Side, batch: TowerBatch) -> Codes:
-        """The packed codes of a batch; only a side made of planes has them."""
-        was_training = self.training
-        self.eval()
-        embedding = self.embed(side, batch)
-        self.train(was_training)
-        if not embedding.planes:
-            raise MismatchError(f"the {side} side of this model is a float vector, not planes")
-        signs = torch.stack(embedding.planes) > 0  # [planes, texts, n]
-        return Codes.from_signs(np.ascontiguousarray(signs.cpu().numpy()))
-
     def table_parameters(self) -> list[nn.Parameter]:
         """The gram tables, whose gradients are row-sparse."""
         parts = [self.shared] if self.config.share_towers else [self.query, self.keyword]
         return [part.conv.weight for part in parts]
-
-
-def cosine(query: Tensor, keyword: Tensor) -> Tensor:
-    """Cosine similarity in float32: [queries, n], [keywords, n] → [queries, keywords]."""
-    return unit(query) @ unit(keyword).T
 
 
 def unit(vector: Tensor) -> Tensor:

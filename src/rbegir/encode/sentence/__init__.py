@@ -1,10 +1,6 @@
-"""RBE layers on other networks than CLSM: any encoder, documents, words, and the next model's queries.
+"""Encoders of sentence-transformers as encoders of an index.
 
-    layers                        RBE for any vector
-    sentence, encoder, reference  behind a sentence-transformers model: trained, in an index, found again
-    bag ─ cbow, hashing           words (word2vec's CBOW) and documents (semantic hashing)
-    upgrade, against, generations a new model for stored codes: trained, its loss, searched beside the old
-    docstrings                    documents to try it on
-
-Each ends in an encoder that an index can be made with.
+encoder      texts → codes, by an RBE head or by a Binarizer fitted on the vectors
+head         RBE layers as the last module of a SentenceTransformer, trained with it
+reference    where an index finds its encoder again
 """

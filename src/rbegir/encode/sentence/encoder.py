@@ -11,11 +11,11 @@ some of the texts to be stored, turns those into codes.
     model/encoder.json       the reference, a path or a name, and the fingerprint (`reference.py`)
     model/binarizer/         the Binarizer, where there is one
 
-The fingerprint covers all weights of the encoder. An index whose encoder is gone, or is another one by now,
-says so when a text is to be encoded; its codes can still be searched by codes.
+The fingerprint covers all weights of the encoder. If the encoder of an index is gone or has changed, encoding
+a text fails with an error that says so; the index can still be searched by codes.
 
-*Nothing is fetched.* A name is looked up in the local Hugging Face cache and nowhere else. No code of a
-model is run: module classes come from sentence-transformers or from here, and a model that names others is
+*Nothing is fetched.* A name is looked up in the local Hugging Face cache and nowhere else. A model's own code
+is never run: module classes come from sentence-transformers or from here, and a model that names others is
 refused.
 """
 
@@ -33,7 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rbegir.codes.planes import Codes
-from rbegir.encode.binarizer.estimator import Binarizer
+from rbegir.encode.binarizer.binarizer import Binarizer
 from rbegir.encode.sentence.reference import BINARIZER, read_reference, write_reference
 from rbegir.errors import FileError, InputError, MismatchError, MissingExtraError
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from rbegir.encode.sentence.head import RBEHead
 
 HEAD = "rbegir.heads.sentence.RBEHead"  # as saved models name the class
-FIT_TEXTS = 10_000  # a Binarizer looks at so many of them
+FIT_TEXTS = 10_000  # that a Binarizer is fitted on at most, roughly
 
 
 class SentenceEncoder:
@@ -115,7 +115,7 @@ class SentenceEncoder:
         return _codes(vectors, self.keyword_planes) if self.head else self._fitted().encode_keywords(vectors)
 
     def vectors(self, texts: Sequence[str], task: str) -> npt.NDArray[np.float32]:
-        """What the SentenceTransformer makes of texts: float32 [count, dims]; `task` is query or document."""
+        """The SentenceTransformer's vectors of texts: float32 [count, dims]; `task` is query or document."""
         if not len(texts):
             return np.zeros((0, self._dims()), np.float32)
         encode = self.model.encode_query if task == "query" else self.model.encode_document
@@ -241,7 +241,7 @@ def _module_types(path: Path) -> list[str]:
 
 
 def _assemble(path: Path, device: str) -> SentenceTransformer:
-    """A model with our head, module by module: its own loader asks to trust all code of a model for it."""
+    """Load a model with our head module by module: SentenceTransformer would ask to trust all of its code."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.util import import_from_string
 
@@ -270,7 +270,7 @@ def _head_of(model: SentenceTransformer) -> RBEHead | None:
 
 
 def _codes(vectors: npt.NDArray[np.float32], planes: int) -> Codes:
-    """The outputs of a head are Σ (½)^t · plane t: the odd integers over 2^(planes − 1)."""
+    """The codes behind a head's outputs Σ (½)^t · plane t, which are odd integers over 2^(planes − 1)."""
     return Codes.from_values(np.rint(vectors * 2.0 ** (planes - 1)).astype(np.int16), planes)
 
 

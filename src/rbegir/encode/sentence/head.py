@@ -24,9 +24,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from rbegir.base.checks import whole_number
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_PLANES
-from rbegir.encode.binarizer.estimator import default_n
-from rbegir.encode.sentence.layers import prefixes, rbe_layers, start_as_quantiser
+from rbegir.encode.binarizer.binarizer import default_n
+from rbegir.encode.clsm.rbe import prefixes, rbe_layers, start_as_quantiser
 from rbegir.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -47,8 +48,8 @@ class RBEHead(Module):
     """The layers above for vectors of `in_features` numbers.
 
     n                 dimension of the codes, a multiple of 64; `in_features` rounded up if not given
-    query_planes      bits a dimension of a query
-    keyword_planes    bits a dimension of a stored keyword: n · keyword_planes / 8 bytes each
+    query_planes      bits per dimension of a query
+    keyword_planes    bits per dimension of a stored keyword: n · keyword_planes / 8 bytes each
     """
 
     __module__ = "rbegir.heads.sentence"  # saved models name the class by this path, see `rbegir.moved`
@@ -65,10 +66,8 @@ class RBEHead(Module):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         most = min(MAX_KEYWORD_PLANES, query_planes) if type(query_planes) is int else MAX_KEYWORD_PLANES
-        if type(keyword_planes) is not int or not 1 <= keyword_planes <= most:
-            raise InputError(f"keyword_planes must be from 1 to {most}, got {keyword_planes!r}")
-        if type(query_planes) is not int or not 1 <= query_planes <= MAX_PLANES:
-            raise InputError(f"query_planes must be from 1 to {MAX_PLANES}, got {query_planes!r}")
+        keyword_planes = whole_number("keyword_planes", keyword_planes, 1, most)
+        query_planes = whole_number("query_planes", query_planes, 1, MAX_PLANES)
         self.in_features = in_features
         self.n = default_n(in_features) if n is None else n
         self.query_planes, self.keyword_planes = query_planes, keyword_planes
@@ -111,7 +110,7 @@ class RBEHead(Module):
         return self.n
 
     def get_sentence_embedding_dimension(self) -> int:
-        """The same, by the name it has before release 6."""
+        """`get_embedding_dimension` by its name before release 6 of sentence-transformers."""
         return self.n
 
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Where an encoder is that an index was built with: the file that the index keeps instead of the encoder.
+"""The file that an index keeps instead of its encoder: where the encoder is, and its fingerprint.
 
     model/encoder.json     format, version, kind, reference (a path or a name), fingerprint, crc32c of these
     model/binarizer/       the Binarizer of an encoder that makes vectors, if it has one
@@ -9,11 +9,11 @@ Written and read without any package of encoders, so that opening an index for i
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from rbegir._native import _core
+from rbegir.base import disk
 from rbegir.errors import CorruptError, FileError, VersionError
 
 FORMAT, VERSION, KIND = "rbegir-encoder", 1, "sentence-transformers"
@@ -22,7 +22,7 @@ MAX_BYTES = 1 << 16
 
 
 def is_reference(directory: Path) -> bool:
-    """Whether an index keeps a reference to an encoder here, and not a model."""
+    """Whether a directory holds a reference to an encoder, and not a model."""
     return (directory / NAME).is_file()
 
 
@@ -36,14 +36,11 @@ def write_reference(directory: Path, reference: str, fingerprint: str) -> None:
         "fingerprint": fingerprint,
     }
     directory.mkdir(parents=True, exist_ok=True)
-    with (directory / NAME).open("w", encoding="utf-8") as file:
-        json.dump({**body, "crc32c": _sum(body)}, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
+    disk.write_file(directory / NAME, json.dumps({**body, "crc32c": _sum(body)}, indent=1).encode())
 
 
 def read_reference(directory: Path) -> dict[str, str]:
-    """`reference` and `fingerprint` as they were written."""
+    """The `reference` and the `fingerprint` in the file."""
     path = directory / NAME
     try:
         body = json.loads(path.read_bytes()[:MAX_BYTES])

@@ -1,1 +1,7 @@
-"""Doors to other libraries: FAISS, NumPy, Parquet, Hugging Face datasets, and the shape of ann-benchmarks."""
+"""Import from and export to the files and objects of other libraries.
+
+arrays      NumPy files of codes or float vectors
+tables      Parquet files and Hugging Face datasets
+faiss       FAISS indexes, and IndexRBE, a class with the interface of a flat FAISS index
+transfer    what they share: keywords in bulk, out of an index or into a new one
+"""

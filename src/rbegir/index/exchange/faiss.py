@@ -1,43 +1,69 @@
-"""FAISS: its flat indexes come in, codes go out as flat indexes.
+"""FAISS: flat indexes are imported, codes are exported as flat indexes, and `IndexRBE` looks like one.
 
-| FAISS                                  | here
-|
-|----------------------------------------|--------------------------------------------------------------------|
-| IndexBinaryFlat, d a multiple of 64    | codes of one plane, bit for bit (the bit order is the same)
-| | IndexFlatIP, IndexFlatL2               | float vectors, encoded by a Binarizer
-| | IndexIDMap, IndexIDMap2, their binary kin | the same with ids
-| | any other kind                         | refused: what it stores is not what was added
-|
+    FAISS                                       here
+    IndexBinaryFlat, d a multiple of 64         codes of one plane, bit for bit (the bit order is the same)
+    IndexFlatIP, IndexFlatL2                    float vectors, encoded by a Binarizer
+    IndexIDMap and IndexIDMap2, also binary     one of the above, with ids
+    any other index                             refused: it does not store what was added
 
-With one plane a keyword and one a query, Hamming distance h and our score say the same: cos = 1 − 2h / n.
-Codes of more planes go out as float vectors of length 1, whose inner products are our cosines: exact in
-order up to the rounding of float32, at sixteen times the size.
+With one plane per keyword and per query, the Hamming distance h and our score order alike: cos = 1 − 2h / n.
+Codes of more planes are exported as float vectors of length 1, whose inner products are our cosines: the
+order is exact up to the rounding of float32, at sixteen times the size.
+
+`IndexRBE` is the exact scan behind the interface of a FAISS index, to switch by changing one line.
+
+    index = rbegir.IndexRBE(384)             # was: faiss.IndexFlatIP(384)
+    index.train(vectors)                     # needed here: codes are fitted to vectors
+    index.add(vectors)
+    D, I = index.search(queries, 10)         # float32 and int64 [queries, 10]
+
+As in FAISS, ids are positions, and removing a vector moves later ones up. D is best first; if there are
+fewer vectors than k, I is −1 and D the lowest float.
+
+Unlike FAISS, D is the cosine of codes. It approximates the order of the inner products of unit vectors, but
+has other values, since codes stand for centred vectors; the best codes are found exactly. Only the inner
+product of directions (`metric_type` 0) is offered. A vector takes n · keyword_planes / 8 bytes and is not
+kept; `reconstruct` returns the unit vector that its code stands for.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rbegir.base.checks import whole_number
+from rbegir.codes.layout import pack
 from rbegir.codes.planes import MAX_N, MIN_N, WORD, Codes
-from rbegir.codes.score import norm_squared
-from rbegir.encode.binarizer.estimator import Binarizer
-from rbegir.errors import FileError, InputError, MissingExtraError
-from rbegir.index.exchange.export import Keywords, shape_of, source_of
-from rbegir.index.exchange.landing import land, staged
-from rbegir.index.exchange.vectors import land_vectors
+from rbegir.codes.score import cosine, norm_squared
+from rbegir.encode.binarizer.binarizer import Binarizer
+from rbegir.errors import FileError, InputError, MismatchError, MissingExtraError
+from rbegir.index.exchange.transfer import (
+    Keywords,
+    code_shape,
+    keyword_batches,
+    make_index,
+    make_vector_index,
+    read_keywords,
+    staged,
+)
 from rbegir.index.store import Index
+from rbegir.search.backend import Partition
+from rbegir.search.cpu import CpuBackend
 
 SUPPORTED = "IndexBinaryFlat, IndexFlatIP, IndexFlatL2, alone or inside an IDMap"
+METRIC_INNER_PRODUCT = 0  # as FAISS numbers it
+NOTHING = np.finfo(np.float32).min  # D where there is no neighbour
+
+Floats = npt.NDArray[np.float32]
 
 
 def load_faiss() -> Any:
-    """The package, or an error that says how to get it."""
+    """Import FAISS, or raise an error that says how to install it."""
     try:
         import faiss
     except ImportError as error:
@@ -46,7 +72,7 @@ def load_faiss() -> Any:
 
 
 def open_faiss(path: str | os.PathLike[str]) -> Any:
-    """A FAISS index from a file, binary or float."""
+    """Open a FAISS index file, binary or float."""
     faiss = load_faiss()
     name = os.fspath(path)
     if not Path(name).is_file():
@@ -55,12 +81,12 @@ def open_faiss(path: str | os.PathLike[str]) -> Any:
         try:
             return read(name)
         except (RuntimeError, MemoryError):
-            continue  # the other reader may know it
+            continue  # try the other reader
     raise FileError(f"{name} is not a FAISS index", hint="pass a file that faiss.write_index wrote")
 
 
-def read_faiss(index: Any) -> tuple[Codes | npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """What a flat FAISS index holds: codes or float vectors, and ids."""
+def read_faiss(index: Any) -> tuple[Codes | Floats, npt.NDArray[np.int64]]:
+    """The codes or float vectors, and the ids, of a flat FAISS index."""
     faiss = load_faiss()
     given = type(index).__name__
     ids: npt.NDArray[np.int64] | None = None
@@ -82,35 +108,35 @@ def read_faiss(index: Any) -> tuple[Codes | npt.NDArray[np.float32], npt.NDArray
             hint=f"supported are {SUPPORTED}; import the vectors that it was built from",
         )
     count = int(inner.ntotal)
-    found: Codes | npt.NDArray[np.float32]
+    found: Codes | Floats
     found = _codes(faiss, inner) if kind is faiss.IndexBinaryFlat else inner.reconstruct_n(0, count)
     return found, np.arange(count) if ids is None else ids
 
 
 def import_faiss(index: Any, out: str | os.PathLike[str], *, binarizer: Binarizer | None = None) -> Index:
-    """A FAISS index, or the file of one, as a new rbegir index; float vectors go through a Binarizer."""
+    """Make a new rbegir index of a FAISS index or its file; a Binarizer encodes float vectors."""
     source = open_faiss(index) if isinstance(index, (str, os.PathLike)) else index
     found, ids = read_faiss(source)
     if isinstance(found, Codes):
         if binarizer is not None:
             raise InputError("a binary FAISS index holds codes, it takes no binarizer", hint="leave it out")
-        return land(out, [Keywords(found, pa.array(ids), None, {})], shape=(found.n, 1))
-    return land_vectors(out, found, pa.array(ids), binarizer=binarizer)
+        return make_index(out, [Keywords(found, pa.array(ids), None, {})], shape=(found.n, 1))
+    return make_vector_index(out, found, pa.array(ids), binarizer=binarizer)
 
 
 def to_faiss(source: Index | Codes) -> Any:
-    """Codes as an IndexBinaryFlat (one plane) or IndexFlatIP, in an IDMap where ids are not 0, 1, 2 …"""
+    """Codes as an IndexBinaryFlat (one plane) or IndexFlatIP, in an IDMap unless ids are 0, 1, 2 …"""
     faiss = load_faiss()
-    n, planes = shape_of(source)
-    ids = [batch.ids for batch in source_of(source)]
+    n, planes = code_shape(source)
+    ids = [batch.ids for batch in keyword_batches(source)]
     if any(not pa.types.is_int64(part.type) for part in ids):
-        raise InputError("FAISS has whole numbers as ids, this index has strings", hint="export to Parquet")
+        raise InputError("FAISS ids are integers, this index has strings", hint="export to Parquet")
     every = np.concatenate([np.asarray(part) for part in ids]) if ids else np.zeros(0, np.int64)
     counted = np.array_equal(every, np.arange(len(every)))
     made = faiss.IndexBinaryFlat(n) if planes == 1 else faiss.IndexFlatIP(n)
     if not counted:
         made = faiss.IndexBinaryIDMap2(made) if planes == 1 else faiss.IndexIDMap2(made)
-    for batch in source_of(source):
+    for batch in keyword_batches(source):
         if planes == 1:
             raw = batch.codes.planes[0].astype("<u8", copy=False)  # [count, words]
             rows = np.ascontiguousarray(raw).view(np.uint8)
@@ -136,9 +162,144 @@ def export_faiss(source: Index | Codes, path: str | os.PathLike[str]) -> None:
 def _codes(faiss: Any, index: Any) -> Codes:
     if index.d % WORD or not MIN_N <= index.d <= MAX_N:
         raise InputError(
-            f"the index has {index.d} bits a vector, codes have a multiple of {WORD} from {MIN_N} to {MAX_N}",
-            hint="pad the vectors with zero bits, on both sides alike",
+            f"the index has {index.d} bits per vector, expected a multiple of {WORD} from {MIN_N} to {MAX_N}",
+            hint="pad all vectors, and queries, with zero bits",
         )
     raw = faiss.vector_to_array(index.xb).reshape(index.ntotal, index.d // 8)  # [count, bytes]
     words = np.ascontiguousarray(raw).view("<u8").astype(np.uint64, copy=False)
     return Codes(words[None].copy(), int(index.d))
+
+
+class IndexRBE:
+    """Vectors of `d` floats, stored as codes in memory. The other arguments go to the Binarizer."""
+
+    metric_type = METRIC_INNER_PRODUCT
+
+    def __init__(
+        self,
+        d: int,
+        n: int | None = None,
+        *,
+        query_planes: int = 8,
+        keyword_planes: int = 2,
+        threads: int | None = None,
+        binarizer: Binarizer | None = None,
+    ) -> None:
+        """With a fitted `binarizer` the index needs no training."""
+        self.d = d
+        self.binarizer = binarizer or Binarizer(d, n, query_planes, keyword_planes)
+        self.is_trained = binarizer is not None
+        if binarizer is not None and binarizer.n_features_in_ != d:
+            raise MismatchError(f"d is {d}, the binarizer takes vectors of {binarizer.n_features_in_}")
+        self._threads = threads
+        self._parts: list[Codes] = []
+        self._packed: list[Partition] | None = None
+
+    @property
+    def ntotal(self) -> int:
+        """The number of vectors in the index."""
+        return sum(len(part) for part in self._parts)
+
+    def train(self, x: Any) -> None:
+        """Fit the codes to vectors [count, d] without adding them."""
+        if self._parts:
+            raise InputError(
+                "the index holds vectors, training would make their codes meaningless",
+                hint="call reset() first",
+            )
+        self.binarizer.fit(x)
+        self.is_trained = True
+
+    def add(self, x: Any) -> None:
+        """Add vectors [count, d]; their ids are the next positions."""
+        codes = self._trained().encode_keywords(x)
+        if len(codes):
+            self._parts.append(codes)
+            self._packed = None
+
+    def search(self, x: Any, k: int) -> tuple[Floats, npt.NDArray[np.int64]]:
+        """(D, I): cosines and ids of the best k for each vector [count, d], best first."""
+        k = whole_number("k", k)
+        asked = self._trained().encode_queries(x).values()  # [queries, n]
+        scores = np.full((len(asked), k), NOTHING, np.float32)
+        ids = np.full((len(asked), k), -1, np.int64)
+        if self._parts and len(asked):
+            if self._packed is None:
+                self._packed = [Partition(pack(part), len(part)) for part in self._parts]
+            backend = CpuBackend(self.binarizer.n, self.binarizer.keyword_planes, threads=self._threads)
+            found = backend.search(self._packed, asked, min(k, self.ntotal))
+            width = found.positions.shape[1]
+            scores[:, :width] = cosine(found.keys, norm_squared(asked))
+            ids[:, :width] = found.positions
+        return scores, ids
+
+    def reconstruct(self, key: int) -> Floats:
+        """The vector [d] that the code of an id stands for."""
+        vector: Floats = self.reconstruct_n(key, 1)[0]
+        return vector
+
+    def reconstruct_n(self, n0: int = 0, ni: int = -1) -> Floats:
+        """The vectors [ni, d] of the ids from n0 on; ni = −1 returns all of them."""
+        stop = self.ntotal if ni == -1 else n0 + ni
+        if not 0 <= n0 <= stop <= self.ntotal:
+            raise InputError(f"ids must be from 0 to {self.ntotal - 1}, got {n0} to {stop - 1}")
+        return self._trained().inverse_transform(self._codes()[n0:stop])
+
+    def remove_ids(self, ids: Any) -> int:
+        """Remove the ids of an array or a FAISS selector and return how many; later ids move up."""
+        if hasattr(ids, "is_member"):
+            gone = np.array([bool(ids.is_member(i)) for i in range(self.ntotal)], bool)
+        else:
+            wanted = np.asarray(ids)
+            if wanted.ndim != 1 or (wanted.size and not np.issubdtype(wanted.dtype, np.integer)):
+                raise InputError("ids must be a one-dimensional integer array, or a selector of FAISS")
+            gone = np.isin(np.arange(self.ntotal), wanted)
+        if gone.any():
+            kept = self._codes()[np.flatnonzero(~gone)]
+            self._parts = [kept] if len(kept) else []
+            self._packed = None
+        return int(gone.sum())
+
+    def reset(self) -> None:
+        """Remove all vectors but keep the training."""
+        self._parts, self._packed = [], None
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write the index, atomically, as an rbegir index, which `rbegir.Index.open` opens too."""
+        with staged(path) as stage, Index.create(stage, self._trained()) as index:
+            for part in self._parts:
+                index.add_codes(part)
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str], *, threads: int | None = None) -> Self:
+        """Read an index that `write` wrote, or any rbegir index made with a Binarizer."""
+        with Index.open(os.fspath(path), read_only=True) as stored:
+            binarizer = stored.model
+            if not isinstance(binarizer, Binarizer):
+                raise MismatchError(
+                    f"{path} was built by a {type(binarizer).__name__}, which takes texts, not vectors",
+                    hint="open it with rbegir.Index.open",
+                )
+            rows = read_keywords(stored)
+        if not np.array_equal(np.asarray(rows.ids), np.arange(len(rows))):
+            raise MismatchError(
+                f"the ids of {path} are not 0, 1, 2 …, which a flat FAISS index has",
+                hint="open it with rbegir.Index.open",
+            )
+        index = cls(binarizer.n_features_in_, threads=threads, binarizer=binarizer)
+        index._parts = [rows.codes] if len(rows) else []
+        return index
+
+    def _trained(self) -> Binarizer:
+        if not self.is_trained:
+            raise InputError("the index is not trained", hint="call train(vectors) first")
+        return self.binarizer
+
+    def _codes(self) -> Codes:
+        if not self._parts:
+            planes = np.zeros((self.binarizer.keyword_planes, 0, self.binarizer.n // WORD), np.uint64)
+            return Codes(planes, self.binarizer.n)
+        if len(self._parts) > 1:
+            self._parts = [Codes.concat(self._parts)]
+            self._packed = None
+        return self._parts[0]

@@ -5,8 +5,8 @@
     plane_0, plane_1, …    binary, n / 8 bytes each: plane t of the code, dimension 8i + j in bit j of byte i
     …         the attributes, under their names
 
-A table of vectors has, instead of planes, one column of float lists, which a Binarizer encodes. Both
-directions stream: memory holds some ten thousand rows.
+A table of vectors has one column of float lists instead of planes, which a Binarizer encodes. Codes are read
+and written as a stream; vectors are read as a whole.
 """
 
 from __future__ import annotations
@@ -22,12 +22,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, WORD, Codes
-from rbegir.encode.binarizer.estimator import Binarizer
+from rbegir.encode.binarizer.binarizer import Binarizer
 from rbegir.encode.encoder import Encoder
 from rbegir.errors import FileError, InputError, MissingExtraError
-from rbegir.index.exchange.export import ROWS, Keywords, source_of
-from rbegir.index.exchange.landing import land, staged
-from rbegir.index.exchange.vectors import land_vectors
+from rbegir.index.exchange.transfer import (
+    ROWS,
+    Keywords,
+    keyword_batches,
+    make_index,
+    make_vector_index,
+    staged,
+)
 from rbegir.index.store import Index
 
 if TYPE_CHECKING:
@@ -37,7 +42,7 @@ PLANE = "plane_"
 
 
 def to_batch(keywords: Keywords) -> pa.RecordBatch:
-    """The table above, of some keywords."""
+    """Keywords as a batch of the table above."""
     columns: dict[str, pa.Array] = {"id": keywords.ids}
     if keywords.texts is not None:
         columns["text"] = keywords.texts
@@ -55,7 +60,7 @@ def to_batch(keywords: Keywords) -> pa.RecordBatch:
 
 
 def from_batch(batch: pa.RecordBatch, start: int = 0) -> Keywords:
-    """Keywords of the table above; without ids they are numbered from `start`."""
+    """A batch of the table above as keywords; without ids they are numbered from `start`."""
     names = plane_columns(batch.schema.names)
     planes = [_bytes_of(batch.column(name), name) for name in names]  # [count, n / 8] each
     if len({plane.shape[1] for plane in planes}) > 1:
@@ -67,7 +72,7 @@ def from_batch(batch: pa.RecordBatch, start: int = 0) -> Keywords:
 
 
 def plane_columns(names: Iterable[str]) -> list[str]:
-    """plane_0, plane_1 … as far as they go; an error if there is none."""
+    """The names plane_0, plane_1 … that are present; raises if there is none or a gap."""
     there = set(names)
     found = [f"{PLANE}{t}" for t in range(MAX_KEYWORD_PLANES) if f"{PLANE}{t}" in there]
     if not found or found != [f"{PLANE}{t}" for t in range(len(found))]:
@@ -80,7 +85,7 @@ def plane_columns(names: Iterable[str]) -> list[str]:
 
 def export_parquet(source: Index | Codes, path: str | os.PathLike[str]) -> None:
     """Write codes, ids, texts and attributes as one Parquet file."""
-    batches = (to_batch(keywords) for keywords in source_of(source))
+    batches = (to_batch(keywords) for keywords in keyword_batches(source))
     first = next(batches, None)
     if first is None:
         raise InputError("there is nothing to export: no keywords")
@@ -96,9 +101,9 @@ def import_parquet(
     vector_column: str | None = None,
     encoder: Encoder | None = None,
 ) -> Index:
-    """A Parquet file of codes or, with `vector_column`, of vectors as a new index.
+    """Make a new index of a Parquet file of codes or, with `vector_column`, of vectors.
 
-    `encoder` is what made the codes (it is stored along), or the Binarizer of the vectors.
+    `encoder` is the one that made the codes, which is stored inside, or the Binarizer for the vectors.
     """
     try:
         file = pq.ParquetFile(path)
@@ -116,7 +121,7 @@ def import_parquet(
 def to_dataset(source: Index | Codes) -> Dataset:
     """Codes, ids, texts and attributes as a Hugging Face Dataset, in memory."""
     datasets = _datasets()
-    table = pa.Table.from_batches([to_batch(keywords) for keywords in source_of(source)])
+    table = pa.Table.from_batches([to_batch(keywords) for keywords in keyword_batches(source)])
     made: Dataset = datasets.Dataset(table)
     return made
 
@@ -128,12 +133,12 @@ def import_dataset(
     vector_column: str | None = None,
     encoder: Encoder | None = None,
 ) -> Index:
-    """A Hugging Face Dataset of codes or, with `vector_column`, of vectors as a new index."""
+    """Make a new index of a Hugging Face Dataset of codes or, with `vector_column`, of vectors."""
     datasets = _datasets()
     if not isinstance(dataset, datasets.Dataset):
         raise InputError(
             f"dataset must be a datasets.Dataset, got {type(dataset).__name__}",
-            hint="choose a split of a DatasetDict",
+            hint="choose one split of a DatasetDict",
         )
     plain = dataset.with_format("arrow")
     parts = (plain[low : low + ROWS] for low in range(0, len(plain), ROWS))
@@ -161,7 +166,7 @@ def _import(
                 yield from_batch(batch, start)
                 start += batch.num_rows
 
-        return land(out, keywords(), encoder, shape=None if encoder else (n, len(planes)))
+        return make_index(out, keywords(), encoder, shape=None if encoder else (n, len(planes)))
     if vector_column not in names:
         raise InputError(f"there is no column {vector_column!r}; the columns are {', '.join(names)}")
     if encoder is not None and not isinstance(encoder, Binarizer):
@@ -170,13 +175,13 @@ def _import(
     batch = table.to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], table.schema)
     vectors = _vectors_of(batch.column(vector_column), vector_column)
     ids, texts, others = _around(batch, [vector_column], 0)
-    return land_vectors(out, vectors, ids, texts, others, encoder)
+    return make_vector_index(out, vectors, ids, texts, others, encoder)
 
 
 def _around(
     batch: pa.RecordBatch, taken: list[str], start: int
 ) -> tuple[pa.Array, pa.Array | None, dict[str, pa.Array]]:
-    """Ids, texts and attributes: what is beside the codes or vectors."""
+    """The ids, texts and attributes beside the codes or vectors."""
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     ids = columns.get("id", pa.array(np.arange(start, start + batch.num_rows)))
     others = {name: column for name, column in columns.items() if name not in ("id", "text", *taken)}
@@ -223,6 +228,6 @@ def _datasets() -> Any:
         import datasets
     except ImportError as error:
         raise MissingExtraError(
-            "datasets of Hugging Face need that package", hint="pip install datasets"
+            "Hugging Face datasets need the package datasets", hint="pip install datasets"
         ) from error
     return datasets

@@ -1,1 +1,13 @@
-"""Speed, beside peers and the machine's limit in the same run."""
+"""Speed and accuracy, beside peers and the machine's limit in the same run.
+
+| module                  | what is measured                                                               |
+|-------------------------|--------------------------------------------------------------------------------|
+| scan, scan_gpu          | exhaustive search on the CPU, on a GPU                                         |
+| kernels_gpu             | each GPU kernel's cost and equality with the reference; the paper's selection  |
+| encode, train           | texts per second, pairs per second                                             |
+| accuracy                | recall of codes at equal bytes; quantizers and residual are its peers          |
+| serve, load             | the HTTP service under load, and the load generator                            |
+| cluster                 | what a cluster costs and survives                                              |
+| peers                   | other systems in processes of their own, for scan and serve                    |
+| host                    | the machine that it ran on, and clocks                                         |
+"""

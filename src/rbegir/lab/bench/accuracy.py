@@ -13,7 +13,7 @@ covers which were asked), and how far the Binarizer is ahead of each peer, seed 
 
 Peers search with float32 queries; the Binarizer's are 8-bit integers (3-bit in a row of its own), so it is
 never the one with the finer query. Sizes count what a method stores for each vector, correction factors
-included. A budget in bits a dimension counts dimensions rounded up to a multiple of 64, the unit of a code
+included. A budget in bits per dimension counts dimensions rounded up to a multiple of 64, the unit of a code
 here, and every peer may use all of it.
 
 With `out`, the result is written after every row, and rows that the file already holds are not measured
@@ -33,13 +33,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rbegir.codes.planes import WORD
-from rbegir.encode.binarizer.estimator import WORK, Binarizer
-from rbegir.encode.binarizer.shape import best_shape
+from rbegir.encode.binarizer.binarizer import WORK, Binarizer, best_shape
 from rbegir.encode.binarizer.vectors import as_rows, sample, unit_blocks
 from rbegir.errors import FileError, InputError
 from rbegir.lab.bench.host import describe
-from rbegir.lab.bench.quantizers import PEERS, Outcome
-from rbegir.lab.bench.scorer import top
+from rbegir.lab.bench.quantizers import PEERS, Outcome, top
+from rbegir.search.partition import recall_of
 
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
@@ -56,7 +55,7 @@ Report = Callable[[dict[str, Any]], None]
 
 
 def sizes(dims: int, bits: Sequence[int], byte_budgets: Sequence[int]) -> list[int]:
-    """Budgets in bytes a vector, each once, in the order given: bits a dimension first."""
+    """Budgets in bytes per vector, each once, in the order given: bits per dimension first."""
     wide = -(-dims // WORD) * WORD
     return list(dict.fromkeys([wide * b // 8 for b in bits] + list(byte_budgets)))
 
@@ -234,13 +233,9 @@ def spread(values: Sequence[float]) -> dict[str, float | None]:
 
 def recalls(found: Ids, truth: Ids) -> dict[str, float]:
     """The three figures for hits [Q, ≥ 100] against the truth [Q, 100], both best first."""
-
-    def share(k: int) -> float:
-        common = sum(len(np.intersect1d(f[:k], t[:k])) for f, t in zip(found, truth, strict=True))
-        return float(common / (len(truth) * min(k, truth.shape[1])))
-
+    shares = {f"recall@{k}": recall_of(found[:, :k], truth[:, :k]) for k in (10, 100)}
     first = float(np.mean((found[:, :10] == truth[:, :1]).any(axis=1)))
-    return {"recall@10": share(10), "recall@100": share(100), "recall@1": first}
+    return {**shares, "recall@1": first}
 
 
 def _row(

@@ -3,10 +3,10 @@
     overhead   one shard against an Index in this process, the same questions in turns: what a call costs
     scaling    one shard with one thread against two, the same work: ideal is half the time; beside them one
                thread and two threads of an Index, which is what the machine's two cores can do
-    spread     how much later than usual a shard's answers come, for the planner's tails
-    merge      putting answers together, a candidate
-    faults     a shard process is killed (SIGKILL) every few seconds under load: every answer is compared with
-               the right one, and none may be wrong; with two replicas none may fail either
+    spread     how much later than usual a shard responds, for the planner's tails
+    merge      merging hits, per candidate
+    faults     a shard process is killed (SIGKILL) every few seconds under load: every response is
+               compared with the right one, and none may be wrong; with two replicas none may fail either
 
 How this can mislead: all processes share one machine's cores, memory bandwidth and loopback network, so
 overhead has no wire in it, and clients take cores from shards.
@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 
 from rbegir.cluster.client import Cluster
-from rbegir.cluster.engine import import_ray
 from rbegir.cluster.gather import ALONG
+from rbegir.cluster.session import import_ray
 from rbegir.codes.planes import Codes
 from rbegir.errors import RbegirError
 from rbegir.index.store import Index
@@ -38,7 +38,7 @@ from rbegir.search.hits import Hits, merge
 N, PLANES, QUERY_PLANES = 64, 2, 3
 QUANTILES = 201
 SMALL = 200_000  # keywords where the scan is not what is measured
-PIECE = 1 << 20  # keywords an add, so that no segments are merged
+PIECE = 1 << 20  # keywords per add, so that no segments are merged
 
 Progress = Callable[[str, float], None]
 
@@ -70,13 +70,13 @@ def overhead(path: Path, rounds: int) -> dict[str, Any]:
     with Index.open(path, threads=1) as index, Cluster.open(path, devices=1, threads=1) as cluster:
         assert same(cluster.search_codes(codes, 100), index.search_codes(codes, 100))
         for _ in range(rounds):
-            alone = _ms(lambda: index.search_codes(codes, 100, texts=False))
-            around = _ms(lambda: cluster.search_codes(codes, 100, texts=False))
+            alone = host.milliseconds(lambda: index.search_codes(codes, 100, texts=False))
+            around = host.milliseconds(lambda: cluster.search_codes(codes, 100, texts=False))
             times["index_ms"].append(alone)
             times["cluster_ms"].append(around)
             times["call_ms"].append(around - alone)
-            alone = _ms(lambda: index.search_codes(codes, ALONG + 1, texts=False))
-            around = _ms(lambda: cluster.search_codes(codes, ALONG + 1, texts=False))
+            alone = host.milliseconds(lambda: index.search_codes(codes, ALONG + 1, texts=False))
+            around = host.milliseconds(lambda: cluster.search_codes(codes, ALONG + 1, texts=False))
             times["two_calls_ms"].append(around - alone)
     return {name: _median(values) for name, values in times.items()}
 
@@ -94,7 +94,7 @@ def scaling(path: Path, rounds: int, batch: int = 64) -> dict[str, Any]:
         ways = {"one_ms": one, "two_ms": two, "thread_ms": thread, "threads_ms": threads}
         for _ in range(rounds):
             for name, way in ways.items():
-                took = _ms(lambda w=way: w.search_codes(codes, 10, texts=False))  # type: ignore[misc]
+                took = host.milliseconds(lambda w=way: w.search_codes(codes, 10, texts=False))  # type: ignore[misc]
                 times.setdefault(name, []).append(took)
 
     def ratio(slow: str, fast: str) -> list[float]:
@@ -115,7 +115,9 @@ def spread(path: Path, answers: int) -> dict[str, Any]:
     """Quantiles of how much later than usual the answers of one shard come, in ms."""
     codes = queries(1)
     with Cluster.open(path, devices=["cpu"]) as cluster:
-        times = [_ms(lambda: cluster.search_codes(codes, 100, texts=False)) for _ in range(answers)]
+        times = [
+            host.milliseconds(lambda: cluster.search_codes(codes, 100, texts=False)) for _ in range(answers)
+        ]
     middle = statistics.median(times)
     quantiles = np.quantile(np.array(times) - middle, np.linspace(0, 1, QUANTILES))
     return {
@@ -126,14 +128,14 @@ def spread(path: Path, answers: int) -> dict[str, Any]:
 
 
 def merge_cost(rounds: int, shards: int = 16, k: int = 1000) -> dict[str, Any]:
-    """Nanoseconds a candidate."""
+    """Nanoseconds per candidate."""
     rng = np.random.default_rng(2)
     keys = -np.sort(-rng.integers(0, 10**6, (shards, 1, k)), axis=2)
     parts = [
         Hits(ids=place, scores=key.astype(float), keys=key, rows=place)
         for key, place in zip(keys, rng.permutation(shards * k).reshape(shards, 1, k), strict=True)
     ]
-    return _median([_ms(lambda: merge(parts, k)) * 1e6 / (shards * k) for _ in range(rounds)])
+    return _median([host.milliseconds(lambda: merge(parts, k)) * 1e6 / (shards * k) for _ in range(rounds)])
 
 
 def faults(
@@ -245,12 +247,6 @@ def survival(
             for replicas in (2, 1)
         ]
     return result
-
-
-def _ms(work: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    work()
-    return 1e3 * (time.perf_counter() - start)
 
 
 def _median(values: list[float]) -> dict[str, float]:

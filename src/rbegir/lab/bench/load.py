@@ -1,16 +1,17 @@
-"""A load generator that keeps books: closed-loop clients over raw sockets, and a ledger of what must be true.
+"""A load generator that checks every response: closed-loop clients over raw sockets and a ledger of writes.
 
-Each of the clients is one connection that sends its next request when the last was answered. Requests are
-prepared bytes, answers are read by a protocol of a few lines, and every answer is looked at: status, number
-of hits, and whether it shows a keyword that must not be there. The generator's own limit is measured against
-a server that only replays an answer (`load_stub.py`): a slow generator would make any service look slow.
+Each client is one connection that sends its next request when the last was answered. Requests are prepared
+bytes, responses are read by a protocol of a few lines, and every response is checked: status, number of hits,
+and whether it shows a keyword that must not be there. The generator's own limit is measured against
+a server that only replays a response (`python -m rbegir.lab.bench.load FILE`): a slow generator would make
+any service look slow.
 
 A client owns the ids it writes, so it knows what an acknowledged write has made of them:
 
     lost       an id whose last acknowledged change is not what a read shows
-    phantom    a keyword in an answer that nobody had sent, or that was gone before the search was sent
+    phantom    a keyword in a response that nobody had sent, or that was gone before the search was sent
 
-Reads follow a quarter of the writes at once, and all ids are read in the end.
+A quarter of the writes are read back at once, and all ids at the end.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ import asyncio
 import json
 import random
 import re
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from rbegir.errors import RbegirError
 
@@ -93,15 +96,11 @@ class Tally:
     answer_bytes: int = 0  # of the last search
 
 
-class Wire(asyncio.Protocol):
-    """One connection: sends bytes, hands over whole answers."""
+class Messages(asyncio.Protocol):
+    """One connection that receives whole HTTP messages, on either side."""
 
-    def __init__(self, answered: Callable[[int, bytes], None], lost: Callable[[], None]) -> None:
-        self._answered = answered
-        self._lost = lost
+    def __init__(self) -> None:
         self._buffer = bytearray()
-        self._body = 0  # where the body begins
-        self._end = -1  # of the answer that is arriving
         self.transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -110,18 +109,30 @@ class Wire(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        if self._end < 0:
-            head = self._buffer.find(b"\r\n\r\n")
-            if head < 0:
-                return
+        while (head := self._buffer.find(b"\r\n\r\n")) >= 0:
             length = LENGTH.search(self._buffer, 0, head)
-            self._body = head + 4
-            self._end = self._body + (int(length[1]) if length else 0)
-        if len(self._buffer) >= self._end:
-            status, body = int(self._buffer[9:12]), bytes(self._buffer[self._body : self._end])
-            del self._buffer[: self._end]
-            self._end = -1
-            self._answered(status, body)
+            end = head + 4 + (int(length[1]) if length else 0)
+            if len(self._buffer) < end:
+                return
+            message = bytes(self._buffer[:end])
+            del self._buffer[:end]
+            self.received(message, head + 4)
+
+    def received(self, message: bytes, body: int) -> None:
+        """A whole message has arrived; its body begins at `body`."""
+        raise NotImplementedError
+
+
+class Wire(Messages):
+    """The connection of a client: hands over the status and body of every response."""
+
+    def __init__(self, answered: Callable[[int, bytes], None], lost: Callable[[], None]) -> None:
+        super().__init__()
+        self._answered = answered
+        self._lost = lost
+
+    def received(self, message: bytes, body: int) -> None:
+        self._answered(int(message[9:12]), message[body:])
 
     def connection_lost(self, error: Exception | None) -> None:
         self._lost()
@@ -145,7 +156,7 @@ class Mix:
     writes: float
 
 
-class Client:
+class LoadClient:
     """A closed loop over one connection."""
 
     def __init__(
@@ -168,9 +179,6 @@ class Client:
         self._read_next: int | None = None
         self.wire = Wire(self._answered, self._lost)
 
-    def start(self) -> None:
-        self._next()
-
     def _lost(self) -> None:
         if not self._done.is_set():
             self._tally.errors["connection lost"] += 1
@@ -186,12 +194,13 @@ class Client:
         if time.perf_counter() >= self._until:
             self._done.set()
         elif self._read_next is None:
-            self._next()
+            self.send_next()
         else:
             key, self._read_next = self._read_next, None
             self._send(prepared("GET", f"/v1/keywords/{key}"), lambda s, b: self._read(key, s, b))
 
-    def _next(self) -> None:
+    def send_next(self) -> None:
+        """Send a search, or a write of an id of this client."""
         if self._random.random() >= self._mix.writes:
             self._send(self._random.choice(self._mix.searches), self._search)
             return
@@ -247,12 +256,13 @@ async def drive(port: int, mix: Mix, ledger: Ledger, *, clients: int, seconds: f
     began = time.perf_counter()
     done = [asyncio.Event() for _ in range(clients)]
     loops = [
-        Client(number, mix, ledger, tally, began + seconds, seed, done[number]) for number in range(clients)
+        LoadClient(number, mix, ledger, tally, began + seconds, seed, done[number])
+        for number in range(clients)
     ]
     for client in loops:
         await loop.create_connection(lambda client=client: client.wire, "127.0.0.1", port)  # type: ignore[misc]
     for client in loops:
-        client.start()
+        client.send_next()
     await asyncio.gather(*(event.wait() for event in done))
     tally.seconds = time.perf_counter() - began
     for client in loops:
@@ -277,3 +287,28 @@ async def _read_all(port: int, ledger: Ledger, keys: Sequence[int]) -> None:
             raise RbegirError(f"reading {key} back was answered with {status}")
         ledger.read(key, json.loads(body)["text"] if status == 200 else None)
     wire.transport.close()
+
+
+class Replay(Messages):
+    """The fastest server there could be: it responds to every request with the same bytes."""
+
+    def __init__(self, response: bytes) -> None:
+        super().__init__()
+        self._response = response
+
+    def received(self, message: bytes, body: int) -> None:
+        self.transport.write(self._response)
+
+
+async def replay() -> None:
+    """Replay the bytes of a file, named on the command line, as the response to every request."""
+    body = Path(sys.argv[1]).read_bytes()
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    answer = head.encode() + body
+    server = await asyncio.get_running_loop().create_server(lambda: Replay(answer), "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    asyncio.run(replay())

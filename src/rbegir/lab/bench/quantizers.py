@@ -1,19 +1,19 @@
 """The peers of the accuracy benchmark: what else turns vectors into a few bytes.
 
-Each takes a budget in bytes a vector and uses all of it as it can; what it stores beside the codes (norms,
+Each takes a budget in bytes per vector and uses all of it as it can; what it stores beside the codes (norms,
 correction factors) is counted. Where a peer cannot meet the budget its true size is reported, never less.
 Queries are float32 for all peers, which is the best they can do.
 
 | name           | what                                                                                     |
 |----------------|------------------------------------------------------------------------------------------|
-| pq, opq        | FAISS product quantiser, 8 bits a part; after a learned rotation                         |
-| rq             | FAISS residual quantiser, 8 bits a stage; on a GPU, and from 33 bytes on only there, the |
-|                | same in torch (`residual.py`)                                                            |
-| prq            | FAISS residual quantisers of parts of the vector, 8 stages of 8 bits a part              |
-| lsq            | FAISS local-search quantiser, 8 bits a stage; from 33 bytes on of parts, as prq          |
-| rabitq         | FAISS RaBitQ after a random rotation, whole bits a dimension and its factors             |
-| turbovec       | TurboQuant, calibrated on a sample; 2 or 4 bits a dimension and a norm                   |
-| scalar         | random rotation, Gaussian levels (Lloyd–Max), whole bits a dimension                     |
+| pq, opq        | FAISS product quantiser, 8 bits per part; after a learned rotation                       |
+| rq             | FAISS residual quantiser, 8 bits per stage; on a GPU, and from 33 bytes on only there,   |
+|                | implemented in torch (`residual.py`)                                                     |
+| prq            | FAISS residual quantisers of parts of the vector, 8 stages of 8 bits per part            |
+| lsq            | FAISS local-search quantiser, 8 bits per stage; from 33 bytes on of parts, as prq        |
+| rabitq         | FAISS RaBitQ after a random rotation, whole bits per dimension and its factors           |
+| turbovec       | TurboQuant, calibrated on a sample; 2 or 4 bits per dimension and a norm                 |
+| scalar         | random rotation, Gaussian levels (Lloyd–Max), whole bits per dimension                   |
 | sign_rescore   | sign bits to find 10 k candidates, a float16 copy to order them                          |
 
 `np` in the names of FAISS's factory leaves out the ordering of codewords for polysemous search. It changes no
@@ -29,8 +29,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rbegir.encode.binarizer.frame import rotation
-from rbegir.errors import MissingExtraError
+from rbegir.encode.binarizer.learn import rotation
+from rbegir.errors import needing
 
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
@@ -68,10 +68,8 @@ Peer = Callable[
 
 
 def _faiss() -> Any:
-    try:
+    with needing("the peers need FAISS", "pip install 'rbegir[bench]'"):
         import faiss
-    except ImportError as error:
-        raise MissingExtraError("the peers need FAISS", hint="pip install 'rbegir[bench]'") from error
     return faiss
 
 
@@ -188,10 +186,10 @@ def rabitq(train: Floats, vectors: Floats, size: int, seed: int) -> Outcome | No
 def _rabitq_scores(index: Any) -> tuple[Floats, Floats] | None:
     """What the inner products that RaBitQ of 2 bits estimates are made of: q·decoded + offset, exactly.
 
-    Its own search takes seconds a query over a million vectors, a matrix product does not. A code is a plane
-    of signs, the factors of one bit, a plane of second bits, and f_add, f_rescale of both; the estimate for a
-    query of zeros is the offset. That is FAISS's layout in memory, not its interface, so it is checked with
-    queries of its own search each time; None where it has become another.
+    Its own search takes seconds per query over a million vectors, a matrix product does not. A code is a
+    plane of signs, the factors of one bit, a plane of second bits, and f_add, f_rescale of both; the estimate
+    for a query of zeros is the offset. That is FAISS's layout in memory, not its interface, so it is compared
+    with its own search each time; None if the layout has changed.
     """
     faiss = _faiss()
     dims, count = index.d, index.ntotal
@@ -217,10 +215,8 @@ def turbovec(train: Floats, vectors: Floats, size: int, seed: int) -> Outcome | 
     bits = _bits(size, dims)
     if bits not in (2, 4):
         return None
-    try:
+    with needing("the peers need turbovec", "pip install 'rbegir[bench]'"):
         from turbovec import TurboQuantIndex
-    except ImportError as error:
-        raise MissingExtraError("the peers need turbovec", hint="pip install 'rbegir[bench]'") from error
     known, every = _padded(train, 8), _padded(vectors, 8)
     index = TurboQuantIndex(dim=known.shape[1], bit_width=bits)
     _, train_s = _timed(lambda: index.calibrate(known[:4096].copy()))
@@ -263,8 +259,6 @@ def sign_rescore(train: Floats, vectors: Floats, size: int, seed: int) -> Outcom
     copy = vectors.astype(np.float16)
 
     def search(queries: Floats, k: int) -> Ids:
-        from rbegir.lab.bench.scorer import top
-
         rough = top(queries @ turn, signs, 10 * k)  # [queries, 10 k]
         exact = np.einsum("qkd,qd->qk", copy[rough].astype(np.float32), queries)
         return np.take_along_axis(rough, np.argsort(-exact, axis=1)[:, :k], axis=1)
@@ -283,3 +277,41 @@ PEERS: dict[str, Peer] = {
     "sign_rescore": sign_rescore,
     "lsq": lsq,
 }
+
+
+BLOCK = 1 << 28  # scores in memory at a time
+
+
+def top(queries: Floats, vectors: Floats, k: int, offsets: Floats | None = None) -> Ids:
+    """Rows of the largest q·v + offset, best first: [queries, k] for queries [Q, d], vectors [N, d]."""
+    k = min(k, len(vectors))
+    step = max(1, BLOCK // max(len(vectors), 1))
+    parts = [queries[at : at + step] for at in range(0, len(queries), step)]
+    search = _top_in_torch if _gpu() else _top_in_numpy
+    return np.concatenate(search(parts, vectors, k, offsets))
+
+
+def _top_in_numpy(parts: list[Floats], vectors: Floats, k: int, offsets: Floats | None) -> list[Ids]:
+    found = []
+    for part in parts:
+        scores = part @ vectors.T
+        if offsets is not None:
+            scores += offsets
+        best = np.argpartition(scores, -k, axis=1)[:, -k:]
+        order = np.argsort(-np.take_along_axis(scores, best, 1), axis=1, kind="stable")
+        found.append(np.take_along_axis(best, order, 1).astype(np.int64))
+    return found
+
+
+def _top_in_torch(parts: list[Floats], vectors: Floats, k: int, offsets: Floats | None) -> list[Ids]:
+    import torch
+
+    stored = torch.from_numpy(np.ascontiguousarray(vectors)).cuda()
+    added = None if offsets is None else torch.from_numpy(offsets).cuda()
+    found = []
+    for part in parts:
+        scores = torch.from_numpy(np.ascontiguousarray(part)).cuda() @ stored.T
+        if added is not None:
+            scores += added
+        found.append(scores.topk(k, dim=1).indices.cpu().numpy())
+    return found

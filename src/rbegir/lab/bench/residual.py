@@ -78,7 +78,7 @@ class Residual:
         return left[:, 0]
 
     def _next(self, left: Tensor, book: Tensor) -> Tensor:
-        """What the best sums with one more codeword leave over: [rows, beam, dims] → the same, best first"""
+        """What the best sums with one more codeword leave over: [rows, beam, dims], best first"""
         size = left.square().sum(dim=2, keepdim=True) + book.square().sum(dim=1)
         cost = (size - 2 * (left @ book.T)).flatten(1)  # [rows, beam · codewords]
         best = cost.topk(min(self.beam, cost.shape[1]), largest=False, sorted=True).indices

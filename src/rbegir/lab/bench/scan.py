@@ -21,25 +21,28 @@ import os
 import statistics
 import subprocess
 import sys
-import time
+import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rbegir.codes.layout import packed_bytes
+from rbegir.codes.planes import Codes
 from rbegir.errors import InputError, MissingExtraError, RbegirError
-from rbegir.lab.bench import host, start
-from rbegir.lab.bench.peers import PACKAGES
+from rbegir.index.store import Index
+from rbegir.lab.bench import host
+from rbegir.lab.bench.peers import SCAN_PACKAGES
 
 N, PLANES, QUERY_PLANES = 64, 2, 3
 STREAMS = (2, 4, 8, 16)  # places of memory that are read in turn
 SMALL_BATCH = 8  # up to here every side takes the best of three in a round, as reading does
-PEER_SECONDS = 10.0  # a peer is not asked again in a cell after so long
+PEER_SECONDS = 10.0  # after this long, a peer is not timed again in a cell
 
 
 class Peer:
@@ -49,7 +52,7 @@ class Peer:
         self.name = name
         environment = {**os.environ, "RAYON_NUM_THREADS": str(threads)}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "rbegir.lab.bench.peers", name, str(keywords), str(threads)],
+            [sys.executable, "-m", "rbegir.lab.bench.peers", "scan", name, str(keywords), str(threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -95,12 +98,6 @@ def require_peers() -> None:
         )
 
 
-def _milliseconds(call: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    call()
-    return (time.perf_counter() - start) * 1e3
-
-
 def random_codes(keywords: int) -> npt.NDArray[np.uint8]:
     """Packed random keywords, aligned to 64 bytes as a mapped segment is."""
     size = packed_bytes(keywords, N, PLANES)
@@ -114,10 +111,19 @@ def random_codes(keywords: int) -> npt.NDArray[np.uint8]:
     return packed
 
 
-def random_queries(batch: int) -> npt.NDArray[np.int16]:
-    """Random queries of three planes."""
-    bits = np.random.default_rng(3).integers(0, 2**QUERY_PLANES, (batch, N), dtype=np.int16)
-    return 2 * bits - np.int16(2**QUERY_PLANES - 1)
+def random_queries(batch: int, planes: int = QUERY_PLANES) -> npt.NDArray[np.int16]:
+    """Random queries of so many planes."""
+    bits = np.random.default_rng(3).integers(0, 2**planes, (batch, N), dtype=np.int16)
+    return 2 * bits - np.int16(2**planes - 1)
+
+
+def check_numbers(rounds: int, **lists: Sequence[int]) -> None:
+    """Refuse lists of cells that are empty or hold anything but positive numbers."""
+    for name, numbers in lists.items():
+        if not numbers or any(number < 1 for number in numbers):
+            raise InputError(f"{name} must be positive numbers, got {list(numbers)}")
+    if rounds < 1:
+        raise InputError(f"rounds must be at least 1, got {rounds}")
 
 
 def run(
@@ -145,11 +151,7 @@ def run(
             rounds=rounds,
             progress=progress,
         )
-    for name, numbers in (("keywords", keywords), ("batches", batches), ("k", ks), ("threads", threads)):
-        if not numbers or any(number < 1 for number in numbers):
-            raise InputError(f"{name} must be positive numbers, got {list(numbers)}")
-    if rounds < 1:
-        raise InputError(f"rounds must be at least 1, got {rounds}")
+    check_numbers(rounds, keywords=keywords, batches=batches, k=ks, threads=threads)
     if peers:
         require_peers()
     cells: list[dict[str, Any]] = []
@@ -159,7 +161,7 @@ def run(
         for thread_count in threads:
             with ExitStack() as stack:
                 progress(f"{count:,} keywords: preparing", len(cells), total)
-                names = PACKAGES if peers else ()
+                names = SCAN_PACKAGES if peers else ()
                 running = [stack.enter_context(closing(Peer(name, count, thread_count))) for name in names]
                 for batch in batches:
                     for k in ks:
@@ -171,7 +173,7 @@ def run(
         "host": host.describe(("faiss-cpu", "turbovec") if peers else ()),
         "rounds": rounds,
         "cells": cells,
-        "start": start.measure(max(keywords)),
+        "start": first_answer(max(keywords)),
     }
 
 
@@ -196,9 +198,9 @@ def measure(
         return backend.search(partitions, values, k)
 
     def read(streams: Sequence[int]) -> float:
-        return min(_milliseconds(partial(_core.read_sum, packed, threads, s)) for s in streams)
+        return min(host.milliseconds(partial(_core.read_sum, packed, threads, s)) for s in streams)
 
-    scan()  # once without looking: caches, page tables
+    scan()  # not timed: fills caches and page tables
     for peer in peers:
         peer.search(batch, k)
     repeats = 3 if batch <= SMALL_BATCH else 1
@@ -207,7 +209,7 @@ def measure(
     theirs: dict[str, list[float]] = {peer.name: [] for peer in peers}
     for _ in range(rounds):
         reads.append(read((1, 1, 1)))
-        ours.append(min(_milliseconds(scan) for _ in range(repeats)))
+        ours.append(min(host.milliseconds(scan) for _ in range(repeats)))
         for peer in peers:
             if sum(theirs[peer.name]) < PEER_SECONDS * 1e3:
                 theirs[peer.name].append(min(peer.search(batch, k) for _ in range(repeats)))
@@ -229,4 +231,26 @@ def measure(
             name: statistics.median(t / o for t, o in zip(times, ours, strict=False))
             for name, times in theirs.items()
         },
+    }
+
+
+PROGRAM = """
+import numpy as np, rbegir
+with rbegir.Index.open({path!r}, read_only=True) as index:
+    index.search_codes(np.ones((1, {n}), np.int8), k=10)
+"""
+
+
+def first_answer(keywords: int) -> dict[str, Any]:
+    """Seconds until a new process has searched an index of random keywords; Python alone beside it."""
+    rng = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "start.rbe"
+        with Index.create(path, n=N, keyword_planes=PLANES) as index:
+            index.add_codes(Codes(rng.integers(0, 2**64, (PLANES, keywords, N // 64), dtype=np.uint64), N))
+        seconds = host.fresh_process_seconds(PROGRAM.format(path=str(path), n=N))
+    return {
+        "keywords": keywords,
+        "first_answer_s": seconds,
+        "python_alone_s": host.fresh_process_seconds("pass"),
     }

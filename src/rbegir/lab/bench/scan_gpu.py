@@ -6,8 +6,8 @@ sorted keys and positions, medians over rounds after a warm-up; `wall_ms` is wha
 on the host included. The read bandwidth is measured over the same bytes in the same run. The peer is float16
 matmul and topk over vectors of the same dimension, on 10⁸ keywords at most and scaled to the cell's number.
 `cases` are what a variation costs (planes of the query, k, a filter, small batches) over the largest set of
-keywords that is one shard, `paper` is the published algorithm beside the exact one (`paper_gpu`), and
-`equality` are random searches of small sets compared with the reference (`equal_gpu`).
+keywords that is one slab, `paper` is the published algorithm beside the exact one, and `equality` are random
+searches of small sets compared with the reference (both in `kernels_gpu`).
 
 How this can mislead: codes are random, so hits are spread evenly and the first threshold comes from a good
 sample; the peer is exact in float16, whose ties and rounding differ.
@@ -16,26 +16,25 @@ sample; the peer is exact in float16, whose ties and rounding differ.
 from __future__ import annotations
 
 import ctypes
+import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 
-from rbegir.errors import DeviceError, InputError
-from rbegir.lab.bench import equal_gpu, paper_gpu
-from rbegir.lab.bench.device import describe_card, timed, walled
-from rbegir.search.gpu import words
+from rbegir.errors import DeviceError
+from rbegir.lab.bench import kernels_gpu
+from rbegir.lab.bench.host import describe_card, milliseconds, timed
+from rbegir.lab.bench.kernels_gpu import random_words
+from rbegir.lab.bench.scan import PLANES, QUERY_PLANES, N, check_numbers, random_queries
 from rbegir.search.gpu.card import Batch, Card
-from rbegir.search.gpu.devices import find_devices
-from rbegir.search.gpu.nvrtc import Kernel, compile_cubin
+from rbegir.search.gpu.device import MAX_SLAB, Residency, find_devices
 from rbegir.search.gpu.proof import Pending
 from rbegir.search.gpu.replay import Replays
-from rbegir.search.gpu.residency import MAX_SHARD, Residency
-from rbegir.search.gpu.shard import Piece, with_sample
+from rbegir.search.gpu.tensorcore import Kernel, compile_cubin
+from rbegir.search.gpu.words import SlabSearch, with_sample
 
-N, PLANES, QUERY_PLANES = 64, 2, 3
 PEER_KEYWORDS = 100_000_000
 PEER_BATCH = 64
 CASES: list[tuple[str, dict[str, Any]]] = [
@@ -66,14 +65,14 @@ class _Reading(ctypes.Structure):
     _fields_ = (("from", ctypes.c_void_p), ("count", ctypes.c_int64), ("out", ctypes.c_void_p))
 
 
-def read_ms(pieces: Sequence[Piece], rounds: int) -> float:
+def read_ms(pieces: Sequence[SlabSearch], rounds: int) -> float:
     """Milliseconds to read all codes once: the floor of a search."""
     capability = torch.cuda.get_device_capability()
     kernel = Kernel(compile_cubin(READ, f"sm_{capability[0]}{capability[1]}", []), "read_all", 0)
     out = torch.zeros(4, dtype=torch.int32, device="cuda")
     processors = torch.cuda.get_device_properties(0).multi_processor_count
     arguments = [
-        _Reading(piece.shard.words.data_ptr(), piece.shard.words.numel() // 4, out.data_ptr())
+        _Reading(piece.slab.words.data_ptr(), piece.slab.words.numel() // 4, out.data_ptr())
         for piece in pieces
     ]
 
@@ -84,18 +83,15 @@ def read_ms(pieces: Sequence[Piece], rounds: int) -> float:
     return min(timed(lambda blocks=blocks: read(blocks), rounds)["ms"] for blocks in (4, 8, 16))  # type: ignore[misc]
 
 
-def random_pieces(keywords: int, device: torch.device) -> list[Piece]:
-    """Random codes made on the device, in shards."""
+def random_pieces(keywords: int, device: torch.device) -> list[SlabSearch]:
+    """Random codes made on the device, in slabs."""
     pieces, base = [], 0
     generator = torch.Generator(device=device).manual_seed(1)
-    shards = -(-keywords // MAX_SHARD)
-    for shard in range(shards):
-        count = keywords // shards + (shard < keywords % shards)
-        lanes = torch.empty(
-            words.streams(N, PLANES), words.stride_of(count), dtype=torch.int32, device=device
-        )
-        lanes.random_(-(2**31), 2**31, generator=generator)
-        pieces.append(Piece(with_sample(lanes, count), base, None, count))
+    slabs = -(-keywords // MAX_SLAB)
+    for slab in range(slabs):
+        count = keywords // slabs + (slab < keywords % slabs)
+        lanes = random_words(N, PLANES, count, generator)
+        pieces.append(SlabSearch(with_sample(lanes, count), base, None, count))
         base += count
     return pieces
 
@@ -110,16 +106,9 @@ def check_room(keywords: int, device: torch.device) -> None:
         )
 
 
-def random_queries(batch: int, planes: int = QUERY_PLANES) -> np.ndarray[Any, np.dtype[np.int16]]:
-    top = 2**planes - 1
-    odd = 2 * np.random.default_rng(3).integers(0, top + 1, (batch, N)) - top
-    values: np.ndarray[Any, np.dtype[np.int16]] = odd.astype(np.int16)
-    return values
-
-
-def filtered(piece: Piece, density: float) -> Piece:
+def filtered(piece: SlabSearch, density: float) -> SlabSearch:
     """The same keywords, of which a random share are candidates."""
-    count, device = piece.shard.count, piece.shard.words.device
+    count, device = piece.slab.count, piece.slab.words.device
     mask = torch.zeros(-(-count // 32), dtype=torch.int32, device=device)
     generator = torch.Generator(device=device).manual_seed(2)
     candidates = 0
@@ -132,12 +121,12 @@ def filtered(piece: Piece, density: float) -> Piece:
 
 
 def cell(
-    replays: Replays, pieces: list[Piece], batch: int, k: int, rounds: int, planes: int = QUERY_PLANES
+    replays: Replays, pieces: list[SlabSearch], batch: int, k: int, rounds: int, planes: int = QUERY_PLANES
 ) -> dict[str, Any]:
     """One measured search."""
     card = replays.card
     keywords, candidates = (
-        sum(each) for each in zip(*((p.shard.count, p.candidates) for p in pieces), strict=True)
+        sum(each) for each in zip(*((p.slab.count, p.candidates) for p in pieces), strict=True)
     )
     queries = Batch(random_queries(batch, planes), card.device)
     k = min(k, candidates)
@@ -148,9 +137,11 @@ def cell(
     timing = timed(search, rounds, warm=3)  # compiled, captured, replayed
     pending = search()
     counts = pending.found.counts[:batch].float()
-    wall = walled(
-        lambda: replays.begin(pieces, Batch(queries.host, card.device), k).result(), max(1, rounds // 2)
-    )
+    torch.cuda.synchronize()
+    walls = [
+        milliseconds(lambda: replays.begin(pieces, Batch(queries.host, card.device), k).result())
+        for _ in range(max(1, rounds // 2))
+    ]
     return {
         "backend": f"cuda/{card.method(queries)}",
         "keywords": keywords,
@@ -159,7 +150,7 @@ def cell(
         "threads": 1,
         "query_planes": planes,
         **timing,
-        "wall_ms": wall,
+        "wall_ms": statistics.median(walls),
         "queries_per_s": batch / timing["ms"] * 1e3,
         "survivors": float(counts.mean()),
         "repaired": int(((counts < k) | (counts > pending.found.positions.shape[1])).sum()),
@@ -191,7 +182,7 @@ def add_peers(cells: list[dict[str, Any]], device: torch.device, rounds: int) ->
 
 
 def cases(
-    replays: Replays, pieces: list[Piece], rounds: int, report: Callable[[str], None]
+    replays: Replays, pieces: list[SlabSearch], rounds: int, report: Callable[[str], None]
 ) -> list[dict[str, Any]]:
     """What every variation of CASES costs; `case` says which."""
     measured = []
@@ -230,11 +221,7 @@ def run(
 
     `keep` gets what there is after every number of keywords: on a lent machine time may run out.
     """
-    for name, numbers in (("keywords", keywords), ("batches", batches), ("k", ks)):
-        if not numbers or any(number < 1 for number in numbers):
-            raise InputError(f"{name} must be positive numbers, got {list(numbers)}")
-    if rounds < 1:
-        raise InputError(f"rounds must be at least 1, got {rounds}")
+    check_numbers(rounds, keywords=keywords, batches=batches, k=ks)
     where = find_devices(device)[0]
     if where.type != "cuda":
         raise DeviceError(f"bench scan needs a GPU, got {device!r}")
@@ -252,11 +239,11 @@ def run(
         "paper": papers,
         "equality": {},
     }
-    widest = max((count for count in keywords if count <= MAX_SHARD), default=0)
+    widest = max((count for count in keywords if count <= MAX_SLAB), default=0)
     total = len(keywords) * len(batches) * len(ks)
     if peers:
         progress("random searches beside the reference", 0, total)
-        result["equality"] = equal_gpu.run(str(where))
+        result["equality"] = kernels_gpu.equality(str(where))
     for count in keywords:
         progress(f"{count:,} keywords: preparing", len(cells), total)
         pieces = random_pieces(count, where)
@@ -270,7 +257,7 @@ def run(
                 cells.append(measured)
         if peers and count >= 1_000_000:
             progress(f"{count:,} keywords: the published algorithm", len(cells), total)
-            papers += paper_gpu.run(replays, pieces, 1000, rounds, random_queries(64))
+            papers += kernels_gpu.published(replays, pieces, 1000, rounds, random_queries(64))
         if peers and count == widest:
             report = partial(_report, progress, count, len(cells), total)
             result["cases"] = cases(replays, pieces, rounds, report)

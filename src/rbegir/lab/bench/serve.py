@@ -39,7 +39,7 @@ from rbegir.errors import InputError, RbegirError
 from rbegir.index.store import Index
 from rbegir.lab.bench import host
 from rbegir.lab.bench.load import Ledger, Mix, Tally, drive, prepared, read_back
-from rbegir.lab.bench.serve_peers import PACKAGES, PEERS
+from rbegir.lab.bench.peers import SERVE_PACKAGES, SERVE_PEERS
 from rbegir.read.sample import sample_path
 
 QUERIES = 2000
@@ -47,6 +47,10 @@ WARM_S = 1.0
 LIMIT_S = 3.0
 PEER_LIMIT_S = 300.0
 BATCH_ROWS = 1 << 16
+SUMMARISED = (
+    "searches_per_s", "requests_per_s", "p50_ms", "p99_ms", "write_p50_ms", "write_p99_ms", "queries_a_scan",
+    "cpu_ms_a_search",
+)  # fmt: skip
 SETTINGS = {"batched": (), "unbatched": ("--max-batch", "1")}
 Progress = Callable[[str, float], None]  # what is being done, and the share of all that is done
 
@@ -76,11 +80,11 @@ def run(
     with tempfile.TemporaryDirectory(prefix="rbegir-bench-") as name:
         folder = Path(name)
         progress("building the index", 0.0)
-        data = Data(folder, keywords, model)
+        data = ServeData(folder, keywords, model)
         mix = Mix([_search_request(text, k) for text in data.queries], data.queries, k, writes)
         ledger = Ledger()
         cells: list[dict[str, Any]] = []
-        total = 2 * rounds + 1 + (len(PEERS) if peers else 0)
+        total = 2 * rounds + 1 + (len(SERVE_PEERS) if peers else 0)
         for number in range(rounds):
             order = list(SETTINGS) if number % 2 == 0 else list(reversed(SETTINGS))
             for setting in order:
@@ -89,14 +93,14 @@ def run(
         progress("limit of the generator", len(cells) / total)
         generator = _generator_limit(folder, mix, clients)
         beside: dict[str, Any] = {}
-        for at, name in enumerate(PEERS if peers else ()):
+        for at, name in enumerate(SERVE_PEERS if peers else ()):
             progress(name, (len(cells) + 1 + at) / total)
             beside[name] = _peer(name, folder, peer_seconds, k, writes)
         progress("done", 1.0)
         return _result(cells, ledger, generator, beside, data, k=k, clients=clients, writes=writes)
 
 
-class Data:
+class ServeData:
     """Texts, queries and the index, in a folder."""
 
     def __init__(self, folder: Path, keywords: int, model: Path | None) -> None:
@@ -239,9 +243,10 @@ def _counters(port: int) -> dict[str, float]:
 
 
 def _keep_answer(port: int, request: bytes, path: Path) -> None:
-    body = request.partition(b"\r\n\r\n")[2]
     asked = urllib.request.Request(
-        f"http://127.0.0.1:{port}/v1/search", body, {"Content-Type": "application/json"}, method="POST"
+        f"http://127.0.0.1:{port}/v1/search",
+        request.partition(b"\r\n\r\n")[2],
+        {"Content-Type": "application/json"},
     )
     with urllib.request.urlopen(asked, timeout=30) as answer:
         path.write_bytes(answer.read())
@@ -269,7 +274,7 @@ def _figures(tally: Tally) -> dict[str, Any]:
 
 def _generator_limit(folder: Path, mix: Mix, clients: int) -> dict[str, Any]:
     """What the generator reaches against a server that only replays an answer of the service."""
-    command = [sys.executable, "-m", "rbegir.lab.bench.load_stub", str(folder / "answer.json")]
+    command = [sys.executable, "-m", "rbegir.lab.bench.load", str(folder / "answer.json")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as stub:
         assert stub.stdout is not None
         try:
@@ -283,14 +288,13 @@ def _generator_limit(folder: Path, mix: Mix, clients: int) -> dict[str, Any]:
 
 def _peer(name: str, folder: Path, seconds: float, k: int, writes: float) -> dict[str, Any]:
     words = [name, str(folder), str(seconds), str(k), str(writes)]
-    command = [sys.executable, "-m", "rbegir.lab.bench.serve_peers", *words]
+    command = [sys.executable, "-m", "rbegir.lab.bench.peers", "serve", *words]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PEER_LIMIT_S + seconds)
     except subprocess.TimeoutExpired:
         return {"failed": f"it was not ready after {PEER_LIMIT_S:.0f} s"}
     if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:] or ["no message"]
-        return {"failed": last[0]}
+        return {"failed": host.last_line(done.stderr)}
     figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return figures
 
@@ -300,7 +304,7 @@ def _result(
     ledger: Ledger,
     generator: dict[str, Any],
     peers: dict[str, Any],
-    data: Data,
+    data: ServeData,
     *,
     k: int,
     clients: int,
@@ -313,7 +317,7 @@ def _result(
     ]
     batched = statistics.median(cell["searches_per_s"] for cell in by["batched"])
     return {
-        "host": host.describe(("fastapi", "uvicorn", "pydantic", *PACKAGES.values())),
+        "host": host.describe(("starlette", "uvicorn", "pydantic", *SERVE_PACKAGES.values())),
         "keywords": data.keywords,
         "model": data.model,
         "k": k,
@@ -321,7 +325,7 @@ def _result(
         "write_share": writes,
         "cells": cells,
         **{setting: _summary(of) for setting, of in by.items()},
-        "ratio": {"median": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios)},
+        "ratio": _spread(ratios),
         "errors": sum(sum(cell["errors"].values()) for cell in cells),
         "integrity": {
             "acknowledged_writes": ledger.acknowledged,
@@ -341,23 +345,12 @@ def _result(
 
 def _summary(cells: list[dict[str, Any]]) -> dict[str, Any]:
     """Medians over rounds, with the lowest and highest."""
-    names = (
-        "searches_per_s",
-        "requests_per_s",
-        "p50_ms",
-        "p99_ms",
-        "write_p50_ms",
-        "write_p99_ms",
-        "queries_a_scan",
-        "cpu_ms_a_search",
-    )
     summary: dict[str, Any] = {"seconds": sum(cell["seconds"] for cell in cells)}
-    for name in names:
-        values = [cell[name] for cell in cells if cell[name] is not None]
-        if values:
-            summary[name] = {
-                "median": statistics.median(values),
-                "lowest": min(values),
-                "highest": max(values),
-            }
+    for name in SUMMARISED:
+        if values := [cell[name] for cell in cells if cell[name] is not None]:
+            summary[name] = _spread(values)
     return summary
+
+
+def _spread(values: list[float]) -> dict[str, float]:
+    return {"median": statistics.median(values), "lowest": min(values), "highest": max(values)}

@@ -27,17 +27,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from rbegir.base.devices import cpu_count
 from rbegir.encode.clsm.clsm import TowerBatch
 from rbegir.encode.clsm.presets import preset as named_preset
 from rbegir.encode.clsm.twotower import TwoTower
 from rbegir.read.pairs import PairStream, read_pairs
-from rbegir.training.batches import StepBatch, build
+from rbegir.training.batches import BatchPlan, StepBatch, build, epoch_batches
 from rbegir.training.config import recipe
-from rbegir.training.data import Data, tokenize_pairs
-from rbegir.training.device import batch_threads, cpu_count, matmul_precision, resolve_device
-from rbegir.training.engine import Engine
-from rbegir.training.pipeline import BatchPlan, epoch_batches
-from rbegir.training.sharing import Share
+from rbegir.training.data import TrainingData, tokenize_pairs
+from rbegir.training.step import Learner, batch_threads, matmul_precision, resolve_device
 
 STEPS = 20  # timed part by part
 GPU_ROWS = 4_000_000
@@ -53,7 +51,7 @@ def measure(
     rows: int | None = None,
     epochs: int = 5,
 ) -> dict[str, Any]:
-    """The benchmark of one setting. `rows`: pairs an epoch, repeating the file.
+    """The benchmark of one setting. `rows`: pairs per epoch, repeating the file.
 
     By default all that the file has, but 4 million on a GPU, which would be done with less before it is warm.
     """
@@ -76,19 +74,19 @@ def measure(
     with tempfile.TemporaryDirectory() as directory, matmul_precision(chosen, settings):
         path = Path(directory) / "pairs.parquet"
         pq.write_table(table, path)
-        data = Data(
+        data = TrainingData(
             read_pairs(path),
             hash_buckets=shape.hash_buckets,
             buffer_pairs=max(2 * settings.batch_size, table.num_rows // 16),
             threads=cpu_count(),
             hold_out=False,
         )
-        engine = Engine(TwoTower(shape), settings, chosen, Share())
+        learner = Learner(TwoTower(shape), settings, chosen)
         try:
-            speeds = [_epoch(engine, data, plan, epoch) for epoch in range(epochs + 1)][1:]
-            parts, floor = _parts(engine, table, plan)
+            speeds = [_epoch(learner, data, plan, epoch) for epoch in range(epochs + 1)][1:]
+            parts, floor = _parts(learner, table, plan)
         finally:
-            engine.close()
+            learner.close()
     return {
         "host": host(chosen),
         "preset": preset,
@@ -104,56 +102,57 @@ def measure(
     }
 
 
-def _epoch(engine: Engine, data: Data, plan: BatchPlan, epoch: int) -> float:
-    """Pairs a second of one epoch, reading included."""
-    _wait(engine.device)
+def _epoch(learner: Learner, data: TrainingData, plan: BatchPlan, epoch: int) -> float:
+    """Pairs per second of one epoch, reading included."""
+    _wait(learner.device)
     began, pairs = time.perf_counter(), 0
-    for batch in epoch_batches(data.chunks(), plan, epoch, threads=batch_threads(engine.device)):
-        engine.step(batch.to(engine.device), lr_scale=0.1, progress=0.5)
+    for batch in epoch_batches(data.chunks(), plan, epoch, threads=batch_threads(learner.device)):
+        learner.step(batch.to(learner.device), lr_scale=0.1, progress=0.5)
         pairs += batch.pairs
-    _wait(engine.device)
+    _wait(learner.device)
     return pairs / (time.perf_counter() - began)
 
 
-def _parts(engine: Engine, table: pa.Table, plan: BatchPlan) -> tuple[dict[str, float], dict[str, float]]:
+def _parts(learner: Learner, table: pa.Table, plan: BatchPlan) -> tuple[dict[str, float], dict[str, float]]:
     """(milliseconds of each part of a step, the floor of those that the device does)."""
     times: dict[str, list[float]] = {}
     last = time.perf_counter()
 
     def mark(part: str) -> None:
         nonlocal last
-        _wait(engine.device)
+        _wait(learner.device)
         now = time.perf_counter()
         times.setdefault(part, []).append((now - last) * 1e3)
         last = now
 
     table = table.slice(0, STEPS * plan.batch_size)
-    hash_buckets = engine.model.config.hash_buckets
+    hash_buckets = learner.model.config.hash_buckets
     mark("")
     chunk = tokenize_pairs(table, hash_buckets, cpu_count())
     mark("tokenise")
     order = np.random.default_rng(0).permutation(len(chunk))
     floors = []
-    bandwidth = _copy_rate(engine.device)
+    bandwidth = _copy_rate(learner.device)
     for step, pairs in enumerate(np.array_split(order, max(1, len(order) // plan.batch_size))):
         mark("")
         host_batch = build(
             chunk, pairs, key=(0, 0, step), dropout=plan.dropout, negatives=plan.negatives, pin=plan.pin
         )
         mark("build")
-        batch = host_batch.to(engine.device)
+        batch = host_batch.to(learner.device)
         mark("transfer")
-        engine.step(batch, lr_scale=0.1, progress=0.5, mark=mark)
-        floors.append(_floor(batch, engine))
+        learner.step(batch, lr_scale=0.1, progress=0.5, mark=mark)
+        floors.append(_floor(batch, learner))
     result = {name: float(np.median(values)) for name, values in times.items() if name}
     result["tokenise"] *= plan.batch_size / len(chunk)  # for one batch, with all cores
     floor = {name: float(np.median([f[name] for f in floors])) / bandwidth * 1e3 for name in floors[0]}
     return result, floor
 
 
-def _floor(batch: StepBatch, engine: Engine) -> dict[str, float]:
+def _floor(batch: StepBatch, learner: Learner) -> dict[str, float]:
     """Bytes that each part of the step must move."""
-    width, rows = engine.model.config.conv * 4, 3 * engine.model.config.conv * 4  # bytes of f, of a table row
+    conv = learner.model.config.conv
+    width, rows = conv * 4, 3 * conv * 4  # bytes of f, of a table row
 
     def count(side: TowerBatch) -> tuple[int, int, int, int, int]:
         return len(side.gram_ids), len(side.gram_offsets) - 1, len(side.word_ids), len(side), len(side.rows)
@@ -179,7 +178,7 @@ def _floor(batch: StepBatch, engine: Engine) -> dict[str, float]:
 
 
 def _copy_rate(device: torch.device) -> float:
-    """Bytes a second, read and written, of a large copy."""
+    """Bytes per second, read and written, of a large copy."""
     source = torch.ones(1 << 26, device=device)  # 256 MB
     target = torch.empty_like(source)
     target.copy_(source)

@@ -3,7 +3,7 @@
 A folder holds
 
     redirects.*       pairs with the columns alias and title (or query and keyword)
-    titles.*          the corpus, one text a line or a column `text`
+    titles.*          the corpus, one text per line or a column `text`
     entity_labels.*   optional: query, title, grade (0, 1, 2 …) and slice
 
 in any format that the readers know. Without a folder the shipped sample is taken, which has no labels.
@@ -108,7 +108,7 @@ def load_labels(path: Path) -> dict[str, pa.Table]:
     table = pa.table({**lower, "label": table["label"]})
     if "slice" not in open_source(path).columns:
         return {"all": table}
-    # the same rows once more, read with the slice in the place of the query
+    # the rows again, with the slice read as the query
     sliced = read_labels(path, query_column="slice", keyword_column="title", label_column="grade").read_all()
     if sliced.num_rows != table.num_rows:
         raise FileError(f"{path} has rows without a slice", hint="name one in every row, or drop the column")

@@ -1,6 +1,6 @@
 """The whole of `rbegir reproduce` as functions: make the runs, gather them, write the results.
 
-out/runs/*.json       one a run, what a later call goes on from
+out/runs/*.json       one per run, what a later call resumes from
 out/results.json      all of them with the dataset, the machine and the scale: what a report is made from
 out/reproduction.md   the report · out/img/*.svg its pictures
 """
@@ -17,12 +17,12 @@ from typing import Any
 
 from rbegir.errors import CorruptError, FileError, InputError
 from rbegir.lab.bench.host import describe, device_name
-from rbegir.lab.reproduce import runs, schedule
+from rbegir.lab.reproduce import runs
 from rbegir.lab.reproduce.dataset import FOLDER, Dataset, load
-from rbegir.lab.reproduce.maker import Maker
-from rbegir.lab.reproduce.results import Results
+from rbegir.lab.reproduce.results import Results, TableMaker
 from rbegir.lab.reproduce.rows import FULL, SMALL, TABLES, Scale, chosen, rows
 from rbegir.lab.reproduce.tables import table
+from rbegir.training.step import resolve_device
 
 Json = dict[str, Any]
 RESULTS = "results.json"
@@ -71,14 +71,14 @@ def make(request: Request, say: Callable[[str], None]) -> Json:
     data = load(request.data)
     until = time.time() + (request.seconds or 1e9)
     restore(request.out)
-    place = schedule.Place(scale, request.device, request.out, until)
-    todo = schedule.jobs(wanted, request.seeds or scale.seeds, data, place, bm25=with_bm25)
+    layout = runs.RunLayout(scale, request.device, request.out, until)
+    todo = runs.jobs(wanted, request.seeds or scale.seeds, data, layout, bm25=with_bm25)
     say(f"{len(todo)} runs to make, under {request.out}")
-    grouped = schedule.groups(todo, request.together)
+    grouped = runs.groups(todo, request.together)
     if request.workers > 1 and len(grouped) > 1:
-        lines = schedule.run_in_processes(grouped, request.data, place, request.workers)
+        lines = runs.run_in_processes(grouped, request.data, layout, request.workers)
     else:
-        lines = schedule.run_here(grouped, data, place)
+        lines = runs.run_here(grouped, data, layout)
     for number, line in enumerate(lines, start=1):
         say(f"{number}/{len(todo)} {line}")
         gather(request, data)
@@ -108,7 +108,7 @@ def gather(request: Request, data: Dataset) -> Json:
     ]
     result: Json = {
         "host": describe(PACKAGES),
-        "device": device_name(_kind(request.device)),
+        "device": device_name(str(resolve_device(request.device))),
         "scale": request.scale.name,
         "dataset": small.describe(),
         "runs": found,
@@ -122,7 +122,7 @@ def gather(request: Request, data: Dataset) -> Json:
 
 
 def dumps(result: Json) -> str:
-    """A result as text, a run a line."""
+    """A result as JSON text with one run per line."""
     lines = ",\n".join(f"  {json.dumps(run)}" for run in result["runs"])
     rest = {key: value for key, value in result.items() if key != "runs"}
     head = json.dumps(rest, indent=1).removesuffix("\n}")
@@ -135,7 +135,7 @@ def tables_of(result: Json, keys: Sequence[str] = TABLES) -> list[Json]:
     scale = {scale.name: scale for scale in (FULL, SMALL)}.get(result["scale"], other)
     options = " --data DIR" if result["dataset"]["name"] == FOLDER else ""
     options += " --small" if scale is SMALL and options else ""
-    maker = Maker(Results(result["runs"]), scale, options)
+    maker = TableMaker(Results(result["runs"]), scale, options)
     return [table(key, maker) for key in keys]
 
 
@@ -159,22 +159,16 @@ def read_results(path: Path) -> Json:
 
 def write_report(results: Sequence[Json], folder: Path) -> Path:
     """The page of one or more results, and the pictures of the first → the page."""
-    from rbegir.lab.reproduce import plots, report
+    from rbegir.lab.reproduce import report
 
     path = folder / "reproduction.md"
     if not all(result["runs"] for result in results):
         raise InputError("there is no run to report on", hint="make runs first, or give them more seconds")
     try:
-        plots.draw(results[0], folder / "img")
+        report.draw(results[0], folder / "img")
         path.write_text(report.page(results))
     except OSError as error:
         raise FileError(
             f"cannot write {path}: {error.strerror}", hint="--out must be a folder, or a path for a new one"
         ) from None
     return path
-
-
-def _kind(device: str) -> str:
-    from rbegir.training.device import resolve_device
-
-    return str(resolve_device(device))

@@ -33,7 +33,7 @@ TOP_FIVE = {
     "prod_2, the same keywords": {"bad": -35.26, "fair": 3.32, "good": 11.19, "excellent": 4.39},
 }
 
-# Table 4: bits a dimension
+# Table 4: bits per dimension
 BITS = {
     "m_2": Accuracy(0.0481, 0.7719),
     "rbe_2": Accuracy(0.0333, 0.7972),

@@ -1,90 +1,139 @@
-"""Tables as a page of Markdown: figures, the paper's beside them, and which orderings held.
+"""The report of `rbegir reproduce` as a page of Markdown: tables, the paper's figures beside them, remarks.
 
-The page is a function of the results alone, so it is made again without any training, and a test can tell
-whether the committed one is current.
+Sentences are in report.md.j2, figures come from the results, and a conclusion is printed only if the figures
+support it. The page is a function of the results alone, so a test can tell whether the committed one is
+current.
+
+The pictures, in plain SVG:
+
+auc-bits        ROC AUC against bits per keyword dimension, ours and the paper's
+recall-bytes    recall@10 against bytes per title, every method
+recall-corpus   recall@10 against the number of titles searched
+loss            training loss and validation log loss by epoch
+estimators      training loss by epoch of three gradient estimators
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from rbegir.lab.reproduce import remarks
+from rbegir.errors import needing
+from rbegir.lab.markdown import environment
+from rbegir.lab.reproduce import paper
+from rbegir.lab.reproduce.dataset import HEADLINE
 from rbegir.lab.reproduce.job import tables_of
+from rbegir.lab.reproduce.results import Results, Stat, shown
+from rbegir.lab.reproduce.rows import PAPER, PLAIN, under
 
 Json = dict[str, Any]
-PLOTS = {
-    "1": [("loss", "Training loss and validation log loss by epoch")],
-    "2": [("auc-bits", "ROC AUC against bits a dimension")],
-    "3": [("estimators", "Training loss by epoch of three estimators")],
-    "bytes": [
-        ("recall-bytes", "Recall@10 against bytes a title"),
-        ("recall-corpus", "Recall@10 against the number of titles searched"),
-    ],
-}  # fmt: skip
+BEST_FLOAT = "m_1, 10 epochs, 20 % feature dropout"  # the best float model that was found
+LEVEL = 0.003  # of recall@10: one and a half standard deviations between seeds
+SEEDS = 3  # that a figure should have
+LABEL_GAP = 0.014  # between two labels of a picture, in recall
+OURS, THEIRS, OTHER = "#0b6e99", "#c2571a", "#8a8a8a"  # colours
 
 
 def page(results: Sequence[Json]) -> str:
     """The report of one or more results (the full one first)."""
-    level = 2 if len(results) > 1 else 1
-    return "\n".join([remarks.OPENING, *(section(result, level=level) for result in results), remarks.AGAIN])
+    template = environment(Path(__file__).parent).get_template("report.md.j2")
+    return template.render(
+        sections=[section(result) for result in results],
+        paper=paper,
+        paper_differences=sorted(abs(a - b) for a, b in paper.BINARISATION.values()),
+        level=LEVEL,
+        headline=HEADLINE,
+        recipes=((PLAIN, "Without dropout and guide"), (PAPER, "With the paper's own recipe")),
+        shown=shown,
+        under=under,
+    )
 
 
-def section(result: Json, *, level: int = 1) -> str:
-    """All tables of one result."""
-    data, host = result["dataset"], result["host"]
-    mark = "#" * (level + 1)
-    device = result["device"] if result["device"] != "cpu" else host["cpu"]
-    seeds = sorted({run["seed"] for run in result["runs"]})
-    lines = [
-        f"{'#' * level} {remarks.title(result)}\n" if level > 1 else "",
-        f"{data['train_pairs']:,} training pairs, {data['test_pairs']:,} pairs of titles that training never "
-        f"saw, {data['corpus']:,} titles searched, every one scored. {device}; {len(result['runs'])} runs, "
-        f"seeds {', '.join(map(str, seeds))}. ± is the standard deviation over seeds.\n",
+def section(result: Json) -> Json:
+    """What the template says about one result."""
+    results = Results(result["runs"])
+    tables = tables_of(result)
+    for table in tables:
+        columns = [c for c in table["columns"] if any(row.get(c[0]) is not None for row in table["rows"])]
+        table["made"] = bool(table["rows"]) and (table["table"] not in "234" or bool(table["orderings"]))
+        table["head"] = [heading for _, heading in columns]
+        table["cells"] = [[_cell(row, key) for key, _ in columns] for row in table["rows"]]
+        table["seeds"] = seeds_of(table)
+        table["reversed"] = [o["claim"] for o in table["orderings"] if o["verdict"].startswith("reversed")]
+    by_key = {table["table"]: table for table in tables}
+    return {
+        **result,
+        "device": result["device"] if result["device"] != "cpu" else result["host"]["cpu"],
+        "seeds": sorted({run["seed"] for run in result["runs"]}),
+        "results": results,
+        "tables": tables,
+        "few_seeds": lambda names: [
+            (shown(name), count) for name in names if 0 < (count := len(results.runs(name))) < SEEDS
+        ],
+        "judged": {
+            name: found.mean
+            for name in ("m_1", "m_3", "m_5", "rbe_star")
+            if (found := results.stat(name, f"labels/{HEADLINE}/roc_auc"))
+        },
+        "all_slices": [
+            found.mean for name in paper.ACCURACY if (found := results.stat(name, "labels/all/roc_auc"))
+        ],
+        "losses": losses(results, by_key["3"]),
+        "best": best_code(by_key["bytes"]),
+        "best_float": max(
+            (found.mean for name in ("m_1", BEST_FLOAT) if (found := results.stat(name, "recall@10"))),
+            default=None,
+        ),
+        "rivals": {query: best_rival(by_key["bytes"], query) for query in ("3 bits", "float")},
+    }
+
+
+def seeds_of(table: Json) -> list[int]:
+    """The numbers of seeds that figures of a table have, each once; empty if all have enough."""
+    cells = (value for row in table["rows"] for value in row.values())
+    found = {value["seeds"] for value in cells if isinstance(value, dict) and "seeds" in value}
+    return sorted(found) if found and min(found) < SEEDS else []
+
+
+def losses(results: Results, table: Json) -> dict[str, float] | None:
+    """Training losses of rbe*: the last ones of two estimators, and the lowest of plain straight-through."""
+    sources = next(row["sources"] for row in table["rows"] if row["model"] == "rbe*")
+    curves = {
+        key: [[entry["loss"] for entry in run["history"]] for run in results.runs(sources[key])]
+        for key in ("variant", "plain")
+    }
+    if not all(curves.values()):
+        return None
+    found = {key: fmean(curve[-1] for curve in many) for key, many in curves.items()}
+    return {**found, "lowest": fmean(min(curve) for curve in curves["plain"])}
+
+
+def best_code(table: Json) -> tuple[str, Stat] | None:
+    """The trained model of 16 bytes and a 3-bit query with the best recall@10, of those with most seeds."""
+    found = [
+        (row["model"], Stat(**row["recall@10"]))
+        for row in table["rows"]
+        if row["bytes"] == 16 and row["query"] == "3 bits" and not row["model"].startswith("m_1, ")
     ]
-    headline = level == 1 or result["scale"] == "full"
-    for table in tables_of(result):
-        key = table["table"]
-        name = "The best 16 bytes" if key == "bytes" else f"Table {key}: {_small_first(table['title'])}"
-        if not made(table):
-            lines.append(f"{mark} {name}\n\nNot made.\n")
-            continue
-        lines.append(f"{mark} {name}\n")
-        if table["paper"] != "no table":
-            lines.append(f"In the paper: {table['paper']}.\n")
-        lines.append(markdown(table))
-        if "printed" in table:
-            lines.append(_printed(table["printed"]))
-        if table["orderings"]:
-            lines.append(_orderings(table["orderings"]))
-        lines.append(remarks.of(key, result, table))
-        if headline:
-            lines += [f"![{alt}](img/reproduce-{name}.svg)\n" for name, alt in PLOTS.get(key, [])]
-        lines.append(f"```text\n{table['command']}\n```\n")
-    return "\n".join(line for line in lines if line)
+    most = max((value.seeds for _, value in found), default=0)
+    return max((one for one in found if one[1].seeds == most), key=lambda one: one[1].mean, default=None)
 
 
-def made(table: Json) -> bool:
-    """Whether there is anything to show: tables of orderings need two rows to compare."""
-    return bool(table["rows"]) and (table["table"] not in ("2", "3", "4") or bool(table["orderings"]))
+def best_rival(table: Json, query: str) -> tuple[str, float] | None:
+    """The quantiser of 16 bytes with the best recall@10 for queries of a precision."""
+    found = (
+        (row["model"].removeprefix("m_1, "), float(row["recall@10"]["mean"]))
+        for row in table["rows"]
+        if row["model"].startswith("m_1, ") and row["bytes"] == 16 and row["query"] == query
+    )
+    return max(found, key=lambda one: one[1], default=None)
 
 
-def _small_first(title: str) -> str:
-    return title[0].lower() + title[1:]
-
-
-def markdown(table: Json) -> str:
-    """The rows of a table; columns without any value are left out."""
-    columns = [c for c in table["columns"] if any(row.get(c[0]) is not None for row in table["rows"])]
-    head = "| " + " | ".join(heading for _, heading in columns) + " |"
-    lines = [head, "|" + "---|" * len(columns)]
-    for row in table["rows"]:
-        cells = []
-        for key, _ in columns:
-            change = row.get(f"{key}_change")
-            cells.append(cell(key, row.get(key)) + (f" ({change:+.0f} %)" if change is not None else ""))
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+def _cell(row: Json, key: str) -> str:
+    change = row.get(f"{key}_change")
+    return cell(key, row.get(key)) + (f" ({change:+.0f} %)" if change is not None else "")
 
 
 def cell(key: str, value: Any) -> str:
@@ -104,26 +153,174 @@ def cell(key: str, value: Any) -> str:
     return str(value)
 
 
-def _orderings(orderings: list[Json]) -> str:
-    lines = ["| the paper's ordering | paper | ours ± standard error | |", "|---|---|---|---|"]
-    for order in orderings:
-        error = "" if order["error"] is None else f" ± {order['error']:.4f}"
-        cells = (
-            order["claim"],
-            f"{order['paper']:+.4f}",
-            f"{order['difference']:+.4f}{error}",
-            order["verdict"],
-        )
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+def draw(result: Json, folder: Path) -> list[Path]:
+    """Write the pictures of one result → their files."""
+    with needing("the pictures need matplotlib", "pip install 'rbegir[tables]'"):
+        import matplotlib
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "rbegir"  # the same picture again for the same figures
+    import matplotlib.pyplot as plt
+
+    results = Results(result["runs"])
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, make in (
+        ("auc-bits", _bits),
+        ("recall-bytes", _bytes),
+        ("recall-corpus", _corpus),
+        ("loss", _loss),
+        ("estimators", _estimators),
+    ):
+        figure, axes = plt.subplots(figsize=(7, 4.2))
+        make(axes, results, result)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        path = folder / f"reproduce-{name}.svg"
+        figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
+        plt.close(figure)
+        written.append(path)
+    return written
 
 
-def _printed(changes: Json) -> str:
-    grades = list(next(iter(changes.values())))
-    lines = ["The paper's changes against its production system, in percent:\n"]
-    lines += ["| baseline | " + " | ".join(grades) + " |", "|" + "---|" * (len(grades) + 1)]
-    lines += [
-        f"| {name} | " + " | ".join(f"{row[grade]:+.2f}" for grade in grades) + " |"
-        for name, row in changes.items()
-    ]
-    return "\n".join(lines) + "\n"
+def _bits(axes: Any, results: Results, _: Json) -> None:
+    places = {"m_2": 1.0, "rbe_2": 2.0, "rbe_star": 2.5, "rbe_3": 3.0}
+    shown = {name: found for name in places if (found := results.stat(name, "roc_auc"))}
+    x = [places[name] for name in shown]
+    axes.errorbar(
+        x,
+        [s.mean for s in shown.values()],
+        [s.std or 0.0 for s in shown.values()],
+        color=OURS, marker="o", capsize=3, label="ours (left axis)",
+    )  # fmt: skip
+    for name, where in (("m_1", "m_1, float"), ("m_3", "m_3, 128-d one bit")):
+        if found := results.stat(name, "roc_auc"):
+            axes.axhline(found.mean, color=OURS, linestyle=":", linewidth=1)
+            axes.annotate(where, (3.0, found.mean), ha="right", va="bottom", fontsize=8, color=OURS)
+    other = axes.twinx()
+    other.plot(
+        list(places.values()), [paper.BITS[name].roc_auc for name in places], color=THEIRS, marker="s",
+        label="paper, human labels (right axis)",
+    )  # fmt: skip
+    axes.set_xticks(
+        list(places.values()), ["m_2\n1 and 1", "rbe_2\n2 and 2", "rbe*\n3 and 2", "rbe_3\n3 and 3"]
+    )
+    axes.set_xlabel("bits per dimension of query and keyword")
+    axes.set_ylabel("ROC AUC, unseen titles")
+    other.set_ylabel("ROC AUC in the paper")
+    _one_legend(axes, other, loc="lower right")
+
+
+def _one_legend(axes: Any, other: Any, **options: Any) -> None:
+    """One legend for the lines of both vertical axes."""
+    other.spines["top"].set_visible(False)
+    lines, labels = axes.get_legend_handles_labels()
+    more, names = other.get_legend_handles_labels()
+    axes.legend(lines + more, labels + names, frameon=False, **options)
+
+
+def _bytes(axes: Any, _: Results, result: Json) -> None:
+    (table,) = tables_of(result, ["bytes"])
+    columns: dict[float, list[tuple[float, str, bool]]] = {}
+    for row in table["rows"]:
+        if row.get("bytes") is None or row.get("recall@10") is None or "among" in row["model"]:
+            continue
+        quantised = row["model"].startswith("m_1, ")
+        if quantised and row["query"] == "3 bits":  # the table has them: a picture of both would be a crowd
+            continue
+        label = row["model"].removeprefix("m_1, ") if quantised else row["model"].split(":")[0]
+        if "epochs" not in row["model"]:
+            point = (row["recall@10"]["mean"], label.replace("rescored with the ", ""), quantised)
+            columns.setdefault(row["bytes"], []).append(point)
+    smaller = max((value for size in columns if size < 16 for value, *_ in columns[size]), default=0.0)
+    for size, points in columns.items():
+        points.sort()
+        for (value, label, quantised), height in zip(points, spread([p[0] for p in points]), strict=True):
+            color = OTHER if quantised else OURS
+            axes.scatter(size, value, color=color, marker="x" if quantised else "o", s=22)
+            # the crowd stands at 16 bytes: it and smaller ones are labelled on the left, where there is room
+            left = size < 16 or (size == 16 and height > smaller + LABEL_GAP)
+            axes.annotate(
+                label, (size, value), xytext=(size / 1.15 if left else size * 1.15, height), fontsize=6,
+                va="center", ha="right" if left else "left", color=color,
+                arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.4},
+            )  # fmt: skip
+    axes.set_xscale("log", base=2)
+    axes.set_xticks([8, 16, 32, 64, 128, 256], ["8", "16", "32", "64", "128", "256"])
+    axes.set_xlim(1.8, 420)
+    axes.set_xlabel("bytes per title (● trained, × quantised vectors of m_1, float query)")
+    axes.set_ylabel(f"recall@10 among {result['dataset']['corpus']:,} titles")
+
+
+def spread(values: list[float]) -> list[float]:
+    """Heights for labels of ascending values, at least LABEL_GAP apart, crowds centred on what they label."""
+    crowds = [[value] for value in values]
+
+    def bottom(crowd: list[float]) -> float:
+        return sum(crowd) / len(crowd) - LABEL_GAP * (len(crowd) - 1) / 2
+
+    merged = True
+    while merged:
+        merged = False
+        for i in range(len(crowds) - 1):
+            top = bottom(crowds[i]) + LABEL_GAP * (len(crowds[i]) - 1)
+            if bottom(crowds[i + 1]) - top < LABEL_GAP - 1e-12:
+                crowds[i : i + 2] = [crowds[i] + crowds[i + 1]]
+                merged = True
+                break
+    return [bottom(crowd) + LABEL_GAP * place for crowd in crowds for place in range(len(crowd))]
+
+
+def _corpus(axes: Any, results: Results, _: Json) -> None:
+    for (name, label), color in zip(
+        (("m_1", "m_1, 256 bytes"), ("rbe_star", "rbe*, 16 bytes"), ("m_3", "m_3, 16 bytes")),
+        (OTHER, OURS, THEIRS),
+        strict=True,
+    ):
+        found = results.study(name, "sizes")
+        if found:
+            sizes = sorted(found[0], key=int)
+            means = [sum(one[size] for one in found) / len(found) for size in sizes]
+            axes.plot([int(size) for size in sizes], means, marker="o", label=label, color=color)
+    axes.set_xscale("log")
+    axes.set_xlabel("titles searched, all targets among them")
+    axes.set_ylabel("recall@10")
+    axes.legend(frameon=False)
+
+
+def _loss(axes: Any, results: Results, _: Json) -> None:
+    other = axes.twinx()
+    for name, color in (("m_1", OTHER), ("rbe_star", OURS), ("m_3", THEIRS)):
+        for run in results.runs(name)[:1]:
+            epochs = [entry["epoch"] for entry in run["history"]]
+            axes.plot(
+                epochs, [entry["loss"] for entry in run["history"]], color=color, label=f"{name}: training"
+            )
+            if "log_loss" in run["history"][0]:
+                values = [entry["log_loss"] for entry in run["history"]]
+                other.plot(epochs, values, color=color, linestyle="--", label=f"{name}: validation")
+    axes.set_xlabel("epoch")
+    axes.set_ylabel("training loss, all keywords of a batch (solid)")
+    other.set_ylabel("validation log loss, 10 negatives (dashed)")
+    _one_legend(axes, other, loc="upper right", fontsize=8)
+
+
+def _estimators(axes: Any, results: Results, result: Json) -> None:
+    (table,) = tables_of(result, ["3"])
+    sources = {row["model"]: row["sources"] for row in table["rows"]}["rbe*"]
+    names = {
+        "variant": "straight-through variant",
+        "tanh": "annealing tanh",
+        "plain": "plain straight-through",
+    }
+    for (key, label), color in zip(names.items(), (OURS, OTHER, THEIRS), strict=True):
+        for number, run in enumerate(results.runs(sources[key])):
+            axes.plot(
+                [entry["epoch"] for entry in run["history"]],
+                [entry["loss"] for entry in run["history"]],
+                color=color, marker="o", markersize=3, label=label if number == 0 else None,
+            )  # fmt: skip
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xlabel("epoch, every seed a line")
+    axes.set_ylabel("training loss of rbe*, all keywords of a batch")
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False)

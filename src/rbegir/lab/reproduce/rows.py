@@ -58,7 +58,7 @@ SMALL = Scale(
 
 
 @dataclass(frozen=True)
-class Row:
+class ModelRow:
     """A model to train."""
 
     name: str
@@ -70,12 +70,12 @@ class Row:
     tier: int = 0
 
 
-def rows(scale: Scale = FULL) -> list[Row]:
+def rows(scale: Scale = FULL) -> list[ModelRow]:
     """All rows, the most telling first."""
     return [_scaled(row, scale) for row in _rows(scale)]
 
 
-def chosen(scale: Scale, tables: tuple[str, ...], names: tuple[str, ...] = ()) -> list[Row]:
+def chosen(scale: Scale, tables: tuple[str, ...], names: tuple[str, ...] = ()) -> list[ModelRow]:
     """The rows of some tables, or those of some names."""
     unknown = sorted(set(tables) - set(TABLES))
     if unknown:
@@ -90,29 +90,29 @@ def chosen(scale: Scale, tables: tuple[str, ...], names: tuple[str, ...] = ()) -
     return [known[name] for name in names]
 
 
-def _scaled(row: Row, scale: Scale) -> Row:
+def _scaled(row: ModelRow, scale: Scale) -> ModelRow:
     epochs = scale.short or scale.epochs if row.short else row.settings.epochs or scale.epochs
     settings = replace(row.settings, epochs=epochs, batch_size=scale.batch_size)
     shape = replace(row.shape, conv=scale.conv, hash_buckets=scale.hash_buckets)
     return replace(row, shape=shape, settings=settings)
 
 
-def _rows(scale: Scale) -> list[Row]:
+def _rows(scale: Scale) -> list[ModelRow]:
     default = RECIPES["default"]
     star = _shape("rbe_star")
     first = [
-        Row("rbe_star", star, _tables("1 2 3 4 5 6 7 bytes"),
+        ModelRow("rbe_star", star, _tables("1 2 3 4 5 6 7 bytes"),
             studies=("sizes", "selection", "latency", "top_five")),
-        Row("m_1", _shape("m_1"), _tables("1 5 bytes"), studies=("sizes", "top_five", "quantisers")),
-        Row("m_3", _shape("m_3"), _tables("1 bytes"), studies=("sizes",)),
-        Row("m_5", _shape("m_5"), _tables("1 7 bytes"), tier=1),
-        Row("m_2", _shape("m_2"), _tables("1 2 3 bytes"), tier=1),
-        Row("rbe_2", _shape("rbe_2"), _tables("2 3 4 7 bytes"), tier=1),
-        Row("rbe_3", _shape("rbe_3"), _tables("2 3 4 bytes"), tier=1),
-        Row("64x1, 8-plane query", _shape("rbe_star", keyword_planes=1, query_planes=8), _tables("bytes"),
-            tier=1),
+        ModelRow("m_1", _shape("m_1"), _tables("1 5 bytes"), studies=("sizes", "top_five", "quantisers")),
+        ModelRow("m_3", _shape("m_3"), _tables("1 bytes"), studies=("sizes",)),
+        ModelRow("m_5", _shape("m_5"), _tables("1 7 bytes"), tier=1),
+        ModelRow("m_2", _shape("m_2"), _tables("1 2 3 bytes"), tier=1),
+        ModelRow("rbe_2", _shape("rbe_2"), _tables("2 3 4 7 bytes"), tier=1),
+        ModelRow("rbe_3", _shape("rbe_3"), _tables("2 3 4 bytes"), tier=1),
+        ModelRow("64x1, 8-plane query", _shape("rbe_star", keyword_planes=1, query_planes=8),
+            _tables("bytes"), tier=1),
         *(
-            Row(under(recipe, name), _shape(name, share_towers=settings.share_towers),
+            ModelRow(under(recipe, name), _shape(name, share_towers=settings.share_towers),
                 _tables("1 7" if name == "rbe_star" else "1"), settings, short=True, tier=1)
             for recipe, settings in OTHER_RECIPES.items()
             for name in ("rbe_star", "m_1", "m_3", *(("m_5", "m_2") if recipe == PAPER else ()))
@@ -120,16 +120,17 @@ def _rows(scale: Scale) -> list[Row]:
     ]  # fmt: skip
     second = [
         *(
-            Row(f"{name}, no weights", _shape(name, residual_weights=False), _tables("4"), short=True, tier=2)
+            ModelRow(f"{name}, no weights", _shape(name, residual_weights=False), _tables("4"),
+                short=True, tier=2)
             for name in ("rbe_star", "rbe_2", "rbe_3")
         ),
         *(
-            Row(f"{name}, annealing tanh", _shape(name, estimator="annealing_tanh"), _tables("3"),
+            ModelRow(f"{name}, annealing tanh", _shape(name, estimator="annealing_tanh"), _tables("3"),
                 short=True, tier=2)
             for name in ("rbe_star", "rbe_1", "rbe_2", "rbe_3")
         ),
         *(
-            Row(f"{name}, straight-through", _shape(name, estimator="straight_through"), _tables("3"),
+            ModelRow(f"{name}, straight-through", _shape(name, estimator="straight_through"), _tables("3"),
                 short=True, tier=2)
             for name in ("rbe_star", "rbe_1", "rbe_2", "rbe_3")
         ),
@@ -137,31 +138,33 @@ def _rows(scale: Scale) -> list[Row]:
     if scale.short is not None:
         second = [
             *(
-                Row(like(name, scale), _shape(name), _tables("3 4 7"), short=True, tier=2)
+                ModelRow(like(name, scale), _shape(name), _tables("3 4 7"), short=True, tier=2)
                 for name in ("rbe_star", "rbe_1", "rbe_2", "rbe_3")
             ),
             *second,
-            Row("m_1, 10 epochs, 20 % feature dropout", _shape("m_1"), _tables("bytes"),
+            ModelRow("m_1, 10 epochs, 20 % feature dropout", _shape("m_1"), _tables("bytes"),
                 replace(default, epochs=10, feature_dropout=0.2), tier=2),
         ]  # fmt: skip
     last = [
-        Row("fixed B and R", replace(star, time_varying=False), _tables("7")),
-        Row("separate towers", replace(star, share_towers=False), _tables("7")),
-        Row("10 negatives", star, _tables("7"), replace(default, negatives=10)),
-        Row("100 negatives", star, _tables("7"), replace(default, negatives=100)),
-        Row("8 query planes", replace(star, query_planes=8), _tables("7")),
-        Row("1 query plane", replace(star, query_planes=1), _tables("7")),
-        Row("4 query planes", replace(star, query_planes=4), _tables("7")),
-        Row("no float guide", star, _tables("7"), replace(default, guide=0.0)),
-        Row("no gram dropout", star, _tables("7"), replace(default, gram_dropout=0.0)),
-        Row("no feature dropout", star, _tables("7"), replace(default, feature_dropout=0.0)),
-        Row("no word dropout", star, _tables("7"), replace(default, word_dropout=0.0)),
-        Row("6 query planes", replace(star, query_planes=6), _tables("7")),
-        Row("1 negative", star, _tables("7"), replace(default, negatives=1)),
+        ModelRow("fixed B and R", replace(star, time_varying=False), _tables("7")),
+        ModelRow("separate towers", replace(star, share_towers=False), _tables("7")),
+        ModelRow("10 negatives", star, _tables("7"), replace(default, negatives=10)),
+        ModelRow("100 negatives", star, _tables("7"), replace(default, negatives=100)),
+        ModelRow("8 query planes", replace(star, query_planes=8), _tables("7")),
+        ModelRow("1 query plane", replace(star, query_planes=1), _tables("7")),
+        ModelRow("4 query planes", replace(star, query_planes=4), _tables("7")),
+        ModelRow("no float guide", star, _tables("7"), replace(default, guide=0.0)),
+        ModelRow("no gram dropout", star, _tables("7"), replace(default, gram_dropout=0.0)),
+        ModelRow("no feature dropout", star, _tables("7"), replace(default, feature_dropout=0.0)),
+        ModelRow("no word dropout", star, _tables("7"), replace(default, word_dropout=0.0)),
+        ModelRow("6 query planes", replace(star, query_planes=6), _tables("7")),
+        ModelRow("1 negative", star, _tables("7"), replace(default, negatives=1)),
     ]
     wide = [
-        Row("128x1, 3-plane query", _shape("rbe_star", n=128, keyword_planes=1), _tables("bytes"), tier=3),
-        Row("64x1, 3-plane query", _shape("rbe_star", keyword_planes=1), _tables("bytes"), tier=3),
+        ModelRow(
+            "128x1, 3-plane query", _shape("rbe_star", n=128, keyword_planes=1), _tables("bytes"), tier=3
+        ),
+        ModelRow("64x1, 3-plane query", _shape("rbe_star", keyword_planes=1), _tables("bytes"), tier=3),
     ]
     return [*first, *second, *(replace(row, short=True, tier=3) for row in last), *wide]
 

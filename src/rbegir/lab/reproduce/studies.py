@@ -4,15 +4,21 @@ sizes       recall@10 among ever more titles: what a larger corpus costs
 selection   recall@1000 of the published selection against the exact one, on this corpus
 top_five    grades of the five best titles of every judged query, for all titles or for a share of them
 latency     one query at a time, two and three query planes, on the CPU
+
+BM25 over the titles is the baseline that needs no training. Words are maximal runs of letters and digits,
+lower-cased, without stop words or stemming; k1 = 1.5, b = 0.75 (bm25s). Recall is measured on a sample of
+the test queries, the top five on all judged queries.
 """
 
 from __future__ import annotations
 
+import re
 import statistics
 import time
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
@@ -21,13 +27,14 @@ from torch import Tensor
 from rbegir.codes.layout import pack
 from rbegir.codes.planes import Codes
 from rbegir.encode.clsm.twotower import TwoTower, unit
+from rbegir.errors import needing
 from rbegir.evaluate.groups import distinct
-from rbegir.evaluate.ranks import ranks, recalls
-from rbegir.lab.reproduce.dataset import headline, sample_rows
+from rbegir.evaluate.retrieval import CUTOFFS, ranks, recalls
+from rbegir.lab.reproduce.dataset import Dataset, headline, sample_rows
 from rbegir.lab.reproduce.testbed import Json, Testbed, Vectors
 from rbegir.search.backend import Partition
 from rbegir.search.cpu import CpuBackend
-from rbegir.search.paper import search_paper
+from rbegir.search.partition import recall_of
 
 SIZES = (10_000, 100_000, 1_000_000)
 SELECTION_QUERIES, TOP, PER_THREAD = 500, 1000, 256
@@ -54,8 +61,8 @@ def selection(bed: Testbed, vectors: Vectors, network: TwoTower) -> Json:
     chosen = values[sample_rows(len(values), SELECTION_QUERIES, 0)]
     top = min(TOP, part.count)
     exact = backend.search([part], chosen, top).positions
-    published, promise = search_paper(backend, [part], chosen, top, per_thread=PER_THREAD, queue=1)
-    shared = [len(np.intersect1d(a, b)) / top for a, b in zip(exact, published.positions, strict=True)]
+    published, promise = backend.search_paper([part], chosen, top, per_thread=PER_THREAD, queue=1)
+    shared = [recall_of(a[None], b[None]) for a, b in zip(published.positions, exact, strict=True)]
     return {
         "queries": len(chosen),
         "keywords": part.count,
@@ -70,7 +77,7 @@ def latency(bed: Testbed, vectors: Vectors, network: TwoTower) -> Json:
     """Milliseconds of one exact search, one query at a time, by the number of query planes."""
     backend, part, values = _searchable(vectors, network)
     chosen = values[sample_rows(len(values), LATENCY_QUERIES, 1)]
-    by_planes = {"3": chosen, "2": _first_planes(chosen, 3, 2)}
+    by_planes = {"3": chosen, "2": Codes.from_values(chosen, 3).first_planes(2).values()}
     times: dict[str, list[float]] = {planes: [] for planes in by_planes}
     for row in range(len(chosen)):
         for planes, asked in by_planes.items():
@@ -78,11 +85,6 @@ def latency(bed: Testbed, vectors: Vectors, network: TwoTower) -> Json:
             backend.search([part], asked[row : row + 1], min(TOP, part.count))
             times[planes].append(1e3 * (time.perf_counter() - began))
     return {"keywords": part.count, "ms": {planes: statistics.median(t) for planes, t in times.items()}}
-
-
-def _first_planes(values: np.ndarray[Any, np.dtype[np.int16]], planes: int, kept: int) -> Any:
-    """Codes of `planes` planes as odd integers, cut to the first `kept`."""
-    return Codes(Codes.from_values(values, planes).planes[:kept], values.shape[1]).values()
 
 
 def _searchable(vectors: Vectors, network: TwoTower) -> tuple[CpuBackend, Partition, Any]:
@@ -156,3 +158,61 @@ class Judgements:
                 grade = self._grade.get((query, place))
                 counts["unjudged" if grade is None else GRADES[grade]] += 1
         return counts
+
+
+WORD = re.compile(r"\w+")
+BM25_QUERIES = 1_000
+
+
+class Lexical:
+    """An inverted index of titles."""
+
+    def __init__(self, titles: pa.Array) -> None:
+        with needing("BM25 needs bm25s", "pip install 'rbegir[tables]'"):
+            import bm25s
+        self._index = bm25s.BM25(k1=1.5, b=0.75)
+        self._vocabulary: dict[str, int] = {}
+        ids = [self._ids(text, grow=True) for text in titles.to_pylist()]
+        tokens = bm25s.tokenization.Tokenized(ids=ids, vocab=self._vocabulary)
+        self._index.index(tokens, show_progress=False)
+
+    def _ids(self, text: str, *, grow: bool = False) -> list[int]:
+        words = WORD.findall(text.lower())
+        if grow:
+            return [self._vocabulary.setdefault(word, len(self._vocabulary)) for word in words]
+        return [self._vocabulary[word] for word in words if word in self._vocabulary]
+
+    def search(self, queries: list[str], k: int) -> npt.NDArray[np.int64]:
+        """Positions of the best k titles, best first; −1 where fewer share a word.  [queries, k]"""
+        found = np.full((len(queries), k), -1, dtype=np.int64)
+        for row, query in enumerate(queries):
+            ids = self._ids(query)
+            if not ids:
+                continue
+            scores = self._index.get_scores_from_ids(ids)  # [titles]
+            hits = np.flatnonzero(scores)
+            if len(hits) > k:
+                hits = hits[np.argpartition(-scores[hits], k)[:k]]
+            found[row, : len(hits)] = hits[np.lexsort((hits, -scores[hits]))]
+        return found
+
+
+def bm25(data: Dataset) -> Json:
+    """The figures of BM25: recall, and the grades of its five best titles where there are labels."""
+    result: Json = {"name": "BM25", "titles": len(data.corpus)}
+    judged = Judgements(data.labels["all"], data.corpus) if data.labels else None
+    titles = data.corpus if judged is None else pa.concat_arrays([data.corpus, judged.added])
+    index = Lexical(titles)
+    rows = sample_rows(data.test.num_rows, BM25_QUERIES, 0)
+    pairs = data.test.take(pa.array(rows))
+    found = index.search(pairs["query"].to_pylist(), min(max(CUTOFFS), len(titles)))
+    place = pc.index_in(pairs["keyword"].cast(titles.type).combine_chunks(), value_set=titles)
+    there = np.asarray(place.is_valid())
+    wanted = np.asarray(place.fill_null(-2))
+    hit = found[there] == wanted[there][:, None]  # [pairs, k]
+    result |= {f"recall@{k}": float(hit[:, :k].any(axis=1).mean()) for k in CUTOFFS}
+    result["queries"] = int(there.sum())
+    if judged is not None:
+        best = index.search(judged.queries.to_pylist(), 5)
+        result["top_five"] = judged.count(best)
+    return result

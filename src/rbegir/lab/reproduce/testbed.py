@@ -1,7 +1,7 @@
 """What every model is measured on, tokenised once for all of them, and the measuring.
 
     log loss, ROC AUC    sample groups of the test pairs, 10 random negatives each (see `evaluate.groups`)
-    recall@k             the rank of each test pair's title among all titles, exact (see `evaluate.ranks`)
+    recall@k             the rank of each test pair's title among all titles, exact (see `evaluate.retrieval`)
     labels               ROC AUC over judged pairs, by slice, from fair on and from good on
 
 Networks are measured where they were trained, in torch. A float query side is first rounded to the eight
@@ -20,19 +20,25 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
+from rbegir.base.devices import cpu_count
 from rbegir.encode.clsm.clsm import TowerBatch, tower_batch
 from rbegir.encode.clsm.model import quantise
 from rbegir.encode.clsm.presets import FLOAT
 from rbegir.encode.clsm.twotower import Side, TwoTower
-from rbegir.evaluate.bootstrap import measure, weighted_auc, weighted_mean
 from rbegir.evaluate.groups import NEGATIVES, SampleGroups, distinct, sample_groups
-from rbegir.evaluate.metrics import fit_gamma, group_auc, group_losses, roc_auc
-from rbegir.evaluate.ranks import ranks, recalls
-from rbegir.evaluate.retrieval import CUTOFFS
+from rbegir.evaluate.metrics import (
+    fit_gamma,
+    group_auc,
+    group_losses,
+    measure,
+    roc_auc,
+    weighted_auc,
+    weighted_mean,
+)
+from rbegir.evaluate.retrieval import CUTOFFS, ranks, recalls
 from rbegir.lab.reproduce.dataset import Dataset
 from rbegir.read.tokenizer import GramBatch, tokenize
 from rbegir.training.batches import cut
-from rbegir.training.device import cpu_count
 
 TEXTS = 1 << 15  # embedded at a time
 REPLICATES = 100

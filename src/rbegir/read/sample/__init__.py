@@ -1,6 +1,6 @@
-"""The shipped sample: real aliases and titles to train, evaluate and search on. See README.md beside this.
+"""The shipped sample: real aliases and titles to train, evaluate and search. See README.md in this folder.
 
-The files live inside the package, so that they are found the same way from a checkout and from a wheel.
+The files are inside the package, so that they are found in a checkout and in an installed wheel alike.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ SAMPLES = {"train": "train.tsv.gz", "valid": "valid.tsv.gz", "titles": "titles.t
 
 
 def sample_path(name: str) -> Path:
-    """Where a part of the sample is: `train` and `valid` (pairs), `titles` (texts to search)."""
+    """The path of a part of the sample: `train` and `valid` (pairs) or `titles` (texts to search)."""
     if name not in SAMPLES:
         raise InputError(f"there is no sample {name!r}", hint=f"choose one of {', '.join(SAMPLES)}")
     path = Path(__file__).parent / SAMPLES[name]

@@ -1,67 +1,68 @@
-"""Exact search on one or several GPUs, behind the same protocol as the CPU.
+"""Exact search on one or several GPUs.
 
-Keywords are spread over the devices and stay there (`residency`); every device finds the best k of its own
-(`kernels.card`, `kernels.proof`) on its own stream, and the host merges them in the total order. Results
-equal those of every other backend, ties included. What does not fit into the devices together is streamed
-through them in chunks, search by search: right, but at the speed of the bus.
+Keywords are spread over the devices and stay there (`device`). Every device finds the best k of its own
+(`card`, `proof`) on its own stream, and the host merges them in the total order. Keywords that do not fit
+into the memory of all devices together are streamed through them in chunks at every search: exact, but only
+as fast as the bus.
 
-The kernels run compiled on NVIDIA cards, or under Triton's interpreter on the CPU (TRITON_INTERPRET=1 and the
-device name "cpu"), which is how the tests run them where there is no card. A device may be named twice: it
-then does the work of two, which shows the way over several devices on a single one.
+The kernels run compiled on NVIDIA GPUs, or under Triton's interpreter on the CPU (TRITON_INTERPRET=1 and the
+device name "cpu"), which is how they are tested where there is no GPU. A device may be named twice and then
+does the work of two, so that the code for several devices can be tested on one.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from rbegir.codes.layout import GROUP, check_keyword_planes, groups
-from rbegir.codes.planes import check_dimension
-from rbegir.errors import DeviceError, MissingExtraError
-from rbegir.search.backend import Candidates, Partition, check_k, check_search
+from rbegir.base import masks
+from rbegir.base.checks import whole_number
+from rbegir.base.masks import Mask
+from rbegir.codes.layout import GROUP, groups
+from rbegir.errors import DeviceError, InputError, MissingExtraError
+from rbegir.search.backend import Backend, Progress, Progressive, check_candidates, check_planes
 from rbegir.search.missrate import MissCertificate
-from rbegir.search.paper import BLOCK, queue_heads, search_paper, thread_of
-from rbegir.search.paper import Plan as PaperPlan
+from rbegir.search.paper import PaperPlan, SelectionGeometry, queue_heads, thread_of, thread_sizes
 from rbegir.search.paper import plan as plan_paper
-from rbegir.search.progressive import Progressive, check_candidates, check_planes
+from rbegir.search.partition import Candidates, Partition, check_search, merge
 
 try:
     from rbegir.search.gpu import local
     from rbegir.search.gpu.card import SURVIVOR_BYTES, Batch, power_of_two
-    from rbegir.search.gpu.devices import Worker, find_devices
+    from rbegir.search.gpu.device import MAX_SLAB, MaskCache, Range, Worker, find_devices
     from rbegir.search.gpu.proof import Pending, begin
-    from rbegir.search.gpu.residency import MAX_SHARD, Mask, OfMasks, Progress, Range
-    from rbegir.search.gpu.shard import Piece, Shard
+    from rbegir.search.gpu.words import Slab, SlabSearch
 except ImportError as missing:  # torch or triton
     raise MissingExtraError(
         f"searching on a GPU needs torch and triton ({missing})", hint="pip install 'rbegir[gpu]'"
     ) from missing
 
 SPLIT = 1 << 20  # partitions below this many keywords are not spread over devices
-QUERIES = 1024  # of one pass
-ALONE = 2  # queries up to which the published selection is worth a scan for each
+QUERIES = 1024  # per pass
+ALONE = 2  # up to this many queries, the published selection is worth one scan per query
 SEARCH_BYTES = 1 << 32  # for the survivors of one pass
-STREAM = 1 << 26  # keywords that are streamed at once, at most
+STREAM = 1 << 26  # the most keywords that are streamed at once
 
 
-class Part(NamedTuple):
-    """A range of a partition in a search: where it lies, what may be found in it."""
+class ResidentRange(NamedTuple):
+    """A range of a partition in a search, and which of its keywords are candidates."""
 
     range: Range
-    base: int
+    base: int  # position of its first keyword
     mask: Mask | None  # of the range
     candidates: int
 
 
-class GpuBackend:
-    """Searches packed keywords of dimension n with a fixed number of planes on GPUs.
+class GpuBackend(Backend):
+    """Searches on GPUs.
 
-    `memory` limits the bytes of keywords on each device; `stream=False` makes keywords that do not fit an
-    error; `progress` is called with (keywords uploaded, of how many new ones) during uploads.
+    `memory` bounds the bytes of keywords on each device. With `stream=False`, keywords that do not fit are an
+    error. `progress` is called with (keywords uploaded, keywords to upload).
     """
 
     def __init__(
@@ -74,19 +75,31 @@ class GpuBackend:
         stream: bool = True,
         progress: Progress | None = None,
     ) -> None:
-        check_dimension(n)
-        check_keyword_planes(planes)
-        self.n, self.planes, self.stream, self.progress = n, planes, stream, progress
+        super().__init__(n, planes)
+        self.stream, self.progress, self._memory = stream, progress, memory
         self._workers = [Worker(n, planes, device, memory) for device in find_devices(devices)]
-        self._counts = OfMasks[int]()  # candidates of frozen masks
+        self._counts = MaskCache[int]()  # candidates of frozen masks
         self._lock = threading.Lock()
+
+    @classmethod
+    def open(
+        cls, devices: Sequence[str], n: int, planes: int, *, threads: int | None, progress: Progress | None
+    ) -> Self:
+        if "interpreter" in devices and os.environ.get("TRITON_INTERPRET") != "1":
+            raise InputError("device 'interpreter' needs TRITON_INTERPRET=1 in the environment")
+        names = ["cpu" if name == "interpreter" else name for name in devices]
+        return cls(n, planes, names, progress=progress)
 
     @property
     def devices(self) -> list[str]:
         return [str(worker.device) for worker in self._workers]
 
+    def with_planes(self, planes: int) -> GpuBackend:
+        return GpuBackend(
+            self.n, planes, self.devices, memory=self._memory, stream=self.stream, progress=self.progress
+        )
+
     def search(self, partitions: Sequence[Partition], values: npt.NDArray[np.int16], k: int) -> Candidates:
-        """The best k of each query, exactly."""
         parts, values, k = check_search(partitions, values, k, self.n, self.planes)
         with self._lock:
             placed, streamed, total = self._place(parts)
@@ -100,43 +113,33 @@ class GpuBackend:
             ]
         return Candidates(*(np.concatenate(arrays) for arrays in zip(*blocks, strict=True)))
 
-    def search_paper(
-        self,
-        partitions: Sequence[Partition],
-        values: npt.NDArray[np.int16],
-        k: int,
-        *,
-        per_thread: int = 256,
-        queue: int = 1,
-        block: int = BLOCK,
+    def _select(
+        self, parts: list[Partition], values: npt.NDArray[np.int16], k: int, geometry: SelectionGeometry
     ) -> tuple[Candidates, MissCertificate]:
         """The published selection and what it may miss.
 
-        One or two queries by Algorithm 1 (`kernels.local`), a scan for each. Larger batches, and keywords
-        that must be streamed: the same result from exact searches (`paper`), which read the keywords once for
-        many queries.
+        One or two queries run Algorithm 1 (`local`), one scan each. Larger batches, and keywords that must be
+        streamed, get the same result from exact searches, which read the keywords once for many queries.
         """
-        parts, values, k = check_search(partitions, values, k, self.n, self.planes)
-        plan = plan_paper(parts, k, per_thread, queue, block)
+        plan = plan_paper(thread_sizes(parts, geometry.per_thread, geometry.threads), k, geometry)
         if plan.kept and 1 <= len(values) <= ALONE:
             with self._lock:
                 placed, streamed, _ = self._place(parts)
                 if not streamed:
-                    geometry = local.Geometry(block, per_thread, queue)
                     return self._queues(placed, values, plan, geometry), plan.certificate
-        return search_paper(self, parts, values, k, per_thread=per_thread, queue=queue, block=block)
+        return super()._select(parts, values, k, geometry)
 
     def _queues(
         self,
-        placed: list[list[Part]],
+        placed: list[list[ResidentRange]],
         values: npt.NDArray[np.int16],
         plan: PaperPlan,
-        geometry: local.Geometry,
+        geometry: SelectionGeometry,
     ) -> Candidates:
-        """Algorithm 1 on every device, merged."""
+        """Algorithm 1 on every device, and the merge of what they return."""
         want = plan.length
         while True:
-            results: list[list[Candidates]] = [[] for _ in values]  # of each query, by device
+            results: list[list[Candidates]] = [[] for _ in values]  # [query][device]
             started: list[tuple[Worker, local.Queues]] = []
             for worker, pieces in self._pieces(placed):
                 with worker.active():
@@ -161,19 +164,18 @@ class GpuBackend:
         candidates: int | None = None,
         measure: bool = False,
     ) -> Progressive:
-        """The exact result. All planes of a keyword lie side by side on a device and are read at once, so a
-        scan of the first planes and a second look would save nothing: recall is 1, whatever was asked."""
+        """The exact result, with recall 1. All planes of a keyword lie side by side on a device and are read
+        at once, so scanning the first planes alone would save nothing."""
         check_planes(planes, self.planes)
-        k = check_k(k)
-        check_candidates(candidates, k)
+        check_candidates(candidates, whole_number("k", k))
         return Progressive(self.search(partitions, values, k), 1.0, True)
 
-    # ---- where keywords lie
+    # ---- placing keywords on devices
 
-    def _place(self, parts: list[Partition]) -> tuple[list[list[Part]], list[Part], int]:
-        """Parts of each worker, all resident now; parts to stream; candidates in all."""
-        placed: list[list[Part]] = [[] for _ in self._workers]
-        missing: list[Part] = []
+    def _place(self, parts: list[Partition]) -> tuple[list[list[ResidentRange]], list[ResidentRange], int]:
+        """Make partitions resident → (ranges of each worker, ranges to stream, number of candidates)."""
+        placed: list[list[ResidentRange]] = [[] for _ in self._workers]
+        missing: list[ResidentRange] = []
         base = 0
         for partition in parts:
             ranges = [
@@ -189,7 +191,7 @@ class GpuBackend:
                 missing += [self._part(r, base, partition.mask) for r in self._ranges(partition)]
             base += partition.count
         total = sum(part.candidates for part in (*missing, *(each for own in placed for each in own)))
-        streamed: list[Part] = []
+        streamed: list[ResidentRange] = []
         new, uploaded = sum(part.range.end - part.range.begin for part in missing), 0
         for part in missing:
             chosen = self._roomiest(placed, part.range.end - part.range.begin)
@@ -205,21 +207,21 @@ class GpuBackend:
             self._check_streamed(parts, streamed)
         return placed, streamed, total
 
-    def _part(self, wanted: Range, base: int, mask: Mask | None) -> Part:
-        """A range of a partition that begins at position `base`, with its part of the partition's mask."""
+    def _part(self, wanted: Range, base: int, mask: Mask | None) -> ResidentRange:
+        """A range of a partition that begins at position `base`, with the range's part of the mask."""
         if mask is None:
-            return Part(wanted, base + wanted.begin, None, wanted.end - wanted.begin)
+            return ResidentRange(wanted, base + wanted.begin, None, wanted.end - wanted.begin)
         own = mask[wanted.begin // GROUP : groups(wanted.end)]
-        return Part(wanted, base + wanted.begin, own, self._counts.get(own, size))
+        return ResidentRange(wanted, base + wanted.begin, own, self._counts.get(own, masks.size))
 
     def _uploading(self, before: int, total: int) -> Progress | None:
-        """Progress of one range as progress of all uploads of a search."""
+        """A progress callback for one range that reports the progress of all uploads of a search."""
         report = self.progress
         return None if report is None else lambda done, _: report(before + done, total)
 
     def _ranges(self, partition: Partition) -> list[Range]:
-        """A new partition cut for the devices."""
-        pieces = -(-partition.count // MAX_SHARD)
+        """Cut a new partition into ranges for the devices."""
+        pieces = -(-partition.count // MAX_SLAB)
         if partition.count >= SPLIT:
             pieces = max(pieces, len(self._workers))
         step = -(-groups(partition.count) // pieces) * GROUP
@@ -228,8 +230,8 @@ class GpuBackend:
             for start in range(0, partition.count, step)
         ]
 
-    def _roomiest(self, placed: list[list[Part]], count: int) -> int | None:
-        """The worker with the fewest keywords of this search that has room for `count` more; None if none."""
+    def _roomiest(self, placed: list[list[ResidentRange]], count: int) -> int | None:
+        """The least loaded worker of this search that has room for `count` more keywords, if any."""
         loads = [sum(part.range.end - part.range.begin for part in own) for own in placed]
         for worker in sorted(range(len(loads)), key=loads.__getitem__):
             resident = self._workers[worker].resident
@@ -238,8 +240,8 @@ class GpuBackend:
                 return worker
         return None
 
-    def _make_way(self, placed: list[list[Part]], streamed: list[Part]) -> None:
-        """Free room to stream through on one worker: the last parts placed there are streamed as well."""
+    def _make_way(self, placed: list[list[ResidentRange]], streamed: list[ResidentRange]) -> None:
+        """Free room for streaming on one worker: the last ranges placed there are streamed as well."""
         wanted = min(STREAM, max(part.range.end - part.range.begin for part in streamed))
         chosen = max(range(len(placed)), key=lambda worker: self._workers[worker].resident.fits(STREAM))
         resident = self._workers[chosen].resident
@@ -248,13 +250,13 @@ class GpuBackend:
             resident.drop(part.range)
             streamed.append(part)
 
-    def _check_streamed(self, parts: list[Partition], streamed: list[Part]) -> None:
+    def _check_streamed(self, parts: list[Partition], streamed: list[ResidentRange]) -> None:
         room = [worker.resident.fits(STREAM) for worker in self._workers]
         if self.stream and max(room) >= GROUP:
             return
         wanted = sum(part.count for part in parts)
         fit = wanted - sum(part.range.end - part.range.begin for part in streamed)
-        fit += sum(worker.resident.fits(MAX_SHARD) for worker in self._workers)
+        fit += sum(worker.resident.fits(MAX_SLAB) for worker in self._workers)
         raise DeviceError(
             f"{wanted:,} keywords of {self.planes * self.n // 8} bytes do not fit into the memory of "
             f"{', '.join(self.devices)}: {min(fit, wanted - 1):,} do",
@@ -263,8 +265,8 @@ class GpuBackend:
 
     # ---- one pass
 
-    def _pieces(self, placed: list[list[Part]]) -> Iterator[tuple[Worker, list[Piece]]]:
-        """What each device has to search; those with nothing are left out."""
+    def _pieces(self, placed: list[list[ResidentRange]]) -> Iterator[tuple[Worker, list[SlabSearch]]]:
+        """The slabs that each device has to search; devices with no candidates are left out."""
         for worker, parts in zip(self._workers, placed, strict=True):
             with worker.active():
                 pieces = [
@@ -274,7 +276,11 @@ class GpuBackend:
                 yield worker, pieces
 
     def _search(
-        self, placed: list[list[Part]], streamed: list[Part], values: npt.NDArray[np.int16], k: int
+        self,
+        placed: list[list[ResidentRange]],
+        streamed: list[ResidentRange],
+        values: npt.NDArray[np.int16],
+        k: int,
     ) -> Candidates:
         started: list[tuple[Worker, Pending]] = []
         for worker, pieces in self._pieces(placed):
@@ -288,8 +294,8 @@ class GpuBackend:
             results += self._stream(part, values, k)
         return merge(results, k)
 
-    def _stream(self, part: Part, values: npt.NDArray[np.int16], k: int) -> Iterator[Candidates]:
-        """Search a part that no device holds, chunk by chunk, each on the device with the most room."""
+    def _stream(self, part: ResidentRange, values: npt.NDArray[np.int16], k: int) -> Iterator[Candidates]:
+        """Search a range that no device holds, chunk by chunk, on the device with the most room."""
         whole = part.range
         worker = max(self._workers, key=lambda own: own.resident.fits(STREAM))
         step = min(STREAM, worker.resident.fits(STREAM)) // GROUP * GROUP
@@ -297,13 +303,13 @@ class GpuBackend:
             chunk = whole._replace(begin=start, end=min(whole.end, start + step))
             first = (start - whole.begin) // GROUP
             mask = None if part.mask is None else part.mask[first : first + groups(chunk.end - start)]
-            candidates = chunk.end - start if mask is None else size(mask)
-            piece = Part(chunk, part.base + start - whole.begin, mask, candidates)
+            candidates = chunk.end - start if mask is None else masks.size(mask)
+            piece = ResidentRange(chunk, part.base + start - whole.begin, mask, candidates)
             if not candidates:
                 continue
             with worker.active():
-                shard = worker.resident.upload(chunk)
-                on_device = _piece(worker, piece, shard)
+                slab = worker.resident.upload(chunk)
+                on_device = _piece(worker, piece, slab)
                 batch = Batch(values, worker.device)
                 yield Candidates(*begin(worker.card, [on_device], batch, k).result())
 
@@ -313,22 +319,17 @@ def _covers(ranges: list[tuple[int, int]], count: int) -> bool:
     return bool(ranges) and sum(end - begin for begin, end in ranges) == count
 
 
-def size(mask: Mask) -> int:
-    """Candidates of a mask."""
-    return int(np.bitwise_count(mask).sum())
-
-
-def _piece(worker: Worker, part: Part, shard: Shard) -> Piece:
+def _piece(worker: Worker, part: ResidentRange, slab: Slab) -> SlabSearch:
     mask = None if part.mask is None else worker.resident.mask(part.mask)
-    return Piece(shard, part.base, mask, part.candidates)
+    return SlabSearch(slab, part.base, mask, part.candidates)
 
 
 def _heads(
-    results: list[Candidates], want: int, kept: int, geometry: local.Geometry
+    results: list[Candidates], want: int, kept: int, geometry: SelectionGeometry
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The best `kept` entries of all queues of one query: parts of a thread each sent their best.
+    """The best `kept` entries of all queues of one query; a thread may lie on several devices.
 
-    A device that sent `want` entries may have more: what is below the last of them is not known yet.
+    A device that sent `want` entries may have more, so what ranks below its last one is not known yet.
     """
     merged = merge(results, sum(result.keys.shape[1] for result in results))
     keys, positions = merged.keys[0], merged.positions[0]
@@ -339,13 +340,3 @@ def _heads(
     first = queue_heads(thread_of(positions, geometry.per_thread, geometry.threads), geometry.queue)
     heads = np.flatnonzero(first[:known])[:kept]
     return keys[heads], positions[heads]
-
-
-def merge(results: Sequence[Candidates], k: int) -> Candidates:
-    """The best k of several results for the same queries, in the total order."""
-    keys = np.concatenate([result.keys for result in results], axis=1)  # [Q, all]
-    positions = np.concatenate([result.positions for result in results], axis=1)
-    if len(results) > 1:
-        order = np.lexsort((positions, -keys), axis=1)[:, :k]
-        keys, positions = np.take_along_axis(keys, order, 1), np.take_along_axis(positions, order, 1)
-    return Candidates(np.ascontiguousarray(keys), np.ascontiguousarray(positions))

@@ -3,7 +3,7 @@
     sample → histogram of cosines → threshold → scan: append what passes → order
 
 These are the steps; `proof` puts them together. Nothing waits for the device between the query and the
-result, so that the launches of the last steps hide behind the scan.
+result, so the last steps are launched while the scan runs.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from rbegir.search.gpu import dispatch, popcount, product, tensorcore, threshold
+from rbegir.search.gpu import dispatch, scans, tensorcore, threshold
 from rbegir.search.gpu.dispatch import Method
-from rbegir.search.gpu.nvrtc import CompileError
 from rbegir.search.gpu.order import Survivors
-from rbegir.search.gpu.shard import Piece, sample_of
+from rbegir.search.gpu.tensorcore import CompileError
 from rbegir.search.gpu.threshold import BINS, EVERYTHING, UNIT
-from rbegir.search.gpu.words import query_planes
+from rbegir.search.gpu.words import SlabSearch, query_planes, sample_of
 
-DENSE = 1 << 16  # sample keywords a shard that the first threshold is taken from
-SURVIVOR_BYTES = 64  # a slot of survivors, with what sorting needs
+DENSE = 1 << 16  # sample keywords per slab that the first threshold is taken from
+SURVIVOR_BYTES = 64  # per slot of survivors, with what sorting needs
 BLOCK, WARPS = 256, 1  # of the popcount scan: see dev/LOG.md
-STEPS, LONG_STEPS, LONG = 4, 32, 1 << 27  # blocks a program, and from LONG keywords on
+STEPS, LONG_STEPS, LONG = 4, 32, 1 << 27  # blocks per program, and those from LONG keywords on
 RISK = 1e-5  # the probability that a threshold lets fewer than k keywords pass
 
 
 def power_of_two(x: float) -> int:
+    """The least power of two that is at least x."""
     return 1 << max(0, math.ceil(math.log2(max(1.0, x))))
 
 
 class Batch:
-    """Queries on a device, in the forms that the kernels take, all in one buffer that travels at once."""
+    """Queries on a device, in the forms that the kernels take, in one buffer that is copied at once."""
 
     def __init__(self, values: npt.NDArray[np.int16], device: torch.device) -> None:
         words, self.planes, self.mixed = query_planes(values)
@@ -53,7 +53,7 @@ class Batch:
         self._lay_out(torch.from_numpy(flat).to(device, non_blocking=True))
 
     def _lay_out(self, flat: torch.Tensor) -> None:
-        """The parts of the buffer: values, words, scales, sums."""
+        """Views of the parts of the buffer: values, words, scales, sums."""
         queries, n = self.queries, self.n
         cuts = np.cumsum([queries * n // 2, queries * (self.planes + self.mixed) * n // 32, queries, queries])
         self.flat = flat
@@ -64,13 +64,13 @@ class Batch:
         self._operands: dict[tuple[tensorcore.Kind, int], torch.Tensor] = {}
 
     def twin(self) -> Batch:
-        """A batch of the same shape and values in a buffer of its own."""
+        """A copy of this batch in a buffer of its own."""
         other = copy(self)
         other._lay_out(self.flat.clone())
         return other
 
     def operand(self, kind: tensorcore.Kind, part: slice) -> torch.Tensor:
-        """Some of the queries as a tensor-core kernel takes them, made once."""
+        """Some of the queries as the operand of a tensor-core kernel, made once."""
         if (kind, part.start) not in self._operands:
             self._operands[kind, part.start] = tensorcore.arrange(self.values[part], kind, self.wide)
         return self._operands[kind, part.start]
@@ -95,37 +95,37 @@ class Card:
     # ---- the steps
 
     def method(self, batch: Batch) -> Method:
-        """Which scan is fastest for a batch, by the costs of `dispatch`."""
+        """The fastest scan for a batch, by the costs of `dispatch`."""
         return self.force or dispatch.choose(self._shape(batch), batch.queries, batch.largest, self.kinds)
 
     def cost(self, batch: Batch) -> float:
-        """Milliseconds of a scan of 10⁹ keywords, by the same costs."""
+        """The expected milliseconds of a scan of 10⁹ keywords, by the costs of `dispatch`."""
         return dispatch.cost(self.method(batch), self._shape(batch), batch.queries)
 
-    def _shape(self, batch: Batch) -> dispatch.Shape:
-        return dispatch.Shape(self.n, self.planes, batch.planes + batch.mixed, batch.wide)
+    def _shape(self, batch: Batch) -> dispatch.ScanShape:
+        return dispatch.ScanShape(self.n, self.planes, batch.planes + batch.mixed, batch.wide)
 
     def first_limits(
-        self, pieces: list[Piece], batch: Batch, k: int, boost: float = 1.0
+        self, pieces: list[SlabSearch], batch: Batch, k: int, boost: float = 1.0
     ) -> tuple[torch.Tensor, float]:
-        """limits [Q, 3] from the sample, and how many survivors a query to expect.
+        """limits [Q, 3] from the sample, and the expected number of survivors per query.
 
-        `boost`: aim at so many times what should do.
+        `boost` multiplies the number of survivors to aim at.
         """
         limits = torch.empty(batch.queries, 3, dtype=torch.int64, device=self.device)
-        weight = max(p.shard.count / max(1, min(p.shard.drawn, DENSE)) for p in pieces)
-        finest = max(p.shard.count / max(1, p.shard.drawn) for p in pieces)
+        weight = max(p.slab.count / max(1, min(p.slab.drawn, DENSE)) for p in pieces)
+        finest = max(p.slab.count / max(1, p.slab.drawn) for p in pieces)
         refine = finest < weight and boost == 1
         final = boost * enough(k, finest if refine else weight)
-        # what the first threshold must let pass, so that the second is among it
+        # so many must pass the first threshold that the second lies among them
         first = enough(math.ceil(final), weight) if refine else final
         bins = torch.zeros(batch.queries, BINS, dtype=torch.float32, device=self.device)
         for piece in pieces:
-            shard, drawn = piece.shard, min(piece.shard.drawn, DENSE)
+            slab, drawn = piece.slab, min(piece.slab.drawn, DENSE)
             if drawn:
                 threshold.histogram[(-(-drawn // 1024), batch.queries)](
-                    shard.sample, shard.sample.shape[1], drawn, piece.mask, shard.places, batch.words,
-                    batch.scales, shard.count / drawn, bins, self.n, self.planes, batch.planes, batch.mixed,
+                    slab.sample, slab.sample.shape[1], drawn, piece.mask, slab.places, batch.words,
+                    batch.scales, slab.count / drawn, bins, self.n, self.planes, batch.planes, batch.mixed,
                     int(piece.mask is not None), BINS, 1024,
                 )  # fmt: skip
         self._choose(bins, batch, first, weight, limits, False)
@@ -135,7 +135,7 @@ class Card:
 
     def _refine(
         self,
-        pieces: list[Piece],
+        pieces: list[SlabSearch],
         batch: Batch,
         first: float,
         final: float,
@@ -143,27 +143,27 @@ class Card:
         bins: torch.Tensor,
         limits: torch.Tensor,
     ) -> None:
-        """A better threshold from what passes the first one in the whole sample: fewer survivors, and less
+        """Replace the threshold by a better one, from what passes it in the whole sample. That is cheaper
         than a histogram of the whole sample, whose additions wait for each other. Where too little passed,
-        the first one stays."""
+        the first threshold stays."""
         bins.zero_()
         room = power_of_two(2 * first / finest + 1024)
         found = self.survivors(batch, room)
         for piece in pieces:
-            if not piece.shard.drawn:
+            if not piece.slab.drawn:
                 continue
             found.counts.zero_()
             self.scan(sample_of(piece), batch, limits, found)
             threshold.histogram_survivors[(-(-room // 1024), batch.queries)](
                 found.counts, found.dots, found.norms, room, batch.scales,
-                piece.shard.count / piece.shard.drawn, bins, BINS, 1024,
+                piece.slab.count / piece.slab.drawn, bins, BINS, 1024,
             )  # fmt: skip
         self._choose(bins, batch, final, finest, limits, True)
 
     def _choose(
         self, bins: torch.Tensor, batch: Batch, target: float, weight: float, limits: torch.Tensor, keep: bool
     ) -> None:
-        target -= weight / 2  # half a keyword less, as float sums are not exact
+        target -= weight / 2  # half a keyword less, because float sums are not exact
         threshold.choose[(batch.queries,)](bins, batch.scales, target, limits, keep, BINS, UNIT, EVERYTHING)
 
     def survivors(self, batch: Batch, room: int) -> Survivors:
@@ -178,15 +178,15 @@ class Card:
 
     def scan(
         self,
-        piece: Piece,
+        piece: SlabSearch,
         batch: Batch,
         limits: torch.Tensor,
         found: Survivors,
         begin: int = 0,
         end: int | None = None,
     ) -> None:
-        """Append what passes `limits` [Q, 3] among keywords [begin, end) of a piece; 64 divides begin."""
-        end = piece.shard.count if end is None else end
+        """Append what passes `limits` [Q, 3] among keywords [begin, end) of a slab; 64 divides begin."""
+        end = piece.slab.count if end is None else end
         if end <= begin:
             return
         while (method := self.method(batch)) != "popcount" and method != "product":
@@ -204,23 +204,23 @@ class Card:
             self._scan_product(piece, batch, limits, found, begin, end)
 
     def _scan_popcount(
-        self, piece: Piece, batch: Batch, limits: torch.Tensor, found: Survivors, begin: int, end: int
+        self, piece: SlabSearch, batch: Batch, limits: torch.Tensor, found: Survivors, begin: int, end: int
     ) -> None:
-        words, room = piece.shard.words, found.positions.shape[1]
+        words, room = piece.slab.words, found.positions.shape[1]
         masked = int(piece.mask is not None)
         steps = LONG_STEPS if end - begin >= LONG else STEPS
         grid = (-(-(end - begin // BLOCK * BLOCK) // (BLOCK * steps)),)
         for q in range(batch.queries):
-            popcount.scan[grid](
+            scans.popcount_scan[grid](
                 words, words.shape[1], begin, end, piece.base, piece.mask, q, batch.words, limits,
                 found.counts, found.positions, found.dots, found.norms, room,
                 self.n, self.planes, batch.planes, batch.mixed, masked, BLOCK, steps, num_warps=WARPS,
             )  # fmt: skip
 
     def _scan_product(
-        self, piece: Piece, batch: Batch, limits: torch.Tensor, found: Survivors, begin: int, end: int
+        self, piece: SlabSearch, batch: Batch, limits: torch.Tensor, found: Survivors, begin: int, end: int
     ) -> None:
-        words, room = piece.shard.words, found.positions.shape[1]
+        words, room = piece.slab.words, found.positions.shape[1]
         rows, columns = 128, 16 if batch.queries <= 16 else 32 if batch.queries <= 32 else 64
         width = -(-batch.queries // columns) * columns
         full = torch.zeros(width, self.n, dtype=torch.int16, device=self.device)
@@ -228,29 +228,29 @@ class Card:
         parts = torch.stack([full >> 1, full & 1]) if batch.wide else full[None]  # [1 + wide, width, n]
         operand = parts.to(torch.int8).transpose(1, 2).contiguous()
         grid = (-(-(end - begin) // rows) * (width // columns),)
-        product.scan[grid](
+        scans.product_scan[grid](
             words, words.shape[1], begin, end, piece.base, piece.mask, operand, width, padded(limits, width),
             padded(batch.sums, width), found.counts, found.positions, found.dots, found.norms, room,
             self.n, self.planes, int(batch.wide), int(piece.mask is not None), rows, columns, num_warps=4,
         )  # fmt: skip
 
     def _scan_tensorcore(
-        self, kind: tensorcore.Kind, piece: Piece, batch: Batch, limits: torch.Tensor, found: Survivors,
+        self, kind: tensorcore.Kind, piece: SlabSearch, batch: Batch, limits: torch.Tensor, found: Survivors,
         begin: int, end: int,
     ) -> None:  # fmt: skip
         shape = tensorcore.shape_for(kind, self.n, self.planes, batch.wide)
         group = tensorcore.group_size(shape)
         starts = range(0, batch.queries, group)
         parts = [slice(first, min(batch.queries, first + group)) for first in starts]
-        for part in parts:  # compile all before any runs, so that nothing is appended twice after a failure
+        for part in parts:  # compile all before any runs: after a failure nothing was appended
             tensorcore.kernel(
-                shape, tensorcore.padded(kind, part.stop - part.start), piece.shard.words.device.index
+                shape, tensorcore.padded(kind, part.stop - part.start), piece.slab.words.device.index
             )
         for first, part in zip(starts, parts, strict=True):
             width = tensorcore.padded(kind, part.stop - part.start)
             test = tensorcore.make_test(shape, limits[part], batch.sums[part], width)
             tensorcore.launch(
-                shape, piece.shard.words, begin, end, piece.base, piece.mask, batch.operand(kind, part), test,
+                shape, piece.slab.words, begin, end, piece.base, piece.mask, batch.operand(kind, part), test,
                 padded(limits[part], width), padded(batch.sums[part], width),
                 found.counts[first:], found.positions[first:], found.dots[first:], found.norms[first:],
             )  # fmt: skip
@@ -258,11 +258,10 @@ class Card:
 
 @cache
 def enough(k: int, weight: float) -> float:
-    """Survivors to aim at when a sampled keyword stands for `weight`.
+    """The number of survivors to aim at when a sampled keyword stands for `weight` keywords.
 
     The threshold is the m-th best of the sample. Fewer than k keywords pass it when the sample holds m or
-    more of the best k, and those are a Poisson number of mean k / weight: take the least m for which that is
-    improbable.
+    more of the best k, a Poisson number of mean k / weight; m is the least number that makes this improbable.
     """
     if weight <= 1:
         return float(k)
@@ -277,7 +276,7 @@ def enough(k: int, weight: float) -> float:
 
 
 def padded(tensor: torch.Tensor, width: int) -> torch.Tensor:
-    """Rows up to `width`, the new ones with limits that nothing passes (or zero sums)."""
+    """A tensor with rows up to `width`; new rows are limits that nothing passes, or zero sums."""
     if len(tensor) == width:
         return tensor.contiguous()
     full = torch.zeros(width, *tensor.shape[1:], dtype=tensor.dtype, device=tensor.device)

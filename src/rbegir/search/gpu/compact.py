@@ -1,15 +1,15 @@
-"""Few candidates among many keywords: gathered once, then searched as if there were nothing else (Triton).
+"""Few candidates among many keywords: gathered into a slab of their own, which is then searched (Triton).
 
-A filter that keeps 1 % lowers the threshold of the best k so far that the batch kernels, which look at the
-mask last, stop at every other tile for keywords that may not be found; and one query still steps over every
-keyword. Instead the set bits of all masks become a list of positions, the codes there are fetched into a
-shard of their own, and that is searched:
+A filter that keeps 1 % lowers the threshold of the best k so far that the batch kernels, which read the mask
+last, stop at every other tile for keywords that are not candidates; and a search for one query still reads
+every keyword. Instead the set bits of all masks become a list of positions, and the codes there are copied
+to a slab of their own, which is searched:
 
     mask → bits of each block of words → where its list begins → positions → codes
 
 The list is in the order of positions, so that the order of hits, ties included, is the order of list
-entries; the entries of the k hits are looked up at the end. Fetching reads whole 32-byte sectors, eight
-words for one that is wanted, yet at 1 % that is a tenth of a scan. `worth` says when it pays.
+entries; the entries of the k hits are looked up at the end. Fetching reads whole 32-byte sectors, eight words
+for one that is needed, but at 1 % that is a tenth of a scan. `worth` says when it pays.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
@@ -20,13 +20,12 @@ import triton
 import triton.language as tl
 
 from rbegir.search.gpu import words
-from rbegir.search.gpu.bits import popcount
-from rbegir.search.gpu.shard import Piece, with_sample
+from rbegir.search.gpu.words import SlabSearch, popcount, with_sample
 
-BLOCK = 1024  # words of a mask, or positions, that a program takes
+BLOCK = 1024  # words of a mask, or positions, per program
 # milliseconds on one H200 (dev/LOG.md): listing 10⁹ keywords, fetching 10⁹ candidates, starting the kernels
 LIST, FETCH, LAUNCHES = 0.35, 47.0, 0.3
-FREE_SHARE = 4  # a gathered copy may take this part of the free memory
+FREE_SHARE = 4  # a gathered copy may take 1 / FREE_SHARE of the free memory
 
 
 @triton.jit
@@ -96,47 +95,47 @@ def fetch(
         tl.store(to + stream * to_stride + first + offset, value, mask=inside)
 
 
-def gather(pieces: list[Piece]) -> tuple[Piece, torch.Tensor]:
-    """All candidates of pieces in the order of their positions as one piece, and their positions [count]."""
+def gather(pieces: list[SlabSearch]) -> tuple[SlabSearch, torch.Tensor]:
+    """All candidates as one slab, in the order of their positions, and these positions [count]."""
     total = sum(piece.candidates for piece in pieces)
-    streams, device = pieces[0].shard.words.shape[0], pieces[0].shard.words.device
+    streams, device = pieces[0].slab.words.shape[0], pieces[0].slab.words.device
     rows = torch.empty(total, dtype=torch.int64, device=device)
     codes = torch.empty(streams, words.stride_of(total), dtype=torch.int32, device=device)
     first = 0
     for piece in sorted(pieces, key=lambda piece: piece.base):
-        shard, masked = piece.shard, int(piece.mask is not None)
-        blocks = -(-shard.count // (32 * BLOCK))
+        slab, masked = piece.slab, int(piece.mask is not None)
+        blocks = -(-slab.count // (32 * BLOCK))
         totals = torch.empty(blocks, dtype=torch.int32, device=device)
-        count_bits[(blocks,)](piece.mask, shard.count, totals, masked, BLOCK)
+        count_bits[(blocks,)](piece.mask, slab.count, totals, masked, BLOCK)
         list_bits[(blocks,)](
-            piece.mask, shard.count, piece.base, first, totals.cumsum(0), totals, rows, masked, BLOCK
+            piece.mask, slab.count, piece.base, first, totals.cumsum(0), totals, rows, masked, BLOCK
         )
         fetch[(-(-piece.candidates // BLOCK),)](
-            shard.words, shard.words.shape[1], piece.base, rows, first, piece.candidates,
+            slab.words, slab.words.shape[1], piece.base, rows, first, piece.candidates,
             codes, codes.shape[1], streams, BLOCK,
         )  # fmt: skip
         first += piece.candidates
-    return Piece(with_sample(codes, total), 0, None, total), rows
+    return SlabSearch(with_sample(codes, total), 0, None, total), rows
 
 
-def room_for(pieces: list[Piece]) -> bool:
-    """Whether a gathered copy is small beside the memory that is free."""
-    shard = pieces[0].shard
-    if shard.words.device.type != "cuda":
+def room_for(pieces: list[SlabSearch]) -> bool:
+    """Whether a gathered copy is small compared with the free memory."""
+    slab = pieces[0].slab
+    if slab.words.device.type != "cuda":
         return True
-    size = sum(piece.candidates for piece in pieces) * (4 * shard.words.shape[0] + 16)
-    free, _ = torch.cuda.mem_get_info(shard.words.device)
-    cached = torch.cuda.memory_reserved(shard.words.device) - torch.cuda.memory_allocated(shard.words.device)
+    size = sum(piece.candidates for piece in pieces) * (4 * slab.words.shape[0] + 16)
+    free, _ = torch.cuda.mem_get_info(slab.words.device)
+    cached = torch.cuda.memory_reserved(slab.words.device) - torch.cuda.memory_allocated(slab.words.device)
     return size < (free + cached) // FREE_SHARE
 
 
-def worth(pieces: list[Piece], scan_ms: float) -> bool:
-    """Whether gathering the candidates first is faster than a scan of everything, which takes `scan_ms`
-    for 10⁹ keywords of 64 dimensions and two planes (`dispatch`; both scale alike with longer codes)."""
+def worth(pieces: list[SlabSearch], scan_ms: float) -> bool:
+    """Whether gathering the candidates first is faster than scanning everything, which takes `scan_ms` for
+    10⁹ keywords of 64 dimensions and two planes (`dispatch`); both scale alike with longer codes."""
     if all(piece.mask is None for piece in pieces):
         return False
     keywords, candidates = (
-        sum(each) for each in zip(*((p.shard.count, p.candidates) for p in pieces), strict=True)
+        sum(each) for each in zip(*((p.slab.count, p.candidates) for p in pieces), strict=True)
     )
     share = candidates / keywords
     saved = scan_ms - (LIST + share * (FETCH + scan_ms))

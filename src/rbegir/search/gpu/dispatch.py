@@ -1,13 +1,13 @@
-"""Which scan for which batch: by what each of them took on a card, measured by a committed command.
+"""Which scan for which batch: the one with the lowest measured cost.
 
-`costs.json` beside this file is what `rbegir bench costs` printed on one H200: milliseconds for 10⁹ keywords,
-by kernel and shape. Another card may choose differently: RBEGIR_GPU_COSTS names a file measured there.
+`costs.json` beside this file is the output of `rbegir bench costs` on one H200: milliseconds for 10⁹
+keywords, by kernel and shape. For another GPU, RBEGIR_GPU_COSTS names a file measured there.
 
-    popcount   a scan a query: reading up to three query planes, counting bits beyond   [by query planes]
-    others     a pass over the keywords (reading, unpacking), and so much a chunk of 8, 32 or 64 queries
+    popcount   one scan per query; the cost depends on the number of query planes
+    others     one pass over the keywords, plus a cost per chunk of 8, 16, 32 or 64 queries
 
-A shape that was not measured takes the nearest that was: the same planes if there are any, the nearest n, and
-costs in proportion. The table only chooses between kernels that give equal results.
+A shape that was not measured takes the costs of the nearest that was (first by planes, then by n), scaled by
+the size of a code. The table only chooses between kernels that give equal results.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ CHUNK: dict[Method, int] = {"float8": 64, "wgmma": 32, "mma": 8, "product": 16}
 VARIABLE = "RBEGIR_GPU_COSTS"
 
 
-class Shape(NamedTuple):
-    """What a scan costs by, besides the number of queries."""
+class ScanShape(NamedTuple):
+    """What the cost of a scan depends on, besides the number of queries."""
 
     n: int
     planes: int
-    query_planes: int  # that popcounts see: one more for queries with even entries
+    query_planes: int  # of the popcount scan: one more for queries with even entries
     wide: bool  # queries beyond ±127
 
 
 @cache
 def table(path: str | None = None) -> dict[str, Any]:
-    """The measured costs of a file, by default those that come with the package."""
+    """The measured costs in a file, by default those that come with the package."""
     file = Path(path) if path else Path(__file__).with_name("costs.json")
     try:
         costs: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))["costs"]
@@ -53,19 +53,19 @@ def table(path: str | None = None) -> dict[str, Any]:
 
 
 def _nearest(measured: dict[str, Any], n: int, planes: int) -> tuple[Any, float]:
-    """The figures of the nearest measured shape "n×planes", and what they are to be multiplied by."""
+    """The costs of the nearest measured shape "n×planes", and the factor to scale them by."""
     shapes = {name: tuple(int(part) for part in name.split("×")) for name in measured}
     best = min(shapes, key=lambda name: (abs(shapes[name][1] - planes), abs(shapes[name][0] - n)))
     return measured[best], n * planes / (shapes[best][0] * shapes[best][1])
 
 
-def cost(method: Method, shape: Shape, queries: int) -> float:
-    """Milliseconds for 10⁹ keywords."""
+def cost(method: Method, shape: ScanShape, queries: int) -> float:
+    """The expected milliseconds of a scan of 10⁹ keywords."""
     return _cost(method, shape, queries, os.environ.get(VARIABLE))
 
 
 @cache
-def _cost(method: Method, shape: Shape, queries: int, path: str | None) -> float:
+def _cost(method: Method, shape: ScanShape, queries: int, path: str | None) -> float:
     costs = table(path)
     if method == "popcount":
         by_planes, factor = _nearest(costs[method], shape.n, shape.planes)
@@ -77,8 +77,8 @@ def _cost(method: Method, shape: Shape, queries: int, path: str | None) -> float
     return float(once + chunk * -(-queries // CHUNK[method])) * factor
 
 
-def choose(shape: Shape, queries: int, largest: int, kinds: Collection[tensorcore.Kind]) -> Method:
-    """The cheapest scan that is right for a shape; `kinds` are the tensor-core kernels that the card runs."""
+def choose(shape: ScanShape, queries: int, largest: int, kinds: Collection[tensorcore.Kind]) -> Method:
+    """The cheapest scan that supports a shape; `kinds` are the tensor-core kernels that the GPU runs."""
     methods: list[Method] = ["popcount", "product"]
     methods += [kind for kind in kinds if tensorcore.fits(kind, shape.n, shape.planes, largest)]
     return min(methods, key=lambda method: cost(method, shape, queries))

@@ -3,19 +3,18 @@
 A block of T_b threads takes T_b·I consecutive positions; thread y scores every T_b-th of them, starting with
 the y-th, and keeps the best q in a queue in registers. Global selection takes the best k of all queues.
 
-Two ways, one kernel. As printed (`as_printed`) queues start empty, every queue is written, C·q / I entries,
-and a radix selection sorts them. `begin` starts queues at a floor instead, the threshold that the exact
-search takes from its sample: what is below could only be entered in vain, so the loop over keywords is that
-of the exact scan, a queue is touched once in some hundred thousand keywords, and some thousand entries are
-left to sort. Enough of them above the floor prove that nothing else could have been among the best k; too
-few, and the floor is lowered. Results are the same, and equal to `search.paper` on every backend.
+Queues start at a floor, the threshold that the exact search takes from its sample. What is below the floor
+cannot be among the best k, so the loop over keywords is that of the exact scan, a queue changes once in about
+10⁵ keywords, and a few thousand entries are left to sort. If enough of them are above the floor, nothing else
+can be among the best k; if not, the floor is lowered. The results are those of `search.paper` on every
+backend. Rejected: queues that start empty, all written and sorted (dev/LOG.md has the measurements).
 
-A floor also frees the rest of the shape. The steps of a thread are spread over several programs, as short
-ones read neighbouring memory (measured: 4.4 ms for whole threads, 4.2 for short ones), each with a queue of
-its own; and two places of a queue are registers, which is enough, as what falls off the end of a longer one
-is appended like an entry. A thread may also lie on several pieces, even on several devices, as positions
-count over all partitions. So more than q entries of a thread may arrive, never fewer than it has, and the
-merge on the host drops what is beyond q.
+The work can be divided freely. The steps of a thread are spread over several programs, each
+with a queue of its own, because short programs read neighbouring memory (measured: 4.4 ms for whole threads,
+4.2 ms for short ones). Only two places of a queue are registers; what falls off the end of a longer queue is
+appended like an entry. A thread may also lie on several slabs, even on several devices, because positions
+count over all partitions. So more than q entries of a thread may arrive, but all of its best q do, and the
+merge on the host drops the rest.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,assignment,misc"
@@ -23,7 +22,6 @@ merge on the host drops what is beyond q.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,27 +29,16 @@ import torch
 import triton
 import triton.language as tl
 
-from rbegir.search.gpu import order
 from rbegir.search.gpu.card import Batch, Card, power_of_two
-from rbegir.search.gpu.order import EMPTY, Survivors, ordered
-from rbegir.search.gpu.popcount import allowed, hold, score
-from rbegir.search.gpu.shard import Piece
+from rbegir.search.gpu.order import Survivors, ordered
+from rbegir.search.gpu.scans import allowed, append, hold, score, threshold_of
 from rbegir.search.gpu.threshold import EVERYTHING
+from rbegir.search.gpu.words import SlabSearch
+from rbegir.search.paper import SelectionGeometry
 
-MAX_QUEUE = 16  # places of a queue as printed: longer ones do not fit into registers
-HELD = 2  # places of a queue with a floor that are registers
-TIES = 1024  # equal keys around the k-th that one radix selection puts in order of position
-# keywords and threads of a program with a floor; with 256 loads wait for each other
+HELD = 2  # places of a queue that are registers
+# keywords and threads per program; with 256 threads, loads wait for each other
 SPAN, LANES = 1 << 13, 128
-PRINTED, ALL = (256, 2), (1 << 31) - 1  # threads and warps, and steps, of a program as printed
-
-
-class Geometry(NamedTuple):
-    """T_b threads a block, I keywords a thread, q places a queue."""
-
-    threads: int
-    per_thread: int
-    queue: int
 
 
 @triton.jit
@@ -80,40 +67,26 @@ def enter(dots, norms, steps, dot, norm, step, hit, QUEUE: tl.constexpr, WIDE: t
     return new_dots, new_norms, new_steps, dot, norm, step
 
 
-@triton.jit
-def append(counts, positions, dots, norms, row, room, q, at, dot, norm, hit):
-    """Entries to the end of the list of query q."""
-    slot = tl.atomic_add(counts + q + tl.zeros_like(dot), 1, mask=hit, sem="relaxed")
-    keep = hit & (slot < room)
-    tl.store(positions + row + slot, at, mask=keep)
-    tl.store(dots + row + slot, dot, mask=keep)
-    tl.store(norms + row + slot, norm, mask=keep)
-
-
 @triton.jit(do_not_specialize=["count", "base", "block0", "q", "each", "split", "splits", "room"])
 def select(
     words, stride, count, base: tl.int64, block0: tl.int64, mask, q, query, limits,
     each: tl.int64, split, splits, counts, positions, dots, norms, room,
     N: tl.constexpr, P: tl.constexpr, B: tl.constexpr, MIXED: tl.constexpr, MASKED: tl.constexpr,
     THREADS: tl.constexpr, LANES: tl.constexpr, QUEUE: tl.constexpr, LONGER: tl.constexpr,
-    WIDE: tl.constexpr, WHOLE: tl.constexpr, FLOOR: tl.constexpr,
+    WIDE: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """The best QUEUE keywords of each thread; a program takes LANES threads of a block and `split` steps of
     them. LONGER: what falls off the end of a queue is appended, too.
 
     WHOLE: base is a multiple of THREADS and THREADS of LANES, so that all lanes read inside the padded
-    streams. FLOOR: only what passes `limits` enters a queue, and entries are appended to positions, dots,
-    norms [Q, room]; else every queue is written to its own places, a norm of 0 where nothing was found.
+    streams. Only what passes `limits` enters a queue; entries are appended to positions, dots, norms
+    [Q, room].
     """
     stride = stride.to(tl.int64)
-    limit0 = tl.load(limits + 3 * q)
-    limit1 = tl.load(limits + 3 * q + 1)
-    limit2 = tl.load(limits + 3 * q + 2)
+    limit0, limit1, limit2, floor = threshold_of(limits, q)
     query += q * ((B + MIXED) * (N // 32))
     held = hold(query, B + MIXED, N // 32)
     row = q.to(tl.int64) * room
-    floor = limit0.to(tl.float32) / limit1.to(tl.float32)
-    floor -= tl.abs(floor) * 1e-5
     PARTS: tl.constexpr = (THREADS + LANES - 1) // LANES
     part = tl.program_id(0) % PARTS
     block = tl.program_id(0) // PARTS // splits
@@ -143,92 +116,67 @@ def select(
         if WHOLE == 0:
             inside = good
         dot, norm = score(words, stride, query, held, offset, inside, N, P, B, MIXED)
-        if FLOOR:
-            f = dot.to(tl.float32)
-            hit = f * tl.abs(f) >= floor * norm.to(tl.float32)
-            if tl.max(hit.to(tl.int32), 0) > 0:
-                wide = dot.to(tl.int64)
-                square = wide * tl.abs(wide)
-                hit = hit & good & (square * limit1 >= limit0 * norm.to(tl.int64) + limit2)
-                if MASKED:
-                    hit = hit & allowed(mask, offset, hit)
-                best_dots, best_norms, best_steps, dot, norm, at = enter(
-                    best_dots, best_norms, best_steps, dot, norm, none + step, hit, QUEUE, WIDE
-                )
-                if LONGER:
-                    rest = hit & (norm > 0)
-                    if tl.max(rest.to(tl.int32), 0) > 0:
-                        position = base + (begin + at * THREADS + lane).to(tl.int64)
-                        append(counts, positions, dots, norms, row, room, q, position, dot, norm, rest)
-        else:
+        f = dot.to(tl.float32)
+        hit = f * tl.abs(f) >= floor * norm.to(tl.float32)
+        if tl.max(hit.to(tl.int32), 0) > 0:
+            wide = dot.to(tl.int64)
+            square = wide * tl.abs(wide)
+            hit = hit & good & (square * limit1 >= limit0 * norm.to(tl.int64) + limit2)
             if MASKED:
-                good = allowed(mask, offset, good)
+                hit = hit & allowed(mask, offset, hit)
             best_dots, best_norms, best_steps, dot, norm, at = enter(
-                best_dots, best_norms, best_steps, dot, norm, none + step, good, QUEUE, WIDE
+                best_dots, best_norms, best_steps, dot, norm, none + step, hit, QUEUE, WIDE
             )
+            if LONGER:
+                rest = hit & (norm > 0)
+                if tl.max(rest.to(tl.int32), 0) > 0:
+                    position = base + (begin + at * THREADS + lane).to(tl.int64)
+                    append(counts, positions, dots, norms, row, room, q, position, dot, norm, rest)
         step += 1
-    if FLOOR:
-        if tl.max(best_norms[0], 0) > 0:
-            for j in tl.static_range(QUEUE):
-                position = base + (begin + best_steps[j] * THREADS + lane).to(tl.int64)
-                hit = best_norms[j] > 0
-                append(
-                    counts, positions, dots, norms, row, room, q, position, best_dots[j], best_norms[j], hit
-                )
-    else:
-        thread = block.to(tl.int64) * THREADS + lane
+    if tl.max(best_norms[0], 0) > 0:
         for j in tl.static_range(QUEUE):
-            slot = row + thread * QUEUE + j
-            at = base + (begin + best_steps[j] * THREADS + lane).to(tl.int64)
-            tl.store(positions + slot, at, mask=lane < THREADS)
-            tl.store(dots + slot, best_dots[j], mask=lane < THREADS)
-            tl.store(norms + slot, best_norms[j], mask=lane < THREADS)
-
-
-def blocks_of(piece: Piece, geometry: Geometry) -> tuple[int, int]:
-    """The first block that touches a piece, and how many do."""
-    size = geometry.threads * geometry.per_thread
-    first = piece.base // size
-    return first, -(-(piece.base + piece.shard.count) // size) - first
+            position = base + (begin + best_steps[j] * THREADS + lane).to(tl.int64)
+            hit = best_norms[j] > 0
+            append(counts, positions, dots, norms, row, room, q, position, best_dots[j], best_norms[j], hit)
 
 
 def launch(
-    card: Card, piece: Piece, batch: Batch, limits: torch.Tensor, found: Survivors, geometry: Geometry,
-    floor: bool,
+    card: Card, piece: SlabSearch, batch: Batch, limits: torch.Tensor, found: Survivors,
+    geometry: SelectionGeometry,
 ) -> None:  # fmt: skip
-    """Local selection of a piece for every query of a batch."""
+    """Local selection in a slab for every query of a batch."""
     threads, per_thread, queue = geometry
-    words, room = piece.shard.words, found.positions.shape[1]
-    lanes = min(LANES if floor else PRINTED[0], power_of_two(threads))
-    if floor:
-        warps, split, places = 1, SPAN // lanes, min(queue, HELD)
-    else:
-        more = 1 if queue <= 2 else 2 if queue <= 4 else 4
-        warps, split, places = max(1, min(lanes // 32, PRINTED[1] * more)), ALL, queue
+    words, room = piece.slab.words, found.positions.shape[1]
+    lanes = min(LANES, power_of_two(threads))
+    split, places = SPAN // lanes, min(queue, HELD)
     top = 2**card.planes - 1
     wide = (card.n * top * batch.largest) ** 2 * card.n * top**2 >= 2**31
     whole = threads % lanes == 0 and piece.base % threads == 0
     masked = int(piece.mask is not None)
-    first, blocks = blocks_of(piece, geometry)
-    each = min(per_thread, -(-(piece.base + piece.shard.count) // threads))  # the rest has no keywords
+    size = threads * per_thread
+    first = piece.base // size
+    blocks = -(-(piece.base + piece.slab.count) // size) - first  # those that touch the slab
+    each = min(per_thread, -(-(piece.base + piece.slab.count) // threads))  # the rest has no keywords
     splits = -(-each // split)
     for q in range(batch.queries):
         select[(blocks * splits * -(-threads // lanes),)](
-            words, words.shape[1], piece.shard.count, piece.base, first, piece.mask, q, batch.words, limits,
+            words, words.shape[1], piece.slab.count, piece.base, first, piece.mask, q, batch.words, limits,
             each, split, splits, found.counts, found.positions, found.dots, found.norms, room,
             card.n, card.planes, batch.planes, batch.mixed, masked, threads, lanes, places,
-            int(queue > places), int(wide), int(whole), int(floor), num_warps=warps,
+            int(queue > places), int(wide), int(whole), num_warps=1,
         )  # fmt: skip
 
 
-def begin(card: Card, pieces: list[Piece], batch: Batch, want: int, aim: int, geometry: Geometry) -> Queues:
+def begin(
+    card: Card, pieces: list[SlabSearch], batch: Batch, want: int, aim: int, geometry: SelectionGeometry
+) -> Queues:
     """Enqueue Algorithm 1 for the best `want` entries of all queues; the floor aims at `aim` keywords."""
     candidates = sum(piece.candidates for piece in pieces)
     limits, expected = card.first_limits(pieces, batch, min(aim, candidates))
     room = power_of_two(min(candidates, max(4096.0, 2 * expected)))
     found = card.survivors(batch, room)
     for piece in pieces:
-        launch(card, piece, batch, limits, found, geometry, True)
+        launch(card, piece, batch, limits, found, geometry)
     want = min(want, room)
     keys, positions = ordered(found, limits, batch.scales, batch.queries, want)
     return Queues(card, pieces, batch, want, aim, geometry, limits, found, keys, positions)
@@ -236,14 +184,14 @@ def begin(card: Card, pieces: list[Piece], batch: Batch, want: int, aim: int, ge
 
 @dataclass(eq=False)
 class Queues:
-    """Queues on their way; `result` waits for them, and lowers a floor that was too high."""
+    """An enqueued selection; `result` waits for it, and lowers a floor that was too high."""
 
     card: Card
-    pieces: list[Piece]
+    pieces: list[SlabSearch]
     batch: Batch
     want: int
     aim: int
-    geometry: Geometry
+    geometry: SelectionGeometry
     limits: torch.Tensor
     found: Survivors
     keys: torch.Tensor
@@ -260,7 +208,7 @@ class Queues:
         ]
 
     def _repair(self, q: int, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """One query with a floor that let too few or too many entries pass."""
+        """Select again for one query whose floor let too few or too many entries pass."""
         batch = Batch(self.batch.host[q : q + 1], self.card.device)
         limits, boost = self.limits[q : q + 1], 1.0
         candidates = sum(piece.candidates for piece in self.pieces)
@@ -271,32 +219,10 @@ class Queues:
             room = power_of_two(max(4096, 2 * count))
             found = self.card.survivors(batch, room)
             for piece in self.pieces:
-                launch(self.card, piece, batch, limits, found, self.geometry, True)
+                launch(self.card, piece, batch, limits, found, self.geometry)
             count = int(found.counts[0])
             enough = count >= self.want or int(limits[0, 0]) == EVERYTHING
             if enough and count <= room:
                 want = min(self.want, count)
                 keys, positions = (t[0, :want] for t in ordered(found, limits, batch.scales, 1, max(want, 1)))
                 return keys.cpu().numpy(), positions.cpu().numpy()
-
-
-def as_printed(
-    card: Card, piece: Piece, batch: Batch, k: int, geometry: Geometry
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and positions [≤ k] of one query over one piece, with every queue written and sorted."""
-    kept = blocks_of(piece, geometry)[1] * geometry.threads * geometry.queue
-    found = card.survivors(batch, kept)
-    limits = torch.tensor([[EVERYTHING, 1, 0]], dtype=torch.int64, device=card.device)
-    launch(card, piece, batch, limits, found, geometry, False)
-    found.counts.fill_(kept)
-    keys = torch.empty(kept, dtype=torch.int64, device=card.device)
-    order.order_keys[(-(-kept // 1024), 1)](
-        found.counts, found.dots, found.norms, kept, limits, batch.scales, keys, None, None, 0, EMPTY, 1, 1024
-    )
-    best, at = torch.topk(keys, min(kept, k + TIES))  # by radix selection
-    if len(best) < kept and bool(best[k - 1] == best[-1]):  # more ties than that: sort everything
-        best, at = torch.sort(keys, descending=True)
-    found_at, by_position = torch.sort(found.positions[0, at])
-    best, by_key = torch.sort(best[by_position], descending=True, stable=True)
-    real = best[:k] != EMPTY
-    return best[:k][real], found_at[by_key[:k]][real]

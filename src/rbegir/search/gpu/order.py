@@ -1,17 +1,17 @@
-"""From survivors to the total order: exact keys, a counting pass, ranks (Triton).
+"""The total order of survivors: exact keys, a counting pass, ranks (Triton).
 
-Survivors of a query are some thousand keywords in no order, of which the best k are wanted, sorted by (key
-descending, position ascending). A counting pass does most of it: BINS bins between the threshold and the
-best score there can be, ‖q‖², a histogram, where each bin starts, and every survivor to a slot of its bin;
-bins that start at the k-th place or later are left out. What is left to compare is a survivor with those of
-its own bin, some five for the usual threshold, so that ranks cost next to nothing.
+The survivors of a query are a few thousand keywords in no order; the best k are wanted, sorted by (key
+descending, position ascending). A counting pass does most of the work: it divides the range from the
+threshold to the best possible score, ‖q‖², into BINS bins, makes a histogram, and moves every survivor to a
+slot of its bin; bins that start at the k-th place or later are left out. A survivor is then compared only
+with those of its own bin, about five for the usual threshold, so that ranks cost next to nothing.
 
 A bin is a monotone function of the exact key: a conversion to single precision, a difference and a product,
 each of which rounds but never swaps two numbers. Equal keys therefore share a bin, and ties are ordered
 there, by position. Should all survivors be equal, one bin holds them all and each is compared with each.
 
-Beyond RANKED slots that could be too many, and the keys go through torch's radix sort, by position and then,
-stably, by key. Measured against comparing all with all (what came before): see dev/LOG.md.
+With more than RANKED slots that could be too many comparisons, so the keys go through torch's radix sort, by
+position and then, stably, by key. dev/LOG.md has the measurements.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
@@ -25,11 +25,11 @@ import triton.language as tl
 
 EMPTY = -(1 << 63)  # a key below all keys
 BINS = 4096
-RANKED = 1 << 15  # slots a query up to which ranks are counted
+RANKED = 1 << 15  # up to this many slots per query, ranks are counted
 
 
 class Survivors(NamedTuple):
-    """What passed: counts [width] may exceed the room; slots beyond a count hold nothing."""
+    """What passed a scan; counts may exceed the room, and slots beyond a count hold nothing."""
 
     counts: torch.Tensor  # [width] int64: a bad threshold may let more than 2^31 pass
     positions: torch.Tensor  # [width, room] int64
@@ -54,9 +54,7 @@ def order_keys(
         inside = offset < used
         at = q.to(tl.int64) * room + offset
         dot = tl.load(dots + at, mask=inside, other=0).to(tl.int64)
-        norm = tl.load(norms + at, mask=inside, other=0).to(tl.int64)
-        inside = inside & (norm > 0)  # a queue of the published selection may hold nothing
-        norm = tl.maximum(norm, 1)
+        norm = tl.load(norms + at, mask=inside, other=1).to(tl.int64)
         square = dot * dot
         whole = square // norm
         rest = square - whole * norm
@@ -77,8 +75,8 @@ def order_keys(
 
 @triton.jit(do_not_specialize=["k"])
 def starts_of(totals, starts, kept, k, BINS: tl.constexpr):
-    """Where each bin begins [Q, BINS], in place of its total too; kept [Q]: slots of the bins that begin
-    before k."""
+    """Where each bin begins: starts [Q, BINS], also written over totals. kept [Q]: the number of slots in
+    bins that begin before k."""
     q = tl.program_id(0)
     at = q * BINS + tl.arange(0, BINS)
     total = tl.load(totals + at)
@@ -93,7 +91,7 @@ def into_bins(
     counts, keys, positions, bins, room, k, starts, ends, to_keys, to_positions, to_bins,
     BINS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Every survivor to a slot of its bin, to_… [Q, room]; `ends` begins as `starts` and is moved along."""
+    """Move every survivor to a slot of its bin, to_… [Q, room]; `ends` begins as `starts` and advances."""
     q = tl.program_id(1)
     used = tl.minimum(tl.load(counts + q), room).to(tl.int32)
     first = tl.program_id(0) * BLOCK
@@ -116,8 +114,8 @@ def place(
     keys, positions, bins, room, k, starts, ends, kept, best_keys, best_positions,
     BINS: tl.constexpr, BLOCK: tl.constexpr, OTHERS: tl.constexpr,
 ):  # fmt: skip
-    """Every binned survivor to its place in the total order: its bin's start and how many of the bin are
-    before it. best [Q, k]."""
+    """Move every binned survivor to its place in the total order: the start of its bin plus the number of
+    survivors of the bin that precede it. best [Q, k]."""
     q = tl.program_id(1)
     used = tl.load(kept + q)
     first = tl.program_id(0) * BLOCK
@@ -151,9 +149,9 @@ def place(
 def ordered(
     found: Survivors, limits: torch.Tensor, scales: torch.Tensor, queries: int, k: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and positions [Q, k] of the best k stored survivors; anything where there are fewer.
+    """Keys and positions [Q, k] of the best k stored survivors; undefined where there are fewer.
 
-    limits [Q, 3] are those that the survivors passed, scales [Q] are 1 / ‖q‖: between them the bins lie.
+    limits [Q, 3] are those that the survivors passed, scales [Q] are 1 / ‖q‖; they bound the bins.
     """
     room, device = found.positions.shape[1], found.positions.device
     k = min(k, room)

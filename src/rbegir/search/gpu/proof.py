@@ -1,11 +1,11 @@
-"""Proof by count: a search whose threshold is checked afterwards, and repaired where it was wrong.
+"""Proof by count: the threshold of a search is checked afterwards, and repaired where it was wrong.
 
 The scan counts everything that passes, stored or not, so the count is a proof: with a threshold that at
-least k keywords pass, and all of them stored, the best k of the stored ones are the best k of all. If too
-few passed, the threshold is lowered; if more passed than there is room for, it is raised to the k-th best
-of those stored. Only ties can defeat that: when more keywords than there is room for share the k-th score,
-those above it are found with a strict threshold, and the ties among the lowest positions by scanning ranges
-in order.
+least k keywords pass, all of them stored, the best k of the stored ones are the best k of all. If too few
+passed, the threshold is lowered. If more passed than there is room for, it is raised to the k-th best of
+those stored. Only ties can defeat that: when more keywords than there is room for share the k-th score,
+those above it are found with a strict threshold, and the ties at the lowest positions by scanning ranges in
+order.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import torch
 from rbegir.search.gpu import compact
 from rbegir.search.gpu.card import Batch, Card, power_of_two
 from rbegir.search.gpu.order import Survivors, ordered
-from rbegir.search.gpu.shard import Piece
+from rbegir.search.gpu.words import SlabSearch
 
 
-def begin(card: Card, pieces: list[Piece], batch: Batch, k: int) -> Pending:
-    """Enqueue a search of the best k, or of all candidates if there are fewer; nothing waits."""
+def begin(card: Card, pieces: list[SlabSearch], batch: Batch, k: int) -> Pending:
+    """Enqueue a search for the best k, or for all candidates if there are fewer, and return at once."""
     rows = None
     if compact.worth(pieces, card.cost(batch)):
         gathered, rows = compact.gather(pieces)
@@ -41,10 +41,10 @@ def begin(card: Card, pieces: list[Piece], batch: Batch, k: int) -> Pending:
 
 @dataclass(eq=False)
 class Pending:
-    """A search on its way; `result` waits for it, checks the proof and repairs what fails."""
+    """An enqueued search; `result` waits for it, checks the proof and repairs what fails."""
 
     card: Card
-    pieces: list[Piece]
+    pieces: list[SlabSearch]
     batch: Batch
     k: int
     limits: torch.Tensor
@@ -58,7 +58,7 @@ class Pending:
         queries, room = self.batch.queries, self.found.positions.shape[1]
         counts = self.found.counts[:queries, None]
         positions = self.positions
-        if self.rows is not None:  # what a query without enough survivors has is anything, and replaced below
+        if self.rows is not None:  # undefined for a query with too few survivors, and replaced below
             positions = self.rows[positions.clamp(0, len(self.rows) - 1)]
         together = torch.cat([counts, self.keys, positions], dim=1).cpu().numpy()
         passed, keys, found = together[:, 0], together[:, 1 : 1 + self.k], together[:, 1 + self.k :]
@@ -69,7 +69,7 @@ class Pending:
         return keys, found
 
     def _repair(self, q: int, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """One query whose threshold let too few or too many pass."""
+        """Search again for one query whose threshold let too few or too many pass."""
         card, k = self.card, self.k
         batch = Batch(self.batch.host[q : q + 1], card.device)
         limits = self.limits[q : q + 1].clone()
@@ -100,7 +100,7 @@ class Pending:
                 limits[0] = limit_at(higher, positions[k - 1])
 
     def _scan(self, batch: Batch, limits: torch.Tensor, room: int) -> tuple[Survivors, int]:
-        """Survivors of one query and how many; stops after the piece that fills the room."""
+        """The survivors of one query and their number; stops after the slab that fills the room."""
         found, count = self.card.survivors(batch, room), 0
         for piece in self.pieces:
             self.card.scan(piece, batch, limits, found)
@@ -112,7 +112,7 @@ class Pending:
     def _ties(
         self, batch: Batch, limits: torch.Tensor, higher: Survivors, passed: int, room: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """`passed` keywords are above the limit, more than enough on it: their lowest positions win."""
+        """The best k where `passed` keywords are above the limit and more than enough are on it."""
         card = self.card
         keys, positions = (
             t[0].cpu().numpy() for t in ordered(higher, limits[None], batch.scales, 1, max(passed, 1))
@@ -121,9 +121,9 @@ class Pending:
         wanted = self.k - passed
         tied: list[npt.NDArray[np.int64]] = []
         for piece in self.pieces:
-            for begin in range(0, piece.shard.count, room):
+            for begin in range(0, piece.slab.count, room):
                 found = card.survivors(batch, room)
-                card.scan(piece, batch, limits[None], found, begin, min(piece.shard.count, begin + room))
+                card.scan(piece, batch, limits[None], found, begin, min(piece.slab.count, begin + room))
                 there = np.sort(found.positions[0, : int(found.counts[0])].cpu().numpy())
                 tied.append(np.setdiff1d(there, positions, assume_unique=True)[:wanted])
                 wanted -= len(tied[-1])

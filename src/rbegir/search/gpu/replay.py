@@ -1,16 +1,15 @@
 """Small searches as CUDA graphs: ten launches become one.
 
-A search is a dozen kernels of which only the scan is long. Started one by one from Python they take some
-0.2 ms, whatever the card does meanwhile: nothing beside a scan of 10⁹ keywords, five times the work of a
-search of 10⁶. All sizes follow from the pieces, k and the shape of the batch, and nothing waits for the host
-(`proof.begin`, `local.begin`), so the whole sequence is captured as a graph when the same kind of search
-comes for the second time; from then on the queries are copied into the graph's own buffer and the graph is
-started.
+A search is a dozen kernels, of which only the scan is long. Launching them one by one from Python takes
+about 0.2 ms: nothing beside a scan of 10⁹ keywords, but five times the work of a search of 10⁶. All sizes
+follow from the slabs, k and the shape of the batch, and nothing waits for the host (`proof.begin`,
+`local.begin`). So the whole sequence is captured as a graph when the same kind of search comes for the
+second time; from then on the queries are copied into the graph's own buffer and the graph is launched.
 
 The first search of a kind compiles the kernels, which must not happen during a capture. A graph refers to
-keywords by address, so it is kept with weak references to its shards and used only while they are the very
-same; searches with masks are not captured, as masks come and go. Intermediate results live as long as the
-graph: LIMIT bounds them, KEPT the number of graphs, and the least recently used leaves first.
+keywords by address, so it is kept with weak references to its slabs and used only while these are alive.
+Searches with masks are not captured, because masks come and go. Intermediate results live as long as the
+graph: LIMIT bounds their size and KEPT the number of graphs; the least recently used graph is evicted first.
 """
 
 from __future__ import annotations
@@ -27,11 +26,12 @@ from rbegir.search.gpu import local, proof
 from rbegir.search.gpu.card import Batch, Card
 from rbegir.search.gpu.local import Queues
 from rbegir.search.gpu.proof import Pending
-from rbegir.search.gpu.shard import Piece, Shard
+from rbegir.search.gpu.words import Slab, SlabSearch
+from rbegir.search.paper import SelectionGeometry
 
-LIMIT = 1 << 20  # slots of survivors, some 60 MB with what their order needs
+LIMIT = 1 << 20  # slots of survivors: about 60 MB with what sorting needs
 KEPT = 16
-PIECES = 16  # of a search; beyond, keeping them in mind costs more than it saves
+SLABS = 16  # per search; with more, looking them up costs more than a graph saves
 Kind = tuple[object, ...]
 
 
@@ -42,11 +42,11 @@ class _Captured(NamedTuple, Generic[Started]):
     graph: torch.cuda.CUDAGraph
     batch: Batch
     started: Started  # without pieces
-    shards: list[weakref.ref[Shard]]
+    slabs: list[weakref.ref[Slab]]
 
 
 class Replays:
-    """The captured searches of one device: `proof.begin` and `local.begin`, faster from the third time on.
+    """The captured searches of one device: `proof.begin` and `local.begin`, faster from the second time on.
 
     The result of a search must be taken before the next one begins.
     """
@@ -57,15 +57,15 @@ class Replays:
         self._off = False  # a driver that cannot capture
 
     def clear(self) -> None:
-        """Forget everything, as after a fault."""
+        """Drop all graphs, as after a fault."""
         self._seen.clear()
 
-    def begin(self, pieces: list[Piece], batch: Batch, k: int) -> Pending:
+    def begin(self, pieces: list[SlabSearch], batch: Batch, k: int) -> Pending:
         """Enqueue an exact search."""
         return self._start((k,), pieces, batch, lambda own: proof.begin(self.card, pieces, own, k))
 
     def begin_queues(
-        self, pieces: list[Piece], batch: Batch, want: int, aim: int, geometry: local.Geometry
+        self, pieces: list[SlabSearch], batch: Batch, want: int, aim: int, geometry: SelectionGeometry
     ) -> Queues:
         """Enqueue the published selection."""
         return self._start(
@@ -74,18 +74,18 @@ class Replays:
         )  # fmt: skip
 
     def _start(
-        self, wanted: Kind, pieces: list[Piece], batch: Batch, begin: Callable[[Batch], Started]
+        self, wanted: Kind, pieces: list[SlabSearch], batch: Batch, begin: Callable[[Batch], Started]
     ) -> Started:
         if (
             self._off
             or batch.device.type != "cuda"
-            or len(pieces) > PIECES
+            or len(pieces) > SLABS
             or any(piece.mask is not None for piece in pieces)
         ):
             return begin(batch)
         kind: Kind = (
             *wanted, batch.queries, batch.planes, batch.mixed, batch.wide, self.card.method(batch),
-            *((id(piece.shard), piece.base) for piece in pieces),
+            *((id(piece.slab), piece.base) for piece in pieces),
         )  # fmt: skip
         if kind not in self._seen:
             return self._first(kind, batch, begin)
@@ -93,11 +93,11 @@ class Replays:
         if found is None:
             try:
                 found = self._seen[kind] = self._capture(pieces, batch, begin)
-            except RuntimeError:  # then without graphs; a card that is lost fails below, too
+            except RuntimeError:  # go on without graphs; a device that is lost fails below, too
                 self._off = True
                 self._seen.clear()
                 return begin(batch)
-        elif any(there() is not piece.shard for there, piece in zip(found.shards, pieces, strict=True)):
+        elif any(there() is not piece.slab for there, piece in zip(found.slabs, pieces, strict=True)):
             return self._first(kind, batch, begin)
         self._seen.move_to_end(kind)
         found.batch.flat.copy_(batch.flat)
@@ -106,7 +106,7 @@ class Replays:
         return started
 
     def _first(self, kind: Kind, batch: Batch, begin: Callable[[Batch], Started]) -> Started:
-        """A search that compiles what it needs, remembered if it is small."""
+        """Search without a graph, which compiles the kernels, and remember the kind if it is small."""
         started = begin(batch)
         self._seen.pop(kind, None)
         if started.found.positions.numel() <= LIMIT:
@@ -116,7 +116,7 @@ class Replays:
         return started
 
     def _capture(
-        self, pieces: list[Piece], batch: Batch, begin: Callable[[Batch], Started]
+        self, pieces: list[SlabSearch], batch: Batch, begin: Callable[[Batch], Started]
     ) -> _Captured[Started]:
         own = batch.twin()
         graph = torch.cuda.CUDAGraph()
@@ -130,4 +130,4 @@ class Replays:
             finally:
                 graph.capture_end()
         current.wait_stream(side)
-        return _Captured(graph, own, replace(started, pieces=[]), [weakref.ref(p.shard) for p in pieces])
+        return _Captured(graph, own, replace(started, pieces=[]), [weakref.ref(p.slab) for p in pieces])

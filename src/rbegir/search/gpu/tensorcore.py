@@ -1,4 +1,4 @@
-"""Batches on tensor cores: the launcher of tensorcore.cu, and the layouts that it and its kernels agree on.
+"""Batches on tensor cores: compiling and launching tensorcore.cu, and the layouts that both sides agree on.
 
 Queries become the B operand of the 8-bit products, in the order in which the unpacked keywords arrive. Of
 every 32-dimension block a lane t < 4 unpacks four bytes twice. In half 0 byte b is dimension 8b + 2t + 1,
@@ -14,16 +14,23 @@ u·(q mod 2).
 
 The threshold of a pair is proportional to ‖k‖. The Hopper kernels test just that, sum + slope·‖k‖ ≥ 0 with
 a slope for each query: `float8` tests two pairs with one fused multiply-add that cuts off what is negative,
-and half a logic instruction gathers the results; `wgmma` takes a multiply-add and half a maximum a pair.
+and half a logic instruction gathers the results; `wgmma` takes a multiply-add and half a maximum per pair.
 Slopes and norms are rounded so that nothing is lost, and the few pairs that pass are tested again, exactly.
-`mma` takes one floor a query for the least norm of a warp's keywords, which lets twenty times as many
+`mma` takes one floor per query for the least norm of a warp's keywords, which lets twenty times as many
 through. Measured with that floor in all kernels: the three spent half their time on pairs that failed the
-exact test. Rejected: keywords sorted by norm, which needs a permutation of 4 bytes a keyword.
+exact test. Rejected: keywords sorted by norm, which needs a permutation of 4 bytes per keyword.
+
+The CUDA C++ is compiled at run time with nothing but what torch brings: torch ships libnvrtc with every CUDA
+build, and the driver's libcuda is there wherever a GPU is; both are called through ctypes. Rejected: torch's
+own `torch.cuda._compile_kernel` (private, only since 2.9), cupy and cuda.core (one more dependency each),
+shipping compiled binaries (one per GPU generation).
 """
 
 from __future__ import annotations
 
 import ctypes
+import sysconfig
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -31,8 +38,8 @@ from typing import Literal, NamedTuple
 
 import torch
 
+from rbegir.errors import DeviceError
 from rbegir.search.gpu import threshold
-from rbegir.search.gpu.nvrtc import CompileError, Kernel, available, compile_cubin
 
 Kind = Literal["mma", "wgmma", "float8"]
 KINDS: tuple[Kind, ...] = ("mma", "wgmma", "float8")
@@ -41,6 +48,100 @@ _CHUNK: dict[Kind, int] = {"mma": 8, "wgmma": 32, "float8": 64}
 MAX_N = 256
 SHARED_LIMIT = 227 * 1024
 FINE = 4  # of tensorcore.cu
+_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+
+
+class CompileError(DeviceError):
+    """A kernel could not be compiled or loaded for this GPU."""
+
+
+@cache
+def _nvrtc() -> ctypes.CDLL:
+    major = (torch.version.cuda or "12").split(".")[0]
+    name = f"libnvrtc.so.{major}"
+    roots = {Path(torch.__file__).parents[1], Path(sysconfig.get_paths()["purelib"])}
+    found = [str(p) for root in sorted(roots) for p in sorted((root / "nvidia").glob(f"*/lib/{name}"))]
+    for candidate in [name, *found, f"/usr/local/cuda/lib64/{name}"]:
+        try:
+            return ctypes.CDLL(candidate)
+        except OSError:
+            continue
+    raise CompileError(f"{name} was not found", hint="install the CUDA build of torch, which brings it")
+
+
+def available() -> bool:
+    """Whether NVRTC can be loaded."""
+    try:
+        _nvrtc()
+    except CompileError:
+        return False
+    return True
+
+
+def compile_cubin(source: str, architecture: str, defines: Sequence[str]) -> bytes:
+    """Machine code for an architecture such as sm_90a; needs no GPU."""
+    nvrtc = _nvrtc()
+    program = ctypes.c_void_p()
+    if nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"scan.cu", 0, None, None):
+        raise CompileError("NVRTC refused the kernel source")
+    try:
+        options = [f"--gpu-architecture={architecture}", "--std=c++17", *(f"-D{d}" for d in defines)]
+        array = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
+        failed = nvrtc.nvrtcCompileProgram(program, len(options), array)
+        size = ctypes.c_size_t()
+        if failed:
+            nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+            log = ctypes.create_string_buffer(size.value)
+            nvrtc.nvrtcGetProgramLog(program, log)
+            first = next((line for line in log.value.decode().splitlines() if "error" in line), "no message")
+            raise CompileError(f"the kernel does not compile for {architecture}: {first}")
+        nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
+        cubin = ctypes.create_string_buffer(size.value)
+        nvrtc.nvrtcGetCUBIN(program, cubin)
+        return cubin.raw
+    finally:
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+class Kernel:
+    """A function of a cubin, loaded on the current device of torch."""
+
+    def __init__(self, cubin: bytes, name: str, shared: int) -> None:
+        self._cuda = ctypes.CDLL("libcuda.so.1")
+        module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
+        torch.cuda.current_stream()  # makes the primary context current
+        self._check(self._cuda.cuModuleLoadData(ctypes.byref(module), cubin))
+        self._check(self._cuda.cuModuleGetFunction(ctypes.byref(self._function), module, name.encode()))
+        self.shared = shared
+        self._check(self._cuda.cuFuncSetAttribute(self._function, _MAX_DYNAMIC_SHARED, shared))
+
+    def blocks_per_multiprocessor(self, threads: int) -> int:
+        count = ctypes.c_int()
+        self._check(
+            self._cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                ctypes.byref(count), self._function, threads, ctypes.c_size_t(self.shared)
+            )
+        )
+        return count.value
+
+    def launch(self, grid: int, threads: int, argument: ctypes.Structure) -> None:
+        """Run on torch's current stream with one struct as the only argument."""
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        parameters = (ctypes.c_void_p * 1)(ctypes.addressof(argument))
+        status = self._cuda.cuLaunchKernel(
+            self._function, grid, 1, 1, threads, 1, 1, self.shared, stream, parameters, None
+        )
+        if status:  # not a CompileError: there is no other kernel to fall back to
+            raise DeviceError(f"the driver did not start a kernel: {self._text(status)}")
+
+    def _check(self, status: int) -> None:
+        if status:
+            raise CompileError(f"the driver refused a kernel: {self._text(status)}")
+
+    def _text(self, status: int) -> str:
+        text = ctypes.c_char_p()
+        self._cuda.cuGetErrorString(status, ctypes.byref(text))
+        return (text.value or b"unknown error").decode()
 
 
 class _Scan(ctypes.Structure):
@@ -59,14 +160,14 @@ class _Scan(ctypes.Structure):
 
 
 @dataclass(frozen=True)
-class Shape:
+class KernelShape:
     """What a kernel is compiled for."""
 
     n: int
     planes: int
     kind: Kind
     wide: bool = False
-    rows: int = 4  # 16-row tiles a warp holds
+    rows: int = 4  # 16-row tiles per warp
     threads: int = 256
     blocks: int = 2
 
@@ -94,14 +195,14 @@ class Shape:
 
 
 def fits(kind: Kind, n: int, planes: int, largest: int) -> bool:
-    """Whether a kernel is right for a shape and queries of values up to `largest`."""
+    """Whether a kernel supports a shape and queries of values up to `largest`."""
     if kind == "float8":
         return planes <= 3 and largest <= 15 and n * (2**planes - 1) * largest <= 2048
     return n <= MAX_N
 
 
 def kinds_of(device: torch.device) -> tuple[Kind, ...]:
-    """The kernels that a device should run; whether they compile is seen at first use."""
+    """The kernels for a device; whether they compile is known at first use."""
     if device.type != "cuda" or not available():
         return ()
     capability = torch.cuda.get_device_capability(device)
@@ -110,16 +211,16 @@ def kinds_of(device: torch.device) -> tuple[Kind, ...]:
     return ("float8", "wgmma", "mma") if capability == (9, 0) else ("mma",)
 
 
-def shape_for(kind: Kind, n: int, planes: int, wide: bool) -> Shape:
-    """The settings that measured best."""
+def shape_for(kind: Kind, n: int, planes: int, wide: bool) -> KernelShape:
+    """The settings of a kernel that measured fastest."""
     if kind == "mma":
-        return Shape(n, planes, kind, wide, 2, 256, 4 if n <= 64 and not wide else 2)
+        return KernelShape(n, planes, kind, wide, 2, 256, 4 if n <= 64 and not wide else 2)
     size = n * (1 + wide)
     rows = 4 if kind == "float8" and size <= 64 else 2
-    return Shape(n, planes, kind, wide, rows, 512 if size <= 128 else 256, 1)
+    return KernelShape(n, planes, kind, wide, rows, 512 if size <= 128 else 256, 1)
 
 
-def group_size(shape: Shape) -> int:
+def group_size(shape: KernelShape) -> int:
     """The largest batch for which queries and floors fit into shared memory."""
     size = 256 if shape.kind == "mma" else 1024
     while shape.shared(size) * shape.blocks > SHARED_LIMIT and size > 64:
@@ -128,7 +229,7 @@ def group_size(shape: Shape) -> int:
 
 
 def padded(kind: Kind, queries: int) -> int:
-    """The batch size that a kernel works with."""
+    """The number of queries padded to what a kernel works with."""
     chunk = _CHUNK[kind]
     return -(-queries // chunk) * chunk
 
@@ -165,9 +266,9 @@ def arrange(values: torch.Tensor, kind: Kind, wide: bool) -> torch.Tensor:
 
 
 @cache
-def cubin(shape: Shape, capability: tuple[int, int]) -> bytes:
+def cubin(shape: KernelShape, capability: tuple[int, int]) -> bytes:
     if shape.kind != "mma" and capability != (9, 0):
-        raise CompileError(f"{shape.kind} kernels need a Hopper card, this one is of capability {capability}")
+        raise CompileError(f"{shape.kind} kernels need a Hopper GPU, this one has capability {capability}")
     architecture = "sm_90a" if capability == (9, 0) else f"sm_{capability[0]}{capability[1]}"
     defines = [
         f"RBE_N={shape.n}",
@@ -183,15 +284,15 @@ def cubin(shape: Shape, capability: tuple[int, int]) -> bytes:
 
 
 @cache
-def kernel(shape: Shape, width: int, device: int) -> Kernel:
+def kernel(shape: KernelShape, width: int, device: int) -> Kernel:
     """The compiled kernel for a shape and a padded batch, loaded on a device."""
     code = cubin(shape, torch.cuda.get_device_capability(device))
     with torch.cuda.device(device):
         return Kernel(code, "scan", shape.shared(width))
 
 
-class Test(NamedTuple):
-    """What a kernel compares sums with: floors [buckets, width], or slopes [width] and centres [width]."""
+class PassTest(NamedTuple):
+    """What a kernel compares sums with: floors [buckets, width], or slopes and centres [width]."""
 
     width: int
     floors: torch.Tensor
@@ -199,8 +300,8 @@ class Test(NamedTuple):
     centres: torch.Tensor
 
 
-def make_test(shape: Shape, limits: torch.Tensor, sums: torch.Tensor, width: int) -> Test:
-    """From limits [Q, 3] and Σq [Q] of the queries of a batch padded to `width`."""
+def make_test(shape: KernelShape, limits: torch.Tensor, sums: torch.Tensor, width: int) -> PassTest:
+    """The test for limits [Q, 3] and Σq [Q] of the queries of a batch padded to `width`."""
     queries, device = len(limits), limits.device
     none = torch.empty(0, dtype=torch.int32, device=device)
     if shape.kind == "mma":
@@ -208,25 +309,25 @@ def make_test(shape: Shape, limits: torch.Tensor, sums: torch.Tensor, width: int
         threshold.floors[(shape.buckets, -(-width // 256))](
             limits, sums, floors, queries, width, shape.shift, shape.n, shape.planes, 256
         )
-        return Test(width, floors, none, none)
+        return PassTest(width, floors, none, none)
     half = shape.kind == "float8"
     slopes = torch.empty(width, dtype=torch.float16 if half else torch.int32, device=device)
     centres = none if half else torch.empty(width, dtype=torch.int32, device=device)
     threshold.slopes[(-(-width // 256),)](
         limits, sums, slopes, centres, queries, width, shape.planes, shape.unit, FINE, half, 256
     )
-    return Test(width, none, slopes, centres)
+    return PassTest(width, none, slopes, centres)
 
 
 def launch(
-    shape: Shape,
+    shape: KernelShape,
     words: torch.Tensor,  # [streams, stride] int32
     begin: int,
     end: int,
     base: int,
     mask: torch.Tensor | None,  # [ceil(count / 32)] int32
     operand: torch.Tensor,  # from `arrange`
-    test: Test,
+    test: PassTest,
     limits: torch.Tensor,  # [width, 3] int64
     sums: torch.Tensor,  # [width] int32
     counts: torch.Tensor,  # [width] int64
@@ -235,7 +336,7 @@ def launch(
     norms: torch.Tensor,
     grid: int | None = None,
 ) -> None:
-    """Append what passes of keywords [begin, end) to the survivors of every query."""
+    """Append the keywords of [begin, end) that pass to the survivors of every query."""
     width = test.width
     device = words.device.index
     compiled = kernel(shape, width, device)

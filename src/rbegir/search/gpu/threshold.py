@@ -1,10 +1,11 @@
-"""From a sample to a threshold (Triton).
+"""Thresholds from a random sample (Triton).
 
-A threshold is three integers a query, `limits`: a pair passes when dot·|dot|·limits₁ ≥ limits₀·‖k‖² +
+A threshold is three integers per query, `limits`: a pair passes when dot·|dot|·limits₁ ≥ limits₀·‖k‖² +
 limits₂. That is the order of the exact score (the sign-preserving square of q·k/‖k‖) compared with the
-rational limits₀/limits₁, and all products fit 64 bits. Any threshold is right, because the scan counts what
-passes; a good one passes little more than k keywords. It is found from a random sample, a histogram of
-cosines in BINS bins, and the lowest bin edge above which the sample, weighted, promises enough.
+rational limits₀/limits₁, and all products fit 64 bits. Any threshold gives correct results, because the scan
+counts what passes; a good one lets little more than k keywords pass. It comes from a histogram of the
+cosines of a random sample in BINS bins: the highest bin edge above which the weighted sample promises enough
+keywords.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
@@ -13,12 +14,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from rbegir.search.gpu.popcount import allowed, hold, score
+from rbegir.search.gpu.scans import allowed, hold, score
 
 BINS = 4096
-UNIT = 1 << 17  # the denominator of a threshold taken from a bin edge: 2^17 · dot² < 2^61 for every shape
-# a numerator that every keyword passes, whatever its norm and the denominator up to UNIT
+UNIT = 1 << 17  # denominator of a threshold taken from a bin edge: 2^17 · dot² < 2^61 for every shape
+# a numerator that every keyword passes, for any norm and any denominator up to UNIT
 EVERYTHING = -(1 << 44)
+
+
+@triton.jit
+def add_to_bins(cosine, inside, weight, bins, q, BINS: tl.constexpr):
+    bin = tl.minimum(tl.maximum((cosine + 1.0) * (BINS // 2), 0.0), BINS - 1.0).to(tl.int32)
+    tl.atomic_add(bins + q * BINS + bin, weight + tl.zeros_like(cosine), mask=inside, sem="relaxed")
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -42,15 +49,14 @@ def histogram(
     held = hold(query, B + MIXED, N // 32)
     dot, norm = score(words, stride, query, held, offset, inside, N, P, B, MIXED)
     cosine = dot.to(tl.float32) / tl.sqrt(norm.to(tl.float32)) * tl.load(scales + q)
-    bin = tl.minimum(tl.maximum((cosine + 1.0) * (BINS // 2), 0.0), BINS - 1.0).to(tl.int32)
-    tl.atomic_add(bins + q * BINS + bin, weight + tl.zeros_like(cosine), mask=inside, sem="relaxed")
+    add_to_bins(cosine, inside, weight, bins, q, BINS)
 
 
 @triton.jit(do_not_specialize=["room"])
 def histogram_survivors(
     counts, dots, norms, room, scales, weight, bins, BINS: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """The same from appended survivors [Q, room] of a scan of the sample."""
+    """`histogram` from the survivors [Q, room] of a scan of the sample."""
     q = tl.program_id(1)
     offset = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = offset < tl.minimum(tl.load(counts + q), room)
@@ -58,8 +64,7 @@ def histogram_survivors(
     dot = tl.load(dots + at, mask=inside, other=0).to(tl.float32)
     norm = tl.load(norms + at, mask=inside, other=1).to(tl.float32)
     cosine = dot / tl.sqrt(norm) * tl.load(scales + q)
-    bin = tl.minimum(tl.maximum((cosine + 1.0) * (BINS // 2), 0.0), BINS - 1.0).to(tl.int32)
-    tl.atomic_add(bins + q * BINS + bin, weight + tl.zeros_like(cosine), mask=inside, sem="relaxed")
+    add_to_bins(cosine, inside, weight, bins, q, BINS)
 
 
 @triton.jit
@@ -85,8 +90,8 @@ def choose(
 
 @triton.jit(do_not_specialize=["queries", "width", "shift"])
 def floors(limits, sums, out, queries, width, shift, N: tl.constexpr, P: tl.constexpr, BLOCK: tl.constexpr):
-    """Minus the least u·q that may pass in each norm bucket, [buckets, width]: a bound, so rounded to let
-    more through.
+    """Minus the least u·q that may pass in each norm bucket, [buckets, width], rounded so that nothing is
+    lost.
 
     Bucket b holds norms from N + b·2^shift on. A negative threshold is loosest at the largest norm instead.
     Columns beyond the queries pass nothing.
@@ -111,8 +116,8 @@ def slopes(
     limits, sums, out, centres, queries, width,
     P: tl.constexpr, UNIT: tl.constexpr, FINE: tl.constexpr, HALF: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Minus the least q·k / ‖k‖ that may pass, [width], in the unit of a kernel's sums, rounded to let more
-    through.
+    """Minus the least q·k / ‖k‖ that may pass, [width], in the unit of a kernel's sums, rounded so that
+    nothing is lost.
 
     HALF: float16, a sum is q·k / 32. Else int32, a sum is 2^UNIT · u·q, ‖k‖ comes in whole units of 1 /
     FINE, and `centres` gets what q·k = 0 gives. Norms are rounded down, so that a negative slope needs a

@@ -1,6 +1,6 @@
-"""Keyword codes on the device: streams of 32-bit words.
+"""Keyword codes on the device: streams of 32-bit words, and slabs with the sample that thresholds come from.
 
-A shard of `count` keywords is int32 [P · n/32, stride]: stream p·n/32 + j holds 32-dimension block j of
+The keywords of a slab are int32 [P · n/32, stride]: stream p·n/32 + j holds 32-dimension block j of
 plane p of one keyword after the other, so that neighbouring lanes read neighbouring words, four at a time.
 `stride` is count rounded up to PAD, so that kernels may read whole tiles.
 
@@ -8,36 +8,111 @@ Two planes x and y of a block are woven. With y′ = y rotated right by one bit,
 
     u = (x & O) | (y′ & E)        v = (x & E) | (y′ & O)
 
-which the popcount scan undoes with one logic instruction a plane (x = (u & O) | (v & E), y′ likewise), and
+which the popcount scan undoes with one logic instruction per plane (x = (u & O) | (v & E), y′ likewise), and
 in which the two bits of a dimension are neighbours, so that a tensor-core scan takes four 2-bit keyword
 values out of a word with one shift and one mask: bits 2i + 1, 2i of u are dimension 2i + 1, bits 2i, 2i − 1
 of v are dimension 2i. Plain planes would need four instructions there, plainly interleaved bits two shifts
 more here.
 
 Packed segments (`rbegir.codes.layout`: [plane, group, byte, 64 keywords]) are turned into this on the device.
+
+The bit operations on words are one instruction each on a GPU, and plain arithmetic in Triton's interpreter.
+The compiler does not always find the three-input logic instruction (`lop3` with the truth table of the
+operation), and the popcount scan has little time to spare, so the compiled versions name it.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
 from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra import libdevice
 
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # kernels run on the CPU, as in tests without a GPU
 PAD = 1024
-ODD, EVEN = 0xAAAAAAAA, 0x55555555
+SHARE = 256  # a sample is 1 / SHARE of the keywords,
+LEAST_SAMPLE = 1 << 16  # but at least this many keywords
 
 
 def streams(n: int, planes: int) -> int:
-    """32-bit words of a keyword."""
+    """The number of 32-bit words per keyword."""
     return planes * n // 32
 
 
 def stride_of(count: int) -> int:
-    """Words of a stream for `count` keywords."""
+    """The length of a stream of `count` keywords."""
     return -(-max(count, 1) // PAD) * PAD
+
+
+@dataclass(frozen=True, eq=False)
+class Slab:
+    """Keywords on a device, and a random sample of them in random order."""
+
+    words: torch.Tensor  # [streams, stride] int32
+    count: int
+    sample: torch.Tensor  # [streams, sample stride] int32
+    places: torch.Tensor  # [drawn] int32: where the sample was drawn
+    drawn: int
+
+
+class SlabSearch(NamedTuple):
+    """A slab in a search, and which of its keywords are candidates."""
+
+    slab: Slab
+    base: int  # position of its first keyword
+    mask: torch.Tensor | None  # [ceil(count / 32)] int32
+    candidates: int
+
+    @property
+    def density(self) -> float:
+        return self.candidates / self.slab.count
+
+
+def sample_size(count: int) -> int:
+    """The number of keywords in the sample of a slab."""
+    return min(count, max(LEAST_SAMPLE, count // SHARE))
+
+
+def with_sample(lanes: torch.Tensor, count: int) -> Slab:
+    """Words [streams, stride] of `count` keywords as a slab, with a random sample in random order."""
+    drawn = sample_size(count)
+    generator = torch.Generator(device=lanes.device).manual_seed(count)
+    if drawn == count:
+        places = torch.randperm(count, generator=generator, device=lanes.device, dtype=torch.int32)
+    else:
+        places = torch.randint(
+            0, count, (drawn,), generator=generator, device=lanes.device, dtype=torch.int32
+        )
+    sample = torch.zeros(lanes.shape[0], stride_of(drawn), dtype=torch.int32, device=lanes.device)
+    where = places.long()
+    for stream in range(lanes.shape[0]):  # one at a time: indexing all at once would copy the indices
+        sample[stream, :drawn] = lanes[stream][where]
+    return Slab(lanes, count, sample, places, drawn)
+
+
+def sample_of(piece: SlabSearch) -> SlabSearch:
+    """The sample of a slab as a slab of its own; only the scores of what passes are used."""
+    slab, mask = piece.slab, None
+    if piece.mask is not None:
+        bits = piece.mask[slab.places >> 5] >> (slab.places & 31) & 1
+        full = torch.zeros(-(-slab.drawn // 32) * 32, dtype=torch.int32, device=bits.device)
+        full[: slab.drawn] = bits
+        mask = (full.view(-1, 32) << torch.arange(32, dtype=torch.int32, device=bits.device)).sum(
+            1, dtype=torch.int32
+        )
+    return SlabSearch(
+        Slab(slab.sample, slab.drawn, slab.sample, slab.places, slab.drawn),
+        0,
+        mask,
+        round(piece.density * slab.drawn),
+    )
 
 
 @triton.jit
@@ -93,11 +168,57 @@ def query_planes(values: npt.NDArray[np.int16]) -> tuple[npt.NDArray[np.int32], 
     return np.ascontiguousarray(packed).view("<i4").astype(np.int32, copy=False), planes, mixed
 
 
-def weave(planes: torch.Tensor) -> torch.Tensor:
-    """Plain plane words [P, n/32, count] int32 → streams [P · n/32, count]; for codes made on the device."""
-    if planes.shape[0] != 2:
-        return planes.reshape(-1, planes.shape[2])
-    x, y = planes[0], planes[1]
-    y = ((y >> 1) & 0x7FFFFFFF) | (y << 31)
-    odd, even = ODD - (1 << 32), EVEN
-    return torch.cat([(x & odd) | (y & even), (x & even) | (y & odd)])
+@triton.jit
+def rotate_right(x):
+    return (x >> 1) | (x << 31)
+
+
+@triton.jit
+def rotate_left(x):
+    return (x << 1) | (x >> 31)
+
+
+if INTERPRETED:
+
+    @triton.jit
+    def popcount(x):
+        x = x - ((x >> 1) & 0x55555555)
+        x = (x & 0x33333333) + ((x >> 2) & 0x33333333)
+        x = (x + (x >> 4)) & 0x0F0F0F0F
+        return ((x * 0x01010101) >> 24).to(tl.int32)
+
+    @triton.jit
+    def parity(x, y, z):
+        return x ^ y ^ z
+
+    @triton.jit
+    def majority(x, y, z):
+        return (x & y) | (z & (x | y))
+
+    @triton.jit
+    def odd_even(x, y):
+        return (x & 0xAAAAAAAA) | (y & 0x55555555)
+
+else:
+
+    @triton.jit
+    def popcount(x):
+        return libdevice.popc(x.to(tl.int32, bitcast=True))
+
+    @triton.jit
+    def parity(x, y, z):
+        return tl.inline_asm_elementwise(
+            "lop3.b32 $0, $1, $2, $3, 0x96;", "=r,r,r,r", [x, y, z], dtype=tl.uint32, is_pure=True, pack=1
+        )
+
+    @triton.jit
+    def majority(x, y, z):
+        return tl.inline_asm_elementwise(
+            "lop3.b32 $0, $1, $2, $3, 0xE8;", "=r,r,r,r", [x, y, z], dtype=tl.uint32, is_pure=True, pack=1
+        )
+
+    @triton.jit
+    def odd_even(x, y):  # the odd bits of x, the even bits of y
+        return tl.inline_asm_elementwise(
+            "lop3.b32 $0, $1, $2, 0xAAAAAAAA, 0xE4;", "=r,r,r", [x, y], dtype=tl.uint32, is_pure=True, pack=1
+        )

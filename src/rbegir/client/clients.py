@@ -1,0 +1,210 @@
+"""`rbegir.Client` and `rbegir.AsyncClient`: a search service with the methods of an index.
+
+    with rbegir.Client("http://127.0.0.1:8080") as client:
+        client.upsert(["running shoes"], ids=[7], attributes={"price": [89.9]})
+        client.search("shoes for running", k=10, where="price < 100").texts
+
+    async with rbegir.AsyncClient("http://127.0.0.1:8080") as client:
+        hits = await client.search("shoes for running", k=10)
+
+What is sent is decided in `calls`, what is tried again after a failure in `transport`; only waiting and
+blocking stand here. Every method hands its plan to `_run`, which blocks in one client and is awaited in the
+other. A Client may be used by several threads, an AsyncClient belongs to one event loop. Many searches
+awaited together share scans in the service, which is how it is fastest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Unpack
+
+import numpy.typing as npt
+
+from rbegir.client import calls
+from rbegir.client.calls import Call, Ids, Plan, Record, T
+from rbegir.client.transport import BoundedBody, Connection
+from rbegir.codes.planes import Codes
+from rbegir.search.hits import Hits
+from rbegir.search.request import SearchOptions, SearchRequest
+
+if TYPE_CHECKING:
+    import httpx
+
+TOGETHER = 16  # requests of one `AsyncClient.get` in flight at once
+P = ParamSpec("P")
+
+
+class Client(Connection):
+    """A search service. A context manager that closes its connections.
+
+    `token` is sent as a bearer token, `timeout_s` limits each attempt of a call, `retries` is how often a
+    call is tried again. `transport` is httpx's, for special networks: TLS settings, proxies, sockets.
+    """
+
+    _kind = "Client"
+    _http: httpx.Client
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return int(self.info()["keywords"])
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    # ---- ask ----
+
+    def search(
+        self, queries: str | Sequence[str] | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
+    ) -> Hits:
+        """The best k keywords for each text, or vector, as `Index.search` gives them.
+
+        `SearchRequest` lists the options; `where` must be a text, `deadline` replaces the client's timeout_s.
+        """
+        return self._run(calls.search(queries, SearchRequest(k, **options)))
+
+    def search_codes(
+        self, codes: Codes | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
+    ) -> Hits:
+        """The best k keywords for each code, or for each integer vector (int8 or int16 [queries, n])."""
+        return self._run(calls.search_codes(codes, SearchRequest(k, **options)))
+
+    def get(self, ids: Any) -> list[Record | None]:
+        """The keywords with these ids, one request each; None where there is none. Dates come as texts."""
+        return self._run(calls.get(ids))
+
+    def info(self) -> Record:
+        """What the service serves: size, shape, columns, limits."""
+        return self._run(calls.info())
+
+    # ---- change ----
+
+    def add(self, texts: Sequence[str], ids: Any = None, attributes: Any = None) -> Ids:
+        """Add keywords; returns their ids (random ones if none are given). An id that is there is refused."""
+        return self._run(calls.put(texts, ids, attributes, replace=False))
+
+    def upsert(self, texts: Sequence[str], ids: Any, attributes: Any = None) -> Ids:
+        """Add keywords, replacing those with the same ids. Durable and searchable when it returns."""
+        return self._run(calls.put(texts, ids, attributes, replace=True))
+
+    def delete(self, ids: Any) -> int:
+        """Delete keywords by id; ids that are not there are ignored. Returns how many were deleted.
+
+        If the first response was lost and the call was repeated, those it had deleted are not counted.
+        """
+        return self._run(calls.delete(ids))
+
+    def compact(self) -> None:
+        """Rewrite the index of the service without what was deleted."""
+        return self._run(calls.compact())
+
+    # ---- inside ----
+
+    def _run(self, plan: Plan[T]) -> T:
+        try:
+            step = next(plan)
+            while True:
+                step = plan.send([self._send(call) for call in step])
+        except StopIteration as done:
+            result: T = done.value
+            return result
+
+    def _send(self, call: Call[T]) -> T:
+        exchange = self._exchange(call)
+        while True:
+            body = BoundedBody(exchange.timeout_s)
+            wait: float | None
+            try:
+                with self._http.stream(**exchange.request) as response:
+                    for part in response.iter_bytes():
+                        body.take(part)
+            except self._failure as error:
+                wait = exchange.wait_after_failure(error)
+            else:
+                wait = exchange.wait_after_response(response)
+                if wait is None:
+                    return exchange.result(response, body)
+            time.sleep(wait)
+
+
+def awaited(
+    method: Callable[Concatenate[Client, P], T],
+) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
+    """A method of Client as a coroutine of AsyncClient, whose `_run` has to be awaited."""
+
+    @wraps(method)
+    async def call(client: Any, /, *arguments: P.args, **named: P.kwargs) -> T:
+        running: Any = method(client, *arguments, **named)
+        result: T = await running
+        return result
+
+    return call
+
+
+class AsyncClient(Connection):
+    """A search service, for asyncio. Arguments, methods and results as those of `Client`, awaited.
+
+    `get` has up to TOGETHER requests in flight at once.
+    """
+
+    _kind = "AsyncClient"
+    _http: httpx.AsyncClient
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    search = awaited(Client.search)
+    search_codes = awaited(Client.search_codes)
+    get = awaited(Client.get)
+    info = awaited(Client.info)
+    add = awaited(Client.add)
+    upsert = awaited(Client.upsert)
+    delete = awaited(Client.delete)
+    compact = awaited(Client.compact)
+
+    async def _run(self, plan: Plan[T]) -> T:
+        limit = asyncio.Semaphore(TOGETHER)
+
+        async def one(call: Call[Any]) -> Any:
+            async with limit:
+                return await self._send(call)
+
+        try:
+            step = next(plan)
+            while True:
+                step = plan.send(list(await asyncio.gather(*map(one, step))))
+        except StopIteration as done:
+            result: T = done.value
+            return result
+
+    async def _send(self, call: Call[T]) -> T:
+        exchange = self._exchange(call)
+        while True:
+            body = BoundedBody(exchange.timeout_s)
+            wait: float | None
+            try:
+                async with self._http.stream(**exchange.request) as response:
+                    async for part in response.aiter_bytes():
+                        body.take(part)
+            except self._failure as error:
+                wait = exchange.wait_after_failure(error)
+            else:
+                wait = exchange.wait_after_response(response)
+                if wait is None:
+                    return exchange.result(response, body)
+            await asyncio.sleep(wait)

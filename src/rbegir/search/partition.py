@@ -1,0 +1,137 @@
+"""What a backend is given and what it returns: partitions, candidates, and their total order.
+
+The total order is (order key descending, position ascending), with the exact integer keys of `codes.score`.
+Positions count the keywords of all partitions in their order, masked ones included, so that the order of
+positions is the order of rows. Results in this order can be merged: the best of several parts together are
+the best of the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rbegir.base.checks import describe, whole_number
+from rbegir.base.masks import Mask
+from rbegir.codes.layout import groups, packed_bytes
+from rbegir.codes.score import QUERY_LIMIT
+from rbegir.errors import InputError
+
+SORT_ALL = 2  # up to this many times k candidates are simply sorted
+
+
+class Partition(NamedTuple):
+    """Packed keywords (`codes.layout`) and which of them are candidates."""
+
+    packed: npt.NDArray[np.uint8]  # [packed_bytes]
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
+    mask: Mask | None = None  # of the candidates; None: all
+
+
+class Candidates(NamedTuple):
+    """The best keywords of each query, in the total order; min(k, candidates) columns."""
+
+    keys: npt.NDArray[np.int64]  # [queries, k]
+    positions: npt.NDArray[np.int64]  # [queries, k]
+
+    @classmethod
+    def none(cls, queries: int) -> Candidates:
+        """No candidates for this many queries."""
+        return cls(np.zeros((queries, 0), np.int64), np.zeros((queries, 0), np.int64))
+
+    def best(self, k: int) -> Candidates:
+        """The first k in the total order."""
+        order = best(self.keys, self.positions, k)
+        return Candidates(
+            np.take_along_axis(self.keys, order, 1), np.take_along_axis(self.positions, order, 1)
+        )
+
+
+def best(keys: npt.NDArray[np.int64], positions: npt.NDArray[np.int64], k: int) -> npt.NDArray[np.int64]:
+    """Columns [queries, ≤ k] of the best of [queries, candidates], in the total order."""
+    if keys.shape[1] <= SORT_ALL * k:
+        return np.lexsort((positions, -keys), axis=1)[:, :k]
+    # far more candidates than wanted: sort only those that reach the k-th key
+    least = np.partition(keys, -k, axis=1)[:, -k]  # [queries]
+    order = np.empty((len(keys), k), np.int64)
+    for query in range(len(keys)):
+        kept = np.flatnonzero(keys[query] >= least[query])
+        order[query] = kept[np.lexsort((positions[query, kept], -keys[query, kept]))[:k]]
+    return order
+
+
+def merge(results: Sequence[Candidates], k: int) -> Candidates:
+    """The best k of several results of the same queries; each result is in the total order."""
+    if not results:
+        raise InputError("nothing to merge: there are no results")
+    if len(results) == 1 and results[0].keys.shape[1] <= k:
+        return results[0]
+    keys = np.concatenate([result.keys for result in results], axis=1)  # [queries, all]
+    positions = np.concatenate([result.positions for result in results], axis=1)
+    return Candidates(keys, positions).best(k)
+
+
+def recall_of(found: npt.NDArray[np.int64], exact: npt.NDArray[np.int64]) -> float:
+    """The share of the exact positions [queries, k] that are among the found ones [queries, k]."""
+    if exact.size == 0:
+        return 1.0
+    hits = sum(len(np.intersect1d(a, b)) for a, b in zip(found, exact, strict=True))
+    return hits / exact.size
+
+
+def check_values(values: npt.NDArray[np.int16], n: int) -> npt.NDArray[np.int16]:
+    """Integer queries int16 [queries, n] within ±255, as a contiguous array."""
+    if not isinstance(values, np.ndarray) or values.dtype != np.int16:
+        raise InputError(f"values must be an int16 array [queries, {n}], got {describe(values)}")
+    if values.ndim != 2 or values.shape[1] != n:
+        raise InputError(f"values must have shape [queries, {n}], got {list(values.shape)}")
+    if values.size and max(int(values.max()), -int(values.min())) > QUERY_LIMIT:
+        raise InputError(f"values of a query must be within ±{QUERY_LIMIT}")
+    return np.ascontiguousarray(values)
+
+
+def check_positions(positions: npt.NDArray[np.int64], queries: int, keywords: int) -> npt.NDArray[np.int64]:
+    """Positions of keywords int64 [queries, m], as a contiguous array."""
+    if not isinstance(positions, np.ndarray) or positions.dtype != np.int64:
+        raise InputError(f"positions must be an int64 array [{queries}, m], got {describe(positions)}")
+    if positions.ndim != 2 or len(positions) != queries:
+        raise InputError(f"positions must have shape [{queries}, m], got {list(positions.shape)}")
+    if positions.size and (positions.min() < 0 or positions.max() >= keywords):
+        raise InputError(
+            f"positions must be from 0 to {keywords - 1}, got {positions.min()} to {positions.max()}"
+        )
+    return np.ascontiguousarray(positions)
+
+
+def check_partitions(partitions: Sequence[Partition], n: int, planes: int) -> list[Partition]:
+    """Partitions whose buffers have the right type and size, as contiguous arrays."""
+    checked = []
+    for index, (packed, count, mask) in enumerate(partitions):
+        count = whole_number(f"count of partition {index}", count, 0)
+        size, words = packed_bytes(count, n, planes), groups(count)
+        if not isinstance(packed, np.ndarray) or packed.dtype != np.uint8 or packed.shape != (size,):
+            raise InputError(
+                f"packed of partition {index} must be uint8 [{size}] for {count} keywords of {planes} × {n} "
+                f"bits, got {describe(packed)}"
+            )
+        packed = np.ascontiguousarray(packed)
+        if mask is not None:
+            if not isinstance(mask, np.ndarray) or mask.dtype != np.uint64 or mask.shape != (words,):
+                raise InputError(
+                    f"mask of partition {index} must be uint64 [{words}], one bit for each of {count} "
+                    f"keywords, got {describe(mask)}"
+                )
+            mask = np.ascontiguousarray(mask)
+        checked.append(Partition(packed, count, mask))
+    return checked
+
+
+def check_search(
+    partitions: Sequence[Partition], values: npt.NDArray[np.int16], k: int, n: int, planes: int
+) -> tuple[list[Partition], npt.NDArray[np.int16], int]:
+    """The arguments of a search, checked for a backend of codes of `planes` planes and dimension n."""
+    k, values = whole_number("k", k), check_values(values, n)
+    return check_partitions(partitions, n, planes), values, k

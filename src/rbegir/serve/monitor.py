@@ -1,0 +1,110 @@
+"""What the operator of a service sees: a log, and metrics for Prometheus.
+
+*Log.* One JSON object per line on stderr. A line names the request, the route, the status and the time, never
+a query text unless the operator asked for it. A failure that a client only hears of as "storage" or
+"internal" is told here in full.
+
+*Metrics.* Each service has a registry of its own; nothing is global. Stages of a search, in seconds: `queue`
+(from being read to being taken into a scan), `encode` (texts to codes, per batch), `scan` (the exhaustive
+search, per batch), `fetch` (ids, texts and attributes of the hits, per batch), `serialise` (hits to bytes).
+For changes: `queue` and `commit`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any, TextIO
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from pydantic_core import to_json
+
+from rbegir.errors import RbegirError
+
+SECONDS = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+    30.0,
+)  # fmt: skip
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
+SEARCH_STAGES = ("queue", "encode", "scan", "fetch", "serialise")
+WRITE_STAGES = ("queue", "commit")
+
+
+class Metrics:
+    """The instruments, ready to be used without a lookup."""
+
+    content_type = CONTENT_TYPE_LATEST
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        search = self._histogram("search_stage_seconds", "Time of a search by stage.", "stage")
+        self.search_stage = {name: search.labels(name) for name in SEARCH_STAGES}
+        write = self._histogram("write_stage_seconds", "Time of a change by stage.", "stage")
+        self.write_stage = {name: write.labels(name) for name in WRITE_STAGES}
+        self.batch_queries = self._histogram("batch_queries", "Queries scored in one scan.", buckets=SIZES)
+        self.write_requests = self._histogram(
+            "commit_requests", "Requests in one durable write.", buckets=SIZES
+        )
+        self.compactions = Counter("rbegir_compactions", "Compactions done.", registry=self.registry)
+        self._latency = self._histogram(
+            "request_seconds", "Time from the headers of a request to its response.", "route"
+        )
+        self._requests = Counter(
+            "rbegir_requests", "Requests answered.", ["route", "status"], registry=self.registry
+        )
+        self._known: dict[tuple[str, int], tuple[Histogram, Counter]] = {}
+
+    def _histogram(
+        self, name: str, text: str, *labels: str, buckets: tuple[float, ...] = SECONDS
+    ) -> Histogram:
+        return Histogram(f"rbegir_{name}", text, labels, buckets=buckets, registry=self.registry)
+
+    def request(self, route: str, status: int, seconds: float) -> None:
+        """Count an answered request. `route` is a template, never a path that a client made up."""
+        pair = self._known.get((route, status))
+        if pair is None:
+            pair = self._latency.labels(route), self._requests.labels(route, str(status))
+            self._known[route, status] = pair
+        pair[0].observe(seconds)
+        pair[1].inc()
+
+    def gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
+        """A gauge that is read when Prometheus asks."""
+        Gauge(f"rbegir_{name}", text, registry=self.registry).set_function(read)
+
+    def page(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+class RequestLog:
+    """Writes lines to a stream. Lines of requests can be switched off."""
+
+    def __init__(self, stream: TextIO | None = None, *, access: bool = True, queries: bool = False) -> None:
+        self._stream = stream or sys.stderr
+        self._second, self._stamp = -1.0, ""
+        self.access = access
+        self.queries = queries
+
+    def event(self, event: str, **fields: Any) -> None:
+        """Write a line; fields that are not plain become texts."""
+        second, rest = divmod(time.time(), 1)
+        if second != self._second:  # a busy service writes a thousand lines in one
+            self._second, self._stamp = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        stamp = f"{self._stamp}.{int(rest * 1000):03d}Z"
+        line = to_json({"time": stamp, "event": event, **fields}, fallback=str)
+        with contextlib.suppress(OSError, ValueError):  # whoever read the log is gone; the service goes on
+            self._stream.write(line.decode() + "\n")
+            self._stream.flush()
+
+    def error(self, event: str, error: BaseException, **fields: Any) -> None:
+        """A failure: one sentence if it is one of ours, the trace if it is a bug."""
+        if isinstance(error, RbegirError):
+            told = {"error": type(error).__name__, "detail": error.message, "hint": error.hint}
+        else:
+            trace = "".join(traceback.format_exception(error))
+            told = {"error": type(error).__name__, "detail": str(error), "trace": trace}
+        self.event(event, **fields, **told)

@@ -1,0 +1,102 @@
+"""What the service asks of the index that it serves, which is an `rbegir.Index` or an `rbegir.Cluster`.
+
+All calls block and may come from several threads at once; changes come from one thread only.
+
+`explain` shows people the bits of a hit and how its rank changes plane by plane. `planes` are the bits of a
+code as hexadecimal strings (see `wire.search`). `ranks[t−1]` is the rank of the keyword among all that pass
+the filter when keywords are scored by their first t planes only (the query always by all of its own); the
+last is its rank in the result. Ranks by fewer planes are looked up in the best DEPTH by those planes, and
+null beyond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol, Unpack, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rbegir.codes.planes import Codes
+from rbegir.encode.encoder import Encoder
+from rbegir.search.hits import Hits
+from rbegir.search.request import Filters, SearchOptions
+from rbegir.wire.search import hex_planes
+
+DEPTH = 10_000
+
+
+class ServedIndex(Protocol):
+    """The methods of `rbegir.Index` that a service needs."""
+
+    @property
+    def model(self) -> Encoder: ...
+    def __len__(self) -> int: ...
+    def search_codes(
+        self, codes: Codes | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
+    ) -> Hits: ...
+    def upsert(self, texts: Sequence[str], ids: Any, attributes: Any = None) -> npt.NDArray[Any]: ...
+    def delete(self, ids: Any) -> int: ...
+    def get(self, ids: Any) -> list[dict[str, Any] | None]: ...
+    def info(self) -> dict[str, Any]: ...
+    def compact(self) -> None: ...
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class Refreshing(Protocol):
+    """An index that can look for what other writers have done."""
+
+    def refresh(self) -> None: ...
+
+
+@runtime_checkable
+class Exporting(Protocol):
+    """An index that can hand out all of its keywords."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]: ...
+
+
+@runtime_checkable
+class Explaining(Protocol):
+    """An index that can show the codes of keywords and rank them by fewer planes."""
+
+    def info(self) -> dict[str, Any]: ...
+    def codes(self, ids: Any) -> Codes: ...
+    def coarse_rows(
+        self, values: npt.NDArray[np.int16], k: int, *, planes: int, **filters: Unpack[Filters]
+    ) -> npt.NDArray[np.int64]: ...
+
+
+def explain(
+    index: Explaining, hits: Hits, values: npt.NDArray[np.int16], filters: Filters
+) -> list[dict[str, Any]]:
+    """For each query of `values` [queries, n]: `query_planes`, and `planes` and `ranks` of its hits."""
+    keyword_planes: int = index.info()["keyword_planes"]
+    coarse = [
+        index.coarse_rows(values, DEPTH, planes=planes, **filters) for planes in range(1, keyword_planes)
+    ]  # each [queries, ≤ DEPTH]
+    explained: list[dict[str, Any]] = []
+    for number, shown in enumerate(query_planes(values)):
+        ranks = [{row: rank for rank, row in enumerate(found[number].tolist(), 1)} for found in coarse]
+        planes_of_hits = hex_planes(index.codes(hits.ids[number]))
+        found = [
+            {"planes": planes, "ranks": [*(of.get(row) for of in ranks), place]}
+            for place, (planes, row) in enumerate(
+                zip(planes_of_hits, hits.rows[number].tolist(), strict=True), 1
+            )
+        ]
+        explained.append({"query_planes": shown, "hits": found})
+    return explained
+
+
+def query_planes(values: npt.NDArray[np.int16]) -> list[list[str]]:
+    """The planes that odd integers stand for; a query given as other integers is shown by its sign."""
+    shown: list[list[str]] = []
+    for row in values:
+        odd = bool(np.all(row % 2 != 0))
+        planes = max(1, int(np.abs(row).max()).bit_length()) if odd else 1
+        codes = Codes.from_values(row[None], planes) if odd else Codes.from_signs((row > 0)[None, None])
+        shown += hex_planes(codes)
+    return shown

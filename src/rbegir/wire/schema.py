@@ -1,0 +1,280 @@
+"""The bodies of requests and responses. Unknown fields and wrong types are refused, nothing is converted.
+
+Requests are validated by these models straight from bytes. Responses are built as plain objects and turned
+into bytes once, without passing through the models again: the models describe them in the OpenAPI document,
+and the tests hold every kind of response against them. The title of a model is its name in that document.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    create_model,
+)
+
+from rbegir.codes.score import QUERY_LIMIT
+from rbegir.search.request import MODES, OPTIONS, Mode, SearchRequest, Where
+from rbegir.wire.search import NOT_SENT
+
+
+def _whole(value: Any) -> Any:
+    """JSON Schema has 7.0 for an integer, so we do too."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _kind_of_id(given: Any) -> str:
+    return "string" if isinstance(given, str) else "integer"
+
+
+def _kind_of_code(code: Any) -> str:
+    return "planes" if isinstance(code, list) and code and isinstance(code[0], str) else "integers"
+
+
+Whole = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
+Id = Annotated[
+    Annotated[int, Field(ge=-(2**63), le=2**63 - 1), BeforeValidator(_whole), Tag("integer")]
+    | Annotated[str, StringConstraints(max_length=1024), Tag("string")],
+    Discriminator(_kind_of_id),
+]
+Scalar = bool | int | float | str | None
+Level = Annotated[int, Field(ge=-QUERY_LIMIT, le=QUERY_LIMIT), BeforeValidator(_whole)]
+Hex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]+$", max_length=4096)]
+Code = Annotated[
+    Annotated[list[Hex], Tag("planes")] | Annotated[list[Level], Tag("integers")],
+    Discriminator(_kind_of_code),
+]
+EXAMPLE_HIT: Any = {"id": 7, "score": 0.816, "text": "running shoes", "attributes": {"price": 89.9}}
+EXAMPLE_KEYWORD: Any = {"id": 7, "text": "running shoes", "attributes": {"price": 89.9}}
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class _Response(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+# ---- search ----
+
+
+class SearchQueries(_Request):
+    """What to search for: `queries` (texts), `codes` (made elsewhere) or `vectors` (for a Binarizer)."""
+
+    model_config = ConfigDict(
+        title="SearchRequest",
+        json_schema_extra={
+            "examples": [
+                {"queries": ["shoes for running"], "k": 10},
+                {"queries": ["flights", "hotels"], "k": 5, "where": "price < 100 and lang = 'en'"},
+                {"queries": ["shoes"], "k": 3, "explain": True},
+            ]
+        },
+    )
+
+    queries: list[str] = Field(
+        default_factory=list, min_length=1, description="Texts to search for, each with a letter or a digit."
+    )
+    codes: list[Code] = Field(
+        default_factory=list,
+        min_length=1,
+        description="Instead of texts, one entry per query: a list of planes, each the n bits in hexadecimal "
+        "(dimension 0 is the highest bit of the first digit; a set bit means +1), or n integers within ±255.",
+    )
+    vectors: list[list[float]] = Field(
+        default_factory=list,
+        min_length=1,
+        description="Instead of texts, where the index was made with a Binarizer: one vector per query.",
+    )
+    explain: bool = Field(False, description="Also return codes, and ranks by fewer planes.")
+
+    def request(self) -> SearchRequest:
+        """The options, checked as an index checks them."""
+        return SearchRequest(**{name: getattr(self, name) for name in self.model_fields_set & OPTIONS.keys()})
+
+
+# How the type of an option looks as JSON.
+JSON_TYPES: dict[Any, Any] = {
+    int: Whole,
+    int | None: Whole | None,
+    bool: bool,
+    Where: str | None,
+    Mode: Literal[MODES],
+    Any: list[Id] | None,  # ids
+}
+_options: dict[str, Any] = {
+    name: (JSON_TYPES[kind], Field(getattr(SearchRequest, name), description=description))
+    for name, (kind, description) in OPTIONS.items()
+    if name not in NOT_SENT
+}
+SearchBody: type[SearchQueries] = create_model(
+    "SearchBody", __base__=SearchQueries, __doc__=SearchQueries.__doc__, **_options
+)
+
+
+class HitBody(_Response):
+    model_config = ConfigDict(title="Hit", json_schema_extra={"examples": [EXAMPLE_HIT]})
+
+    id: int | str
+    score: float = Field(description="Cosine of the codes.")
+    text: str | None
+    attributes: dict[str, Any]
+    planes: list[str] | None = Field(
+        None, description="With `explain`: the code, a hexadecimal string per plane."
+    )
+    ranks: list[int | None] | None = Field(
+        None,
+        description="With `explain`: the rank among all keywords that pass the filter when only the first "
+        "1, 2, … keyword planes are scored; null beyond the depth that was looked at.",
+    )
+
+
+class ResultBody(_Response):
+    model_config = ConfigDict(title="Result")
+
+    query: str | None = Field(description="The text, null for a code or a vector.")
+    hits: list[HitBody]
+    query_planes: list[str] | None = Field(None, description="With `explain`: the code of the query.")
+    recall: float | None = Field(None, description="With `planes`: the recall, estimated or measured.")
+    expected_recall: float | None = Field(None, description="With mode `paper`: from its miss certificate.")
+    p_miss_at_most: list[float] | None = Field(
+        None, description="With mode `paper`: the probability of at most 0, 1, 2, … misses."
+    )
+    searched: float | None = Field(
+        None, description="With `partial`: the share of the keywords that was searched, where it is not 1."
+    )
+
+
+class SearchResponse(_Response):
+    model_config = ConfigDict(
+        title="SearchAnswer",
+        json_schema_extra={
+            "examples": [{"results": [{"query": "shoes for running", "hits": [EXAMPLE_HIT]}], "took_ms": 1.2}]
+        },
+    )
+
+    results: list[ResultBody]
+    took_ms: float = Field(description="Time in the service, including the time in the queue.")
+
+
+# ---- keywords ----
+
+
+class KeywordBody(_Request):
+    model_config = ConfigDict(title="Keyword", json_schema_extra={"examples": [EXAMPLE_KEYWORD]})
+
+    id: Id
+    text: str
+    attributes: dict[str, Scalar] = Field(
+        default_factory=dict,
+        description="Values by name. A column gets its type from its first value; dates and timestamps "
+        "are given in ISO 8601 where the column has such a type.",
+    )
+
+
+class UpsertBody(_Request):
+    """Keywords to add, or to replace where the id is there."""
+
+    model_config = ConfigDict(
+        title="UpsertRequest", json_schema_extra={"examples": [{"keywords": [EXAMPLE_KEYWORD]}]}
+    )
+
+    keywords: list[KeywordBody] = Field(min_length=1)
+    replace: bool = Field(True, description="false: refuse all of them if one of the ids is there already.")
+
+
+class UpsertResponse(_Response):
+    model_config = ConfigDict(title="UpsertAnswer", json_schema_extra={"examples": [{"upserted": 1}]})
+
+    upserted: int = Field(description="Keywords that are now durable and searchable.")
+
+
+class DeleteBody(_Request):
+    """Ids of keywords to delete; those that are not there are ignored."""
+
+    model_config = ConfigDict(title="DeleteRequest", json_schema_extra={"examples": [{"ids": [7]}]})
+
+    ids: list[Id] = Field(min_length=1)
+
+
+class DeleteResponse(_Response):
+    model_config = ConfigDict(title="DeleteAnswer", json_schema_extra={"examples": [{"deleted": 1}]})
+
+    deleted: int = Field(description="Keywords that were there and are gone.")
+
+
+class StoredKeyword(_Response):
+    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_KEYWORD]})
+
+    id: int | str
+    text: str | None
+    attributes: dict[str, Any]
+
+
+# ---- the service itself ----
+
+
+class IndexResponse(_Response):
+    """What is served."""
+
+    model_config = ConfigDict(title="IndexAnswer", extra="allow")
+
+    keywords: int
+    bytes_per_keyword: int
+    n: int
+    keyword_planes: int
+    query_planes: int
+    segments: int
+    deleted: int
+    id_type: str
+    attributes: dict[str, str] = Field(description="Columns and their types.")
+    fingerprint: str = Field(description="Of the model; codes of one fingerprint can be compared.")
+    devices: list[str]
+    read_only: bool
+    limits: dict[str, int] = Field(description="What a request may ask for.")
+
+
+class CompactResponse(_Response):
+    model_config = ConfigDict(title="CompactAnswer")
+
+    keywords: int
+    segments: int
+
+
+class StatusResponse(_Response):
+    model_config = ConfigDict(title="StatusAnswer")
+
+    status: str
+
+
+class ProblemDocument(_Response):
+    """RFC 9457."""
+
+    model_config = ConfigDict(
+        extra="allow",
+        json_schema_extra={
+            "examples": [
+                {
+                    "type": "urn:rbegir:problem:invalid",
+                    "title": "The request is not valid",
+                    "status": 422,
+                    "detail": "k: Input should be greater than or equal to 1, got 0",
+                    "hint": "the OpenAPI document at /openapi.json describes the body",
+                }
+            ]
+        },
+    )
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    hint: str

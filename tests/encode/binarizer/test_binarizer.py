@@ -1,0 +1,217 @@
+"""The Binarizer as an encoder: codes that rank as the vectors do, kept on disk whole, bad input refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rbegir
+from rbegir.encode.binarizer import store
+from rbegir.encode.binarizer.binarizer import best_shape, shapes
+from rbegir.encode.binarizer.vectors import rerank
+from rbegir.errors import CorruptError, FileError, InputError, MismatchError, VersionError
+
+DIMS = 48
+
+
+def clustered(count: int, dims: int, seed: int) -> np.ndarray:
+    """Vectors with a mean, a falling spectrum and neighbours: what embeddings look like."""
+    rng = np.random.default_rng(seed)
+    spectrum = np.arange(1, dims + 1) ** -0.4
+    centres = rng.standard_normal((count // 8, dims)) * spectrum
+    spread = rng.standard_normal((count, dims)) * spectrum * 0.5
+    return (centres[np.arange(count) % len(centres)] + spread + 0.1).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def vectors() -> np.ndarray:
+    return clustered(3000, DIMS, 3)
+
+
+@pytest.fixture(scope="module")
+def fitted(vectors: np.ndarray) -> rbegir.Binarizer:
+    return rbegir.Binarizer(DIMS).fit(vectors)
+
+
+def true_top(queries: np.ndarray, vectors: np.ndarray, k: int) -> np.ndarray:
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.argsort(-(queries @ unit.T), axis=1)[:, :k]
+
+
+def recall(binarizer: rbegir.Binarizer, queries: np.ndarray, vectors: np.ndarray, planes: int) -> float:
+    """Recall@10 by the score's definition, in NumPy, with the first planes of the keywords."""
+    values = binarizer.encode_keywords(vectors).first_planes(planes).values().astype(np.float64)
+    asked = binarizer.encode_queries(queries).values().astype(np.float64)
+    found = np.argsort(-(asked @ (values / np.linalg.norm(values, axis=1, keepdims=True)).T), axis=1)[:, :10]
+    truth = true_top(queries, vectors, 10)
+    return float(np.mean([len(np.intersect1d(f, t)) / 10 for f, t in zip(found, truth, strict=True)]))
+
+
+def scalar_recall(queries: np.ndarray, vectors: np.ndarray, bits: int) -> float:
+    """The same for a random rotation and the Gaussian's best levels, queries in floats."""
+    from rbegir.lab.bench.quantizers import scalar
+
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    outcome = scalar(unit, unit, 8 * bits, seed=0)  # 64 dimensions · bits / 8
+    assert outcome is not None
+    assert outcome.decoded is not None
+    found = np.argsort(-(queries @ outcome.decoded.T), axis=1)[:, :10]
+    truth = true_top(queries, vectors, 10)
+    return float(np.mean([len(np.intersect1d(f, t)) / 10 for f, t in zip(found, truth, strict=True)]))
+
+
+def test_learning_beats_the_start_and_the_start_beats_scalar_quantisation(vectors: np.ndarray) -> None:
+    queries = clustered(400, DIMS, 4)[:200]
+    start = recall(rbegir.Binarizer(DIMS, rounds=0).fit(vectors), queries, vectors, 2)
+    learned = rbegir.Binarizer(DIMS).fit(vectors)
+    assert start > scalar_recall(queries, vectors, 2) + 0.01
+    assert recall(learned, queries, vectors, 2) > start + 0.01
+    hasty = rbegir.Binarizer(DIMS, moves=0).fit(vectors)
+    assert recall(learned, queries, vectors, 2) > recall(hasty, queries, vectors, 2) + 0.01
+
+
+def test_every_plane_adds(vectors: np.ndarray) -> None:
+    queries = clustered(400, DIMS, 4)[:200]
+    binarizer = rbegir.Binarizer(DIMS, keyword_planes=3).fit(vectors)
+    by_planes = [recall(binarizer, queries, vectors, planes) for planes in (1, 2, 3)]
+    assert by_planes[0] > 0.25
+    assert by_planes[1] > by_planes[0] + 0.1
+    assert by_planes[2] > by_planes[1] + 0.03
+
+
+@pytest.mark.parametrize(
+    ("dims", "n", "planes"), [(5, 64, 1), (70, 64, 2), (64, 128, 1), (33, 64, 4), (96, 64, 3)]
+)
+def test_any_shape_finds_itself(dims: int, n: int, planes: int, tmp_path: Path) -> None:
+    vectors = clustered(600, dims, 7)
+    binarizer = rbegir.Binarizer(dims, n=n, keyword_planes=planes).fit(vectors)
+    codes = binarizer.encode_keywords(vectors)
+    assert (codes.n, codes.plane_count, len(codes)) == (n, planes, 600)
+    with rbegir.Index.create(tmp_path / "i.rbe", binarizer) as index:
+        index.add_codes(codes)
+        hits = index.search(vectors, k=10)
+    assert np.mean((hits.ids == np.arange(600)[:, None]).any(axis=1)) > (0.9 if dims > 5 else 0.5)
+
+
+def test_an_index_keeps_its_binarizer(fitted: rbegir.Binarizer, vectors: np.ndarray, tmp_path: Path) -> None:
+    with rbegir.Index.create(tmp_path / "i.rbe", fitted) as index:
+        index.add_codes(fitted.encode_keywords(vectors))
+    with rbegir.Index.open(tmp_path / "i.rbe", read_only=True) as index:
+        assert index.model.fingerprint == fitted.fingerprint
+        by_vectors = index.search(vectors[:50], k=5)
+        by_codes = index.search_codes(fitted.encode_queries(vectors[:50]), k=5)
+        with pytest.raises(InputError, match="is searched with vectors, got a text"):
+            index.search("a text", k=5)
+    assert np.array_equal(by_vectors.ids, by_codes.ids)
+    other = rbegir.Binarizer(DIMS, seed=1).fit(vectors)
+    with pytest.raises(MismatchError, match="fingerprint"):
+        rbegir.Index.open(tmp_path / "i.rbe", model=other)
+
+
+def test_reranking_gives_the_order_of_the_vectors(fitted: rbegir.Binarizer, vectors: np.ndarray) -> None:
+    queries = clustered(80, DIMS, 5)[:20]
+    every = np.tile(np.arange(len(vectors)), (20, 1))
+    rows, cosines = rerank(queries, every, vectors, k=10)
+    assert np.array_equal(
+        rows, true_top(queries / np.linalg.norm(queries, axis=1, keepdims=True), vectors, 10)
+    )
+    assert (np.diff(cosines, axis=1) <= 0).all()
+    for bad, message in ((every[:3], "rows must be integers"), (every + len(vectors), "rows must be from 0")):
+        with pytest.raises(InputError, match=message):
+            rerank(queries, bad, vectors)
+    with pytest.raises(InputError, match="k must be from 1"):
+        rerank(queries, every[:, :4], vectors, k=5)
+
+
+def test_saved_and_loaded_encodes_alike(
+    fitted: rbegir.Binarizer, vectors: np.ndarray, tmp_path: Path
+) -> None:
+    fitted.save(tmp_path / "b")
+    loaded = rbegir.Binarizer.load(tmp_path / "b")
+    assert loaded.fingerprint == fitted.fingerprint
+    assert loaded.get_params() == fitted.get_params()
+    assert loaded.encode_keywords(vectors) == fitted.encode_keywords(vectors)
+    assert loaded.encode_queries(vectors) == fitted.encode_queries(vectors)
+    assert np.array_equal(
+        loaded.inverse_transform(loaded.encode_keywords(vectors[:9])),
+        fitted.inverse_transform(fitted.encode_keywords(vectors[:9])),
+    )
+
+
+def test_errors_along_the_vector_count_more(vectors: np.ndarray) -> None:
+    """What the scores of near queries feel varies less than in codes that minimise the plain error, and
+    what it costs across the vector does not eat that up."""
+    queries = clustered(400, DIMS, 4)[:200]
+    fitted = rbegir.Binarizer(DIMS).fit(vectors)
+    plain = rbegir.Binarizer(DIMS).fit(vectors)
+    plain.learned_ = plain.learned_._replace(along=np.zeros(2, np.float32))
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    spreads, recalls = [], []
+    for binarizer in (fitted, plain):
+        b = binarizer.encode_keywords(vectors).values().astype(np.float32)
+        b /= np.linalg.norm(b, axis=1, keepdims=True)
+        mean, query = binarizer.learned_.mean, binarizer.learned_.query
+        spreads.append(np.std(np.sum(unit * (unit - mean - b @ query.T), axis=1)))
+        recalls.append(recall(binarizer, queries, vectors, 2))
+    assert spreads[0] < 0.8 * spreads[1]
+    assert recalls[0] > recalls[1] - 0.002
+
+
+def test_a_file_of_the_first_version_keeps_its_codes(
+    fitted: rbegir.Binarizer, vectors: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = rbegir.Binarizer(DIMS).fit(vectors)
+    tensors = {name: array for name, array in old._tensors().items() if name != "along"}
+    monkeypatch.setattr(store, "KIND", dataclasses.replace(store.KIND, version=1))
+    print_ = store.write(tmp_path / "v1", old._settings(), tensors)
+    monkeypatch.undo()
+    loaded = rbegir.Binarizer.load(tmp_path / "v1")
+    assert loaded.fingerprint == print_ != fitted.fingerprint
+    loaded.save(tmp_path / "v2")
+    assert rbegir.Binarizer.load(tmp_path / "v2").fingerprint == print_
+    old.learned_ = old.learned_._replace(along=np.zeros(2, np.float32))
+    assert loaded.encode_keywords(vectors) == old.encode_keywords(vectors)
+
+
+def test_a_flipped_byte_is_refused(fitted: rbegir.Binarizer, tmp_path: Path) -> None:
+    fitted.save(tmp_path)
+    for name in ("config.json", "model.safetensors"):
+        path = tmp_path / name
+        whole = path.read_bytes()
+        for at in (len(whole) // 2, len(whole) - 3):
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+            with pytest.raises(CorruptError):
+                rbegir.Binarizer.load(tmp_path)
+        path.write_bytes(whole)
+    assert rbegir.Binarizer.load(tmp_path).fingerprint == fitted.fingerprint
+
+
+def test_what_is_no_binarizer_is_refused(fitted: rbegir.Binarizer, tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="no binarizer at"):
+        rbegir.Binarizer.load(tmp_path / "nowhere")
+    fitted.save(tmp_path)
+    text = (tmp_path / "config.json").read_text()
+    (tmp_path / "config.json").write_text(text.replace(store.KIND.format, "rbegir-model"))
+    with pytest.raises(FileError, match="not the config of a binarizer"):
+        rbegir.Binarizer.load(tmp_path)
+    (tmp_path / "config.json").write_text(text.replace(f'"version": {store.KIND.version}', '"version": 9'))
+    with pytest.raises(VersionError, match="format version 9"):
+        rbegir.Binarizer.load(tmp_path)
+
+
+def test_shapes_fill_the_bytes() -> None:
+    assert shapes(16) == [(128, 1), (64, 2)]
+    assert shapes(96) == [(768, 1), (384, 2), (256, 3), (192, 4)]
+    assert shapes(192) == [(768, 2), (512, 3), (384, 4)]
+    with pytest.raises(InputError, match="no code takes 13 bytes"):
+        shapes(13)
+
+
+def test_the_best_shape_depends_on_the_spectrum() -> None:
+    rng = np.random.default_rng(0)
+    flat = rng.standard_normal((4000, 64)).astype(np.float32)
+    assert best_shape(flat, 16) == (128, 1)
+    assert best_shape(flat * np.arange(1, 65, dtype=np.float32) ** -0.8, 16) == (64, 2)

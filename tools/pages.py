@@ -1,0 +1,339 @@
+"""Writes every generated page and picture of the docs from the committed results; tests keep them current.
+
+    python tools/pages.py
+
+The sentences are in tools/templates (the report of `rbegir reproduce` has its own in the package), figures
+come from benchmarks/results, and docs/cli.md from the command line itself. A template with the name of a page
+that has marks (<!-- results: … -->) fills the part between them; the others are whole pages.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+import cli_docs
+import plan_figures
+
+from rbegir.errors import InputError
+from rbegir.lab.markdown import Json, big, environment
+from rbegir.lab.plan import Wish, plan
+from rbegir.lab.plan_figures import parse
+from rbegir.lab.reproduce.job import read_results
+from rbegir.lab.reproduce.report import page as reproduction_page
+from rbegir.lab.reproduce.results import stat
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS, RESULTS = ROOT / "docs", ROOT / "benchmarks" / "results"
+MARKS = ("<!-- results: written by tools/pages.py -->\n", "<!-- end of results -->\n")
+TEMPLATES = environment(Path(__file__).with_name("templates"))
+DATABASES = {
+    "qdrant_local": "qdrant-client, local mode, in memory (not Qdrant's server)",
+    "lancedb": "LanceDB, on disk, exhaustive",
+    "rbegir": "rbegir.Index, one query at a time, every write durable",
+}
+SCAN_PEERS = {
+    "faiss_pq": "FAISS PQ 4-bit fast-scan",
+    "faiss_bin": "FAISS IndexBinaryFlat",
+    "faiss_rabitq": "FAISS RaBitQ fast-scan",
+    "turbovec": "turbovec 2-bit",
+}
+MODELS = {"rbe_star": 16, "m_5": 16, "m_3": 16, "64x1, 8-plane query": 8, "rbe_3": 24, "m_1": 256}
+VECTOR_SETS = {  # title, and bytes at 2 bits per dimension
+    "glove": ("GloVe, 50-d", 16),
+    "clsm": ("CLSM, 64-d", 16),
+    "minilm": ("MiniLM, 384-d", 96),
+    "lsa": ("LSA, 256-d", 64),
+    "patches": ("patches, 128-d", 32),
+    "minilm-part": ("MiniLM, a part", 96),
+}
+METHODS = {
+    "binarizer": "Binarizer",
+    "binarizer_patient": "Binarizer, four times the moves",
+    "binarizer_quick": "Binarizer, an eighth of the moves",
+    "binarizer_3_planes": "Binarizer, 3-bit query",
+    "binarizer_start": "Binarizer, `rounds=0`",
+    "rq": "FAISS residual quantiser",
+    "prq": "FAISS residual quantisers of parts",
+    "lsq": "FAISS LSQ",
+    "opq": "FAISS OPQ",
+    "pq": "FAISS PQ",
+    "rabitq": "FAISS RaBitQ",
+    "turbovec": "turbovec",
+    "scalar": "rotation + scalar",
+    "sign_rescore": "sign + float16 rescore",
+}
+WISHES = (
+    Wish(10**8, 100.0, 100.0),
+    Wish(10**9, 50.0, 1000.0),
+    Wish(10**10, 50.0, 1000.0),
+    Wish(10**11, 200.0, 100.0),
+    Wish(10**11, 50.0, 10_000.0),
+    Wish(10**11, 5.0, 10_000.0),
+)
+
+
+def load(name: str) -> Json:
+    """A committed result."""
+    data: Json = json.loads((RESULTS / f"{name}.json").read_text())
+    return data
+
+
+def render(template: str, **figures: Any) -> str:
+    return TEMPLATES.get_template(f"{template}.md.j2").render(**figures)
+
+
+def between_marks(path: Path, text: str) -> str:
+    """A page with its generated part replaced."""
+    before, rest = path.read_text().split(MARKS[0])
+    return before + MARKS[0] + text + MARKS[1] + rest.split(MARKS[1])[1]
+
+
+def benchmarks() -> Json:
+    """The figures of docs/benchmarks.md and of the table in README.md."""
+    accuracy, gpu = load("reproduce-full"), load("scan-gpu")
+    planes = {
+        c["query_planes"]: c["ms"] for c in gpu["cases"] if "query planes" in c["case"] and c["batch"] == 1
+    }
+
+    def host(result: Json) -> str:
+        about = result["host"]
+        device = result.get("gpu") or about.get("device", "cpu")
+        cores = about.get("cpus") or about.get("cores")
+        return f"{about['cpu'] if device == 'cpu' else device}, {cores} CPU cores"
+
+    def over_seeds(row: str, figure: str) -> Json:
+        found = stat(run["figures"][figure]["value"] for run in accuracy["runs"] if run["row"] == row)
+        assert found is not None, row
+        return found._asdict()
+
+    def quantised(name: str, query: str) -> float:
+        """Mean recall@10 of a quantiser of m_1's vectors, for queries of some precision."""
+        return statistics.fmean(
+            one["recall@10"]["value"]
+            for run in accuracy["runs"]
+            if run["row"] == "m_1"
+            for one in run["studies"]["quantisers"]
+            if (one["name"], one["query"]) == (name, query)
+        )
+
+    def cell(result: Json, **wanted: int) -> Json:
+        (found,) = (c for c in result["cells"] if all(c[key] == value for key, value in wanted.items()))
+        return dict(found)
+
+    return {
+        "peers": load("scan-cpu-peers"),
+        "sizes": load("scan-cpu"),
+        "gpu": gpu,
+        "serve": load("serve"),
+        "encode": load("encode-cpu"),
+        "encode_gpu": load("encode-h200"),
+        "train": load("train-h200"),
+        "accuracy": accuracy,
+        "vectors": {row["method"]: row for row in load("accuracy-vectors-minilm")["summary"]},
+        "third_plane": 100 * (planes[3] / planes[2] - 1),
+        "exact_ms": {c["keywords"]: c["ms"] for c in gpu["cells"] if c["batch"] == 1},
+        "peer_names": SCAN_PEERS,
+        "databases": DATABASES,
+        "models": MODELS,
+        "host": host,
+        "over_seeds": over_seeds,
+        "quantised": quantised,
+        "cell": cell,
+        "pairs": lambda c: big(c["keywords"] * c["batch"] / c["ms"] * 1e3),
+        "spread_ms": lambda c: f"{c['ms']:.2f} ({c['ms_min']:.2f} – {c['ms_max']:.2f})",
+    }
+
+
+def vectors() -> Json:
+    """The figures of the tables in docs/vectors.md."""
+    results = {name: load(f"accuracy-vectors-{name}") for name in VECTOR_SETS}
+
+    def at(name: str, method: str, size: int | None = None) -> Json | None:
+        """A line of a summary by its budget; without one, that of 2 bits per dimension."""
+        lines = (r for r in results[name]["summary"] if r["budget_bytes"] == (size or VECTOR_SETS[name][1]))
+        return next((row for row in lines if row["method"] == method), None)
+
+    def budgets(name: str) -> list[int]:
+        return sorted({row["budget_bytes"] for row in results[name]["summary"]})
+
+    def half_width(spread: Json) -> str:
+        half = "" if spread["half_width"] is None else f" ± {spread['half_width']:.3f}"
+        return f"{spread['mean']:.3f}{half}"
+
+    def best_peer(name: str) -> Json:
+        peers = [row for method in METHODS if (row := at(name, method)) and "ahead" in row]
+        return min(peers, key=lambda row: row["ahead"]["mean"])
+
+    def compared(name: str) -> list[str]:
+        """Methods in the table of all sizes: the default Binarizer and the peers."""
+        shown = [m for m in METHODS if m == "binarizer" or not m.startswith("binarizer")]
+        return [m for m in shown if any(at(name, m, size) for size in budgets(name))]
+
+    return {
+        "results": results,
+        "task": load("accuracy-title-task"),
+        "shown": {name: title for name, (title, _) in VECTOR_SETS.items()},
+        "methods": METHODS,
+        "at": at,
+        "any_of": lambda method: any(at(name, method) for name in VECTOR_SETS),
+        "budgets": budgets,
+        "half_width": half_width,
+        "best_peer": best_peer,
+        "compared": compared,
+        "mean": lambda rows, key: statistics.fmean(row[key] for row in rows),
+    }
+
+
+def upgrade() -> Json:
+    result = load("upgrade")
+
+    def over_runs(side: str, case: str, name: str) -> Json:
+        found = stat(run[side][case][name] for run in result["runs"])
+        assert found is not None
+        return found._asdict()
+
+    return {**result, "over_runs": over_runs}
+
+
+def plans() -> Json:
+    """What the planner says to a few requests, and the tails behind it."""
+    known = parse(plan_figures.figures())
+
+    def options() -> Iterator[tuple[Wish, str, Json | None]]:
+        for wish in WISHES:
+            for machine in known.machines:
+                try:
+                    yield wish, machine.name, plan(wish, known, machine.name)["options"][0]
+                except InputError:
+                    yield wish, machine.name, None
+
+    tails = plan(WISHES[4], known)["tails"]
+    return {
+        "options": list(options()),
+        **{
+            name: {tail["shards"]: tail["p99_ms"] for tail in tails if tail["hedged"] == hedged}
+            for name, hedged in (("plain", False), ("hedged", True))
+        },
+    }
+
+
+def reliability() -> Json:
+    found = {path.stem.removeprefix("torture-"): load(path.stem) for path in RESULTS.glob("torture-*.json")}
+    return {
+        "results": found,
+        "answered": lambda counts: sum(n for name, n in counts.items() if name.endswith(" answered")),
+    }
+
+
+def generalisations() -> Json:
+    def dict_by_model(rows: list[Json], figure: str) -> dict[str, float]:
+        return {row["model"]: row[figure]["mean"] for row in rows}
+
+    return {**load("generalisations"), "dict_by_model": dict_by_model}
+
+
+def pages() -> Iterator[tuple[Path, str]]:
+    """Every generated page with its text as it should be."""
+    figures = benchmarks()
+    yield ROOT / "README.md", between_marks(ROOT / "README.md", render("readme", **figures))
+    yield DOCS / "benchmarks.md", render("benchmarks", **figures)
+    yield DOCS / "generalisations.md", render("generalisations", **generalisations())
+    yield DOCS / "reliability.md", render("reliability", **reliability())
+    cluster = {"cluster": load("cluster"), "survived": load("cluster-faults")}
+    parts = (("cluster", cluster), ("plan", plans()), ("upgrade", upgrade()), ("vectors", vectors()))
+    for name, found in parts:
+        yield DOCS / f"{name}.md", between_marks(DOCS / f"{name}.md", render(name, **found))
+    both = [read_results(RESULTS / f"reproduce-{size}.json") for size in ("full", "small")]
+    yield DOCS / "reproduction.md", reproduction_page(both)
+    yield DOCS / "cli.md", cli_docs.page()
+    yield plan_figures.PATH, plan_figures.text()
+
+
+def pictures() -> Iterator[tuple[Path, str]]:
+    """Plain SVG, the same on every machine."""
+    results = load("generalisations")
+    yield (
+        DOCS / "img" / "hashing.svg",
+        bars(
+            "Nearest ten documents from the same subpackage",
+            results["hashing"]["rows"],
+            "precision@10",
+            "docstrings of NumPy, SciPy and scikit-learn; lines: standard deviation over seeds",
+        ),
+    )
+    yield (
+        DOCS / "img" / "cbow.svg",
+        bars(
+            "Nearest ten words shared with a float model",
+            results["cbow"]["rows"],
+            "overlap@10",
+            "words of Wikipedia titles; float: another seed, the most that can be expected",
+        ),
+    )
+    yield DOCS / "img" / "recall.svg", recall_bars(vectors())
+
+
+def bars(title: str, rows: list[Json], figure: str, note: str) -> str:
+    """Horizontal bars of a figure by model; trained binary codes are dark."""
+    left, width, step = 210, 360, 26
+    most = max(row[figure]["mean"] for row in rows)
+    foot = 70 + step * len(rows)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 680 {foot}" '
+        'font-family="sans-serif" font-size="13">',
+        f'<rect width="680" height="{foot}" fill="#ffffff"/>',
+        f'<text x="10" y="22" font-size="15" fill="#222222">{escape(title)}</text>',
+    ]
+    for i, row in enumerate(rows):
+        name, value, spread = row["model"], row[figure]["mean"], row[figure]["std"]
+        y, length = 38 + step * i, width * value / most
+        colour = "#2a6f97" if name.startswith("RBE") and "untrained" not in name else "#b8c4cc"
+        label = f"{name}, {row['bytes']} bytes" if row["bytes"] else name
+        parts += [
+            f'<text x="{left - 8}" y="{y + 13}" text-anchor="end" fill="#222222">{escape(label)}</text>',
+            f'<rect x="{left}" y="{y}" width="{length:.1f}" height="17" fill="{colour}"/>',
+            f'<text x="{left + length + 8:.1f}" y="{y + 13}" fill="#222222">{value:.3f}</text>',
+        ]
+        if spread:
+            half = width * spread / most
+            parts.append(
+                f'<line x1="{left + length - half:.1f}" x2="{left + length + half:.1f}" y1="{y + 8}" '
+                f'y2="{y + 8}" stroke="#222222"/>'
+            )
+    parts.append(f'<text x="10" y="{foot - 12}" font-size="12" fill="#555555">{escape(note)}</text>')
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def recall_bars(figures: Json) -> str:
+    """Bars of recall@10 at 2 bits per dimension, one block per set of vectors, best first."""
+    width, line, left = 720, 18, 220
+    parts: list[str] = []
+    y = 10
+    for name, title in figures["shown"].items():
+        parts.append(f'<text x="8" y="{y + 13}" font-weight="bold">{title}</text>')
+        y += line + 4
+        rows = [row for method in METHODS if (row := figures["at"](name, method))]
+        for row in sorted(rows, key=lambda row: -row["recall@10"]["mean"]):
+            value = row["recall@10"]["mean"]
+            colour = "#1f4e79" if row["method"].startswith("binarizer") else "#b8c4d0"
+            label = f"{METHODS[row['method']].replace('`', '')} ({row['bytes']:g} B)"
+            length = round(value * (width - left - 60), 1)
+            parts += [
+                f'<text x="{left - 6}" y="{y + 12}" text-anchor="end">{label}</text>',
+                f'<rect x="{left}" y="{y + 2}" width="{length}" height="{line - 5}" fill="{colour}"/>',
+                f'<text x="{left + length + 5}" y="{y + 12}">{value:.3f}</text>',
+            ]
+            y += line
+        y += 10
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{y}" font-family="sans-serif" font-size="11">'
+    return "\n".join([head, f'<rect width="{width}" height="{y}" fill="white"/>', *parts, "</svg>"]) + "\n"
+
+
+if __name__ == "__main__":
+    for path, text in [*pages(), *pictures()]:
+        path.write_text(text)
