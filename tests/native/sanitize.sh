@@ -31,12 +31,14 @@ run() {  # NAME SANITISERS LIBRARIES pytest arguments …: the libraries must be
     cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O1 -DRBEGIR_SANITIZE="$sanitisers" \
         -DRBEGIR_OUTPUT="$PWD/$build/module" -DPython_EXECUTABLE="$python" >/dev/null
     cmake --build "$build"
+    rm -f "$build"/report*
+    export {ASAN,TSAN}_OPTIONS="detect_leaks=0:log_path=$PWD/$build/report"  # leaks of the interpreter are not ours
     LD_PRELOAD=$(for library in $libraries libstdc++.so; do g++ -print-file-name="$library"; done | tr '\n' ' ') \
-        setarch -R "$python" -c "$runner" "$build"/module/*.so "$@"
+        setarch -R "$python" -c "$runner" "$build"/module/*.so "$@" || { cat "$build"/report* >&2; exit 1; }
 }
 
-export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1  # leaks of the interpreter are not ours
-export TSAN_OPTIONS=report_signal_unsafe=0
+# OpenBLAS is not built with the thread sanitiser, which then takes its threads for racing.
+export UBSAN_OPTIONS=print_stacktrace=1 OPENBLAS_NUM_THREADS=1
 if (($#)); then chosen=("$@"); else chosen=("${kernels[@]}" -k "not torch and not sizes and not worlds and not norms and not anything"); fi
 run address address,undefined,float-cast-overflow "libasan.so libubsan.so" "${chosen[@]}"
 if ((!$#)); then chosen=("${kernels[@]}" -k "(threads and not batches) or sample or all_shapes or all_steps"); fi
