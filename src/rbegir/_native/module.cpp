@@ -10,6 +10,8 @@ void bind_hash(nb::module_ &m);      // hash.cpp: 64-bit hashes of ids
 void bind_text(nb::module_ &m);      // text.cpp: texts → words → tri-letter grams
 void bind_batch(nb::module_ &m);     // batch.cpp: training batches cut out of tokenised texts
 void bind_tower(nb::module_ &m);     // tower.cpp: CLSM forward without torch
+void bind_spelling(nb::module_ &m);  // spelling.cpp: how alike texts are spelled
+void bind_lexical(nb::module_ &m);   // lexical.cpp: texts by their words
 void bind_product(nb::module_ &m);   // product.cpp: products and roundings of rows
 void bind_refine(nb::module_ &m);    // refine.cpp: the nearest code of a vector
 void bind_scan(nb::module_ &m);      // scan.cpp: exhaustive match and selection
@@ -24,6 +26,8 @@ NB_MODULE(_core, m) {
     bind_text(m);
     bind_batch(m);
     bind_tower(m);
+    bind_spelling(m);
+    bind_lexical(m);
     bind_product(m);
     bind_refine(m);
     bind_scan(m);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <memory>
 #include <vector>
 
@@ -95,6 +96,30 @@ nb::object dots(In a, In b, const std::string &isa) {
     return numpy(std::move(out), rows);
 }
 
+// Cosines [keywords] of each keyword with its query: offsets[i] ≤ j < offsets[i + 1] for keyword j of query i.
+nb::object group_cosines(In queries, In keywords, nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> offsets,
+                         const std::string &isa) {
+    const size_t count = queries.shape(0), rows = keywords.shape(0), width = queries.shape(1);
+    const int64_t *at = offsets.data();
+    if (keywords.shape(1) != width || offsets.shape(0) != count + 1 || at[0] != 0 || at[count] != int64_t(rows) ||
+        !std::is_sorted(at, at + count + 1))
+        throw nb::value_error("offsets must divide the keywords among the queries, all of one width");
+    const floats::Kernels &kernels = floats::kernels(isa);
+    std::unique_ptr<float[]> out(new float[rows]);
+    {
+        nb::gil_scoped_release release;
+        for (size_t i = 0; i < count; ++i) {
+            const float *query = queries.data() + i * width, length = kernels.dot(query, query, width);
+            for (size_t j = size_t(at[i]); j < size_t(at[i + 1]); ++j) {
+                const float *keyword = keywords.data() + j * width;
+                const float scale = std::sqrt(length * kernels.dot(keyword, keyword, width));
+                out[j] = scale > 0 ? kernels.dot(query, keyword, width) / scale : 0.0f;
+            }
+        }
+    }
+    return numpy(std::move(out), rows);
+}
+
 nb::object nearest(In y, int planes, nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu> steps,
                    size_t threads, const std::string &isa) {
     const size_t rows = y.shape(0), n = y.shape(1);
@@ -123,5 +148,7 @@ void bind_product(nb::module_ &m) {
     m.def("product", &product, "a"_a, "b"_a, "threads"_a, "isa"_a, "a · b of [rows, depth] and [depth, columns].");
     m.def("nearest", &nearest, "y"_a, "planes"_a, "steps"_a, "threads"_a, "isa"_a,
           "The odd integers [rows, n] nearest in direction to y [rows, n], of the roundings with each step.");
+    m.def("group_cosines", &group_cosines, "queries"_a, "keywords"_a, "offsets"_a, "isa"_a,
+          "Cosines [keywords] of keywords [keywords, width] with the queries [queries, width] they are candidates of.");
     m.def("dots", &dots, "a"_a, "b"_a, "isa"_a, "Inner products [rows] of the rows of a and b [rows, width].");
 }

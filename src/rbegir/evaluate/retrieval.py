@@ -131,21 +131,14 @@ class Targets:
 
     def recall(self, positions: Positions, cutoffs: Sequence[int]) -> dict[int, npt.NDArray[np.float64]]:
         """Recall of each query at each cutoff, from the positions [queries, k] found for it."""
-        import ir_measures
-
-        qrels: dict[str, dict[str, int]] = {}
-        for query, keyword in zip(self._query.tolist(), self._keyword.tolist(), strict=True):
-            qrels.setdefault(str(query), {})[str(keyword)] = 1
-        # minus the rank as the score: ir-measures must not break our ties its own way
-        run = {
-            str(query): {str(position): -float(rank) for rank, position in enumerate(row)}
-            for query, row in enumerate(positions.tolist())
-        }
-        wanted = {ir_measures.R @ k: k for k in cutoffs}
-        out = {k: np.zeros(len(self.queries)) for k in cutoffs}
-        for found in ir_measures.iter_calc(list(wanted), qrels, run):
-            out[wanted[found.measure]][int(found.query_id)] = found.value
-        return out
+        wanted = np.zeros(len(self.queries))
+        found = {k: np.zeros(len(self.queries)) for k in cutoffs}
+        for query, keyword in set(zip(self._query.tolist(), self._keyword.tolist(), strict=True)):
+            wanted[query] += 1
+            place = np.flatnonzero(positions[query] == keyword)
+            for k in cutoffs:
+                found[k][query] += len(place) > 0 and place[0] < k
+        return {k: hits / wanted for k, hits in found.items()}
 
 
 def ranks(

@@ -1,8 +1,8 @@
 """What can be evaluated: anything that scores pairs of texts and searches a corpus.
 
-`ModelScorer` scores by a model's embeddings, `TriletterCosine` by plain tri-letter cosine: what the grams
-know without any learning. A learned model has to beat it to be worth its training. The protocol and the
-groups are the same for both.
+`ModelScorer` scores by a model's embeddings, `RerankScorer` as a search with its reranker does. Beside them,
+what needs no learning and has to be beaten: `TriletterCosine`, the cosine of gram counts, and `BM25` over
+words. The protocol and the groups are the same for all.
 """
 
 from __future__ import annotations
@@ -22,12 +22,16 @@ from rbegir.evaluate.retrieval import Positions, search_blocks
 from rbegir.read.tokenizer import VOCABULARY, tokenize
 from rbegir.search.backend import Partition
 from rbegir.search.cpu import CpuBackend
+from rbegir.search.rerank import TextSearch
 
 if TYPE_CHECKING:
     from scipy import sparse
 
+    from rbegir.encode.clsm.model import Model
+
 BATCH = 65_536  # texts embedded at once
 HASH_BUCKETS = 8192  # of the baseline's grams, as in the presets
+RERANKED = 256  # queries reranked at once
 _ROWS = 65_536  # pairs multiplied at once by the baseline
 
 Progress = Callable[[float], None]  # called with the fraction done
@@ -96,6 +100,40 @@ class ModelScorer:
         return search_blocks(len(queries), len(corpus), k, scores_of, progress)
 
 
+class RerankScorer(ModelScorer):
+    """A model as an index searches with it: candidates by code and words, ordered by the reranker."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(model)
+        if model.reranker is None:
+            raise MismatchError(
+                "this model has no reranker", hint="evaluate it without one, or train it with this version"
+            )
+        self._encoder, self._reranker = model, model.reranker
+
+    def score(self, groups: SampleGroups, progress: Progress) -> npt.NDArray[np.float32]:
+        code = super().score(groups, progress)  # [G, 1 + negatives]
+        order = np.argsort(groups.query, kind="stable")
+        width = groups.keyword.shape[1]
+        asked = np.bincount(groups.query, minlength=len(groups.queries)) * width
+        offsets = np.concatenate([[0], np.cumsum(asked)]).astype(np.int64)
+        texts = groups.keywords.take(pa.array(groups.keyword[order].ravel()))
+        found = self._reranker.scores(groups.queries.to_pylist(), texts, offsets, code[order].ravel())
+        scores = np.empty_like(code)
+        scores[order] = found.reshape(-1, width)
+        return scores
+
+    def search(
+        self, queries: pa.StringArray, corpus: pa.StringArray, k: int, progress: Progress
+    ) -> Positions:
+        search = TextSearch(self._encoder, self._reranker, corpus)
+        parts = []
+        for start in range(0, len(queries), RERANKED):
+            parts.append(search.search(queries.slice(start, RERANKED).to_pylist(), k))
+            progress(min(1.0, (start + RERANKED) / len(queries)))
+        return np.concatenate(parts)
+
+
 def _embed(
     embed: Callable[[pa.StringArray], npt.NDArray[np.float32]],
     texts: pa.StringArray,
@@ -155,3 +193,49 @@ class TriletterCosine:
             return lambda rows: (vectors[rows] @ block).toarray()
 
         return search_blocks(len(queries), len(corpus), k, scores_of, progress)
+
+
+class BM25:
+    """BM25 (Robertson's k1 = 1.2, b = 0.75) over the words of the tokeniser."""
+
+    K1, B = 1.2, 0.75
+
+    def score(self, groups: SampleGroups, progress: Progress) -> npt.NDArray[np.float32]:
+        queries, texts = self._weights(groups.queries, groups.keywords)
+        left, right = np.repeat(groups.query, groups.keyword.shape[1]), groups.keyword.ravel()
+        scores = np.asarray(queries[left].multiply(texts[right]).sum(axis=1)).reshape(groups.keyword.shape)
+        progress(1.0)
+        return scores.astype(np.float32)
+
+    def search(
+        self, queries: pa.StringArray, corpus: pa.StringArray, k: int, progress: Progress
+    ) -> Positions:
+        asked, texts = self._weights(queries, corpus)
+        words = texts.T.tocsc()  # [words, texts]
+
+        def scores_of(start: int, end: int) -> Callable[[slice], npt.NDArray[np.float32]]:
+            block = words[:, start:end].tocsr()
+            return lambda rows: (asked[rows] @ block).toarray().astype(np.float32)
+
+        return search_blocks(len(queries), len(corpus), k, scores_of, progress)
+
+    def _weights(
+        self, queries: pa.StringArray, texts: pa.StringArray
+    ) -> tuple[sparse.csr_array, sparse.csr_array]:
+        """Counts [queries, words] and weights [texts, words] whose products are the scores."""
+        from scipy import sparse
+
+        both = pa.concat_arrays([part.cast(pa.large_string()) for part in (queries, texts)])
+        batch = tokenize(both, hash_buckets=HASH_BUCKETS)
+        ones = np.ones(len(batch.word_ids))
+        shape = (len(both), len(batch.gram_offsets) - 1)
+        counts = sparse.csr_array((ones, batch.word_ids, batch.text_offsets), shape=shape)
+        counts.sum_duplicates()
+        asked, held = counts[: len(queries)], counts[len(queries) :]
+        found = np.bincount(held.indices, minlength=shape[1])
+        idf = np.log1p((len(texts) - found + 0.5) / (found + 0.5))
+        length = np.asarray(held.sum(axis=1)).ravel()
+        share = self.K1 * (1 - self.B + self.B * length / max(length.mean(), 1e-9))
+        norm = np.repeat(share, np.diff(held.indptr))
+        held.data = idf[held.indices] * held.data * (self.K1 + 1) / (held.data + norm)
+        return asked, held

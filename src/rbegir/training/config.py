@@ -4,8 +4,8 @@
 side, 10 negatives by cross sampling, fixed γ, nothing left out). Settings that depend on the amount of data
 are None until it is known:
 
-    batch_size   the largest power of two up to pairs / 80, from 1,024 to 16,384
-    epochs       5 up to half a million pairs, else 15
+    batch_size   the largest power of two up to pairs / 80, from 512 to 16,384
+    epochs       as many as make STEPS steps, from 5 to 40
 
 More pairs per batch mean more negatives for each and fewer, better steps; too few steps learn nothing.
 """
@@ -19,6 +19,8 @@ from typing import Any, Literal
 from rbegir.base.checks import whole_number
 from rbegir.errors import InputError
 from rbegir.training.loss import MAX_GAMMA
+
+STEPS = 1200
 
 Precision = Literal["auto", "float32", "bfloat16"]
 
@@ -82,9 +84,9 @@ class TrainConfig:
 
     def for_pairs(self, pairs: int) -> TrainConfig:
         """With the settings that depend on the amount of data filled in."""
-        batch = 2 ** int(math.log2(max(1024, min(16384, pairs / 80))))
-        epochs = 5 if pairs <= 500_000 else 15
-        return replace(self, batch_size=self.batch_size or batch, epochs=self.epochs or epochs)
+        batch = self.batch_size or 2 ** int(math.log2(max(512, min(16384, pairs / 80))))
+        epochs = self.epochs or max(5, min(40, round(STEPS * batch / pairs)))
+        return replace(self, batch_size=batch, epochs=epochs)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

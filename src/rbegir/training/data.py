@@ -62,7 +62,10 @@ class TrainingData:
         hold_out: bool,
         notify: Callable[[float], None] = lambda share: None,
         exchange: Exchange | None = None,
+        clicked: int | None = None,
     ) -> None:
+        """`clicked`: pairs after so many rows are made of a corpus, and never used for validation."""
+        self._clicked = clicked
         self._stream, self._threads = stream, threads
         self._hash_buckets = hash_buckets
         self._exchange = exchange or Exchange()
@@ -77,7 +80,11 @@ class TrainingData:
         if isinstance(stream, PairStream):
             self._check_same(stream)
         with self._exchange.failing_together():
-            total = stream.rows if isinstance(stream, PairStream) else None
+            total = (
+                stream.rows
+                if isinstance(stream, PairStream)
+                else sum(batch.num_rows for batch in stream)
+            )
             self._rows = RowPlan(self._exchange.rank, self._chunk_rows(buffer_pairs), total)
             self._survey(hold_out)
 
@@ -141,8 +148,12 @@ class TrainingData:
             return
         start = 0
         for batch in self._stream:
-            yield np.arange(start, start + batch.num_rows), batch
-            start += batch.num_rows
+            numbers, start = np.arange(start, start + batch.num_rows), start + batch.num_rows
+            if self._exchange.rank.world > 1:
+                mine = self._rows.wanted(int(numbers[0]), start)
+                numbers, batch = numbers[mine], batch.filter(pa.array(mine))
+            if len(numbers):
+                yield numbers, batch
 
     def _own_chunks(self) -> Iterator[tuple[Places, pa.Table]]:
         """This process's rows, chunk by chunk, up to the last chunk that it has any rows of."""
@@ -172,14 +183,15 @@ class TrainingData:
             if isinstance(self._stream, PairStream):
                 self._notify(self._stream.progress)
             if hold_out:
-                distinct = table["keyword"].unique()
+                real = pa.array(numbers < (self._clicked or np.inf))
+                distinct = table["keyword"].filter(real).unique()
                 places = positions(distinct.to_pylist())
                 if threshold is None:  # from the first chunk of all processes
                     threshold = hold_out_below(np.unique(np.concatenate(self._exchanged(places))))
                 found = distinct.filter(pa.array(places < threshold))
                 self._held = found if self._held is None else pa.concat_arrays([self._held, found]).unique()
                 chosen = pc.is_in(table["keyword"], value_set=self._held)
-                some = table.append_column("row", pa.array(numbers)).filter(chosen)
+                some = table.append_column("row", pa.array(numbers)).filter(pc.and_(chosen, real))
                 held.append(some.slice(0, max(0, MAX_VALIDATION - own.held)))
                 own.held += some.num_rows
                 kept = pc.invert(chosen)

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import torch
 from torch import Tensor
@@ -152,6 +153,23 @@ def train_all(runs: list[Run]) -> None:
             run.end_epoch()
     for run in runs:
         run.log.close()
+
+
+class Finished(NamedTuple):
+    """A model as it was written, and what its checkpoint does not hold."""
+
+    model: Model
+    guide: dict[str, npt.NDArray[np.float32]]  # weight and bias of either side's float head; empty without
+    path: Path
+    temporary: tempfile.TemporaryDirectory[str] | None  # the folder of a model that is only returned
+
+    def load(self) -> Model:
+        """The model with what was added to its folder; a temporary folder is removed, its files stay mapped."""
+        model = Model.load(self.path)
+        if self.temporary is not None:
+            _ = model.reranker
+            self.temporary.cleanup()
+        return model
 
 
 class Run:
@@ -303,8 +321,14 @@ class Run:
             and position.epoch - position.best_epoch >= patience
         )
 
+    def _parameters(self) -> dict[str, Tensor]:
+        """Those of the model and, under `guide.`, of the guide."""
+        guide = self.learner.guide
+        beside = {} if guide is None else {f"guide.{name}": x for name, x in guide.state_dict().items()}
+        return {**self.learner.model.state_dict(), **beside}
+
     def _keep_parameters(self) -> None:
-        self.best = {name: value.detach().clone() for name, value in self.learner.model.state_dict().items()}
+        self.best = {name: value.detach().clone() for name, value in self._parameters().items()}
 
     def _save(self, folder: Folder) -> None:
         current_is_best = self.position.best_epoch == self.position.epoch and self.position.step == 0
@@ -312,20 +336,32 @@ class Run:
         state.save(folder.path, self.learner, self.position, best, folder.identity)
         self._saved = time.monotonic()
 
-    def finish(self, extra: dict[str, Any]) -> Model:
+    def finish(self, extra: dict[str, Any]) -> Finished:
         """Write the best epoch's parameters, with `extra`, and load them as the model that searching uses."""
-        parameters = self.best or self.learner.model.state_dict()
-        tensors = {name: value.detach().float().cpu().numpy() for name, value in parameters.items()}
+        found = self.best or self._parameters()
+        tensors = {name: value.detach().float().cpu().numpy() for name, value in found.items()}
+        guide = {name[6:]: tensors.pop(name) for name in list(tensors) if name.startswith("guide.")}
+        guide.pop("gamma.log", None)
         shape, extra = self.learner.model.config, {"gamma": self.gamma, **extra}
         if self.folder is None:
-            with tempfile.TemporaryDirectory() as temporary:  # the loaded model keeps its files mapped
-                checkpoint.write(temporary, shape, tensors, extra)
-                return Model.load(temporary)
+            temporary = tempfile.TemporaryDirectory()
+            checkpoint.write(temporary.name, shape, tensors, extra)
+            return Finished(Model.load(temporary.name), guide, Path(temporary.name), temporary)
         if self.writes:
             checkpoint.write(self.folder.path, shape, tensors, extra)
+        wait_for_all(self.learner.rank)
+        return Finished(Model.load(self.folder.path), guide, self.folder.path, None)
+
+    @property
+    def writes_model(self) -> bool:
+        """Whether this process writes the model: the first of several."""
+        return self.learner.rank.number == 0
+
+    def close(self) -> None:
+        """Remove the state that a resumed run would start from."""
+        if self.folder is not None and self.writes:
             state.remove(self.folder.path)
         wait_for_all(self.learner.rank)
-        return Model.load(self.folder.path)
 
 
 def lr_scale(step: int, total: int) -> float:

@@ -21,17 +21,20 @@ import torch
 from rbegir.base.devices import cpu_count
 from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.model import Model
-from rbegir.encode.clsm.presets import ModelConfig
+from rbegir.encode.clsm.presets import FLOAT, ModelConfig
 from rbegir.encode.clsm.presets import preset as named_preset
 from rbegir.encode.clsm.twotower import TwoTower
 from rbegir.errors import InputError
-from rbegir.read.pairs import PairStream, read_pairs
+from rbegir.evaluate.evaluator import corpus_texts
+from rbegir.read.pairs import PairStream, TextStream, read_pairs, read_texts
 from rbegir.training import state
+from rbegir.training.corpus import ENOUGH, corpus_pairs, wanted_pairs
 from rbegir.training.config import Precision, TrainConfig, change
 from rbegir.training.data import MAX_VALIDATION, TrainingData
 from rbegir.training.distributed import Exchange, Rank, join_processes
 from rbegir.training.loop import Folder, Validation, begun, train_all
 from rbegir.training.progress import Bar
+from rbegir.training.rerank import fit_reranker, searched_texts
 from rbegir.training.step import Learner, resolve_device
 
 
@@ -66,8 +69,9 @@ class TrainResult:
 
 
 def run(
-    pairs: str | Path | PairStream,
+    pairs: str | Path | PairStream | None = None,
     *,
+    corpus: str | Path | TextStream | None = None,
     preset: str = "rbe_star",
     config: ModelConfig | None = None,
     valid: str | Path | Literal[False] | None = None,
@@ -96,6 +100,8 @@ def run(
 ) -> TrainResult:
     """Learn a model from clicked pairs: a file (Parquet, CSV, TSV, JSONL, gz allowed) or a stream of pairs.
 
+    `corpus` is the texts that will be searched, a file or a stream of texts: pairs made of them (`corpus.py`)
+    are learned from beside few clicked ones, or alone if `pairs` is None.
     `config` replaces the preset's shape, shared towers included. `valid` is a file of pairs, None to hold out
     2 % of the keywords by a fixed hash, False for no validation. `out` is the checkpoint's directory; without
     it the model is only returned.
@@ -134,26 +140,33 @@ def run(
         return _already_done(directory)
     rank = join_processes(chosen)
     with Bar(enabled=progress and rank.number == 0) as bar:
-        stream = pairs if isinstance(pairs, PairStream) else reader(pairs)
         bar.begin("reading", 1.0)
+        stream = reader(pairs) if isinstance(pairs, (str, Path)) else pairs
+        texts = None if corpus is None else _texts(corpus)
+        rows, clicked = _rows(stream, texts, settings.seed)
         data = TrainingData(
-            stream,
+            rows,
             hash_buckets=shape.hash_buckets,
             buffer_pairs=settings.buffer_pairs,
             threads=cpu_count(),
             hold_out=valid is None,
             notify=bar.show,
             exchange=Exchange(rank),
+            clicked=clicked,
         )
-        if data.skipped:
-            bar.say(str(data.skipped))
+        if stream is not None and stream.skipped:
+            bar.say(str(stream.skipped))
         _check_trainable(data)
-        validation = None
+        held: pa.Table | None = None
         if valid is None:
             assert data.held_out is not None
-            validation = _validation(data.held_out, shape, "the pairs held out for validation")
+            held = data.held_out
+            validation = _validation(held, shape, "the pairs held out for validation")
         elif valid is not False:
-            validation = _validation(reader(valid).head(MAX_VALIDATION), shape, f"the pairs of {valid}")
+            held = reader(valid).head(MAX_VALIDATION)
+            validation = _validation(held, shape, f"the pairs of {valid}")
+        else:
+            validation = None
         settings = settings.for_pairs(data.pairs)
         valid_pairs = len(validation) if validation else 0
         folder = None
@@ -177,7 +190,13 @@ def run(
             train_all([run])
             history, best_epoch = run.position.history, int(run.position.best_epoch or 0)
             about = {"pairs": data.pairs, "history": history, "best_epoch": best_epoch}
-            model = run.finish({"training": {**settings.to_dict(), **about}})
+            finished = run.finish({"training": {**settings.to_dict(), **about}})
+            if run.writes_model and finished.guide and held is not None and shape.keyword_planes != FLOAT:
+                bar.begin("fitting the reranker", 1.0)
+                fitted = fit_reranker(finished, searched_texts(stream, texts, held), held, settings.seed)
+                fitted.write(finished.path)
+            run.close()
+            model = finished.load()
     return TrainResult(
         model=model,
         history=history,
@@ -224,7 +243,8 @@ def fit(
         train_all(runs)
         for run in runs:
             if run.best is not None:
-                run.learner.model.load_state_dict(run.best)
+                names = run.learner.model.state_dict().keys()
+                run.learner.model.load_state_dict({name: run.best[name] for name in names})
         return [
             Fitted(
                 network=run.learner.model,
@@ -258,6 +278,27 @@ def _returning_the_model(function: Callable[P, TrainResult]) -> Callable[P, Mode
 
 
 train = _returning_the_model(run)
+
+
+def _texts(corpus: str | Path | TextStream) -> pa.Array:
+    """The distinct texts of a corpus."""
+    return corpus_texts(corpus if isinstance(corpus, TextStream) else read_texts(corpus))
+
+
+def _rows(
+    stream: PairStream | None, texts: pa.Array | None, seed: int
+) -> tuple[PairStream | list[pa.RecordBatch], int | None]:
+    """What to train on: the stream itself, or its pairs, so many, and those made of the corpus, in memory."""
+    if texts is None:
+        if stream is None:
+            raise InputError("training needs pairs, a corpus, or both", hint="give a file of one of them")
+        return stream, None
+    clicked = PairStream.schema.empty_table() if stream is None else stream.head(ENOUGH)
+    wanted = wanted_pairs(clicked.num_rows, len(texts))
+    if stream is not None and not wanted:
+        return stream, None
+    made = corpus_pairs(texts, wanted, seed)
+    return [*clicked.to_batches(), *made.to_batches()], clicked.num_rows or None
 
 
 def _check_trainable(data: TrainingData) -> None:

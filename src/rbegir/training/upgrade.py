@@ -321,7 +321,9 @@ def _train(
     steps = steps_in(data.pairs, settings.batch_size)
     with begun(learner, plain, CPU, data, folder=folder, progress=progress, epoch_steps=steps) as run:
         train_all([run])
-        return run.finish(extra)
+        finished = run.finish(extra)
+        run.close()
+        return finished.load()
 
 
 # ---- what is asked for ----

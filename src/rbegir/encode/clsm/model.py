@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import os
 import threading
-from functools import partial
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
@@ -30,6 +31,8 @@ from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.presets import FLOAT, ModelConfig
 from rbegir.encode.clsm.shapes import planes_of
 from rbegir.encode.clsm.sides import NativeSide
+from rbegir.encode.reranker import Floats, Reranker, Vectors
+from rbegir.encode.reranker import read as read_reranker
 from rbegir.errors import MismatchError
 
 if TYPE_CHECKING:
@@ -67,10 +70,13 @@ class Model:
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Store this model in another directory, by hard link where the file system allows it."""
         self._stored.save(directory)
+        if self.reranker is not None:
+            self.reranker.write(directory)
 
     def verify(self) -> None:
         """Check every byte on disk now; otherwise each tensor is checked when it is first used."""
         self._stored.verify()
+        self._read_reranker()
 
     @property
     def config(self) -> ModelConfig:
@@ -104,6 +110,26 @@ class Model:
     def same_keywords(self) -> tuple[str, ...]:
         """Fingerprints of the models that give keywords the same codes: its own and that of a kept side."""
         return (self.fingerprint, *self._stored.extra.get("same_keywords", ()))
+
+    @cached_property
+    def reranker(self) -> Reranker | None:
+        """What orders the first candidates by their texts; None if training made none."""
+        return self._read_reranker()
+
+    def _read_reranker(self) -> Reranker | None:
+        return read_reranker(self._stored.path, self.guide_vectors, self._threads)
+
+    def guide_vectors(self, side: str, tensors: dict[str, Floats]) -> Vectors:
+        """The encoder of the guide's vectors of one side: its own head on the tower of the codes."""
+        heads = {name: tensors[f"{side}.{name}"] for name in ("weight", "bias") if f"{side}.{name}" in tensors}
+        config = replace(self.config, n=len(heads["weight"]), query_planes=FLOAT, keyword_planes=FLOAT)
+
+        def tensor(name: str) -> Floats:
+            part, _, kind = name.rpartition(".")
+            return heads[kind] if part == f"{side}.out" else self._stored.tensor(name, guarded=True)
+
+        check = self._stored.file.check_intact
+        return NativeSide(config, side, tensor, threads=self._threads, check_table=check).vectors
 
     def tensor(self, name: str) -> npt.NDArray[np.float32]:
         """A tensor by the name it has in the checkpoint (`shapes`), read-only."""

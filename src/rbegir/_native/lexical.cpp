@@ -1,0 +1,177 @@
+// The words of many texts, so that the texts of the highest lexical score (spelling.hpp) are found without reading all.
+//
+// Every word of the texts is a number with its gram set, the texts that hold it, and nothing else. A query word is
+// compared with the words that share a gram with it; those alike to it vote for their texts, the most alike first.
+#include <nanobind/stl/optional.h>
+
+#include <optional>
+
+#include "parallel.hpp"
+#include "spelling.hpp"
+
+namespace spelling {
+
+namespace {
+
+using Mask = nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Rows = nb::ndarray<int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Scores = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+// Lists of numbers end to end: list i is items[ends[i − 1] … ends[i]).
+struct Lists {
+    std::vector<uint64_t> ends;
+    std::vector<uint32_t> items;
+
+    // Turn (list, item) pairs around; items arrive in ascending order and stay so.
+    template <class ForEach>
+    Lists(size_t lists, const ForEach &for_each) : ends(lists + 1) {
+        for_each([&](uint32_t list, uint32_t) { ++ends[list + 1]; });
+        for (size_t i = 1; i <= lists; ++i) ends[i] += ends[i - 1];
+        items.resize(ends[lists]);
+        std::vector<uint64_t> next(ends.begin(), ends.end() - 1);
+        for_each([&](uint32_t list, uint32_t item) { items[next[list]++] = item; });
+    }
+    const uint32_t *begin(size_t list) const { return items.data() + ends[list]; }
+    const uint32_t *end(size_t list) const { return items.data() + ends[list + 1]; }
+};
+
+}  // namespace
+
+class LexicalIndex {
+public:
+    LexicalIndex(const Texts &texts, const Weights &weights) : weights_(weights), factors_(texts.size()) {
+        nb::gil_scoped_release released;
+        if (texts.size() >= UINT32_MAX) throw nb::value_error("too many texts for one lexical index");
+        words::WordMap vocabulary;
+        std::vector<uint32_t> held;  // words of all texts, text by text
+        std::vector<uint64_t> ends(texts.size());
+        std::vector<int32_t> sets;  // gram sets of all words
+        std::vector<uint64_t> set_ends;
+        std::string folded, bounded;
+        for (size_t i = 0; i < texts.size(); ++i) {
+            size_t first = held.size(), count = 0;
+            texts.split(i, folded, [&](std::string_view word) {
+                auto [id, fresh] = vocabulary.insert(word);
+                ++count;
+                if (std::find(held.begin() + ptrdiff_t(first), held.end(), id) == held.end()) held.push_back(id);
+                if (!fresh) return;
+                size_t start = sets.size();
+                words::grams(word, weights.buckets(), bounded, sets);
+                make_set(sets, start);
+                set_ends.push_back(sets.size());
+            });
+            ends[i] = held.size();
+            factors_[i] = weights.length_factor(count);
+        }
+        texts_.emplace(vocabulary.size(), [&](auto add) {
+            for (size_t i = 0, at = 0; i < ends.size(); ++i)
+                for (; at < ends[i]; ++at) add(held[at], uint32_t(i));
+        });
+        set_sizes_.resize(vocabulary.size());
+        for (size_t word = 0; word < set_sizes_.size(); ++word)
+            set_sizes_[word] = uint32_t(set_ends[word] - (word ? set_ends[word - 1] : 0));
+        words_.emplace(weights.gram_table.shape(0), [&](auto add) {
+            for (size_t word = 0, at = 0; word < set_ends.size(); ++word)
+                for (; at < set_ends[word]; ++at) add(uint32_t(sets[at]), uint32_t(word));
+        });
+    }
+
+    size_t size() const { return factors_.size(); }
+
+    // The best texts of each query: rows [queries, limit] in the order (score descending, row ascending), −1 where no
+    // further text shares a word with the query.
+    void search(const Texts &queries, std::optional<Mask> mask, Rows rows, Scores scores, size_t threads) const {
+        size_t limit = rows.shape(1), groups = (size() + 63) / 64;
+        if (rows.shape(0) != queries.size() || scores.shape(0) != queries.size() || scores.shape(1) != limit ||
+            (mask && mask->shape(0) < groups))
+            throw nb::value_error("rows and scores must be [queries, limit], and the mask hold all texts");
+        const uint64_t *allowed = mask ? mask->data() : nullptr;
+        nb::gil_scoped_release released;
+        std::atomic<size_t> next = 0;
+        rbegir::in_parallel(std::min(std::max<size_t>(threads, 1), std::max<size_t>(queries.size(), 1)), [&](size_t) {
+            Work work(*this);
+            for (size_t i; (i = next++) < queries.size();) {
+                work.query.parse(queries, i, weights_);
+                best(work, allowed, limit, rows.data() + i * limit, scores.data() + i * limit);
+            }
+        });
+    }
+
+private:
+    struct Vote {
+        float sum = 0;
+        uint32_t word = 0;  // the last word of the query that voted, counted from 1
+    };
+    struct Work {
+        Text query;
+        std::vector<Vote> votes;            // by text; all zero between queries
+        std::vector<uint32_t> touched;      // texts with a vote
+        std::vector<uint16_t> common;       // grams shared with the query word, by word; all zero between words
+        std::vector<uint32_t> near;         // words that share any
+        std::vector<std::pair<float, uint32_t>> alike;
+        std::vector<std::pair<float, uint32_t>> order;
+        explicit Work(const LexicalIndex &index) : votes(index.size()), common(index.set_sizes_.size()) {}
+    };
+
+    void best(Work &work, const uint64_t *allowed, size_t limit, int64_t *rows, float *scores) const {
+        work.touched.clear();
+        for (size_t i = 0; i < work.query.words.size(); ++i)
+            if (work.query.is_first(i)) vote(work, i, allowed);
+        auto &order = work.order;
+        order.clear();
+        for (uint32_t text : work.touched) {
+            order.emplace_back(work.votes[text].sum * factors_[text], text);
+            work.votes[text] = Vote();
+        }
+        auto before = [](const auto &a, const auto &b) { return a.first > b.first || (a.first == b.first && a.second < b.second); };
+        size_t count = std::min(limit, order.size());
+        if (count < order.size()) std::nth_element(order.begin(), order.begin() + ptrdiff_t(count), order.end(), before);
+        std::sort(order.begin(), order.begin() + ptrdiff_t(count), before);
+        for (size_t j = 0; j < limit; ++j) {
+            rows[j] = j < count ? int64_t(order[j].second) : -1;
+            scores[j] = j < count ? order[j].first : 0.0f;
+        }
+    }
+
+    void vote(Work &work, size_t i, const uint64_t *allowed) const {
+        const Word &word = work.query.words[i];
+        work.near.clear();
+        for (uint32_t at = word.first; at < word.last; ++at) {
+            size_t gram = size_t(work.query.sets[at]);
+            for (const uint32_t *p = words_->begin(gram); p < words_->end(gram); ++p)
+                if (work.common[*p]++ == 0) work.near.push_back(*p);
+        }
+        work.alike.clear();
+        for (uint32_t other : work.near) {
+            float degree = dice(work.common[other], word.last - word.first, set_sizes_[other]);
+            work.common[other] = 0;
+            if (degree >= ALIKE) work.alike.emplace_back(degree, other);
+        }
+        std::sort(work.alike.begin(), work.alike.end(), [](const auto &a, const auto &b) { return a.first > b.first; });
+        for (auto [degree, other] : work.alike)
+            for (const uint32_t *p = texts_->begin(other); p < texts_->end(other); ++p) {
+                if (allowed && !(allowed[*p >> 6] >> (*p & 63) & 1)) continue;
+                Vote &votes = work.votes[*p];
+                if (votes.word == i + 1) continue;
+                if (!votes.word) work.touched.push_back(*p);
+                votes.word = uint32_t(i + 1);
+                votes.sum += word.idf * degree;
+            }
+    }
+
+    Weights weights_;
+    std::vector<float> factors_;        // of the length, by text
+    std::vector<uint32_t> set_sizes_;   // grams of each word
+    std::optional<Lists> texts_, words_;  // that hold a word, by word; that hold a gram, by gram
+};
+
+}  // namespace spelling
+
+void bind_lexical(nb::module_ &m) {
+    using spelling::LexicalIndex;
+    nb::class_<LexicalIndex>(m, "LexicalIndex", "The words of many texts, for finding those of the highest lexical score.")
+        .def(nb::init<const Texts &, const spelling::Weights &>(), nb::arg("texts"), nb::arg("weights"))
+        .def("__len__", &LexicalIndex::size)
+        .def("search", &LexicalIndex::search, nb::arg("queries"), nb::arg("mask").none(), nb::arg("rows").noconvert(),
+             nb::arg("scores").noconvert(), nb::arg("threads"));
+}

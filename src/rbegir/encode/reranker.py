@@ -1,0 +1,174 @@
+"""A second look at the first candidates, from their stored texts: no further byte per keyword is needed.
+
+    candidates   the best by code, and the best by lexical score (`_native/spelling.hpp`), of all keywords
+    features     of a query and a candidate: cosine of the codes, cosine of the guide (the float vectors that
+                 training learned beside the codes), and how alike the two texts are spelled
+    score        w·x + v·tanh(W x + b) of the standardised features x, fitted on held-out pairs
+
+A score is a function of the model, the query, and the candidate's text and code, whatever else is searched,
+so that all devices, segments and shards agree on it.
+
+On disk it is a folder of its own within the model's, in the layout of `rbegir.encode.directory`; a model
+without it is searched by codes alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rbegir._native import _core
+from rbegir._native.isa import choose_isa
+from rbegir.base.devices import cpu_count
+from rbegir.encode.directory import REPAIR, WEIGHTS, DirectoryKind, read_pair, write_pair
+from rbegir.errors import CorruptError
+from rbegir.read.tokenizer import VOCABULARY, text_views
+
+if TYPE_CHECKING:
+    from rbegir.read.tokenizer import TextInput
+
+FOLDER = "rerank"
+FEATURES = ("code", "guide", *_core.SPELLING_FEATURES)
+WORD_SLOTS = 1 << 17  # of the hashed table of word weights
+CANDIDATES = 500  # by code, unless a search asks for another number
+LEXICAL_SHARE = 2  # one lexical candidate for this many by code
+
+Floats = npt.NDArray[np.float32]
+Offsets = npt.NDArray[np.int64]
+Vectors = Callable[["TextInput"], Floats]  # the guide's vectors of texts
+
+KIND = DirectoryKind(
+    format="rbegir-reranker",
+    version=1,
+    noun="reranker",
+    article="a reranker",
+    weights=frozenset({"bytes", "crc32c", "tensors"}),
+    find="pass the directory that training wrote",
+    renew="train the model anew",
+    repair=REPAIR,
+)
+
+
+class Spelling:
+    """What grams and words weigh: their inverse document frequencies in the texts that training saw."""
+
+    def __init__(self, grams: Floats, words: Floats, mean_words: float) -> None:
+        self.grams, self.words, self.mean_words = grams, words, mean_words
+        self.native = _core.SpellingWeights(grams, words, mean_words)
+
+    @classmethod
+    def of(cls, texts: Iterable[TextInput], *, hash_buckets: int) -> Spelling:
+        """The weights of blocks of distinct texts."""
+        grams = np.zeros(VOCABULARY + hash_buckets, np.uint32)
+        words = np.zeros(WORD_SLOTS, np.uint32)
+        count = total = 0
+        for block in texts:
+            total += _core.spelling_counts(text_views(block), grams, words)
+            count += len(block)
+        return cls(_idf(grams, count), _idf(words, count), max(1.0, total / max(1, count)))
+
+
+def _idf(found: npt.NDArray[np.uint32], count: int) -> Floats:
+    """BM25's weight of what occurs in `found` of `count` texts."""
+    present = found.astype(np.float64)
+    return np.log1p((count - present + 0.5) / (present + 0.5)).astype(np.float32)
+
+
+class Combination(NamedTuple):
+    """The learned part of the score."""
+
+    mean: Floats  # [features] of x before it is standardised
+    scale: Floats  # [features]
+    linear: Floats  # [features] w
+    inner: Floats  # [hidden, features] W
+    inner_bias: Floats  # [hidden] b
+    outer: Floats  # [hidden] v
+
+    def __call__(self, features: Floats) -> Floats:
+        """Scores [candidates] of features [candidates, features]."""
+        x = (features - self.mean) * self.scale
+        score: Floats = x @ self.linear + np.tanh(x @ self.inner.T + self.inner_bias) @ self.outer
+        return score
+
+
+class Reranker:
+    """Scores candidates by their texts. Safe to share between threads."""
+
+    def __init__(
+        self,
+        spelling: Spelling,
+        combination: Combination,
+        guide: dict[str, Floats],
+        vectors: Callable[[str, dict[str, Floats]], Vectors],
+        threads: int | None = None,
+    ) -> None:
+        """`vectors(side, guide)` makes the encoder of the guide's vectors of one side."""
+        self.spelling, self.combination, self.guide = spelling, combination, guide
+        self._vectors = {side: vectors(side, guide) for side in ("query", "keyword")}
+        self._threads = threads or cpu_count()
+
+    def features(
+        self, queries: list[str], texts: TextInput, offsets: Offsets, code_scores: npt.NDArray[Any]
+    ) -> Floats:
+        """[candidates, features]; the candidates of query i are offsets[i] up to offsets[i + 1] of `texts`."""
+        asked = text_views(queries)
+        spelled = np.empty((len(texts), len(_core.SPELLING_FEATURES)), np.float32)
+        _core.spelling_features(
+            asked, text_views(texts), offsets, self.spelling.native, spelled, self._threads
+        )
+        query, keyword = self._vectors["query"](queries), self._vectors["keyword"](texts)
+        guide = _core.group_cosines(query, keyword, offsets, choose_isa(""))
+        return np.column_stack([code_scores.astype(np.float32), guide, spelled])
+
+    def scores(
+        self, queries: list[str], texts: TextInput, offsets: Offsets, code_scores: npt.NDArray[Any]
+    ) -> Floats:
+        """What orders the candidates, higher is better.  [candidates]"""
+        return self.combination(self.features(queries, texts, offsets, code_scores))
+
+    def lexical_index(self, texts: TextInput) -> _core.LexicalIndex:
+        """The words of texts, for `lexical_search`."""
+        return _core.LexicalIndex(text_views(texts), self.spelling.native)
+
+    def write(self, model: str | os.PathLike[str]) -> None:
+        """Store it in a model's directory."""
+        tensors = {
+            "spelling.grams": self.spelling.grams,
+            "spelling.words": self.spelling.words,
+            **{f"combination.{name}": value for name, value in self.combination._asdict().items()},
+            **{f"guide.{name}": value for name, value in self.guide.items()},
+        }
+        settings = {"features": list(FEATURES), "mean_words": self.spelling.mean_words}
+        whole = {name: np.ascontiguousarray(array, "<f4") for name, array in tensors.items()}
+        write_pair(Path(model) / FOLDER, KIND, settings, whole)
+
+
+def read(
+    model: Path, vectors: Callable[[str, dict[str, Floats]], Vectors], threads: int | None = None
+) -> Reranker | None:
+    """The reranker of a model's directory, every byte checked; None if there is none."""
+    directory = model / FOLDER
+    if not directory.is_dir():
+        return None
+    file, body, _ = read_pair(directory, KIND)
+    if file.size != body["weights"]["bytes"] or _core.crc32c(file.data) != body["weights"]["crc32c"]:
+        raise CorruptError(f"{directory / WEIGHTS} does not match its checksum", hint=REPAIR)
+    settings = body[KIND.noun]
+    if tuple(settings.get("features", ())) != FEATURES:
+        raise CorruptError(f"{directory} combines other features than this rbegir computes", hint=REPAIR)
+    tensors = {name: file.array(name) for name in file.spans}
+
+    def under(prefix: str) -> dict[str, Floats]:
+        return {name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}
+
+    try:
+        spelling = Spelling(tensors["spelling.grams"], tensors["spelling.words"], settings["mean_words"])
+        combination = Combination(**under("combination."))
+        return Reranker(spelling, combination, under("guide."), vectors, threads)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptError(f"{directory} does not hold a whole reranker", hint=REPAIR) from error

@@ -1,0 +1,132 @@
+"""Fitting a reranker: held-out queries search the texts with the trained model, and learn whom to put first.
+
+    loss = −log Σ_{right} p / Σ_{all candidates} p        p = exp(score), over the candidates of one query
+
+The queries were not trained on, so code and guide are as good on them as they will be in use. Candidates are
+those of a search; a query whose keyword is not among them teaches nothing and is left out.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from rbegir.encode.reranker import FEATURES, Combination, Floats, Reranker, Spelling
+from rbegir.read.pairs import PairStream
+from rbegir.search.rerank import TextSearch, code_scores
+from rbegir.training.corpus import corpus_pairs
+from rbegir.training.loop import Finished
+
+TEXTS = 1_000_000  # searched by a fit
+FEW = 1000  # held-out pairs; below, pairs made of their keywords are added
+QUERIES = 3000  # that a fit learns from
+BLOCK = 256  # queries searched at a time
+HIDDEN = 16
+STEPS, STEP_QUERIES = 500, 32
+LEARNING_RATE, DECAY = 1e-2, 1e-2
+
+
+class Lists(NamedTuple):
+    """The candidates of several queries: their features, and which of them are right."""
+
+    features: Floats  # [candidates, features]
+    right: npt.NDArray[np.bool_]  # [candidates]
+    offsets: npt.NDArray[np.int64]  # [queries + 1]
+
+
+def searched_texts(stream: PairStream | None, corpus: pa.Array | None, held: pa.Table) -> pa.Array:
+    """The texts that held-out queries search: corpus and keywords, distinct, up to TEXTS of them."""
+    kept = [held["keyword"].combine_chunks().cast(pa.large_string())]
+    if corpus is not None:
+        kept.append(corpus.slice(0, TEXTS).cast(pa.large_string()))
+    for batch in stream or ():
+        if sum(map(len, kept)) > TEXTS:
+            break
+        kept.append(batch["keyword"].cast(pa.large_string()).unique())
+    return pa.concat_arrays(kept).unique()
+
+
+def fit_reranker(finished: Finished, texts: pa.Array, held: pa.Table, seed: int) -> Reranker:
+    """The reranker of a trained model, from held-out pairs that search the texts."""
+    model = finished.model
+    blocks = (texts.slice(first, 1 << 16) for first in range(0, len(texts), 1 << 16))
+    spelling = Spelling.of(blocks, hash_buckets=model.config.hash_buckets)
+    count = len(FEATURES)
+    zero, hidden = np.zeros(count, np.float32), np.zeros(HIDDEN, np.float32)
+    unlearned = Combination(zero, zero + 1, zero, np.zeros((HIDDEN, count), np.float32), hidden, hidden)
+    reranker = Reranker(spelling, unlearned, finished.guide, model.guide_vectors)
+    if held.num_rows < FEW:  # to rank by spelling is better than to learn from so few
+        keywords = held["keyword"].combine_chunks().unique()
+        held = pa.concat_tables([held, corpus_pairs(keywords, FEW, seed + 1)])
+    lists = collect(TextSearch(model, reranker, texts), held.slice(0, 2 * QUERIES), texts)
+    return Reranker(spelling, fit(lists, seed=seed), finished.guide, model.guide_vectors)
+
+
+def collect(search: TextSearch, pairs: pa.Table, texts: pa.Array) -> Lists:
+    """The candidates of the pairs' queries."""
+    known = pc.index_in(pairs["keyword"].cast(texts.type).combine_chunks(), value_set=texts)
+    kept = pairs.filter(known.is_valid())
+    target = np.asarray(known.drop_null()).astype(np.int64)
+    encoded = kept["query"].combine_chunks().dictionary_encode()
+    query = np.asarray(encoded.indices).astype(np.int64)
+    asked = encoded.dictionary.to_pylist()[:QUERIES]
+    features, right, lengths = [], [], []
+    for first in range(0, len(asked), BLOCK):
+        block = asked[first : first + BLOCK]
+        found, values, candidates = search.find(block)
+        made = search.reranker.features(block, candidates, found.offsets, code_scores(found, values))
+        for i in range(len(block)):
+            rows = slice(int(found.offsets[i]), int(found.offsets[i + 1]))
+            hit = np.isin(found.positions[rows], target[query == first + i])
+            if hit.any():
+                features.append(made[rows])
+                right.append(hit)
+                lengths.append(len(hit))
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    none = np.zeros((0, len(FEATURES)), np.float32)
+    return Lists(np.concatenate([none, *features]), np.concatenate([np.zeros(0, bool), *right]), offsets)
+
+
+def fit(
+    lists: Lists, *, seed: int = 0, hidden: int = HIDDEN, steps: int = STEPS, decay: float = DECAY,
+    rate: float = LEARNING_RATE, queries: int = STEP_QUERIES,
+) -> Combination:
+    """The combination of least loss on the lists."""
+    count = len(lists.offsets) - 1
+    features = torch.from_numpy(lists.features)
+    mean, scale = features.mean(0), 1 / (features.std(0) + 1e-6)
+    generator = torch.Generator().manual_seed(seed)
+    width = features.shape[1]
+    linear = torch.zeros(width).requires_grad_()
+    inner = (torch.randn(hidden, width, generator=generator) / width**0.5).requires_grad_()
+    inner_bias = torch.zeros(hidden).requires_grad_()
+    outer = torch.zeros(hidden).requires_grad_()
+    parameters = [linear, inner, inner_bias, outer]
+    optimiser = torch.optim.AdamW(parameters, lr=rate, weight_decay=decay)
+    lengths = np.diff(lists.offsets)
+    order = torch.zeros(0, dtype=torch.int64)
+    for step in range(steps):
+        if len(order) < min(queries, count):
+            order = torch.randperm(count, generator=generator)
+        chosen, order = order[:queries].numpy(), order[queries:]
+        rows = np.concatenate([np.arange(lists.offsets[i], lists.offsets[i + 1]) for i in chosen])
+        group = torch.from_numpy(np.repeat(np.arange(len(chosen)), lengths[chosen]))
+        x = (features[rows] - mean) * scale
+        score = x @ linear + torch.tanh(x @ inner.T + inner_bias) @ outer
+        weight = torch.exp(score - score.max().detach())
+        right = torch.from_numpy(lists.right[rows])
+        total = torch.zeros(len(chosen)).index_add(0, group, weight)
+        good = torch.zeros(len(chosen)).index_add(0, group, weight * right)
+        loss = (torch.log(total + 1e-30) - torch.log(good + 1e-30)).mean()
+        for parameter_group in optimiser.param_groups:
+            parameter_group["lr"] = rate * (1 - step / steps)
+        optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+    made = [x.detach().numpy() for x in (mean, scale, linear, inner, inner_bias, outer)]
+    return Combination(*made)

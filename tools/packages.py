@@ -1,0 +1,93 @@
+"""A search task anybody with Debian can rebuild: find a package by words of its long description.
+
+    apt-get -o Acquire::Languages=en update
+    python tools/packages.py build/packages
+
+writes texts.txt (package and short description, one per line), train.tsv, valid.tsv and test.tsv (query,
+keyword). A query is two to four content words of the long description in their order, a fifth of the queries
+with a typo; a package has up to three queries. Packages are divided by the fixed hash of `rbegir.read.split`:
+4 % for testing, so that no test package has a pair in training.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from rbegir.read.split import hash_position
+from rbegir.training.corpus import typo
+
+STOP = set(
+    "the and for with that this from are can has have not you your all any its into other using used use which "
+    "will also such may more than package packages provides contains files support program library based when "
+    "these been most like one some does only but they their there what was were via per etc allows include "
+    "includes including containing provide".split()
+)
+QUERIES, TEST, SHORT = 3, 0.04, 0.75
+
+
+def apt(*arguments: str) -> str:
+    return subprocess.run(arguments, check=True, capture_output=True, text=True).stdout
+
+
+def stanzas(text: str) -> list[dict[str, str]]:
+    """The fields of each paragraph; continued lines are joined."""
+    return [
+        dict(re.findall(r"^([A-Za-z0-9-]+): ?(.*(?:\n[ \t].*)*)", block, re.MULTILINE))
+        for block in text.split("\n\n")
+        if block.strip()
+    ]
+
+
+def long_descriptions() -> dict[str, str]:
+    """The long English description of each package."""
+    lists = apt("apt-get", "indextargets", "--format", "$(FILENAME)", "Created-By: Translations").split()
+    found = {}
+    for name in lists or map(str, Path("/var/lib/apt/lists").glob("*Translation-en*")):
+        for stanza in stanzas(apt("/usr/lib/apt/apt-helper", "cat-file", name)):
+            _, _, rest = stanza.get("Description-en", "").partition("\n")
+            found[stanza["Package"]] = rest.replace("\n .", "\n")
+    return found
+
+
+def content_words(text: str) -> list[str]:
+    return [w for w in dict.fromkeys(re.findall(r"[a-z][a-z0-9+-]{2,}", text.lower())) if w not in STOP]
+
+
+def queries(short: str, long: str, draw: random.Random) -> list[str]:
+    """Each word comes from the short or from the long description."""
+    sources = [content_words(short), content_words(long)]
+    made = []
+    for _ in range(QUERIES if all(sources) else 0):
+        words = [draw.choice(sources[draw.random() >= SHORT]) for _ in range(draw.randint(2, 4))]
+        if draw.random() < 0.2:
+            at = draw.randrange(len(words))
+            words[at] = typo(words[at], draw)
+        made.append(" ".join(dict.fromkeys(words)))
+    return made
+
+
+def main(out: Path) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    long = long_descriptions()
+    draw = random.Random(0)
+    texts = []
+    pairs: dict[str, list[str]] = {"train": [], "test": []}
+    for stanza in stanzas(apt("apt-cache", "dumpavail")):
+        name, short = stanza["Package"], stanza.get("Description", "").partition("\n")[0]
+        text = f"{name} {short}".strip()
+        texts.append(text)
+        part = "test" if hash_position(text) < TEST else "train"
+        pairs[part] += [f"{query}\t{text}" for query in queries(short, long.get(name, ""), draw)]
+    (out / "texts.txt").write_text("\n".join(dict.fromkeys(texts)) + "\n")
+    for part, rows in pairs.items():
+        (out / f"{part}.tsv").write_text("\n".join(["query\tkeyword", *rows]) + "\n")
+        print(f"{part}: {len(rows):,} pairs")
+    print(f"texts: {len(texts):,}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
