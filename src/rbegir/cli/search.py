@@ -46,6 +46,11 @@ def search(
     planes: Annotated[
         int | None, option("Search with this many planes first, refine the best with the others.")
     ] = None,
+    rerank: Annotated[
+        bool | None,
+        option("Order the first candidates by their texts; by default where the model can.", "--rerank/--no-rerank"),
+    ] = None,
+    candidates: Annotated[int | None, option("How many keywords get that second look.", min=1)] = None,
     threads: Threads = None,
     as_json: Annotated[bool, option("Print one JSON list to stdout.", "--json")] = False,
 ) -> None:
@@ -66,7 +71,9 @@ def search(
             uploaded = open_.enter_context(_upload_bar())
             opened = Index.open(index, devices, read_only=True, threads=threads, progress=uploaded)
             open_.enter_context(opened)
-        hits = opened.search(queries, k, where=where, mode=mode, planes=planes)
+        hits = opened.search(
+            queries, k, where=where, mode=mode, planes=planes, rerank=rerank, candidates=candidates
+        )
     if as_json:
         print_json(_as_json(queries, hits), default=str, ensure_ascii=False)
     else:
@@ -98,7 +105,7 @@ def _as_json(queries: list[str], hits: Hits) -> list[dict[str, Any]]:
     for query, found in zip(queries, hits, strict=True):
         shown: list[dict[str, Any]] = []
         for hit in found:
-            shown.append({"id": hit.id, "score": hit.score, "text": hit.text})
+            shown.append({"id": hit.id, "score": hit.score, "code_score": hit.code_score, "text": hit.text})
             if hit.attributes is not None:
                 shown[-1]["attributes"] = dict(hit.attributes)
         result: dict[str, Any] = {"query": query, "hits": shown}

@@ -34,9 +34,8 @@ if TYPE_CHECKING:
 
 FOLDER = "rerank"
 FEATURES = ("code", "guide", *_core.SPELLING_FEATURES)
+WORDS = _core.SPELLING_FEATURES.index("query words")  # above 0 wherever both texts have words
 WORD_SLOTS = 1 << 17  # of the hashed table of word weights
-CANDIDATES = 500  # by code, unless a search asks for another number
-LEXICAL_SHARE = 2  # one lexical candidate for this many by code
 
 Floats = npt.NDArray[np.float32]
 Offsets = npt.NDArray[np.int64]
@@ -123,6 +122,7 @@ class Reranker:
         )
         query, keyword = self._vectors["query"](queries), self._vectors["keyword"](texts)
         guide = _core.group_cosines(query, keyword, offsets, choose_isa(""))
+        guide[spelled[:, WORDS] == 0] = 0  # a candidate without a text, or without a word in it
         return np.column_stack([code_scores.astype(np.float32), guide, spelled])
 
     def scores(

@@ -16,9 +16,11 @@ import numpy.typing as npt
 
 from rbegir.base.arguments import check_queries
 from rbegir.base.checks import describe
+from rbegir.base.devices import cpu_count
 from rbegir.codes.planes import Codes
 from rbegir.codes.score import QUERY_LIMIT, cosine, norm_squared
 from rbegir.encode.encoder import Encoder, takes_vectors
+from rbegir.encode.reranker import Reranker
 from rbegir.errors import InputError, MismatchError
 from rbegir.index.filter import Filter
 from rbegir.index.manifest import Manifest
@@ -26,6 +28,7 @@ from rbegir.index.snapshot import Snapshot
 from rbegir.search.backend import Candidates, Partition, check_planes, coarse, open_backend
 from rbegir.search.hits import Hits
 from rbegir.search.request import SearchRequest
+from rbegir.search.rerank import find_candidates, rerank
 
 _watcher: ContextVar[Callable[[str], None] | None] = ContextVar("watcher", default=None)
 
@@ -42,14 +45,37 @@ class Searcher:
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self._backend = open_backend(device, n, planes, threads, progress)
+        self._threads = threads or cpu_count()
 
-    def search(self, snapshot: Snapshot, queries: Codes | npt.NDArray[Any], request: SearchRequest) -> Hits:
-        """The hits of every query among the keywords of a snapshot."""
+    def search(
+        self,
+        snapshot: Snapshot,
+        queries: Codes | npt.NDArray[Any],
+        request: SearchRequest,
+        texts: list[str] | None = None,
+        reranker: Reranker | None = None,
+    ) -> Hits:
+        """The hits of every query among the keywords of a snapshot; `texts` of the queries, for a reranker."""
         values = query_values(queries, snapshot.manifest)  # [Q, n] int16
+        reranks = wants_rerank(request, texts, reranker)
         numbers, partitions = candidates(snapshot, request)
-        certificate = recall = None
+        certificate = recall = scores = None
         if not len(values) or not partitions:
             found = Candidates.none(len(values))
+        elif reranks:
+            assert texts is not None
+            assert reranker is not None
+            pool = find_candidates(
+                self._backend,
+                partitions,
+                [snapshot.segments[number].segment.words(reranker) for number in numbers],
+                values,
+                texts,
+                request.pool,
+                threads=self._threads,
+            )
+            stored = snapshot.texts(snapshot.locate(numbers, pool.positions))
+            found, scores = rerank(reranker, texts, values, pool, stored, request.k)
         elif request.mode == "paper":
             found, certificate = self._backend.search_paper(
                 partitions, values, request.k, per_thread=request.per_thread, queue=request.queue
@@ -70,9 +96,12 @@ class Searcher:
         shape = found.positions.shape  # [Q, k]
         names = snapshot.manifest.columns if request.attributes else ()
         columns = {name: snapshot.column(name, places) for name in names}
+        code_scores = cosine(found.keys, norm_squared(values))
         hits = Hits(
             ids=snapshot.ids(places).reshape(shape),
-            scores=cosine(found.keys, norm_squared(values)),
+            scores=code_scores if scores is None else scores,
+            code_scores=code_scores,
+            reranked=scores is not None,
             texts=snapshot.column("text", places).reshape(shape) if request.texts else None,
             keys=found.keys,
             rows=snapshot.rows(places).reshape(shape),
@@ -99,6 +128,27 @@ class Searcher:
         rows = snapshot.rows(places).reshape(found.positions.shape)
         snapshot.check_mapped()
         return rows
+
+
+def wants_rerank(request: SearchRequest, texts: list[str] | None, reranker: Reranker | None) -> bool:
+    """Whether to rerank; raise InputError if that is asked for and cannot be done."""
+    if request.rerank and (texts is None or reranker is None):
+        raise InputError(
+            "rerank=True needs queries that are texts"
+            if texts is None
+            else "rerank=True needs a model with a reranker, which the model of this index lacks",
+            hint="leave rerank out to order hits by their codes",
+        )
+    return request.may_rerank and texts is not None and reranker is not None
+
+
+def query_texts(queries: Any) -> list[str] | None:
+    """Queries as a list of texts; None if they are vectors."""
+    if isinstance(queries, str):
+        return [queries]
+    if isinstance(queries, (list, tuple)) and all(isinstance(query, str) for query in queries):
+        return list(queries)
+    return None
 
 
 def candidates(snapshot: Snapshot, request: SearchRequest) -> tuple[list[int], list[Partition]]:

@@ -20,10 +20,13 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from rbegir._native._core import LexicalIndex
 from rbegir.base import masks
 from rbegir.codes import layout
 from rbegir.codes.planes import Codes
+from rbegir.encode.reranker import Reranker
 from rbegir.errors import CorruptError, VersionError
 from rbegir.index.columns import Column, ColumnSpec, Int64s, int64_array, int64_numpy, write_column
 from rbegir.index.format import File, FileKind, FileWriter, Stamp
@@ -223,6 +226,7 @@ class Segment:
         self.has_ids = "id" in self._columns
         self._keys = SortedKeys.of_ids(self.file, self.count) if self.has_ids else None
         self._order = self.file.section("id.order") if self.has_ids else None
+        self._words: tuple[Reranker, LexicalIndex] | None = None
         self.filters: dict[str, masks.Mask] = {}  # the masks of recent filters, by text; see filter.py
 
     @property
@@ -268,6 +272,14 @@ class Segment:
         if name == "id" and not self.has_ids:
             return int64_array(self.rows(np.arange(self.count)))
         return self._columns[name].whole()
+
+    def words(self, reranker: Reranker) -> LexicalIndex:
+        """The words of all texts; made at the first call, which reads every text, and kept."""
+        made = self._words
+        if made is None or made[0] is not reranker:
+            texts = self.whole("text") if "text" in self.types else pa.nulls(self.count, pa.string())
+            made = self._words = (reranker, reranker.lexical_index(pc.fill_null(texts, "")))
+        return made[1]
 
     def find(self, ids: pa.Array) -> Int64s:
         """The position of each id, −1 if the segment does not hold it. Deleted keywords are found too."""

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rbegir.base import masks
 from rbegir.base.arguments import type_named
@@ -214,6 +215,15 @@ class Snapshot:
         """A column as Python objects; None for nulls and where a segment lacks the column."""
         dtype, found = self.types()[name], np.full(places.segment.shape, None, object)
         return self._gather(places, found, lambda one, at: _objects(read_column(one, name, dtype, at)))
+
+    def texts(self, places: Positions) -> pa.Array:
+        """The texts of keywords, empty where there is none."""
+        parts, order = [pa.array([], pa.string())], [np.zeros(0, np.int64)]
+        for number, where in places.by_segment:
+            parts.append(read_column(self.segments[number].segment, "text", pa.string(), places.position[where]))
+            order.append(where)
+        joined = pc.fill_null(pa.concat_arrays(parts), "")
+        return joined.take(int64_array(np.argsort(np.concatenate(order))))
 
     def check_mapped(self) -> None:
         """Raise if a page read from this state was missing; call before returning what was read."""

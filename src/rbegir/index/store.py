@@ -35,7 +35,7 @@ from rbegir.encode.encoder import Encoder, check_encoder, encode_keywords
 from rbegir.errors import CorruptError, FileError, InputError, LockedError, MismatchError
 from rbegir.index.creation import SEGMENT_ROWS, fill, make, staged
 from rbegir.index.manifest import MODEL, Manifest, check_adds, check_match, first_manifest, load_stored
-from rbegir.index.query import Searcher, encode_queries
+from rbegir.index.query import Searcher, encode_queries, query_texts
 from rbegir.index.segment import KeywordRows
 from rbegir.index.snapshot import Positions, Snapshot, damage
 from rbegir.index.writer import Progress, Writer
@@ -256,7 +256,9 @@ class Index:
         request = SearchRequest(k, **options)
         refuse_deadline(request)
         with _room_for(queries):
-            return self._searcher.search(self._state(), encode_queries(self.model, queries), request)
+            codes, texts = encode_queries(self.model, queries), query_texts(queries)
+            reranker = getattr(self.model, "reranker", None) if request.may_rerank else None
+            return self._searcher.search(self._state(), codes, request, texts, reranker)
 
     def search_codes(
         self, codes: Codes | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]

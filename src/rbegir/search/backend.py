@@ -3,7 +3,7 @@
     search               the true best k
     search_paper         the published selection and its certificate
     search_progressive   the first planes of all keywords, then all planes of the best
-    rescore              the best k among given positions
+    rescore, keys_at     the best k among given positions, or their order keys
     with_planes          a backend of the same kind for codes of another number of planes
 
 All backends return equal results, ties included. A new backend is one module with a subclass that has
@@ -86,6 +86,19 @@ class Backend(ABC):
         parts, values, k = check_search(partitions, values, k, self.n, self.planes)
         positions = check_positions(positions, len(values), sum(part.count for part in parts))
         return self._rescore(parts, values, positions, k)
+
+    def keys_at(
+        self,
+        partitions: Sequence[Partition],
+        values: npt.NDArray[np.int16],
+        positions: npt.NDArray[np.int64],
+    ) -> npt.NDArray[np.int64]:
+        """The order keys [queries, m] of the keywords at `positions` [queries, m]; masks are ignored."""
+        ranked = self.rescore(partitions, values, positions, max(1, positions.shape[1]))
+        keys = np.empty_like(positions)
+        by_position = np.take_along_axis(ranked.keys, np.argsort(ranked.positions, axis=1), axis=1)
+        np.put_along_axis(keys, np.argsort(positions, axis=1), by_position, axis=1)
+        return keys
 
     def _rescore(
         self,

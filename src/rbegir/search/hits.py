@@ -2,8 +2,8 @@
 
 Every array is [queries, k], whatever the size of the batch. All queries of a search share the same
 candidates, so every row is full; k is smaller than asked for when fewer keywords pass the filter. Hits are
-ordered by (order key descending, row ascending), and `merge` keeps that order, so several indexes together
-give what one would.
+ordered by (order key descending, row ascending), reranked ones by (score descending, row ascending), and
+`merge` keeps that order, so several indexes together give what one would.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Hit(NamedTuple):
     score: float
     text: str | None
     attributes: Mapping[str, Any] | None
+    code_score: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,20 +41,24 @@ class Hits:
     """The best keywords of each query, best first."""
 
     ids: npt.NDArray[Any]  # [queries, k] int64, or str as objects
-    scores: npt.NDArray[np.float64]  # [queries, k] cosine
+    scores: npt.NDArray[np.float64]  # [queries, k] what orders the hits: cosine, or the reranker's score
     keys: npt.NDArray[np.int64]  # [queries, k] exact order key
     rows: npt.NDArray[np.int64]  # [queries, k] the number a keyword got when it was added
     texts: npt.NDArray[np.object_] | None = None  # [queries, k] str, or None where there is no text
     attributes: list[list[dict[str, Any]]] | None = None  # [queries][k]
     certificate: MissCertificate | None = None  # of mode="paper"
     recall: float | None = None  # of a progressive search, where it was measured
+    code_scores: npt.NDArray[np.float64] = None  # type: ignore[assignment]  # [queries, k] cosine; never None
+    reranked: bool = False
     searched: float = 1.0  # share of the keywords; less only where a cluster was allowed partial answers
 
     def __post_init__(self) -> None:
         shape = self.ids.shape
         if len(shape) != 2:
             raise InputError(f"ids must have shape [queries, k], got {list(shape)}")
-        for name in ("scores", "keys", "rows", "texts"):
+        if self.code_scores is None:
+            object.__setattr__(self, "code_scores", self.scores)
+        for name in ("scores", "code_scores", "keys", "rows", "texts"):
             array = getattr(self, name)
             if array is not None and array.shape != shape:
                 raise InputError(f"{name} must have the shape of ids {list(shape)}, got {list(array.shape)}")
@@ -78,7 +83,12 @@ class Hits:
         return [
             Hit(*hit)
             for hit in zip(
-                self.ids[query].tolist(), self.scores[query].tolist(), texts, attributes, strict=True
+                self.ids[query].tolist(),
+                self.scores[query].tolist(),
+                texts,
+                attributes,
+                self.code_scores[query].tolist(),
+                strict=True,
             )
         ]
 
@@ -96,6 +106,8 @@ class Hits:
             "id": self.ids.reshape(-1),
             "score": self.scores.reshape(-1),
         }
+        if self.reranked:
+            columns["code_score"] = self.code_scores.reshape(-1)
         if self.texts is not None:
             columns["text"] = self.texts.reshape(-1)
         if self.attributes is not None:
@@ -129,7 +141,12 @@ def merge(parts: Sequence[Hits], k: int) -> Hits:
         raise MismatchError(f"results of different numbers of queries cannot be merged: {sorted(queries)}")
     keys = np.concatenate([part.keys for part in parts], axis=1)  # [queries, Σ k]
     rows = np.concatenate([part.rows for part in parts], axis=1)
-    order = best(keys, rows, k)
+    reranked = any(part.reranked for part in parts)
+    if reranked:
+        scores = np.concatenate([part.scores for part in parts], axis=1)
+        order = np.lexsort((rows, -scores), axis=1)[:, :k]
+    else:
+        order = best(keys, rows, k)
 
     def pick(arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
         return np.take_along_axis(np.concatenate(arrays, axis=1), order, axis=1)
@@ -145,6 +162,8 @@ def merge(parts: Sequence[Hits], k: int) -> Hits:
     return Hits(
         ids=pick([part.ids for part in parts]),
         scores=pick([part.scores for part in parts]),
+        code_scores=pick([part.code_scores for part in parts]),
+        reranked=reranked,
         keys=pick([part.keys for part in parts]),
         rows=pick([part.rows for part in parts]),
         texts=pick([part.texts for part in parts if part.texts is not None]) if with_texts else None,

@@ -24,6 +24,7 @@ from rbegir.base.arguments import check_ids
 from rbegir.base.checks import whole_number
 from rbegir.errors import InputError
 
+CANDIDATES = 500  # by code, of a reranked search
 MODES = ("exact", "paper")
 Where: TypeAlias = str | pc.Expression | None
 Mode: TypeAlias = Literal["exact", "paper"] | str  # one of MODES
@@ -44,6 +45,7 @@ class SearchOptions(Filters, total=False):
     per_thread: int
     queue: int
     planes: int | None
+    rerank: bool | None
     candidates: int | None
     measure: bool
     texts: bool
@@ -66,7 +68,13 @@ class SearchRequest:
     planes: Annotated[int | None, "Search with this many planes first, refine the best with the others."] = (
         None
     )
-    candidates: Annotated[int | None, "With `planes`: how many keywords are refined."] = None
+    rerank: Annotated[
+        bool | None,
+        "Order the first candidates by their texts; if not given, where the model can and texts are asked for.",
+    ] = None
+    candidates: Annotated[
+        int | None, "How many keywords get a second look: with `planes` by their codes, reranked by their texts."
+    ] = None
     measure: Annotated[bool, "With `planes`: measure the recall instead of estimating it."] = False
     texts: Annotated[bool, "Whether hits have their texts; leaving them out saves time."] = True
     attributes: Annotated[bool, "Whether hits have their attributes; leaving them out saves time."] = True
@@ -78,7 +86,7 @@ class SearchRequest:
             value = getattr(self, name)
             if value is default:
                 continue
-            if kind is not bool:
+            if kind in (int, int | None):
                 object.__setattr__(self, name, whole_number(name, value))
             elif not isinstance(value, bool):
                 raise InputError(f"{name} must be True or False, got {value!r}")
@@ -89,6 +97,14 @@ class SearchRequest:
             raise InputError(f"mode must be one of {', '.join(MODES)}, got {self.mode!r}")
         if self.mode == "paper" and self.planes is not None:
             raise InputError("planes and mode='paper' cannot be combined", hint="leave one of them out")
+        if self.rerank and (self.mode == "paper" or self.planes is not None):
+            other = "mode='paper'" if self.mode == "paper" else "planes"
+            raise InputError(f"rerank=True and {other} cannot be combined", hint="leave one of them out")
+        if self.candidates is not None and self.candidates < self.k:
+            raise InputError(
+                f"candidates must be at least k = {self.k}, got {self.candidates}",
+                hint="the hits are the best of the candidates",
+            )
         if self.mode == "paper" and self.partial:
             raise InputError(
                 "partial=True and mode='paper' cannot be combined: a certificate is of a whole search",
@@ -96,6 +112,16 @@ class SearchRequest:
             )
         if self.deadline is not None:
             object.__setattr__(self, "deadline", positive_seconds("deadline", self.deadline))
+
+    @property
+    def may_rerank(self) -> bool:
+        """Whether hits are to be reranked if queries are texts and the model has a reranker."""
+        return self.rerank is not False and self.mode == "exact" and self.planes is None
+
+    @property
+    def pool(self) -> int:
+        """Candidates by code of a reranked search: the same for all requests that share a scan."""
+        return self.candidates or max(CANDIDATES, 4 ** k_group(self.k))
 
     def filters(self) -> Filters:
         """Which keywords may be found."""
@@ -118,6 +144,11 @@ class SearchRequest:
         return (*key, self.k) if self.mode == "paper" else key  # a certificate holds for one k
 
 
+def k_group(k: int) -> int:
+    """Requests with k in the same power of four may share a scan: ten hits do not wait for ten thousand."""
+    return (k - 1).bit_length() + 1 >> 1
+
+
 def _described() -> dict[str, tuple[Any, str]]:
     hints = get_type_hints(SearchRequest, include_extras=True)
     return {name: get_args(hint) for name, hint in hints.items()}
@@ -127,7 +158,7 @@ OPTIONS: dict[str, tuple[Any, str]] = _described()  # name: (type, description)
 NUMBERS_AND_FLAGS = {  # name: (type, default)
     name: (kind, getattr(SearchRequest, name))
     for name, (kind, _) in OPTIONS.items()
-    if kind in (int, int | None, bool)
+    if kind in (int, int | None, bool, bool | None)
 }
 _shared = attrgetter(*(name for name in OPTIONS if name not in ("k", "deadline")))
 

@@ -21,16 +21,20 @@ from rbegir.base.devices import cpu_count
 from rbegir.codes.layout import pack
 from rbegir.codes.score import cosine, norm_squared
 from rbegir.encode.encoder import Encoder, encode_keywords
-from rbegir.encode.reranker import CANDIDATES, LEXICAL_SHARE, Reranker
+from rbegir.encode.reranker import Reranker
 from rbegir.read.tokenizer import text_views
 from rbegir.search.backend import Backend, Candidates, Partition
 from rbegir.search.cpu import CpuBackend
+from rbegir.search.request import CANDIDATES
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from rbegir.read.tokenizer import TextInput
 
+
+
+LEXICAL_SHARE = 2  # one lexical candidate for this many by code
 
 
 class Reranked(NamedTuple):
@@ -52,7 +56,7 @@ class TextSearch:
         self._lexical = [reranker.lexical_index(texts)]
 
     def find(
-        self, queries: list[str], count: int | None = None
+        self, queries: list[str], count: int = CANDIDATES
     ) -> tuple[Reranked, npt.NDArray[np.int16], TextInput]:
         """The candidates, the queries' codes as integers, and the candidates' texts."""
         values = self._model.encode_queries(queries).values()
@@ -61,7 +65,7 @@ class TextSearch:
         )
         return found, values, self._texts.take(found.positions)
 
-    def search(self, queries: list[str], k: int, count: int | None = None) -> npt.NDArray[np.int64]:
+    def search(self, queries: list[str], k: int, count: int = CANDIDATES) -> npt.NDArray[np.int64]:
         """Positions [queries, ≤ k] of the best texts."""
         found, values, texts = self.find(queries, count)
         return rerank(self.reranker, queries, values, found, texts, k)[0].positions
@@ -73,12 +77,11 @@ def find_candidates(
     lexical: Sequence[_core.LexicalIndex],
     values: npt.NDArray[np.int16],
     queries: list[str],
-    count: int | None = None,
+    count: int = CANDIDATES,
     *,
     threads: int = 1,
 ) -> Reranked:
     """The candidates of each query, those by code first; `lexical` has the words of each partition."""
-    count = CANDIDATES if count is None else count
     by_code = backend.search(partitions, values, count)
     by_words = best_by_words(partitions, lexical, queries, -(-count // LEXICAL_SHARE), threads=threads)
     new = [np.setdiff1d(row[row >= 0], known) for row, known in zip(by_words, by_code.positions, strict=True)]
@@ -132,8 +135,8 @@ def rerank(
     found: Reranked,
     texts: TextInput,
     k: int,
-) -> tuple[Candidates, npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """The best k of the candidates whose `texts` are given: them, their scores, and which candidates they are.
+) -> tuple[Candidates, npt.NDArray[np.float64]]:
+    """The best k of the candidates whose `texts` are given, and their scores.
 
     All queries get as many hits: k, or as many as the query with the fewest candidates has.
     """
@@ -145,7 +148,7 @@ def rerank(
         begin, end = found.offsets[i], found.offsets[i + 1]
         order = np.lexsort((found.positions[begin:end], -score[begin:end]))[:k]
         chosen[i] = begin + order
-    return Candidates(found.keys[chosen], found.positions[chosen]), score[chosen], chosen
+    return Candidates(found.keys[chosen], found.positions[chosen]), score[chosen]
 
 
 def code_scores(found: Reranked, values: npt.NDArray[np.int16]) -> npt.NDArray[Any]:

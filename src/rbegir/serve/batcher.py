@@ -4,7 +4,7 @@ A scan reads every keyword, and the kernels score a batch for little more than o
 should share a scan. Nothing waits on purpose: an idle service starts at once with what it has, and a busy one
 takes all that has gathered meanwhile, up to `max_batch` queries.
 
-Requests may share a scan if they differ in k only (`SearchRequest.share_key`); a scan is made with the
+Requests may share a scan if all of them are texts or none, and they differ in k only (`SearchRequest.share_key`); a scan is made with the
 largest k of its requests and each is given its own first k, which is the same result, because hits have one
 total order. So that ten hits do not wait for ten thousand, only requests with k in the same power of four
 share.
@@ -33,7 +33,7 @@ from rbegir.codes.planes import Codes
 from rbegir.errors import RbegirError
 from rbegir.index.query import watching
 from rbegir.search.hits import Hits
-from rbegir.search.request import SearchRequest
+from rbegir.search.request import SearchRequest, k_group
 from rbegir.serve.monitor import Metrics
 from rbegir.serve.served import ServedIndex
 from rbegir.serve.settings import Settings
@@ -145,6 +145,9 @@ class _Share:
     def queries(self) -> Any:
         return self.job.search.queries[self.start : self.start + self.count]
 
+    def texts(self) -> list[str]:
+        return (self.job.search.texts or [])[self.start : self.start + self.count]
+
 
 class Batcher(BatchLoop[QueuedSearch, _Share]):
     """The queue of searches and the one loop that empties it."""
@@ -161,7 +164,7 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
         """Queue a request; its `future` will hold the hits, in slices. Always `forget` it in the end."""
         if self.waiting and self.waiting + search.count > self._settings.max_waiting:
             raise overloaded(f"{self.waiting} queries are waiting", self.waiting * self._query_seconds)
-        group = (search.request.share_key(), (search.request.k - 1).bit_length() + 1 >> 1)
+        group = (search.request.share_key(), search.texts is None, k_group(search.request.k))
         job = QueuedSearch(search, group, asyncio.get_running_loop().create_future(), time.perf_counter())
         self._groups.setdefault(job.group, {})[job] = None
         self.waiting += search.count
@@ -236,7 +239,11 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
         k = max(request.k for request in requests)
         try:
             with watching(self._stopwatch()):
-                hits = self._index.search_codes(joined, k, **requests[0].options())
+                texts = [text for number in good for text in batch[number].texts()]
+                if len(texts) == len(joined):  # so that they can be reranked
+                    hits = self._index.search(texts, k, **requests[0].options())
+                else:
+                    hits = self._index.search_codes(joined, k, **requests[0].options())
         except Exception as error:  # the outcome of every request in the batch
             return [values if isinstance(values, BaseException) else error for values in encoded]
         self._metrics.batch_queries.observe(len(joined))
@@ -310,6 +317,7 @@ def cut(hits: Hits, start: int, count: int, k: int) -> Hits:
         hits,
         ids=hits.ids[rows, :k],
         scores=hits.scores[rows, :k],
+        code_scores=hits.code_scores[rows, :k],
         keys=hits.keys[rows, :k],
         rows=hits.rows[rows, :k],
         texts=None if hits.texts is None else hits.texts[rows, :k],

@@ -106,6 +106,7 @@ JSON_TYPES: dict[Any, Any] = {
     int: Whole,
     int | None: Whole | None,
     bool: bool,
+    bool | None: bool | None,
     Where: str | None,
     Mode: Literal[MODES],
     Any: list[Id] | None,  # ids
@@ -124,7 +125,8 @@ class HitBody(_Response):
     model_config = ConfigDict(title="Hit", json_schema_extra={"examples": [EXAMPLE_HIT]})
 
     id: int | str
-    score: float = Field(description="Cosine of the codes.")
+    score: float = Field(description="What orders the hits: the reranker's score, else the code's.")
+    code_score: float = Field(description="Cosine of the codes.")
     text: str | None
     attributes: dict[str, Any]
     planes: list[str] | None = Field(

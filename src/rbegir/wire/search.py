@@ -8,7 +8,7 @@ Planes are hexadecimal with dimension 0 first: it is the highest bit of the firs
 
 An Arrow stream has one row per hit: `query` (its number in the request), `rank` (from 1), `id`, `score`,
 `key` and `row` (the exact order: key descending, row ascending), `text`, and the attributes as columns of the
-types that they have in the index. The metadata of its schema holds what concerns all hits: `recall` of a
+types that they have in the index. Reranked hits also have a `code_score`. The metadata of its schema holds what concerns all hits: `recall` of a
 search by planes, the `certificate` of mode paper as JSON, and `searched`, the share of the keywords that a
 cluster searched, where that is not all.
 """
@@ -39,6 +39,7 @@ OWN = {
     "rank": pa.int64(),
     "id": None,  # int64 or string, as the ids of the index are
     "score": pa.float64(),
+    "code_score": pa.float64(),  # of reranked hits only
     "key": pa.int64(),
     "row": pa.int64(),
     "text": pa.string(),
@@ -120,11 +121,12 @@ def json_results(parts: Sequence[Hits], texts: Sequence[str] | None) -> list[dic
             common["searched"] = hits.searched
         for query in range(len(hits)):
             ids, scores = hits.ids[query].tolist(), hits.scores[query].tolist()
+            codes = hits.code_scores[query].tolist()
             found = [None] * hits.k if hits.texts is None else hits.texts[query].tolist()
             attributes = [{}] * hits.k if hits.attributes is None else hits.attributes[query]
             shown = [
-                {"id": i, "score": s, "text": t, "attributes": a}
-                for i, s, t, a in zip(ids, scores, found, attributes, strict=True)
+                {"id": i, "score": s, "code_score": c, "text": t, "attributes": a}
+                for i, s, c, t, a in zip(ids, scores, codes, found, attributes, strict=True)
             ]
             results.append({"query": None, "hits": shown, **common})
     if texts is not None:
@@ -138,6 +140,8 @@ def write_hits(parts: Sequence[Hits], info: Mapping[str, Any], *, attributes: bo
     types = {**OWN, "id": pa.string() if info["id_type"] == "string" else pa.int64()}
     if parts[0].texts is None:
         del types["text"]
+    if not parts[0].reranked:
+        del types["code_score"]
     names = list(info["attributes"]) if attributes else []
     columns = {f"{PREFIX}{name}" if name in OWN else name: name for name in names}
     types |= {column: type_named(info["attributes"][name]) for column, name in columns.items()}
@@ -153,6 +157,7 @@ def write_hits(parts: Sequence[Hits], info: Mapping[str, Any], *, attributes: bo
                 "rank": np.tile(np.arange(1, k + 1), count),
                 "id": hits.ids.ravel().tolist(),
                 "score": hits.scores.ravel(),
+                "code_score": hits.code_scores.ravel(),
                 "key": hits.keys.ravel(),
                 "row": hits.rows.ravel(),
                 "text": None if hits.texts is None else hits.texts.ravel().tolist(),
@@ -202,7 +207,7 @@ def read_hits(raw: bytes, queries: int) -> Hits:
     own = {
         name: columns.pop(name).to_numpy(zero_copy_only=False).reshape(shape)  # [queries, k]
         for name in OWN
-        if name != "text" or name in columns
+        if name not in ("text", "code_score") or name in columns
     }
     number, rank = np.indices(shape)
     if not (np.array_equal(own["query"], number) and np.array_equal(own["rank"], rank + 1)):
@@ -212,6 +217,8 @@ def read_hits(raw: bytes, queries: int) -> Hits:
     return Hits(
         ids=own["id"],
         scores=_typed(own["score"], np.float64),
+        code_scores=_typed(own.get("code_score", own["score"]), np.float64),
+        reranked="code_score" in own,
         keys=_typed(own["key"], np.int64),
         rows=_typed(own["row"], np.int64),
         texts=_typed(own["text"], np.object_) if "text" in own else None,

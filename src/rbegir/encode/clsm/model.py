@@ -129,7 +129,8 @@ class Model:
             return heads[kind] if part == f"{side}.out" else self._stored.tensor(name, guarded=True)
 
         check = self._stored.file.check_intact
-        return NativeSide(config, side, tensor, threads=self._threads, check_table=check).vectors
+        encoder = NativeSide(config, side, tensor, threads=self._threads, check_table=check)
+        return partial(encoder.vectors, wordless=True)
 
     def tensor(self, name: str) -> npt.NDArray[np.float32]:
         """A tensor by the name it has in the checkpoint (`shapes`), read-only."""

@@ -94,11 +94,13 @@ class NativeSide:
         self._check_table()
         return out
 
-    def vectors(self, texts: TextInput) -> npt.NDArray[np.float32]:
-        """[count, n] of a float side."""
+    def vectors(self, texts: TextInput, *, wordless: bool = False) -> npt.NDArray[np.float32]:
+        """[count, n] of a float side; `wordless`: texts may have no words, their vectors mean nothing."""
         out = np.zeros((count_texts(texts), self._n), dtype=np.float32)
         for start, block in _blocks(texts):
-            _check(self._tower.embed(block, out, start, self._threads), start)
+            found = self._tower.embed(block, out, start, self._threads)
+            if not wordless:
+                _check(found, start)
         self._check_table()
         return out
 
