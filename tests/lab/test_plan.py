@@ -53,7 +53,7 @@ def test_more_never_needs_less(keywords: int, qps: float, latency: float, more: 
 
     def count(wish: Wish) -> float:
         try:
-            return planner.machines(wish)
+            return float(planner.option(wish)["machines"])
         except ImpossibleError:
             return math.inf
 

@@ -16,9 +16,9 @@ from typing import Any
 
 from rbegir.adapters import store as made
 from rbegir.adapters.store import Store, named_ids, pack, stored_ids
-from rbegir.errors import FilterError, InputError, MissingExtraError
+from rbegir.errors import FilterError, InputError, needing
 
-try:
+with needing("the LlamaIndex adapter needs {}", "pip install 'rbegir[llamaindex]'"):
     from llama_index.core.bridge.pydantic import PrivateAttr
     from llama_index.core.schema import BaseNode, MetadataMode
     from llama_index.core.vector_stores.types import (
@@ -32,10 +32,6 @@ try:
         VectorStoreQueryResult,
     )
     from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_metadata_dict
-except ModuleNotFoundError as error:
-    raise MissingExtraError(
-        f"the LlamaIndex adapter needs {error.name}", hint="pip install 'rbegir[llamaindex]'"
-    ) from None
 
 DOCUMENT = "ref_doc_id"
 PAGE = 1000  # nodes looked up at a time where all that pass a filter are wanted
@@ -130,8 +126,6 @@ class RbegirVectorStore(BasePydanticVectorStore):
         return VectorStoreQueryResult(
             nodes=nodes, similarities=[hit.score for hit in hits], ids=[node.node_id for node in nodes]
         )
-
-    # ---- inside ----
 
     def _where(
         self, filters: MetadataFilters | None, node_ids: list[str] | None, doc_ids: list[str] | None

@@ -106,8 +106,6 @@ def _number(name: str) -> int | None:
     return number if number is not None and str(number) == name and -(2**63) <= number < 2**63 else None
 
 
-# ---- filters ----
-
 COMPARE = {"$eq": "=", "$ne": "!=", "$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
 _KNOWN = "known are " + ", ".join([*COMPARE, "$in", "$nin", "$exists", "$and", "$or", "$not"])
 

@@ -98,9 +98,6 @@ def read_json(raw: bytes) -> Record:
     return said
 
 
-# ---- ask ----
-
-
 def search(queries: Any, request: SearchRequest) -> Plan[Hits]:
     """A search for texts, or for vectors where the index was made with a Binarizer."""
     if isinstance(queries, np.ndarray) and queries.ndim == 2 and queries.dtype.kind in "fiub":
@@ -139,9 +136,6 @@ def get(ids: Any) -> Plan[list[Record | None]]:
 
 def info() -> Plan[Record]:
     return Call("GET", "/v1/index", read_json).plan()
-
-
-# ---- change ----
 
 
 def put(texts: Any, ids: Any, attributes: Any, *, replace: bool) -> Plan[Ids]:

@@ -60,8 +60,6 @@ class Client(Connection):
         """Close the connections."""
         self._http.close()
 
-    # ---- ask ----
-
     def search(
         self, queries: str | Sequence[str] | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
     ) -> Hits:
@@ -85,8 +83,6 @@ class Client(Connection):
         """What the service serves: size, shape, columns, limits."""
         return self._run(calls.info())
 
-    # ---- change ----
-
     def add(self, texts: Sequence[str], ids: Any = None, attributes: Any = None) -> Ids:
         """Add keywords; returns their ids (random ones if none are given). An id that is there is refused."""
         return self._run(calls.put(texts, ids, attributes, replace=False))
@@ -105,8 +101,6 @@ class Client(Connection):
     def compact(self) -> None:
         """Rewrite the index of the service without what was deleted."""
         return self._run(calls.compact())
-
-    # ---- inside ----
 
     def _run(self, plan: Plan[T]) -> T:
         try:

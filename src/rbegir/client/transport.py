@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from urllib.parse import urlsplit
 
 from rbegir.base.checks import whole_number
-from rbegir.errors import InputError, MissingExtraError, ServiceError
+from rbegir.errors import InputError, ServiceError, needing
 from rbegir.wire.search import JSON
 
 if TYPE_CHECKING:
@@ -46,17 +46,6 @@ BACKOFF = 0.1
 MOST = 10.0
 BUSY = 503
 T = TypeVar("T")
-
-
-def load_httpx() -> Any:
-    """The module, or an error that says how to get it."""
-    try:
-        import httpx
-    except ModuleNotFoundError:
-        raise MissingExtraError(
-            "a client of a search service needs httpx", hint="pip install 'rbegir[client]'"
-        ) from None
-    return httpx
 
 
 class Connection:
@@ -89,7 +78,8 @@ class Connection:
         if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not 0 < timeout_s < 1e6:
             raise InputError(f"timeout_s must be a positive number of seconds, got {timeout_s!r}")
         self._url, self._timeout_s, self._retries = url, timeout_s, whole_number("retries", retries, 0)
-        httpx = load_httpx()
+        with needing("a client of a search service needs httpx", "pip install 'rbegir[client]'"):
+            import httpx
         self._failure = httpx.RequestError
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         # Redirects are not followed: nothing of the service redirects, and a token belongs to one address.

@@ -147,9 +147,8 @@ def _resume(stage: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _save(stage: Path, state: dict[str, Any]) -> None:
-    new = stage / f"{STATE}.new"
-    new.write_text(json.dumps(state))
-    disk.replace(new, stage / STATE)
+    with disk.staged(stage / STATE) as new:
+        new.write_text(json.dumps(state))
 
 
 def _tasks(chunks: Sequence[Sequence[Slice]]) -> list[Task]:
@@ -252,9 +251,6 @@ def _finish(stage: Path, segments: Sequence[Segment]) -> None:
     prepare(stage, final)
     commit(stage)
     assert (stage / NAME).exists()
-
-
-# ---- no id twice, without holding all ids anywhere ----
 
 
 def refuse_repeated_ids(segments: Sequence[Segment], *, size: int = RANGE) -> None:

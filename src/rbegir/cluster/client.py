@@ -143,8 +143,6 @@ class Cluster:
                 self._model = load_stored(state.view.location.model(), state.view.manifest)
             return self._model
 
-    # ---- change ----
-
     def add(self, texts: Sequence[str], ids: Any = None, attributes: Any = None) -> Ids:
         """Add keywords; returns their ids. An id that is there is refused."""
         return self._add(texts, ids, attributes, upsert=False)
@@ -184,8 +182,6 @@ class Cluster:
                     self._writing.close()
                     self._writing = None
                 self._model, self._state = model, state
-
-    # ---- ask ----
 
     def search(
         self, queries: str | Sequence[str] | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
@@ -266,8 +262,6 @@ class Cluster:
             "address": self._session.address,
             "keywords_of_shards": list(view.keywords_of),
         }
-
-    # ---- inside ----
 
     def _current(self) -> State:
         if self._closed:

@@ -184,9 +184,6 @@ class Fanout:
         )
 
 
-# ---- opening a state of the index on all shards ----
-
-
 @dataclass(frozen=True, eq=False)
 class State:
     """What questions are answered from: a view, and where the shards can read it."""

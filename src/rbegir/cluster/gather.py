@@ -112,7 +112,8 @@ class Gatherer:
         view, manifest, names = self._view, self._view.manifest, self._names(request)
         places = result.found.positions  # [Q, k]
         flat, of_place = np.unique(places.ravel(), return_inverse=True)  # a popular keyword is fetched once
-        wanted = places_by_shard(view, flat)
+        owners = np.asarray(view.owners, np.int64)[np.searchsorted(view.starts, flat, "right") - 1]
+        wanted = {int(shard): np.flatnonzero(owners == shard) for shard in np.unique(owners)}
         answers: dict[int, Columns] = {
             shard: pick(found, flat[wanted[shard]]) for shard, found in self._along.items() if shard in wanted
         }
@@ -279,9 +280,3 @@ def pick(found: Found, places: Places) -> Columns:
     at = order[np.searchsorted(flat[order], places)]
     named = {name: column[at] for name, column in columns.columns.items()}
     return Columns(columns.view, columns.rows[at], columns.ids[at], named)
-
-
-def places_by_shard(view: View, places: Places) -> dict[int, npt.NDArray[np.int64]]:
-    """{shard: indices of the places that it owns}."""
-    owners = view.owner_of(places)
-    return {int(shard): np.flatnonzero(owners == shard) for shard in np.unique(owners)}

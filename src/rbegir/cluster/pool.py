@@ -46,10 +46,6 @@ class Layout:
     threads: int  # per shard
     reserved: float  # cores per shard, with Ray
 
-    @property
-    def actors(self) -> int:
-        return self.shards * self.replicas
-
 
 def layout(
     devices: Devices, replicas: int, nodes: list[dict[str, Any]], threads: int | None = None

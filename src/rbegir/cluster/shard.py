@@ -16,7 +16,6 @@ import os
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -45,10 +44,10 @@ from rbegir.cluster.session import import_ray
 from rbegir.cluster.view import Assignment, Places
 from rbegir.codes.layout import LAYOUT_VERSION
 from rbegir.errors import BusyError, DeadlineError, FileError, RbegirError
-from rbegir.index.filter import Filter
 from rbegir.index.format import VERSION
+from rbegir.index.query import candidates
 from rbegir.index.snapshot import Positions, Snapshot
-from rbegir.search.backend import Partition, coarse, open_backend
+from rbegir.search.backend import coarse, open_backend
 from rbegir.search.paper import BLOCK, thread_of
 from rbegir.search.request import SearchRequest
 
@@ -81,10 +80,6 @@ class Loaded:
         columns = {name: snapshot.column(name, place) for name in names}
         return Columns(self.share.view, snapshot.rows(place), snapshot.ids(place), columns)
 
-    def candidates(self, request: SearchRequest) -> tuple[list[int], list[Partition]]:
-        where = None if request.where is None else Filter(request.where, self.snapshot.types())
-        return self.snapshot.candidates(where, request.allow, request.deny)
-
     def ready(self) -> Ready:
         """Check the codes, so that the first question is as fast as the next."""
         for part in self.snapshot.segments:
@@ -94,7 +89,7 @@ class Loaded:
 
     def segment_shares(self, request: SearchRequest) -> SegmentShares:
         """Which segments have candidates."""
-        pairs = zip(*self.candidates(request), strict=True)
+        pairs = zip(*candidates(self.snapshot, request), strict=True)
         return SegmentShares(
             self.share.view, {self.share.numbers[number]: p.mask is None for number, p in pairs}
         )
@@ -104,7 +99,7 @@ class Loaded:
         inside: dict[int, int] = {}
         edges: dict[int, Any] = {}
         span = BLOCK * request.per_thread
-        for number, (_, count, mask) in zip(*self.candidates(request), strict=True):
+        for number, (_, count, mask) in zip(*candidates(self.snapshot, request), strict=True):
             offset = offsets[self.share.numbers[number]]
             here = np.arange(count) if mask is None else masks.to_positions(mask, count)
             first = offset // span
@@ -187,8 +182,6 @@ class Shard:
         except (OSError, RbegirError) as error:
             return pack(self._failure(view, error))
 
-    # ---- inside ----
-
     @property
     def _node(self) -> str:
         return f"{socket.gethostname()} ({import_ray().util.get_node_ip_address()})"
@@ -240,7 +233,7 @@ class Shard:
 
     def _scan(self, loaded: Loaded, scan: Scan) -> Found:
         view, manifest = loaded.share.view, loaded.share.manifest
-        numbers, partitions = loaded.candidates(scan.request)
+        numbers, partitions = candidates(loaded.snapshot, scan.request)
         counted = sum(partition.count for partition in partitions)
         nothing = np.zeros((len(scan.values), 0), np.int64)
         if not partitions:
@@ -269,10 +262,7 @@ class Shard:
         return Found(view, keys, places(positions), full, counted)
 
 
-# ---- the queue in front of the scan ----
-
-
-@dataclass
+@dataclass(eq=False)
 class Waiting:
     """A question in the queue."""
 
@@ -297,84 +287,61 @@ class ScanQueue:
 
     def __init__(self, work: Callable[[Any, Scan], Found], *, batch: int = BATCH, queue: int = QUEUE) -> None:
         self._work, self._batch, self._limit = work, batch, queue
-        self._waiting: deque[Waiting] = deque()
-        self._queries = 0  # in `_waiting`
-        self._wake = threading.Condition()
-        self._closed = False
-        self._thread = threading.Thread(target=self._run, name="rbegir-scan", daemon=True)
-        self._thread.start()
+        self._waiting: list[Waiting] = []
+        self._lock = threading.Lock()
+        self._thread = ThreadPoolExecutor(1, "rbegir-scan")
 
     def put(self, view: str, state: Any, scan: Scan) -> Future[Found]:
         """The future answer; BusyError if the queue is full."""
         item = Waiting(view, state, scan, time.monotonic() + scan.seconds)
-        with self._wake:
-            if self._queries and self._queries + len(scan.values) > self._limit:
+        with self._lock:
+            queries = sum(len(other.scan.values) for other in self._waiting)
+            if queries and queries + len(scan.values) > self._limit:
                 raise BusyError(
-                    f"the queue of a shard is full: {self._queries} queries are waiting, at most "
-                    f"{self._limit} may",
+                    f"the queue of a shard is full: {queries} queries are waiting, at most {self._limit} may",
                     hint="ask again a little later, or add shards or replicas",
                 )
             self._waiting.append(item)
-            self._queries += len(scan.values)
-            self._wake.notify()
+        self._thread.submit(self._run)  # finds nothing if an earlier turn took the question
         return item.done
 
     def close(self) -> None:
-        """End the thread after what is being done; what waits is refused."""
-        with self._wake:
-            self._closed = True
-            self._wake.notify()
-        self._thread.join()
+        """End the thread after what waits is done."""
+        self._thread.shutdown()
 
     def _run(self) -> None:
-        while group := self._next():
-            try:
-                found = self._work(group[0].state, join([item.scan for item in group]))
-            except BaseException as error:  # whoever waits must hear of it, whatever it is
-                for item in group:
-                    item.done.set_exception(error)
-                continue
-            start = 0
+        group = self._next()
+        if not group:
+            return
+        try:
+            found = self._work(group[0].state, join([item.scan for item in group]))
+        except BaseException as error:  # whoever waits must hear of it, whatever it is
             for item in group:
-                rows = slice(start, start + len(item.scan.values))
-                item.done.set_result(cut(found, rows, item.scan.request.k))
-                start = rows.stop
+                item.done.set_exception(error)
+            return
+        start = 0
+        for item in group:
+            rows = slice(start, start + len(item.scan.values))
+            item.done.set_result(cut(found, rows, item.scan.request.k))
+            start = rows.stop
 
     def _next(self) -> list[Waiting]:
-        """The oldest question that is still wanted and all that go with it; nothing when closed."""
-        with self._wake:
-            while True:
-                self._drop_late()
-                if self._waiting:
-                    break
-                if self._closed:
-                    return []
-                self._wake.wait()
-            first = self._waiting[0]
-            group: list[Waiting] = []
-            rest: deque[Waiting] = deque()
-            size = 0
+        """The oldest question that is still wanted and all that go with it; nothing if none is."""
+        with self._lock:
+            now = time.monotonic()
             for item in self._waiting:
-                together = item.view == first.view and item.scan.group == first.scan.group
-                if item is first or (together and size + len(item.scan.values) <= self._batch):
+                if item.until <= now:
+                    item.done.set_exception(DeadlineError("the client's deadline passed in the queue"))
+            wanted = [item for item in self._waiting if item.until > now]
+            group: list[Waiting] = []
+            size = 0
+            for item in wanted:
+                together = item.view == wanted[0].view and item.scan.group == wanted[0].scan.group
+                if not group or (together and size + len(item.scan.values) <= self._batch):
                     group.append(item)
                     size += len(item.scan.values)
-                else:
-                    rest.append(item)
-            self._waiting = rest
-            self._queries -= size
+            self._waiting = [item for item in wanted if item not in group]
             return group
-
-    def _drop_late(self) -> None:
-        now = time.monotonic()
-        kept: deque[Waiting] = deque()
-        for item in self._waiting:
-            if self._closed or item.until <= now:
-                self._queries -= len(item.scan.values)
-                item.done.set_exception(DeadlineError("the client's deadline passed in the queue"))
-            else:
-                kept.append(item)
-        self._waiting = kept
 
 
 def join(scans: list[Scan]) -> Scan:

@@ -23,7 +23,6 @@ is merging by (score, row), ties included.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import tempfile
@@ -124,12 +123,13 @@ class Location:
             return Path(self.root) / MODEL
         target = self.path / MODEL
         for name in self._list(MODEL):
-            with _staged(target / name) as staged:  # the model checks its own bytes when they are used
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            with disk.staged(target / name) as staged:  # the model checks its own bytes when they are used
                 self._copy(f"{MODEL}/{name}", staged)
         return target
 
     def _fetch(self, name: str, kind: FileKind, stamp: Stamp) -> None:
-        with _staged(self.path / name) as staged:
+        with disk.staged(self.path / name) as staged:
             self._copy(name, staged)
             problems = [error.message for error in File(staged, kind, stamp).damage()]
             if problems:
@@ -172,18 +172,6 @@ def _is_there(path: Path, kind: FileKind, stamp: Stamp) -> bool:
         return File(path, kind).stamp == stamp
     except (FileNotFoundError, FileError):
         return False
-
-
-@contextlib.contextmanager
-def _staged(path: Path) -> Any:
-    """A name to write to; the file gets its real one when the block ends well."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    staged = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
-    try:
-        yield staged
-        disk.replace(staged, path)
-    finally:
-        staged.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -254,14 +242,6 @@ class View:
         numbers = tuple(number for number, owner in enumerate(self.owners) if owner == shard)
         own = replace(self.manifest, segments=tuple(self.manifest.segments[number] for number in numbers))
         return Assignment(self.id, self.location, own, numbers, tuple(int(self.starts[n]) for n in numbers))
-
-    def segment_of(self, places: Places) -> Places:
-        """The segment of each place."""
-        return np.searchsorted(self.starts, places, "right") - 1
-
-    def owner_of(self, places: Places) -> Places:
-        """The shard of each place."""
-        return np.asarray(self.owners, np.int64)[self.segment_of(places)]
 
 
 def assign(segments: tuple[Entry, ...], shards: int, known: dict[tuple[str, Stamp], int]) -> tuple[int, ...]:

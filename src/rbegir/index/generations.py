@@ -113,8 +113,6 @@ class Generations:
         }
         return {**totals, **newest, "next_row": self._rows_before(len(each)), "generations": each}
 
-    # ---- search and read ----
-
     def search(
         self, queries: str | Sequence[str] | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
     ) -> Hits:
@@ -148,8 +146,6 @@ class Generations:
         for index in _used(self.indexes):
             found = [new or old for new, old in zip(index.get(ids), found, strict=True)]
         return found
-
-    # ---- change ----
 
     def add(self, texts: Sequence[str], ids: Any = None, attributes: Any = None) -> Ids:
         """Add keywords to the newest generation; an id that exists in any generation is refused."""
@@ -201,8 +197,6 @@ class Generations:
                 self.upsert(found.texts, found.ids, found.attributes or None)
                 return len(found)
         return 0
-
-    # ---- internal ----
 
     def _visible(
         self, number: int, index: Index, codes: Codes | npt.NDArray[Any], k: int, options: SearchOptions

@@ -253,7 +253,9 @@ def _rebuilt(path: Path, reason: FileError) -> Manifest:
     segments: list[WreckedSegment] = []
     for file in reversed(_numbered(path, SEGMENT_NAME)):
         segment = _segment(file)
-        if segment is not None and not any(_overlap(segment, newer) for newer in segments):
+        if segment is not None and not any(
+            segment.first_row <= newer.last_row and newer.first_row <= segment.last_row for newer in segments
+        ):
             segments.append(segment)
     segments.sort(key=lambda segment: segment.first_row)
     if len({(segment.shape, segment.id_type) for segment in segments}) != 1:
@@ -285,10 +287,6 @@ def _segment(file: Path) -> WreckedSegment | None:
         return WreckedSegment(file, CodeShape(meta["n"], meta["planes"]))
     except (RbegirError, OSError, KeyError):
         return None
-
-
-def _overlap(one: WreckedSegment, other: WreckedSegment) -> bool:
-    return one.first_row <= other.last_row and other.first_row <= one.last_row
 
 
 def _deletes(path: Path) -> dict[str, str]:

@@ -166,7 +166,9 @@ def write_segment(path: Path, sources: Sequence[LiveRows], shape: CodeShape) -> 
             for codes in _regroup(read_codes):
                 writer.write(layout.pack(Codes(codes.planes[plane : plane + 1], shape.n)))
         if not contiguous:
-            _write_rows(writer, np.concatenate([s.table.rows(span) for s in sources for span in s.spans()]))
+            rows = np.concatenate([s.table.rows(span) for s in sources for span in s.spans()])
+            writer.section("rows", rows.astype("<i8", copy=False))
+            writer.section("rows.fences", rows[::STRIDE].astype("<i8"))
         specs: list[ColumnSpec] = []
         if has_ids:
             id_type = next(s.table.ids(np.zeros(0, np.int64)).type for s in sources if s.table.has_ids)
@@ -357,11 +359,6 @@ def _equal(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
 def read_column(table: Table, name: str, dtype: pa.DataType, positions: Int64s) -> pa.Array:
     """A column at these positions; nulls if the table lacks it."""
     return table.column(name, positions) if name in table.types else pa.nulls(len(positions), dtype)
-
-
-def _write_rows(writer: FileWriter, rows: Int64s) -> None:
-    writer.section("rows", rows.astype("<i8", copy=False))
-    writer.section("rows.fences", rows[::STRIDE].astype("<i8"))
 
 
 def _regroup(parts: Iterator[Codes]) -> Iterator[Codes]:

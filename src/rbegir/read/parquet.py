@@ -78,9 +78,6 @@ class ParquetSource:
         return f"row {number + 1:,}"
 
 
-# ---- chunks of texts ----
-
-
 @dataclass(frozen=True)
 class Reading:
     """How texts are read: the names of their columns, and whether a bad row is an error."""

@@ -7,8 +7,8 @@ number of CPUs that this process may use.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Self
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -47,15 +47,7 @@ class CpuBackend(Backend):
     def search(self, partitions: Sequence[Partition], values: npt.NDArray[np.int16], k: int) -> Candidates:
         parts, values, k = check_search(partitions, values, k, self.n, self.planes)
         total = sum(part.count for part in parts)
-        keys, positions = _core.scan_search(
-            [(part.packed, part.count, part.mask) for part in parts],
-            values,
-            min(k, total),
-            planes=self.planes,
-            threads=self.threads,
-            isa=self.isa,
-        )
-        return Candidates(keys, positions)
+        return self._run(_core.scan_search, parts, values, min(k, total))
 
     def _rescore(
         self,
@@ -64,13 +56,8 @@ class CpuBackend(Backend):
         positions: npt.NDArray[np.int64],
         k: int,
     ) -> Candidates:
-        keys, best = _core.scan_rescore(
-            [(part.packed, part.count, part.mask) for part in parts],
-            values,
-            positions,
-            min(k, positions.shape[1]),
-            planes=self.planes,
-            threads=self.threads,
-            isa=self.isa,
-        )
-        return Candidates(keys, best)
+        return self._run(_core.scan_rescore, parts, values, positions, min(k, positions.shape[1]))
+
+    def _run(self, scan: Callable[..., Any], parts: list[Partition], *arguments: Any) -> Candidates:
+        packed = [(part.packed, part.count, part.mask) for part in parts]
+        return Candidates(*scan(packed, *arguments, planes=self.planes, threads=self.threads, isa=self.isa))

@@ -219,10 +219,8 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
         if sum(len(slice_.values) for slice_ in job.done) == job.search.count:
             job.future.set_result(job.done)
 
-    # ---- in the thread ----
-
     def _scan(self, batch: list[_Share]) -> list[BatchSlice | BaseException]:
-        """One outcome per share; whatever goes wrong is the outcome of those whom it concerns."""
+        """In the thread: one outcome per share; what goes wrong is the outcome of those whom it concerns."""
         outcomes: list[BatchSlice | BaseException] = []
         began = time.perf_counter()
         encoded = self._values(batch)

@@ -133,9 +133,8 @@ class Committer(BatchLoop[_QueuedChange, _QueuedChange]):
         self.waiting -= size
         return batch
 
-    # ---- in the thread ----
-
     def _write(self, batch: list[_QueuedChange]) -> list[int | BaseException]:
+        """In the thread: one outcome per job."""
         if batch[0].change is None:
             return [self._compact()]
         known = set(self._index.info()["attributes"])

@@ -134,13 +134,8 @@ def _binary() -> dict[str, str]:
     return {"type": "string", "format": "binary"}
 
 
-def _title(model: type[BaseModel]) -> str:
-    """The name of a model in the document."""
-    return model.model_config.get("title") or model.__name__
-
-
 def _ref(model: type[BaseModel]) -> dict[str, str]:
-    return {"$ref": REF.format(model=_title(model))}
+    return {"$ref": REF.format(model=model.model_config.get("title"))}
 
 
 def _schemas(settings: Settings, info: dict[str, Any], encodes: str) -> dict[str, Any]:

@@ -171,8 +171,6 @@ class Handlers:
         made = document(routes, self._settings, self._index.info(), self._service.encodes)
         return Response(to_json(made), media_type=JSON)
 
-    # ---- inside ----
-
     def _check_read(self, request: Request) -> None:
         self._service.guard.check(header(request, b"authorization"), write=False)
 
@@ -238,9 +236,6 @@ def keyword_body(found: dict[str, Any]) -> dict[str, Any]:
     """A stored keyword as the API shows it."""
     attributes = {name: value for name, value in found.items() if name not in ("id", "text")}
     return {"id": found["id"], "text": found["text"], "attributes": attributes}
-
-
-# ---- export ----
 
 
 def json_lines(batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:

@@ -145,8 +145,6 @@ def from_error(error: BaseException) -> Problem:
     return Problem("internal", "something unexpected went wrong", hint="the log of the service says more")
 
 
-# ---- read by a client ----
-
 BY_STATUS: dict[int, type[RbegirError]] = {401: AccessError, 403: AccessError, 503: BusyError}  # of proxies
 
 

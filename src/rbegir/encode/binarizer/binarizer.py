@@ -87,8 +87,6 @@ class Binarizer:
         self.moves = moves
         self.seed = seed
 
-    # ---- the code space ----
-
     takes_vectors = True  # what an index asks: float vectors, not texts, are searched for
 
     @property
@@ -110,8 +108,6 @@ class Binarizer:
         self._check_fitted()
         return self.fingerprint_
 
-    # ---- learn ----
-
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn from vectors [count, dims]; of a large or memory-mapped array a sample is read.
 
@@ -132,8 +128,6 @@ class Binarizer:
         learned = learn(seen, centre, asked, n, self.keyword_planes, self.rounds, self.seed)
         self._set(dims, n, learned)
         return self
-
-    # ---- encode ----
 
     def encode_keywords(self, X: Any) -> Codes:
         """Codes of vectors [count, dims] to be stored."""
@@ -198,8 +192,6 @@ class Binarizer:
         self._check_fitted()
         return np.asarray([f"binarizer{i}" for i in range(self.n)], dtype=object)
 
-    # ---- keep ----
-
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Write config.json and model.safetensors into `directory`."""
         self._check_fitted()
@@ -221,8 +213,6 @@ class Binarizer:
                 f"{directory} does not hold the settings of a binarizer", hint=store.REPAIR
             ) from error
         return binarizer
-
-    # ---- the conventions of scikit-learn ----
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's arguments; `deep` is there for scikit-learn, no argument is an estimator."""
@@ -256,8 +246,6 @@ class Binarizer:
 
     def __sklearn_is_fitted__(self) -> bool:
         return "fingerprint_" in self.__dict__
-
-    # ---- internal ----
 
     def _prepared(self, rows: Any) -> Iterator[tuple[Terms, Floats]]:
         """Blocks of rows as what the search for codes works on, and where it starts."""

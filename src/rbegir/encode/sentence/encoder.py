@@ -34,8 +34,8 @@ import numpy.typing as npt
 
 from rbegir.codes.planes import Codes
 from rbegir.encode.binarizer.binarizer import Binarizer
-from rbegir.encode.sentence.reference import BINARIZER, read_reference, write_reference
-from rbegir.errors import FileError, InputError, MismatchError, MissingExtraError
+from rbegir.encode.sentence.reference import BINARIZER, NEEDED, read_reference, write_reference
+from rbegir.errors import FileError, InputError, MismatchError, needing
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -117,7 +117,8 @@ class SentenceEncoder:
     def vectors(self, texts: Sequence[str], task: str) -> npt.NDArray[np.float32]:
         """The SentenceTransformer's vectors of texts: float32 [count, dims]; `task` is query or document."""
         if not len(texts):
-            return np.zeros((0, self._dims()), np.float32)
+            dims = self.head.n if self.head is not None else self._fitted().n_features_in_
+            return np.zeros((0, dims), np.float32)
         encode = self.model.encode_query if task == "query" else self.model.encode_document
         with self._lock:  # tokenizers are not made for several threads at once
             out: npt.NDArray[np.float32] = encode(
@@ -144,9 +145,6 @@ class SentenceEncoder:
             )
         return self.binarizer
 
-    def _dims(self) -> int:
-        return self.head.n if self.head is not None else self._fitted().n_features_in_
-
 
 def load_reference(directory: Path) -> SentenceEncoder:
     """The encoder that an index refers to."""
@@ -170,13 +168,8 @@ def load_reference(directory: Path) -> SentenceEncoder:
 
 
 def _package() -> Any:
-    try:
+    with needing(*NEEDED):
         import sentence_transformers
-    except ImportError as error:
-        raise MissingExtraError(
-            "encoders of sentence-transformers need that package, release 6 or later",
-            hint="pip install 'rbegir[sentence-transformers]'",
-        ) from error
     return sentence_transformers
 
 

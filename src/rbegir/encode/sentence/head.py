@@ -28,18 +28,14 @@ from rbegir.base.checks import whole_number
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_PLANES
 from rbegir.encode.binarizer.binarizer import default_n
 from rbegir.encode.clsm.rbe import prefixes, rbe_layers, start_as_quantiser
-from rbegir.errors import InputError, MissingExtraError
+from rbegir.encode.sentence.reference import NEEDED
+from rbegir.errors import InputError, needing
 
 if TYPE_CHECKING:
     from rbegir.encode.clsm.presets import Estimator
 
-try:
+with needing(*NEEDED):
     from sentence_transformers.base.modules import Module
-except ImportError as error:
-    raise MissingExtraError(
-        "encoders of sentence-transformers need that package, release 6 or later",
-        hint="pip install 'rbegir[sentence-transformers]'",
-    ) from error
 
 KEYWORD_TASKS = ("document", "keyword")
 

@@ -41,7 +41,7 @@ from rbegir.codes.layout import pack
 from rbegir.codes.planes import MAX_N, MIN_N, WORD, Codes
 from rbegir.codes.score import cosine, norm_squared
 from rbegir.encode.binarizer.binarizer import Binarizer
-from rbegir.errors import FileError, InputError, MismatchError, MissingExtraError
+from rbegir.errors import FileError, InputError, MismatchError, needing
 from rbegir.index.exchange.transfer import (
     Keywords,
     code_shape,
@@ -64,10 +64,8 @@ Floats = npt.NDArray[np.float32]
 
 def load_faiss() -> Any:
     """Import FAISS, or raise an error that says how to install it."""
-    try:
+    with needing("FAISS indexes need faiss", "pip install faiss-cpu"):
         import faiss
-    except ImportError as error:
-        raise MissingExtraError("FAISS indexes need faiss", hint="pip install faiss-cpu") from error
     return faiss
 
 
@@ -117,11 +115,12 @@ def import_faiss(index: Any, out: str | os.PathLike[str], *, binarizer: Binarize
     """Make a new rbegir index of a FAISS index or its file; a Binarizer encodes float vectors."""
     source = open_faiss(index) if isinstance(index, (str, os.PathLike)) else index
     found, ids = read_faiss(source)
+    table = pa.table({"id": ids})
     if isinstance(found, Codes):
         if binarizer is not None:
             raise InputError("a binary FAISS index holds codes, it takes no binarizer", hint="leave it out")
-        return make_index(out, [Keywords(found, pa.array(ids), None, {})], shape=(found.n, 1))
-    return make_vector_index(out, found, pa.array(ids), binarizer=binarizer)
+        return make_index(out, [Keywords(found, table)], shape=(found.n, 1))
+    return make_vector_index(out, found, table, binarizer)
 
 
 def to_faiss(source: Index | Codes) -> Any:

@@ -250,7 +250,7 @@ def _row(
         return None
     return {
         **common,
-        "bytes": outcome.code_bytes + outcome.factor_bytes,
+        "bytes": outcome.bytes,
         "code_bytes": outcome.code_bytes,
         "factor_bytes": outcome.factor_bytes,
         "query": "float32",
@@ -263,16 +263,13 @@ def _row(
 
 def _peer_recalls(outcome: Outcome, asked: Floats, truth: Ids) -> dict[str, float]:
     """By the peer's own score, or by inner product or distance to what it decodes: the better of the two."""
-    if outcome.search is not None:
-        few = slice(outcome.queries)
-        return recalls(outcome.search(asked[few], DEPTH), truth[few])
-    decoded = outcome.decoded
-    assert decoded is not None
-    if outcome.offsets is not None:
-        return recalls(top(asked, decoded, DEPTH, outcome.offsets), truth)
-    by_distance = -0.5 * np.einsum("ij,ij->i", decoded, decoded)
-    both = [recalls(top(asked, decoded, DEPTH, offsets), truth) for offsets in (None, by_distance)]
-    return max(both, key=lambda figures: figures["recall@10"])
+    few = slice(outcome.queries)
+    ways = [outcome]
+    if outcome.decoded is not None and outcome.offsets is None:
+        by_distance = -0.5 * np.einsum("ij,ij->i", outcome.decoded, outcome.decoded)
+        ways.append(outcome._replace(offsets=by_distance))
+    found = [recalls(way.find(asked[few], DEPTH), truth[few]) for way in ways]
+    return max(found, key=lambda figures: figures["recall@10"])
 
 
 def _ours(

@@ -41,7 +41,7 @@ from rbegir.search.gpu.card import Batch, Card
 from rbegir.search.gpu.device import find_devices
 from rbegir.search.gpu.dispatch import Method
 from rbegir.search.gpu.replay import Replays
-from rbegir.search.gpu.words import Slab, SlabSearch
+from rbegir.search.gpu.words import SlabSearch
 from rbegir.search.paper import SelectionGeometry, plan, queue_heads, thread_of, whole_thread_sizes
 from rbegir.search.reference import ReferenceBackend
 
@@ -56,15 +56,6 @@ def random_words(n: int, planes: int, keywords: int, generator: torch.Generator)
     shape = (words.streams(n, planes), words.stride_of(keywords))
     lanes = torch.empty(shape, dtype=torch.int32, device=generator.device)
     return lanes.random_(-(2**31), 2**31, generator=generator)
-
-
-def random_piece(n: int, planes: int, keywords: int, device: torch.device) -> SlabSearch:
-    """Random codes, with a sample that nobody asks for."""
-    lanes = random_words(n, planes, keywords, torch.Generator(device=device).manual_seed(0))
-    none = torch.zeros(len(lanes), words.stride_of(0), dtype=torch.int32, device=device)
-    return SlabSearch(
-        Slab(lanes, keywords, none, torch.zeros(0, dtype=torch.int32, device=device), 0), 0, None, keywords
-    )
 
 
 def scan_ms(card: Card, piece: SlabSearch, method: Method, top: int, queries: int, rounds: int) -> float:
@@ -106,7 +97,9 @@ def costs(
     for n, planes in COST_SHAPES:
         name = f"{n}×{planes}"
         keywords = KEYWORDS * 64 // n
-        card, piece = Card(n, planes, where), random_piece(n, planes, keywords, where)
+        card = Card(n, planes, where)
+        lanes = random_words(n, planes, keywords, torch.Generator(device=where).manual_seed(0))
+        piece = SlabSearch(words.with_sample(lanes, keywords), 0, None, keywords)
         if (n, planes) in POPCOUNT:
             progress(f"{name} popcount")
             found.setdefault("popcount", {})[name] = [
@@ -125,7 +118,7 @@ def costs(
                     round(one - chunk, 3),
                     round(chunk, 3),
                 ]
-        del piece
+        del piece, lanes
         torch.cuda.empty_cache()
     return {"host": describe_card(where), "rounds": rounds, "costs": found}
 

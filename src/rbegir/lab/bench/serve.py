@@ -81,7 +81,8 @@ def run(
         folder = Path(name)
         progress("building the index", 0.0)
         data = ServeData(folder, keywords, model)
-        mix = Mix([_search_request(text, k) for text in data.queries], data.queries, k, writes)
+        bodies = (json.dumps({"queries": [text], "k": k}).encode() for text in data.queries)
+        mix = Mix([prepared("POST", "/v1/search", body) for body in bodies], data.queries, k, writes)
         ledger = Ledger()
         cells: list[dict[str, Any]] = []
         total = 2 * rounds + 1 + (len(SERVE_PEERS) if peers else 0)
@@ -158,10 +159,6 @@ def random_model(folder: Path, **changes: Any) -> Path:
             tensors[name] = tensors[name.replace("keyword", "query", 1)]
     checkpoint.write(folder, config, tensors, {})
     return folder
-
-
-def _search_request(text: str, k: int) -> bytes:
-    return prepared("POST", "/v1/search", json.dumps({"queries": [text], "k": k}).encode())
 
 
 @contextmanager

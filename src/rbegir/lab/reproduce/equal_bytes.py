@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +25,7 @@ from rbegir.encode.binarizer.rounding import nearest
 from rbegir.encode.clsm.twotower import TwoTower, unit
 from rbegir.errors import needing
 from rbegir.evaluate.retrieval import CUTOFFS
+from rbegir.lab.bench.quantizers import rabitq, turbovec
 from rbegir.lab.bench.residual import Residual
 from rbegir.lab.reproduce.dataset import sample_rows
 from rbegir.lab.reproduce.testbed import Json, Testbed, Vectors
@@ -74,9 +74,8 @@ def compare(
     `train`: how many vectors they learn from. FAISS itself takes no more than 256 per centroid, 65,536.
     `slow`: also those that take long, `first`: for the first seed.
     """
-    with needing("the comparison needs faiss and turbovec", "pip install 'rbegir[tables]'"):
+    with needing("the comparison needs {}", "pip install 'rbegir[tables]'"):
         import faiss
-        import turbovec
     faiss.omp_set_num_threads(max(1, cpu_count() // 3))  # other runs need the rest
     corpus = unit(vectors.corpus).cpu().numpy()
     left, right = (unit(bed.embed(network, side, texts)) for side, texts in bed.group_texts())
@@ -89,7 +88,7 @@ def compare(
 
     for quantiser in (*QUANTISERS, *(q for q in SLOW if slow and not q.once)):
         measure(quantiser)
-    for result in _by_searching(bed, unit(vectors.queries).cpu().numpy(), corpus, learned, faiss, turbovec):
+    for result in _by_searching(bed, unit(vectors.queries).cpu().numpy(), corpus, learned):
         keep(result)
     for quantiser in (q for q in SLOW if slow and first and q.once):
         measure(quantiser)
@@ -227,28 +226,14 @@ def _codec(train: Array, quantiser: Quantiser, device: torch.device) -> _Faiss |
     return _Rotated(train, bits=2 if "2-bit" in quantiser.name else 1, query_sign=quantiser.query == "1 bit")
 
 
-def _by_searching(
-    bed: Testbed, queries: Array, corpus: Array, learned: Array, faiss: Any, turbovec: Any
-) -> Iterator[Json]:
-    """Recall of a sample of queries through the searches of the libraries themselves."""
+def _by_searching(bed: Testbed, queries: Array, corpus: Array, learned: Array) -> Iterator[Json]:
+    """Recall of a sample of queries through the scores of the libraries themselves."""
     chosen = sample_rows(len(queries), SAMPLE, 0)
-    width, most = corpus.shape[1], min(max(CUTOFFS), len(corpus))
-    rotation = faiss.RandomRotationMatrix(width, width)
-    rotation.init(0)
-    rabitq = faiss.IndexRaBitQ(width, faiss.METRIC_INNER_PRODUCT, 2)
-    turned = rotation.apply(corpus)
-    rabitq.train(rotation.apply(learned))
-    rabitq.add(turned)
-    found = rabitq.search(rotation.apply(queries[chosen]), most)[1]
-    del turned
-    yield _sampled(bed, "FAISS RaBitQ, 2 bit", int(rabitq.sa_code_size()), chosen, found)
-    del rabitq
-    index = turbovec.TurboQuantIndex(dim=width, bit_width=2)
-    for start in range(0, len(corpus), 1 << 20):
-        index.add(corpus[start : start + (1 << 20)])
-    found = np.asarray(index.search(queries[chosen], most)[1]).astype(np.int64)
-    stored = len(index.to_bytes()) / len(corpus)
-    yield _sampled(bed, "turbovec, 2 bit", round(stored, 1), chosen, found)
+    most = min(max(CUTOFFS), len(corpus))
+    for name, peer in (("FAISS RaBitQ, 2 bit", rabitq), ("turbovec, 2 bit", turbovec)):
+        outcome = peer(learned, corpus, corpus.shape[1] // 4, 0)
+        assert outcome is not None
+        yield _sampled(bed, name, outcome.bytes, chosen, outcome.find(queries[chosen], most))
 
 
 def _sampled(

@@ -148,16 +148,17 @@ def cut_down(data: Dataset, scale: Scale) -> Dataset:
 def _identity_of(data: Dataset, scale: Scale | None = None) -> str:
     """Of data as they are, or of trainings of a scale on them."""
     about = {"data": data.describe(), **({"scale": vars(scale)} if scale else {})}
-    text = json.dumps(about, sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    return _digest(about)
 
 
 def identity(row: ModelRow, seed: int, data: Dataset, scale: Scale) -> str:
     """What a run was made from."""
     of = {"shape": row.shape.to_dict(), "training": row.settings.to_dict(), "data": _identity_of(data, scale)}
-    return hashlib.blake2b(
-        json.dumps({**of, "seed": seed}, sort_keys=True).encode(), digest_size=8
-    ).hexdigest()
+    return _digest({**of, "seed": seed})
+
+
+def _digest(about: Json) -> str:
+    return hashlib.blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def identity_of(run: Json, rows: Mapping[str, ModelRow], data: Dataset, scale: Scale) -> str | None:
@@ -184,11 +185,10 @@ def read(path: Path) -> Json | None:
 
 def write(path: Path, result: Json) -> None:
     """Replace a run's file, figures rounded to what their spread allows."""
-    partial = path.with_suffix(".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(_rounded(result)) + "\n")
-        disk.replace(partial, path)
+        with disk.staged(path) as stage:
+            stage.write_text(json.dumps(_rounded(result)) + "\n")
     except OSError as error:
         raise FileError(f"cannot write {path}: {error.strerror}") from None
 

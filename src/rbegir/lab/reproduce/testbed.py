@@ -158,14 +158,7 @@ class Testbed:
         """The distinct texts of the sample groups, by side."""
         return ("query", self._group_queries), ("keyword", self._group_keywords)
 
-    def in_corpus(
-        self,
-        queries: Tensor,
-        corpus: Tensor,
-        *,
-        exact: bool,
-        cosine: bool = True,
-    ) -> Json:
+    def in_corpus(self, queries: Tensor, corpus: Tensor, *, exact: bool, cosine: bool = True) -> Json:
         """Recall of the test pairs' titles among all."""
         return self.recall(ranks(queries, corpus, self.query, self.target, exact=exact, cosine=cosine))
 

@@ -24,23 +24,19 @@ from rbegir.base import masks
 from rbegir.base.checks import whole_number
 from rbegir.base.masks import Mask
 from rbegir.codes.layout import GROUP, groups
-from rbegir.errors import DeviceError, InputError, MissingExtraError
+from rbegir.errors import DeviceError, InputError, needing
 from rbegir.search.backend import Backend, Progress, Progressive, check_candidates, check_planes
 from rbegir.search.missrate import MissCertificate
 from rbegir.search.paper import PaperPlan, SelectionGeometry, queue_heads, thread_of, thread_sizes
 from rbegir.search.paper import plan as plan_paper
 from rbegir.search.partition import Candidates, Partition, check_search, merge
 
-try:
+with needing("searching on a GPU needs torch and triton ({} is missing)", "pip install 'rbegir[gpu]'"):
     from rbegir.search.gpu import local
     from rbegir.search.gpu.card import SURVIVOR_BYTES, Batch, power_of_two
     from rbegir.search.gpu.device import MAX_SLAB, MaskCache, Range, Worker, find_devices
     from rbegir.search.gpu.proof import Pending, begin
     from rbegir.search.gpu.words import Slab, SlabSearch
-except ImportError as missing:  # torch or triton
-    raise MissingExtraError(
-        f"searching on a GPU needs torch and triton ({missing})", hint="pip install 'rbegir[gpu]'"
-    ) from missing
 
 SPLIT = 1 << 20  # partitions below this many keywords are not spread over devices
 QUERIES = 1024  # per pass
@@ -170,8 +166,6 @@ class GpuBackend(Backend):
         check_candidates(candidates, whole_number("k", k))
         return Progressive(self.search(partitions, values, k), 1.0, True)
 
-    # ---- placing keywords on devices
-
     def _place(self, parts: list[Partition]) -> tuple[list[list[ResidentRange]], list[ResidentRange], int]:
         """Make partitions resident → (ranges of each worker, ranges to stream, number of candidates)."""
         placed: list[list[ResidentRange]] = [[] for _ in self._workers]
@@ -183,8 +177,7 @@ class GpuBackend(Backend):
                 for worker, own in enumerate(self._workers)
                 for r in own.resident.ranges_of(partition.packed)
             ]
-            covered = sorted((r.begin, r.end) for _, r in ranges)
-            if _covers(covered, partition.count):
+            if ranges and sum(r.end - r.begin for _, r in ranges) == partition.count:  # they are disjoint
                 for worker, r in ranges:
                     placed[worker].append(self._part(r, base, partition.mask))
             elif partition.count:
@@ -263,8 +256,6 @@ class GpuBackend(Backend):
             hint="use more devices, free memory on them, or use device='cpu'",
         )
 
-    # ---- one pass
-
     def _pieces(self, placed: list[list[ResidentRange]]) -> Iterator[tuple[Worker, list[SlabSearch]]]:
         """The slabs that each device has to search; devices with no candidates are left out."""
         for worker, parts in zip(self._workers, placed, strict=True):
@@ -312,11 +303,6 @@ class GpuBackend(Backend):
                 on_device = _piece(worker, piece, slab)
                 batch = Batch(values, worker.device)
                 yield Candidates(*begin(worker.card, [on_device], batch, k).result())
-
-
-def _covers(ranges: list[tuple[int, int]], count: int) -> bool:
-    """Whether sorted, disjoint ranges are all of [0, count)."""
-    return bool(ranges) and sum(end - begin for begin, end in ranges) == count
 
 
 def _piece(worker: Worker, part: ResidentRange, slab: Slab) -> SlabSearch:
