@@ -108,7 +108,7 @@ def build(
             shape = manifest.shape
             todo = [task for task in tasks if not is_done(stage / task.file, task, shape)]
             stored = None if isinstance(encoder, Savable) else encoder
-            _make(stage, shape, reading, stored, tasks, todo, workers, progress)
+            _make(SegmentMaker(str(stage), shape, reading, stored), tasks, todo, workers, progress)
             progress("checking", 0.0)
             segments = [Segment(stage / task.file, shape) for task in tasks]
             refuse_repeated_ids(segments)
@@ -176,14 +176,7 @@ def _count(groups: Sequence[Group], reading: Reading, progress: Progress) -> dic
 
 
 def _make(
-    stage: Path,
-    shape: CodeShape,
-    reading: Reading,
-    encoder: Encoder | None,
-    tasks: Sequence[Task],
-    todo: Sequence[Task],
-    workers: int | None,
-    progress: Progress,
+    maker: SegmentMaker, tasks: Sequence[Task], todo: Sequence[Task], workers: int | None, progress: Progress
 ) -> None:
     """Make the segments of the tasks that are not there yet."""
     rows = {task.number: task.rows for task in tasks}
@@ -193,7 +186,7 @@ def _make(
         {"number": t.number, "first_row": t.first_row, "slices": [part.to_dict() for part in t.slices]}
         for t in todo
     ]
-    for row in _stream(items, SegmentMaker(str(stage), shape, reading, encoder), workers):
+    for row in _stream(items, maker, workers):
         raise_first([row])
         done += rows[int(row["number"])]
         progress("encoding", done / total)

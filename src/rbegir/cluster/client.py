@@ -212,23 +212,11 @@ class Cluster:
 
     def get(self, ids: Any) -> list[dict[str, Any] | None]:
         """The keywords with these ids: id, text and attributes; None where there is none."""
-        wanted = check_ids(ids)
-
-        def find(state: State, until: float) -> list[dict[str, Any] | None]:
-            state.empty.find(wanted)  # refuses ids of another type
-            return self._gatherer(state, until).records(wanted)
-
-        return self._answer(self._current(), find, None)
+        return self._look_up(ids, Gatherer.records)
 
     def codes(self, ids: Any) -> Codes:
         """The codes of the keywords with these ids, all of which must be there."""
-        wanted = check_ids(ids)
-
-        def find(state: State, until: float) -> Codes:
-            state.empty.find(wanted)  # refuses ids of another type
-            return self._gatherer(state, until).codes(wanted)
-
-        return self._answer(self._current(), find, None)
+        return self._look_up(ids, Gatherer.codes)
 
     def coarse_rows(
         self,
@@ -275,6 +263,15 @@ class Cluster:
 
     def _gatherer(self, state: State, until: float, *, partial: bool = False) -> Gatherer:
         return Gatherer(self._fanout, state.view, state.refs, until, partial=partial)
+
+    def _look_up(self, ids: Any, read: Callable[[Gatherer, pa.Array], T]) -> T:
+        wanted = check_ids(ids)
+
+        def find(state: State, until: float) -> T:
+            state.empty.find(wanted)  # refuses ids of another type
+            return read(self._gatherer(state, until), wanted)
+
+        return self._answer(self._current(), find, None)
 
     def _answer(self, state: State, ask: Callable[[State, float], T], deadline: float | None) -> T:
         """Ask about a state; if its files have gone because the index has moved on, about the newest one."""

@@ -235,16 +235,11 @@ class Gatherer:
 
     def _count_threads(self, offsets: dict[int, int], request: SearchRequest) -> dict[int, int]:
         answers: dict[int, ThreadCounts] = self._read("thread_counts", request, offsets)
-        sizes: dict[int, int] = {}
-        edges: dict[int, Any] = {}
-        for answer in answers.values():
-            for size, threads in answer.inside.items():
-                sizes[size] = sizes.get(size, 0) + threads
-            for block, here in answer.edges.items():
-                edges[block] = edges.get(block, 0) + here
-        for counts in edges.values():
-            for size in counts.tolist():
-                sizes[size] = sizes.get(size, 0) + 1
+        parts = [part for answer in answers.values() for part in answer.parts]
+        of_thread = np.zeros(max(first + len(counts) for first, counts in parts), np.int64)
+        for first, counts in parts:  # a thread may lie in several segments
+            of_thread[first : first + len(counts)] += counts
+        sizes = dict(enumerate(np.bincount(of_thread).tolist()))
         return {size: threads for size, threads in sizes.items() if size and threads}
 
     def _check_progressive(self, request: SearchRequest) -> tuple[int, int]:

@@ -81,10 +81,9 @@ class SegmentShares(Answer):
 
 @dataclass(frozen=True)
 class ThreadCounts(Answer):
-    """Candidates per thread of the published search: of threads inside one segment, and of the others."""
+    """Candidates per thread of the published search, segment by segment."""
 
-    inside: dict[int, int]  # {candidates: threads}
-    edges: dict[int, npt.NDArray[np.int64]]  # {block: candidates of each of its threads}
+    parts: list[tuple[int, npt.NDArray[np.uint32]]]  # the first thread, and the counts from it on
 
 
 @dataclass(frozen=True)

@@ -96,23 +96,14 @@ class Loaded:
 
     def thread_counts(self, request: SearchRequest, offsets: dict[int, int]) -> ThreadCounts:
         """Candidates per thread; segment `number` begins at position `offsets[number]` of the search."""
-        inside: dict[int, int] = {}
-        edges: dict[int, Any] = {}
-        span = BLOCK * request.per_thread
+        parts = []
         for number, (_, count, mask) in zip(*candidates(self.snapshot, request), strict=True):
             offset = offsets[self.share.numbers[number]]
             here = np.arange(count) if mask is None else masks.to_positions(mask, count)
-            first = offset // span
-            counts = np.bincount(thread_of(offset + here, request.per_thread) - first * BLOCK)
-            blocks = -(-(offset + count) // span) - first
-            counts = np.pad(counts, (0, blocks * BLOCK - len(counts))).reshape(blocks, BLOCK)
-            begin, end = -(-offset // span) - first, (offset + count) // span - first
-            for block in (*range(begin), *range(max(begin, end), blocks)):
-                edges[first + block] = edges.get(first + block, 0) + counts[block]
-            if begin < end:
-                for size, threads in enumerate(np.bincount(counts[begin:end].ravel()).tolist()):
-                    inside[size] = inside.get(size, 0) + threads
-        return ThreadCounts(self.share.view, inside, edges)
+            first = offset // (BLOCK * request.per_thread) * BLOCK
+            counts = np.bincount(thread_of(offset + here, request.per_thread) - first)
+            parts.append((first, counts.astype(np.uint32)))
+        return ThreadCounts(self.share.view, parts)
 
     def records(self, ids: pa.Array) -> Records:
         """Keywords by id."""

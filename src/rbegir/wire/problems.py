@@ -119,18 +119,13 @@ def from_error(error: BaseException) -> Problem:
     """What a client is told about an error of the library."""
     if isinstance(error, Problem):
         return error
-    kinds: list[tuple[type[RbegirError], str]] = [
-        (TextError, "invalid-text"),
-        (FilterError, "invalid-filter"),
-        (InputError, "invalid"),
-        (MismatchError, "mismatch"),
-    ]
-    for cls, kind in kinds:
-        if isinstance(error, cls):
-            return Problem(kind, error.message, hint=error.hint)
     if isinstance(error, BusyError):
         return overloaded("the shards of the cluster have no room for another query", 1.0)
-    hidden: list[tuple[type[RbegirError], str, str]] = [  # whose messages are for the log
+    told: list[tuple[type[RbegirError], str, str]] = [  # with a detail: the message is for the log
+        (TextError, "invalid-text", ""),
+        (FilterError, "invalid-filter", ""),
+        (InputError, "invalid", ""),
+        (MismatchError, "mismatch", ""),
         (LockedError, "locked", "another process holds the index, so it cannot be changed from here"),
         (FullError, "full", "there is no room left on the disk of the service; nothing was changed"),
         (FileError, "storage", "the index could not be read or written on disk"),
@@ -138,10 +133,10 @@ def from_error(error: BaseException) -> Problem:
         (DeadlineError, "deadline", "some shards of the cluster did not answer in time"),
         (ClusterError, "not-ready", "part of the cluster cannot answer now"),
     ]
-    for cls, kind, detail in hidden:
+    for cls, kind, detail in told:
         if isinstance(error, cls):
-            hint = error.hint if kind == "full" else "the log of the service says more"
-            return Problem(kind, detail, hint=hint)
+            hint = "the log of the service says more" if detail and kind != "full" else error.hint
+            return Problem(kind, detail or error.message, hint=hint)
     return Problem("internal", "something unexpected went wrong", hint="the log of the service says more")
 
 

@@ -164,14 +164,13 @@ def scan_peer(name: str, keywords: int, threads: int) -> None:
 Floats = npt.NDArray[np.float32]
 Search = Callable[[int], int]  # number of a query → number of hits with text
 Write = Callable[[int], None]  # number of a new keyword
+Database = tuple[Search, Write, int]  # the last: threads that it is asked from
 SERVE_PACKAGES = {"qdrant_local": "qdrant-client", "lancedb": "lancedb", "rbegir": "numpy"}
 ROWS = 50_000
 SERVE_MOST = {"qdrant_local": 100_000}  # keywords that a peer gets
 
 
-def qdrant_local(
-    folder: Path, vectors: Floats, queries: Floats, texts: list[str], k: int
-) -> tuple[Search, Write, int]:
+def qdrant_local(folder: Path, vectors: Floats, queries: Floats, texts: list[str], k: int) -> Database:
     # local mode warns beyond 20,000 points; that it is local is said in the result
     warnings.simplefilter("ignore")
     from qdrant_client import QdrantClient, models
@@ -201,9 +200,7 @@ def qdrant_local(
     return search, write, 1
 
 
-def lancedb(
-    folder: Path, vectors: Floats, queries: Floats, texts: list[str], k: int
-) -> tuple[Search, Write, int]:
+def lancedb(folder: Path, vectors: Floats, queries: Floats, texts: list[str], k: int) -> Database:
     import lancedb as lance
     import pyarrow as pa
 
@@ -236,9 +233,7 @@ def lancedb(
     return search, write, cpu_count()
 
 
-def rbegir(
-    folder: Path, vectors: Floats, queries: Floats, texts: list[str], k: int
-) -> tuple[Search, Write, int]:
+def rbegir(folder: Path, vectors: Floats, queries: Floats, texts: list[str], k: int) -> Database:
     from rbegir.index.store import Index
 
     index = Index.open(folder / "index.rbe")

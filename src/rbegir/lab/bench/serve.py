@@ -200,8 +200,7 @@ def _round(
         tally = asyncio.run(drive(port, mix, ledger, clients=clients, seconds=seconds, seed=number + 1))
         after, cpu_after = _counters(port), _cpu_seconds(process)
         asyncio.run(read_back(port, ledger))
-        if not (folder / "answer.json").exists():
-            _keep_answer(port, mix.searches[0], folder / "answer.json")
+        (folder / "answer.json").write_bytes(tally.answer)
     with Index.open(folder / "index.rbe", read_only=True) as index:
         keys = sorted(ledger.expected)
         for key, found in zip(keys, index.get(keys) if keys else [], strict=True):
@@ -239,16 +238,6 @@ def _counters(port: int) -> dict[str, float]:
     }
 
 
-def _keep_answer(port: int, request: bytes, path: Path) -> None:
-    asked = urllib.request.Request(
-        f"http://127.0.0.1:{port}/v1/search",
-        request.partition(b"\r\n\r\n")[2],
-        {"Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(asked, timeout=30) as answer:
-        path.write_bytes(answer.read())
-
-
 def _figures(tally: Tally) -> dict[str, Any]:
     def at(times: list[float], share: float) -> float | None:
         return float(np.percentile(times, share)) if times else None
@@ -264,7 +253,7 @@ def _figures(tally: Tally) -> dict[str, Any]:
         "p99_ms": at(tally.search_ms, 99),
         "write_p50_ms": at(tally.write_ms, 50),
         "write_p99_ms": at(tally.write_ms, 99),
-        "answer_bytes": tally.answer_bytes,
+        "answer_bytes": len(tally.answer),
         "errors": dict(tally.errors),
     }
 
@@ -280,7 +269,7 @@ def _generator_limit(folder: Path, mix: Mix, clients: int) -> dict[str, Any]:
             tally = asyncio.run(drive(port, searches, Ledger(), clients=clients, seconds=LIMIT_S, seed=0))
         finally:
             stub.terminate()
-    return {"searches_per_s": len(tally.search_ms) / tally.seconds, "answer_bytes": tally.answer_bytes}
+    return {"searches_per_s": len(tally.search_ms) / tally.seconds, "answer_bytes": len(tally.answer)}
 
 
 def _peer(name: str, folder: Path, seconds: float, k: int, writes: float) -> dict[str, Any]:

@@ -18,13 +18,12 @@ from __future__ import annotations
 import hashlib
 import json
 import multiprocessing
-import queue
 import re
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
-from multiprocessing.queues import Queue
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -271,71 +270,65 @@ def _batches(job: ReproduceJob) -> tuple[object, ...] | None:
     return (job.seed, s.epochs, s.batch_size, s.word_dropout, s.gram_dropout, s.negatives)
 
 
-def run_here(todo: Iterable[list[ReproduceJob]], data: Dataset, layout: RunLayout) -> Iterator[str]:
-    """Make runs in this process until all are made or the time is up; a line about each."""
-    laboratory, an_epoch, measuring = None, 0.0, EXPECTED_S
-    for group in todo:
-        began = time.time()
+class Runner:
+    """Makes runs in one process, until the time is up."""
+
+    def __init__(self, data: Dataset, layout: RunLayout) -> None:
+        self._data, self._layout = data, layout
+        self._laboratory: Laboratory | None = None
+        self._an_epoch, self._measuring = 0.0, EXPECTED_S
+
+    def run(self, group: list[ReproduceJob]) -> Iterator[str]:
+        """Make the runs of a group, unless they would end too late; yields a line about each."""
+        began, layout = time.time(), self._layout
         rows = [job.row for job in group if job.row is not None]
         epochs = rows[0].settings.epochs or 1 if rows else 0
-        if began + len(group) * (an_epoch * epochs + measuring) > layout.until:
+        if began + len(group) * (self._an_epoch * epochs + self._measuring) > layout.until:
             return
         if not rows:
-            measure_bm25(data, layout.scale, layout.out)
+            measure_bm25(self._data, layout.scale, layout.out)
             yield f"{BM25} ({time.time() - began:.0f} s)"
-            continue
-        laboratory = laboratory or Laboratory(data, layout.scale, layout.device)
-        for made in laboratory.make(rows, group[0].seed, layout.out):
-            figures, measuring = made["figures"], made["measure_s"]
-            an_epoch = made["train_s"] / len(made["history"])
+            return
+        self._laboratory = self._laboratory or Laboratory(self._data, layout.scale, layout.device)
+        for made in self._laboratory.make(rows, group[0].seed, layout.out):
+            figures, self._measuring = made["figures"], made["measure_s"]
+            self._an_epoch = made["train_s"] / len(made["history"])
             shown = (("AUC", "roc_auc"), ("R@1", "recall@1"), ("R@10", "recall@10"), ("R@100", "recall@100"))
             told = "  ".join(f"{word} {figures[name]['value']:.4f}" for word, name in shown)
-            yield f"{made['row']}, seed {made['seed']}: {told}  ({made['train_s'] + measuring:.0f} s)"
+            took = made["train_s"] + self._measuring
+            yield f"{made['row']}, seed {made['seed']}: {told}  ({took:.0f} s)"
+
+
+def run_here(todo: Iterable[list[ReproduceJob]], data: Dataset, layout: RunLayout) -> Iterator[str]:
+    """Make runs in this process; yields a line about each."""
+    runner = Runner(data, layout)
+    for group in todo:
+        yield from runner.run(group)
 
 
 def run_in_processes(
     todo: list[list[ReproduceJob]], folder: Path | None, layout: RunLayout, workers: int
 ) -> Iterator[str]:
     """Make runs in several processes on one device; yields a line about each."""
-    context = multiprocessing.get_context("spawn")
-    waiting: Queue[list[ReproduceJob]] = context.Queue()
-    told: Queue[tuple[str, str]] = context.Queue()
-    for group in todo:
-        waiting.put(group)
-    processes = [
-        context.Process(target=_work, args=(waiting, told, folder, layout), daemon=True)
-        for _ in range(min(workers, len(todo)))
-    ]
-    for process in processes:
-        process.start()
+    spawn = multiprocessing.get_context("spawn")
     failures = []
-    while any(process.is_alive() for process in processes) or not told.empty():
-        try:
-            kind, line = told.get(timeout=1)
-        except queue.Empty:
-            continue
-        if kind == "failed":
-            failures.append(line)
-        else:
-            yield line
+    with ProcessPoolExecutor(min(workers, len(todo)), spawn, _start, (folder, layout)) as pool:
+        for done in as_completed([pool.submit(_run, group) for group in todo]):
+            try:
+                yield from done.result()
+            except Exception as error:  # the others go on
+                failures.append("".join(traceback.format_exception(error, limit=-3)))
     if failures:
         raise RbegirError(f"a run failed: {failures[0]}")
 
 
-def _work(
-    waiting: Queue[list[ReproduceJob]], told: Queue[tuple[str, str]], folder: Path | None, layout: RunLayout
-) -> None:
-    """One process: load the data, then run after run."""
+_runner: Runner  # of a process of its own
 
-    def ready() -> Iterator[list[ReproduceJob]]:
-        while True:
-            try:
-                yield waiting.get(timeout=2)
-            except queue.Empty:
-                return
 
-    try:
-        for line in run_here(ready(), load(folder), layout):
-            told.put(("made", line))
-    except Exception:
-        told.put(("failed", traceback.format_exc(limit=-3)))
+def _start(folder: Path | None, layout: RunLayout) -> None:
+    global _runner
+    _runner = Runner(load(folder), layout)
+
+
+def _run(group: list[ReproduceJob]) -> list[str]:
+    return list(_runner.run(group))
