@@ -23,7 +23,7 @@ from typing import Any
 import rbegir
 from rbegir.base.checks import whole_number
 from rbegir.cluster.messages import About
-from rbegir.cluster.session import NAMESPACE, import_ray
+from rbegir.cluster.session import import_ray, named_actor
 from rbegir.cluster.shard import Shard
 from rbegir.codes.layout import LAYOUT_VERSION
 from rbegir.errors import ClusterError, DeviceError, InputError, RbegirError, VersionError
@@ -158,29 +158,25 @@ class Pool:
     def _make(self, shard: int, replica: int) -> Any:
         ray = import_ray()
         name = f"rbegir-{self._prefix}-{shard}-{replica}"
-        try:
-            return ray.get_actor(name, namespace=NAMESPACE)
-        except ValueError:  # nobody has made it, or it is gone for good
-            self._own.add((shard, replica))
         # replicas of a shard on different nodes; `soft`: elsewhere if that node is gone
         node = self._nodes[(shard + replica) % len(self._nodes)] if self._nodes else None
         strategy = "DEFAULT"
         if node is not None and self.layout.device == "cpu":
             strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=True)
-        return (
-            ray.remote(Shard)
-            .options(
-                name=name,
-                namespace=NAMESPACE,
-                get_if_exists=True,
-                num_cpus=self.layout.reserved,
-                num_gpus=1 if self.layout.device == "cuda" else 0,
-                max_restarts=-1,
-                max_task_retries=0,  # a question is asked again of another replica, see `fanout`
-                scheduling_strategy=strategy,
-            )
-            .remote(self.layout.device, self.layout.threads, self._queue)
+        actor, made = named_actor(
+            Shard,
+            name,
+            self.layout.device,
+            self.layout.threads,
+            self._queue,
+            num_cpus=self.layout.reserved,
+            num_gpus=1 if self.layout.device == "cuda" else 0,
+            max_task_retries=0,  # a question is asked again of another replica, see `fanout`
+            scheduling_strategy=strategy,
         )
+        if made:
+            self._own.add((shard, replica))
+        return actor
 
 
 def refuse(about: About) -> None:

@@ -42,6 +42,16 @@ def import_ray() -> Any:
     return ray
 
 
+def named_actor(kind: type[Any], name: str, *arguments: Any, **options: Any) -> tuple[Any, bool]:
+    """The actor of this name, and whether it was made here because nobody had made it or it had died."""
+    ray = import_ray()
+    try:
+        return ray.get_actor(name, namespace=NAMESPACE), False
+    except ValueError:
+        named = {"name": name, "namespace": NAMESPACE, "get_if_exists": True, "max_restarts": -1}
+        return ray.remote(kind).options(**named, **options).remote(*arguments), True
+
+
 def _hush(ray: Any) -> None:
     """Ray prints the death of a worker to the standard output of whoever searches, where data belongs. It has
     no option against it; this is the switch that its own debugger uses."""

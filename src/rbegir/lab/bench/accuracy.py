@@ -1,24 +1,18 @@
 """What recall so many bytes buy: the Binarizer beside its peers, on your vectors.
 
-The truth is the float vectors' own top 10 and top 100 by cosine. Figures a row:
+The truth is the float vectors' own top 10 and top 100 by cosine:
 
     recall@10, recall@100     the part of the true top k among the k found
     recall@1                  how often the true best is among the 10 found
 
-All methods see the same training rows and queries. The rows to learn from are not among those that are
-searched: quantisers with large codebooks would remember them. Each seed draws learning rows and queries anew
-and gives each method another random state; the summary holds the mean over seeds with its lowest, its
-highest and the half-width of the 95 % interval of the mean (Student's t; seeds see other queries, so it also
-covers which were asked), and how far the Binarizer is ahead of each peer, seed by seed.
-
-Peers search with float32 queries; the Binarizer's are 8-bit integers (3-bit in a row of its own), so it is
-never the one with the finer query. Sizes count what a method stores for each vector, correction factors
-included. A budget in bits per dimension counts dimensions rounded up to a multiple of 64, the unit of a code
-here, and every peer may use all of it.
+All methods see the same training rows and queries. By default they learn from rows that are not searched,
+because large codebooks would remember them. Each seed draws rows and queries anew; the summary has the mean
+over seeds, its range, the half-width of its 95 % interval (Student's t), and how far the Binarizer is ahead
+of each peer. Peers search with float32 queries, the Binarizer with 8-bit (or 3-bit) integers. Sizes count all
+that is stored for a vector. A budget in bits per dimension counts dimensions rounded up to a multiple of 64.
 
 With `out`, the result is written after every row, and rows that the file already holds are not measured
-again: a run that is stopped goes on where it was, and sizes or seeds can be added, on another machine too
-(`hosts` lists them, the `host` of a row says which).
+again: a stopped run resumes, and sizes or seeds can be added on another machine (`hosts` lists them).
 """
 
 from __future__ import annotations

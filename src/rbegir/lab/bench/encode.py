@@ -4,13 +4,11 @@
 |----------------------|-----------------------------------------------------------------|
 | tokenize             | texts → `GramBatch`, one core and all of them                   |
 | query, keyword       | texts → codes with that side of the model, on the device asked  |
-| peer                 | texts → 384 floats, all-MiniLM-L6-v2 in sentence-transformers   |
+| peer                 | some of the texts → 384 floats, all-MiniLM-L6-v2                |
 
-Rounds go over all cells in turn, so that a disturbance of the machine hits them alike; a figure is the
-median of its rounds and the spread their lowest and highest. Every round starts with an empty word cache,
-as a job does that encodes these texts once: texts measured twice with a warm cache would flatter. The peer
-is slower by orders of magnitude, so it gets a part of the texts. Speed does not depend on the values of the
-weights: without `--model` they are random.
+Rounds go over all cells in turn; a figure is the median of its rounds and the spread their lowest and
+highest. Every round starts with an empty word cache, as a job does that encodes these texts once. Speed does
+not depend on the values of the weights: without `--model` they are random.
 """
 
 from __future__ import annotations

@@ -4,17 +4,13 @@
 
     rbegir bench costs --json > src/rbegir/search/gpu/costs.json
 
-It times scans alone, of random codes made on the device, with a threshold that nothing passes. A scan by
-popcounts is timed for every number of query planes; the others for one chunk of queries and for many, which
-gives what a pass and what a chunk cost. Figures are milliseconds for 10⁹ keywords, medians of `rounds`. How
-this can mislead: survivors cost something too, most in `mma`, whose floor lets more of them through.
+It times scans of random codes with a threshold that nothing passes: popcounts for every number of query
+planes, the others for one chunk of queries and for many. How this can mislead: survivors cost something too,
+most in `mma`, whose floor lets more of them through.
 
-`equality` compares random searches with the reference, by kernel. Shapes, planes, query values, numbers of
-keywords, partitions, masks, ties and k are drawn at random. Compiling kernels takes most of the time, so
-shapes are spread over processes.
-
-`published` has one row per queue length. `ms` is `mode="paper"`, `exact_ms` the exact search in turns with
-it. Recall is counted against the exact top k of the same queries.
+`equality` compares random searches with the reference, by kernel; shapes are spread over processes, because
+compiling takes most of the time. `published` has one row per queue length: `ms` is `mode="paper"`, `exact_ms`
+the exact search in turns with it, and recall is counted against the exact top k of the same queries.
 """
 
 from __future__ import annotations

@@ -1,17 +1,13 @@
 """A load generator that checks every response: closed-loop clients over raw sockets and a ledger of writes.
 
-Each client is one connection that sends its next request when the last was answered. Requests are prepared
-bytes, responses are read by a protocol of a few lines, and every response is checked: status, number of hits,
-and whether it shows a keyword that must not be there. The generator's own limit is measured against
-a server that only replays a response (`python -m rbegir.lab.bench.load FILE`): a slow generator would make
-any service look slow.
+Each client is one connection that sends its next request when the last was answered. Every response is
+checked: status, number of hits, and whether it shows a keyword that must not be there. The generator's own
+limit is measured against a server that only replays a response (`python -m rbegir.lab.bench.load FILE`).
 
 A client owns the ids it writes, so it knows what an acknowledged write has made of them:
 
     lost       an id whose last acknowledged change is not what a read shows
     phantom    a keyword in a response that nobody had sent, or that was gone before the search was sent
-
-A quarter of the writes are read back at once, and all ids at the end.
 """
 
 from __future__ import annotations

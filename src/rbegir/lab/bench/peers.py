@@ -2,9 +2,9 @@
 
     python -m rbegir.lab.bench.peers scan NAME KEYWORDS THREADS
 
-builds an index of random vectors that takes 16 bytes per keyword where the peer allows it, prints one line
-when it is ready, and then answers every line {"batch": B, "k": K} with {"ms": …}. Each peer has a process,
-because thread pools are set up once per process and two OpenMP runtimes do not belong into one.
+builds an index of random vectors, prints one line when it is ready, and then answers every line
+{"batch": B, "k": K} with {"ms": …}. Two OpenMP runtimes do not belong into one process. Of the FAISS PQ
+implementations (12 to 15) the fastest is chosen for each batch and k before anything is timed.
 
 | name        | what                                         | bytes per keyword |
 |-------------|----------------------------------------------|-------------------|
@@ -13,25 +13,17 @@ because thread pools are set up once per process and two OpenMP runtimes do not 
 | faiss_rabitq| FAISS IndexRaBitQFastScan, 64 dimensions     | 8 and factors     |
 | turbovec    | TurboQuantIndex, 64 dimensions, 2 bits       | 16 and a norm     |
 
-Tuned: of the FAISS PQ implementations (12 to 15: heap or reservoir, queries in blocks or not) the fastest
-is chosen for each batch and k before anything is timed.
-
     python -m rbegir.lab.bench.peers serve NAME FOLDER SECONDS K WRITES
 
-reads `vectors.npy` (float32 [keywords, n], the values of the codes, so that cosines and therefore hits are
-the same), `queries.npy` and `texts.txt` from FOLDER, stores them, runs the same mix of searches and writes
-in a closed loop, and prints one JSON object.
+stores the vectors of FOLDER (the values of the codes, so that hits are the same), runs the same mix of
+searches and writes in a closed loop, and prints one JSON object. None of these peers uses HTTP.
 
-| name          | what it is                                                                        |
-|---------------|-----------------------------------------------------------------------------------|
-| qdrant_local  | qdrant-client's local mode: NumPy in this process, in memory. Not Qdrant's server. |
+| name          | what it is                                                                         |
+|---------------|------------------------------------------------------------------------------------|
+| qdrant_local  | qdrant-client's local mode: NumPy in memory, nothing durable. Not Qdrant's server. |
+|               | Adding a million points would take a quarter of an hour: it gets the first 100,000 |
 | lancedb       | LanceDB on disk, exhaustive (no ANN index), as many threads as cores               |
 | rbegir        | rbegir.Index in this process, one query at a time, every write durable             |
-
-None of these uses HTTP, and Qdrant's local mode makes nothing durable: rbegir's service carries the cost of
-both in the comparison. Qdrant's local mode copies an array for every point that is added, so a million would
-take a quarter of an hour. It gets the first hundred thousand, and its figures are not scaled, which flatters
-it.
 """
 
 from __future__ import annotations

@@ -1,17 +1,13 @@
 """Speed of the exact scan beside the machine's limit and its peers, measured in turns.
 
 A cell is (keywords, batch, k, threads) over random rbe* codes: n = 64, two keyword planes (16 bytes),
-queries of three planes. A round times, one after the other: reading the codes once from beginning to end
-(the best of three), the scan, and every peer (small batches: the best of three, too). The figures of a cell
-are medians over rounds, and ratios are taken within rounds, so that a machine that slows down for a while
-slows all sides alike.
+queries of three planes. A round times reading all codes once (the best of three), the scan, and every peer.
+The figures of a cell are medians over rounds, and ratios are taken within rounds, so that a machine that
+slows down for a while slows all sides alike. `read_gb_per_s_interleaved` reads 2 to 16 places in turn, which
+some CPUs do faster.
 
-`bandwidth_fraction` compares a single query with that plain read; `read_gb_per_s_interleaved` is what
-reading 2 to 16 places in turn reaches, which some CPUs do faster.
-
-How this can mislead: codes are random, so hits are spread evenly, and the first threshold comes from a good
-sample; all is warm and in memory; peers search float vectors of the same size and return approximate
-scores, not the same hits.
+How this can mislead: codes are random, so hits are spread evenly; all is warm and in memory; peers search
+float vectors of the same size and return approximate scores, not the same hits.
 """
 
 from __future__ import annotations

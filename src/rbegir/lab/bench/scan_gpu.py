@@ -1,13 +1,10 @@
 """Speed of the exact scan on a GPU beside the card's read bandwidth and what a user would write in torch.
 
-A cell is (keywords, batch, k) over random rbe* codes made on the device: n = 64, two keyword planes (16
-bytes), queries of three planes. Times are between events on the device, from query codes that lie there to
-sorted keys and positions, medians over rounds after a warm-up; `wall_ms` is what the caller waits, results
-on the host included. The read bandwidth is measured over the same bytes in the same run. The peer is float16
-matmul and topk over vectors of the same dimension, on 10⁸ keywords at most and scaled to the cell's number.
-`cases` are what a variation costs (planes of the query, k, a filter, small batches) over the largest set of
-keywords that is one slab, `paper` is the published algorithm beside the exact one, and `equality` are random
-searches of small sets compared with the reference (both in `kernels_gpu`).
+A cell is (keywords, batch, k) over random rbe* codes made on the device. Times are between events on the
+device, medians over rounds after a warm-up; `wall_ms` is what the caller waits. The peer is float16 matmul
+and topk over vectors of the same dimension, on 10⁸ keywords at most and scaled to the cell's number. `cases`
+are what a variation costs over the largest set of keywords that is one slab; `paper` is the published
+algorithm and `equality` compares random searches with the reference (both in `kernels_gpu`).
 
 How this can mislead: codes are random, so hits are spread evenly and the first threshold comes from a good
 sample; the peer is exact in float16, whose ties and rounding differ.

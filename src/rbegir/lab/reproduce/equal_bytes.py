@@ -28,6 +28,7 @@ from rbegir.evaluate.retrieval import CUTOFFS
 from rbegir.lab.bench.quantizers import rabitq, turbovec
 from rbegir.lab.bench.residual import Residual
 from rbegir.lab.reproduce.dataset import sample_rows
+from rbegir.lab.reproduce.rows import Scale
 from rbegir.lab.reproduce.testbed import Json, Testbed, Vectors
 
 SAMPLE = 1_000  # queries of a library's own search
@@ -60,67 +61,48 @@ SLOW = (
 
 
 def compare(
-    bed: Testbed,
-    vectors: Vectors,
-    network: TwoTower,
-    keep: Callable[[Json], None],
-    *,
-    train: int,
-    slow: bool,
-    first: bool,
+    bed: Testbed, vectors: Vectors, network: TwoTower, keep: Callable[[Json], None], scale: Scale, seed: int
 ) -> None:
-    """Measure every quantiser on the vectors of a float model; `keep` gets each result as it is there.
-
-    `train`: how many vectors they learn from. FAISS itself takes no more than 256 per centroid, 65,536.
-    `slow`: also those that take long, `first`: for the first seed.
-    """
+    """Measure every quantiser on the vectors of a float model; `keep` gets each result as it is there."""
     with needing("the comparison needs {}", "pip install 'rbegir[tables]'"):
         import faiss
     faiss.omp_set_num_threads(max(1, cpu_count() // 3))  # other runs need the rest
     corpus = unit(vectors.corpus).cpu().numpy()
     left, right = (unit(bed.embed(network, side, texts)) for side, texts in bed.group_texts())
-    learned = corpus[sample_rows(len(corpus), train, 0)]  # [train, n]
+    learned = corpus[sample_rows(len(corpus), scale.quantiser_train, 0)]  # [train, n]
 
     def measure(quantiser: Quantiser) -> None:
         codec = _codec(learned, quantiser, bed.device)
-        for result in _by_decoding(bed, vectors, corpus, left, right.cpu().numpy(), codec, quantiser):
-            keep(result)
+        decoded, others = (  # [titles, n], [keywords of the sample groups, n]
+            torch.from_numpy(codec.decode(vectors)).to(bed.device)
+            for vectors in (corpus, right.cpu().numpy())
+        )
+        precisions = {quantiser.query: codec.query}
+        if quantiser.query == "float":
+            precisions[f"{FEW} bits"] = lambda queries: coarse(codec.query(queries))
+        for precision, asked in precisions.items():
+            queries = asked(vectors.queries)
+            either = [bed.in_corpus(queries, decoded, exact=False, cosine=cosine) for cosine in (False, True)]
+            best = max(range(2), key=lambda i: float(either[i]["recall@10"]["value"]))
+            keep(
+                {
+                    "name": quantiser.name,
+                    "bytes": codec.bytes,
+                    "query": precision,
+                    "score": ("inner product", "cosine")[best],
+                    "titles": len(corpus),
+                    **bed.on_groups(asked(left), others),
+                    **either[best],
+                }
+            )
 
-    for quantiser in (*QUANTISERS, *(q for q in SLOW if slow and not q.once)):
+    slow = SLOW if scale.slow_quantisers else ()
+    for quantiser in (*QUANTISERS, *(q for q in slow if not q.once)):
         measure(quantiser)
     for result in _by_searching(bed, unit(vectors.queries).cpu().numpy(), corpus, learned):
         keep(result)
-    for quantiser in (q for q in SLOW if slow and first and q.once):
+    for quantiser in (q for q in slow if seed == 0 and q.once):
         measure(quantiser)
-
-
-def _by_decoding(
-    bed: Testbed,
-    vectors: Vectors,
-    corpus: Array,
-    left: torch.Tensor,
-    right: Array,
-    codec: _Faiss | _Rotated | _Ours,
-    quantiser: Quantiser,
-) -> Iterator[Json]:
-    decoded = torch.from_numpy(codec.decode(corpus)).to(bed.device)  # [titles, n]
-    others = torch.from_numpy(codec.decode(right)).to(bed.device)  # [keywords of the sample groups, n]
-    precisions = {quantiser.query: codec.query}
-    if quantiser.query == "float":
-        precisions[f"{FEW} bits"] = lambda queries: coarse(codec.query(queries))
-    for precision, asked in precisions.items():
-        queries = asked(vectors.queries)
-        either = [bed.in_corpus(queries, decoded, exact=False, cosine=cosine) for cosine in (False, True)]
-        best = max(range(2), key=lambda i: float(either[i]["recall@10"]["value"]))
-        yield {
-            "name": quantiser.name,
-            "bytes": codec.bytes,
-            "query": precision,
-            "score": ("inner product", "cosine")[best],
-            "titles": len(corpus),
-            **bed.on_groups(asked(left), others),
-            **either[best],
-        }
 
 
 def coarse(queries: torch.Tensor) -> torch.Tensor:

@@ -1,10 +1,6 @@
-"""The report of `rbegir reproduce` as a page of Markdown: tables, the paper's figures beside them, remarks.
+"""The report of `rbegir reproduce` as a page of Markdown (report.md.j2), and its pictures in plain SVG.
 
-Sentences are in report.md.j2, figures come from the results, and a conclusion is printed only if the figures
-support it. The page is a function of the results alone, so a test can tell whether the committed one is
-current.
-
-The pictures, in plain SVG:
+Figures come from the results alone, and a conclusion is printed only if the figures support it.
 
 auc-bits        ROC AUC against bits per keyword dimension, ours and the paper's
 recall-bytes    recall@10 against bytes per title, every method

@@ -39,7 +39,7 @@ class Scale:
     short: int | None = None  # epochs of what tables 3, 4 and 7 compare, if others than of the rest
     batch_size: int | None = None
     seeds: int = 3
-    quantiser_train: int = 65_536  # vectors that the quantisers beside us learn from
+    quantiser_train: int = 65_536  # vectors that the quantisers beside us learn from; FAISS takes no more
     slow_quantisers: bool = True
 
 

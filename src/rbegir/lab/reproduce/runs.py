@@ -2,15 +2,12 @@
 
     out/runs/rbe_star-0.json     figures, history of the epochs, settings, time, device
 
-A run is made once: its file says from what (an identity of shape, settings, dataset and scale), and as long
-as that is the same it is not made again. So a job that was killed goes on where it was, and a table that
-shares rows with another costs only the rest.
+The file holds an identity of shape, settings, dataset and scale; as long as that is the same the run is not
+made again. So a job that was killed resumes, and a table that shares rows with another costs only the rest.
 
-Runs are made most telling first, in one process or several at once, within a time limit. A small model leaves
-much of a large GPU idle while Python launches the next kernels: three processes on one card made 1.6 times as
-many models per minute as one. Each process reads the data itself and takes the next runs from a queue. Models
-that draw the same batches can be trained side by side in a process, which builds the batches once: this
-saves CPU cores, not GPU time.
+Runs are made most telling first, in one process or several: a small model leaves much of a large GPU idle,
+and three processes on one card made 1.6 times as many models per minute as one. Models that draw the same
+batches can be trained side by side in a process, which saves CPU cores, not GPU time.
 """
 
 from __future__ import annotations
@@ -112,15 +109,8 @@ class Laboratory:
             result["studies"]["quantisers"] = found
             write(path_of(out, row.name, seed), result)
 
-        equal_bytes.compare(
-            self.bed,
-            self.bed.vectors(fitted.network),
-            fitted.network,
-            keep,
-            train=self.scale.quantiser_train,
-            slow=self.scale.slow_quantisers,
-            first=seed == 0,
-        )
+        vectors = self.bed.vectors(fitted.network)
+        equal_bytes.compare(self.bed, vectors, fitted.network, keep, self.scale, seed)
         result["done"] = list(row.studies)
         write(path_of(out, row.name, seed), result)
 
