@@ -7,10 +7,9 @@
     async with rbegir.AsyncClient("http://127.0.0.1:8080") as client:
         hits = await client.search("shoes for running", k=10)
 
-What is sent is decided in `calls`, what is tried again after a failure in `transport`; only waiting and
-blocking stand here. Every method hands its plan to `_run`, which blocks in one client and is awaited in the
-other. A Client may be used by several threads, an AsyncClient belongs to one event loop. Many searches
-awaited together share scans in the service, which is how it is fastest.
+Every method hands its plan (`calls`) to `_run`, which blocks in one client and is awaited in the other. A
+Client may be used by several threads, an AsyncClient belongs to one event loop. Many searches awaited
+together share scans in the service, which is how it is fastest.
 """
 
 from __future__ import annotations

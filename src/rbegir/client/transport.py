@@ -1,8 +1,7 @@
 """What both clients need of httpx: settings, bounded bodies, and which failures are tried again.
 
 httpx limits the time of each read, so a server that sends a byte now and then could hold a caller forever;
-here the clock of the attempt is looked at whenever a part of the body arrives. The same goes for size: bytes
-are counted as they come, after decompression.
+here the clock and the size are looked at whenever a part of the body arrives, after decompression.
 
 Idempotent calls (search, get, info, upsert, delete) may be repeated. `add` (it refuses ids that are there, so
 it would trip over itself) and `compact` (long) are not.
@@ -15,10 +14,8 @@ it would trip over itself) and `compact` (long) are not.
 | the time of the call was up                     | raised          | raised       |
 | any other response                              | raised          | raised       |
 
-Time-outs are not repeated: the service is slow already. The wait before attempt i is drawn from
-0 … BACKOFF · 2^i seconds, so that clients refused together do not come back together, and is never shorter
-than the service's Retry-After. A wait beyond MOST is not made; the error is raised at once instead, so that a
-call takes at most retries · MOST seconds longer than its attempts.
+The wait before attempt i is drawn from 0 … BACKOFF · 2^i seconds, so that clients refused together do not
+come back together, and is never shorter than the service's Retry-After. A wait beyond MOST is not made.
 """
 
 from __future__ import annotations

@@ -6,15 +6,12 @@
     check    no id is there twice                                             a range of ids per task
     name     one manifest over all segments, and the directory gets its name
 
-The unfinished index is `.ads.rbe.building`, next to where the index will be, with a file BUILD that names its
-input. A build that was stopped, or whose machines failed, can be run again with the same arguments and makes
-only what is missing. A process holds one chunk in memory; `segment_rows` bounds it.
+The unfinished index is `.ads.rbe.building`, with a file BUILD that names its input. A build that was stopped
+can be run again with the same arguments and makes only what is missing.
 
-The result is that of `Index.build`: same rows, ids, codes and hits. As long as no add would merge segments
-(chunks of more than 2¹⁹ rows, which is the default, or fewer than eight chunks) its bytes are the same.
-
-Counting first costs a second pass over the text column, a few per cent of encoding it. The alternative,
-giving rows out as chunks finish, would make rows, ties and default ids depend on which machine was faster.
+The result is that of `Index.build`: same rows, ids, codes and hits, and the same bytes as long as no add
+would merge segments. Counting first costs a second pass over the text column, a few per cent of encoding it.
+Giving rows out as chunks finish would make rows, ties and default ids depend on which machine was faster.
 """
 
 from __future__ import annotations

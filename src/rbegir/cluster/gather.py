@@ -4,11 +4,9 @@ exact    each shard's best k, merged by (key descending, place ascending). Texts
          are fetched from their shards in a second step, unless the lists are short (ALONG): then they come
          with each shard's best k. A call costs a millisecond, a text that is not needed a microsecond.
 
-paper    the published selection needs nothing but an exact search of any length and the number of candidates
-         of each thread (`search.paper`). A thread owns positions, and positions count through the segments
-         that have candidates; so the shards first say which those are, then count the candidates of their
-         threads. A thread whose keywords lie in two segments, perhaps on two shards, gets the sum of both
-         counts. No border between shards has to be a multiple of anything.
+paper    the published selection needs an exact search of any length and the number of candidates of each
+         thread (`search.paper`). A thread owns positions, and positions count through the segments that have
+         candidates; so the shards first say which those are, then count the candidates of their threads.
 
 planes   the shards give their best m by the first planes together with the keys of all planes. The best m of
          all by the first are the candidates of one machine, and of these the best k by the second the result.

@@ -6,10 +6,9 @@
     devices=["cuda", "cuda"]    as many as named
 
 Each shard has `replicas` processes, on different nodes if there are enough. Shards are named actors, so all
-clients of one index in one cluster share them (and their batches); a client that finds one missing starts it.
-Ray restarts a shard that dies, on another node if its own is gone, and ends all shards with the process that
-started them. A tenth of a shard's cores is reserved with Ray: enough to spread shards over nodes by size, and
-other work still finds room.
+clients of one index in one cluster share them (and their batches). Ray restarts a shard that dies, and ends
+all shards with the process that started them. A tenth of a shard's cores is reserved with Ray: enough to
+spread shards over nodes by size, and other work still finds room.
 """
 
 from __future__ import annotations

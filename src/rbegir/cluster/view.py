@@ -6,10 +6,8 @@
     any other URI               s3://, gs://, hdfs:// … as pyarrow.fs knows them, or a FileSystem object: each
                                 process copies the files that it needs, and only those, to a local directory
 
-A copy is written under another name, checked block by block against its own checksums and against the stamp
-that the manifest holds, and renamed into place; what is there with the right stamp is not copied again. Files
-are immutable and a stamp means one content, so the processes of a node share the directory without locks.
-It may be removed whenever no process is starting: what is open stays readable.
+A copy is checked against its own checksums and the stamp in the manifest, and renamed into place. Files are
+immutable and a stamp means one content, so the processes of a node share the directory without locks.
 
 *View.* A segment belongs to one shard. Segments of the previous state stay with their shards, so that nothing
 is read, or uploaded to a GPU, twice; new ones go, the largest first, to the shard with the fewest keywords.
@@ -17,8 +15,7 @@ A keyword is known by its place in the whole index,
 
     place = keywords in the segments before its own (deleted ones included) + its position in the segment
 
-and because segments are ordered by row, the order of places is the order of rows: merging by (score, place)
-is merging by (score, row), ties included.
+and the order of places is the order of rows: merging by (score, place) is merging by (score, row).
 """
 
 from __future__ import annotations

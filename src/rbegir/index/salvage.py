@@ -16,9 +16,8 @@ checksum (`wreck.py`). Rows, ids and order stay. Nothing is guessed, and the dam
 
 *Rebuilding the manifest.* A segment states its own rows, columns and shape; a delete file names its segments.
 File numbers only grow, so of two segments with common rows the newer is a merge of the older, and of two
-delete files about a segment the newer is more complete. What cannot be known: whether the newest files belong
-to a change that was acknowledged, how many keywords were deleted, and which rows were used after the last
-segment.
+delete files about a segment the newer is more complete. Whether the newest files belong to an acknowledged
+change, and how many keywords were deleted, cannot be known.
 """
 
 from __future__ import annotations

@@ -7,15 +7,12 @@
     with_planes          a backend of the same kind for codes of another number of planes
 
 All backends return equal results, ties included. A new backend is one module with a subclass that has
-`open`, `search` and `with_planes`, and one line in BACKENDS, which says what serves which device; it
-overrides the rest where it can be faster.
+`open`, `search` and `with_planes`, and one line in BACKENDS; it overrides the rest where it can be faster.
 
-A progressive search reads less. Planes are stored one after the other, so the first t of P planes are a
-prefix of the buffer and scanning them reads t/P of the bytes. The `candidates` best by this coarse score are
-scored with all planes, and the best k of them are the result. It is not exact: a keyword that the coarse
-score ranks below all candidates is missed. Recall with planes=1 on 2·10⁶ random codes of two planes, k = 100:
-0.78 with 10 k candidates, 0.88 with 20 k, 0.97 with 50 k, 0.99 with 100 k. Trained codes put more into the
-base vector and do better.
+A progressive search reads less: planes are stored one after the other, so scanning the first t of P planes
+reads t/P of the bytes. It is not exact: a keyword that the coarse score ranks below all `candidates` is
+missed. Recall with planes=1 on 2·10⁶ random codes of two planes, k = 100: 0.78 with 10 k candidates, 0.88
+with 20 k, 0.97 with 50 k, 0.99 with 100 k. Trained codes put more into the base vector and do better.
 """
 
 from __future__ import annotations

@@ -5,20 +5,16 @@
     index.add_codes(binarizer.encode_keywords(vectors))
     index.search_codes(binarizer.encode_queries(queries), k=10)
 
-Keywords are ordered by the cosine of codes, which stands for the cosine of the vectors. Encoding needs
-NumPy and the native module, and keeps nothing of the vectors. A code depends on its vector and the Binarizer
-alone: not on the vectors encoded with it, the number of threads or the CPU.
+Keywords are ordered by the cosine of codes, which stands for the cosine of the vectors. A code depends on its
+vector and the Binarizer alone: not on the vectors encoded with it, the number of threads or the CPU.
 
 *scikit-learn.* The class follows its conventions without inheriting from it, since encoding is used where
-scikit-learn is not installed: the constructor stores its arguments and nothing else, `get_params` gives them
-back as they were, and `clone` makes an unfitted copy from them. `__sklearn_tags__`, which only scikit-learn
-asks for, imports it.
+scikit-learn is not installed: the constructor stores its arguments and nothing else, so `clone` works.
 
 *Which n and how many planes* for so many bytes depends on the data: 96 bytes are 768 × 1, 384 × 2, 256 × 3 or
-192 × 4. More dimensions of fewer planes are a richer set of codes, and a harder search: for vectors that fill
-all their dimensions alike n = 2·dims with one plane is best by far, for those whose variance lies in few
-directions n = dims with two. `best_shape` fits each shape on a part of a sample and compares the errors of
-the rest.
+192 × 4. For vectors that fill all their dimensions alike n = 2·dims with one plane is best by far, for those
+whose variance lies in few directions n = dims with two. `best_shape` fits each shape on a part of a sample
+and compares the errors of the rest.
 """
 
 from __future__ import annotations

@@ -6,17 +6,12 @@
 A model that ends in an `RBEHead` makes codes itself. Any other makes vectors, and a Binarizer, fitted on
 some of the texts to be stored, turns those into codes.
 
-*What an index keeps.* Not the encoder, which may be gigabytes and is shared by many indexes, but where it is:
-
-    model/encoder.json       the reference, a path or a name, and the fingerprint (`reference.py`)
-    model/binarizer/         the Binarizer, where there is one
-
-The fingerprint covers all weights of the encoder. If the encoder of an index is gone or has changed, encoding
-a text fails with an error that says so; the index can still be searched by codes.
+An index does not keep the encoder, which may be gigabytes, but where it is, its fingerprint, which covers all
+weights, and the Binarizer (`reference.py`). If the encoder is gone or has changed, encoding a text fails with
+an error that says so; the index can still be searched by codes.
 
 *Nothing is fetched.* A name is looked up in the local Hugging Face cache and nowhere else. A model's own code
-is never run: module classes come from sentence-transformers or from here, and a model that names others is
-refused.
+is never run: a model that names module classes of others is refused.
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@
     any other index                             refused: it does not store what was added
 
 With one plane per keyword and per query, the Hamming distance h and our score order alike: cos = 1 − 2h / n.
-Codes of more planes are exported as float vectors of length 1, whose inner products are our cosines: the
-order is exact up to the rounding of float32, at sixteen times the size.
+Codes of more planes are exported as float vectors of length 1, whose inner products are our cosines.
 
 `IndexRBE` is the exact scan behind the interface of a FAISS index, to switch by changing one line.
 
@@ -17,13 +16,10 @@ order is exact up to the rounding of float32, at sixteen times the size.
     index.add(vectors)
     D, I = index.search(queries, 10)         # float32 and int64 [queries, 10]
 
-As in FAISS, ids are positions, and removing a vector moves later ones up. D is best first; if there are
-fewer vectors than k, I is −1 and D the lowest float.
-
-Unlike FAISS, D is the cosine of codes. It approximates the order of the inner products of unit vectors, but
-has other values, since codes stand for centred vectors; the best codes are found exactly. Only the inner
-product of directions (`metric_type` 0) is offered. A vector takes n · keyword_planes / 8 bytes and is not
-kept; `reconstruct` returns the unit vector that its code stands for.
+As in FAISS, ids are positions, and removing a vector moves later ones up. If there are fewer vectors than k,
+I is −1 and D the lowest float. Unlike FAISS, D is the cosine of codes, which stand for centred vectors: it
+orders like the inner products of unit vectors but has other values. A vector takes n · keyword_planes / 8
+bytes and is not kept; `reconstruct` returns the unit vector that its code stands for.
 """
 
 from __future__ import annotations
