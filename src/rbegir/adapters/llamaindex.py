@@ -11,7 +11,7 @@ metadata as attributes, and comes back whole, relationships included.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rbegir.adapters import store as made
@@ -139,13 +139,8 @@ class RbegirVectorStore(BasePydanticVectorStore):
         return made.join(parts, "and") if parts else None
 
     def _delete_where(self, where: str | None) -> None:
-        for ids in self._found(where):
-            self.client.delete(ids)
-
-    def _found(self, where: str | None) -> Iterator[list[Any]]:
-        """Ids that pass, page by page, while they are being deleted."""
         while ids := [hit.id for hit in self.client.search(ANYTHING, k=PAGE, where=where)[0]]:
-            yield ids
+            self.client.delete(ids)
 
 
 ANYTHING = "a"  # a query for when the order does not matter

@@ -159,7 +159,7 @@ def _tasks(chunks: Sequence[Sequence[Slice]]) -> list[Task]:
 
 def _count(groups: Sequence[Group], reading: Reading, progress: Progress) -> dict[str, Any]:
     """The usable rows of each row group, and the reasons of the others."""
-    items = [{"number": n, "slice": Slice(group, 0, 0).to_dict()} for n, group in enumerate(groups)]
+    items = [{"number": n, "slice": asdict(Slice(group, 0, 0))} for n, group in enumerate(groups)]
     rows: list[dict[str, Any]] = []
     for row in _stream(items, partial(count_row, reading=reading), None):
         rows.append(row)
@@ -180,7 +180,7 @@ def _make(
     total, done = sum(rows.values()), sum(rows.values()) - sum(task.rows for task in todo)
     progress("encoding", done / total)
     items = [
-        {"number": t.number, "first_row": t.first_row, "slices": [part.to_dict() for part in t.slices]}
+        {"number": t.number, "first_row": t.first_row, "slices": [asdict(part) for part in t.slices]}
         for t in todo
     ]
     for row in _stream(items, maker, workers):

@@ -15,6 +15,7 @@ A question that is wrong (a filter that cannot be understood) is wrong everywher
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
 from collections import deque
@@ -89,7 +90,9 @@ class Fanout:
             open_states = {s: state for s, state in states.items() if s not in answers}
             if partial and all(len(s.failed) == len(self._choice) for s in open_states.values()):
                 break
-            self._send_again(open_states, now, hedge)
+            for shard, state in open_states.items():
+                if now >= self._due(state, hedge):
+                    self._send(shard, state)
             for reference in self._wait(open_states, until, hedge):
                 shard = next(s for s, state in open_states.items() if reference in state.open)
                 if shard not in answers and (answer := self._receive(view, shard, states[shard], reference)):
@@ -109,26 +112,18 @@ class Fanout:
         state.turn += 1
         state.open[state.question(self._pool.actor(shard, replica))] = replica, time.monotonic()
 
-    def _send_again(self, states: Mapping[int, _Asked], now: float, hedge: float) -> None:
-        replicas = len(self._choice)
-        for shard, state in states.items():
-            if not state.open:
-                if now >= state.again:
-                    self._send(shard, state)
-            elif len(state.open) < replicas and now - max(asked for _, asked in state.open.values()) > hedge:
-                self._send(shard, state)
+    def _due(self, state: _Asked, hedge: float) -> float:
+        """When a shard is to be asked again: after a failure, or to hedge an answer that is late."""
+        if not state.open:
+            return state.again
+        if len(state.open) == len(self._choice):
+            return math.inf
+        return max(asked for _, asked in state.open.values()) + hedge
 
     def _wait(self, states: Mapping[int, _Asked], until: float, hedge: float) -> list[Any]:
-        now = time.monotonic()
-        pause = until - now
-        references: list[Any] = []
-        for state in states.values():
-            references += state.open
-            if not state.open:
-                pause = min(pause, state.again - now)
-            elif len(state.open) < len(self._choice):
-                pause = min(pause, max(asked for _, asked in state.open.values()) + hedge - now)
-        pause = max(pause, 0.001)
+        due = min(until, *(self._due(state, hedge) for state in states.values()))
+        pause = max(due - time.monotonic(), 0.001)
+        references = [reference for state in states.values() for reference in state.open]
         if not references:
             time.sleep(pause)
             return []

@@ -95,9 +95,6 @@ class Slice:
     start: int
     count: int
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, found: dict[str, Any]) -> Slice:
         return cls(Group(**found["group"]), found["start"], found["count"])

@@ -196,13 +196,12 @@ class Binarizer:
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> Self:
         """A fitted Binarizer that `save` wrote; every byte is checked."""
-        stored = store.read(directory)
-        settings = dict(stored.settings)
+        settings, tensors = store.read(directory)
         try:
             binarizer = cls(**settings.pop("params"))
             binarizer._check_params()
             along = np.zeros(2, np.float32)  # files of version 1 have none
-            learned = Learned(**{"along": along, **stored.tensors})
+            learned = Learned(**{"along": along, **tensors})
             binarizer._set(int(settings["dims"]), int(settings["n"]), learned)
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptError(

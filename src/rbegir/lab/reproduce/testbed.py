@@ -36,6 +36,7 @@ from rbegir.evaluate.metrics import (
     weighted_mean,
 )
 from rbegir.evaluate.retrieval import CUTOFFS, ranks, recalls
+from rbegir.lab.markdown import Json
 from rbegir.lab.reproduce.dataset import Dataset
 from rbegir.read.tokenizer import GramBatch, tokenize
 from rbegir.training.batches import cut
@@ -43,7 +44,6 @@ from rbegir.training.batches import cut
 TEXTS = 1 << 15  # embedded at a time
 REPLICATES = 100
 HASH_BUCKETS = 8192
-Json = dict[str, Any]
 
 
 class Judged(NamedTuple):
