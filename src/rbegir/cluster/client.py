@@ -219,12 +219,7 @@ class Cluster:
         return self._look_up(ids, Gatherer.codes)
 
     def coarse_rows(
-        self,
-        queries: Codes | npt.NDArray[Any],
-        k: int,
-        *,
-        planes: int,
-        **filters: Unpack[Filters],
+        self, queries: Codes | npt.NDArray[Any], k: int, *, planes: int, **filters: Unpack[Filters]
     ) -> npt.NDArray[np.int64]:
         """The rows [queries, k] of the best keywords by their first planes alone: what the others add."""
         request = SearchRequest(k, **filters)

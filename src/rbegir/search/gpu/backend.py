@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from rbegir.base import masks
 from rbegir.base.checks import whole_number
@@ -29,7 +28,7 @@ from rbegir.search.backend import Backend, Progress, Progressive, check_candidat
 from rbegir.search.missrate import MissCertificate
 from rbegir.search.paper import PaperPlan, SelectionGeometry, queue_heads, thread_of, thread_sizes
 from rbegir.search.paper import plan as plan_paper
-from rbegir.search.partition import Candidates, Partition, check_search, merge
+from rbegir.search.partition import Candidates, Int64s, Partition, Values, check_search, merge
 
 with needing("searching on a GPU needs torch and triton ({} is missing)", "pip install 'rbegir[gpu]'"):
     from rbegir.search.gpu import local
@@ -95,7 +94,7 @@ class GpuBackend(Backend):
             self.n, planes, self.devices, memory=self._memory, stream=self.stream, progress=self.progress
         )
 
-    def search(self, partitions: Sequence[Partition], values: npt.NDArray[np.int16], k: int) -> Candidates:
+    def search(self, partitions: Sequence[Partition], values: Values, k: int) -> Candidates:
         parts, values, k = check_search(partitions, values, k, self.n, self.planes)
         with self._lock:
             placed, streamed, total = self._place(parts)
@@ -110,7 +109,7 @@ class GpuBackend(Backend):
         return Candidates(*(np.concatenate(arrays) for arrays in zip(*blocks, strict=True)))
 
     def _select(
-        self, parts: list[Partition], values: npt.NDArray[np.int16], k: int, geometry: SelectionGeometry
+        self, parts: list[Partition], values: Values, k: int, geometry: SelectionGeometry
     ) -> tuple[Candidates, MissCertificate]:
         """The published selection and what it may miss.
 
@@ -126,11 +125,7 @@ class GpuBackend(Backend):
         return super()._select(parts, values, k, geometry)
 
     def _queues(
-        self,
-        placed: list[list[ResidentRange]],
-        values: npt.NDArray[np.int16],
-        plan: PaperPlan,
-        geometry: SelectionGeometry,
+        self, placed: list[list[ResidentRange]], values: Values, plan: PaperPlan, geometry: SelectionGeometry
     ) -> Candidates:
         """Algorithm 1 on every device, and the merge of what they return."""
         want = plan.length
@@ -153,7 +148,7 @@ class GpuBackend(Backend):
     def search_progressive(
         self,
         partitions: Sequence[Partition],
-        values: npt.NDArray[np.int16],
+        values: Values,
         k: int,
         *,
         planes: int = 1,
@@ -267,11 +262,7 @@ class GpuBackend(Backend):
                 yield worker, pieces
 
     def _search(
-        self,
-        placed: list[list[ResidentRange]],
-        streamed: list[ResidentRange],
-        values: npt.NDArray[np.int16],
-        k: int,
+        self, placed: list[list[ResidentRange]], streamed: list[ResidentRange], values: Values, k: int
     ) -> Candidates:
         started: list[tuple[Worker, Pending]] = []
         for worker, pieces in self._pieces(placed):
@@ -285,7 +276,7 @@ class GpuBackend(Backend):
             results += self._stream(part, values, k)
         return merge(results, k)
 
-    def _stream(self, part: ResidentRange, values: npt.NDArray[np.int16], k: int) -> Iterator[Candidates]:
+    def _stream(self, part: ResidentRange, values: Values, k: int) -> Iterator[Candidates]:
         """Search a range that no device holds, chunk by chunk, on the device with the most room."""
         whole = part.range
         worker = max(self._workers, key=lambda own: own.resident.fits(STREAM))
@@ -312,7 +303,7 @@ def _piece(worker: Worker, part: ResidentRange, slab: Slab) -> SlabSearch:
 
 def _heads(
     results: list[Candidates], want: int, kept: int, geometry: SelectionGeometry
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+) -> tuple[Int64s, Int64s]:
     """The best `kept` entries of all queues of one query; a thread may lie on several devices.
 
     A device that sent `want` entries may have more, so what ranks below its last one is not known yet.
