@@ -190,9 +190,7 @@ def _make(
 
 
 def _stream(
-    items: Sequence[dict[str, Any]],
-    function: Callable[[dict[str, Any]], dict[str, Any]],
-    workers: int | None,
+    items: Sequence[dict[str, Any]], function: Callable[[dict[str, Any]], dict[str, Any]], workers: int | None
 ) -> Iterator[dict[str, Any]]:
     """The results of a function for every item, as they come; a process that dies is replaced."""
     if not items:

@@ -68,11 +68,7 @@ class JsonLinesSource:
                 start += len(lines)
 
     def _convert(
-        self,
-        found: Sequence[Row | None],
-        types: dict[str, pa.DataType],
-        start: int,
-        asked: FileRequest,
+        self, found: Sequence[Row | None], types: dict[str, pa.DataType], start: int, asked: FileRequest
     ) -> tuple[pa.RecordBatch, list[int]]:
         """The good objects as columns, and their positions among the lines."""
         rows: list[Row] = []

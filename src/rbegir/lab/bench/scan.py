@@ -23,7 +23,6 @@ from contextlib import ExitStack, closing
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +33,7 @@ from rbegir.errors import InputError, MissingExtraError, RbegirError
 from rbegir.index.store import Index
 from rbegir.lab.bench import host
 from rbegir.lab.bench.peers import SCAN_PACKAGES
+from rbegir.lab.markdown import Json
 
 N, PLANES, QUERY_PLANES = 64, 2, 3
 STREAMS = (2, 4, 8, 16)  # places of memory that are read in turn
@@ -56,13 +56,13 @@ class Peer:
         )
         self._read()
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self) -> Json:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
             self.close()
             raise RbegirError(f"the peer {self.name} ended with status {self._process.returncode}")
-        answer: dict[str, Any] = json.loads(line)
+        answer: Json = json.loads(line)
         return answer
 
     def search(self, batch: int, k: int) -> float:
@@ -132,7 +132,7 @@ def run(
     peers: bool = False,
     rounds: int = 7,
     progress: Callable[[str, int, int], None] = lambda cell, done, total: None,
-) -> dict[str, Any]:
+) -> Json:
     """All cells; `progress` is called with (cell, cells done, cells in all)."""
     if device != "cpu":
         import rbegir.search.gpu.backend  # noqa: F401  says what to install where torch or triton is missing
@@ -150,7 +150,7 @@ def run(
     check_numbers(rounds, keywords=keywords, batches=batches, k=ks, threads=threads)
     if peers:
         require_peers()
-    cells: list[dict[str, Any]] = []
+    cells: list[Json] = []
     total = len(keywords) * len(threads) * len(batches) * len(ks)
     for count in keywords:
         packed = random_codes(count)
@@ -181,7 +181,7 @@ def measure(
     threads: int,
     peers: Sequence[Peer],
     rounds: int,
-) -> dict[str, Any]:
+) -> Json:
     """One cell."""
     from rbegir._native import _core
     from rbegir.search.backend import Partition
@@ -237,7 +237,7 @@ with rbegir.Index.open({path!r}, read_only=True) as index:
 """
 
 
-def first_answer(keywords: int) -> dict[str, Any]:
+def first_answer(keywords: int) -> Json:
     """Seconds until a new process has searched an index of random keywords; Python alone beside it."""
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:

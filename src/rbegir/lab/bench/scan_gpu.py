@@ -16,7 +16,6 @@ import ctypes
 import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -25,6 +24,7 @@ from rbegir.lab.bench import kernels_gpu
 from rbegir.lab.bench.host import describe_card, milliseconds, timed
 from rbegir.lab.bench.kernels_gpu import random_words
 from rbegir.lab.bench.scan import PLANES, QUERY_PLANES, N, check_numbers, random_queries
+from rbegir.lab.markdown import Json
 from rbegir.search.gpu.card import Batch, Card
 from rbegir.search.gpu.device import MAX_SLAB, Residency, find_devices
 from rbegir.search.gpu.proof import Pending
@@ -34,7 +34,7 @@ from rbegir.search.gpu.words import SlabSearch, with_sample
 
 PEER_KEYWORDS = 100_000_000
 PEER_BATCH = 64
-CASES: list[tuple[str, dict[str, Any]]] = [
+CASES: list[tuple[str, Json]] = [
     *((f"{planes} query planes", {"planes": planes}) for planes in range(1, 9)),
     *((f"{planes} query planes", {"planes": planes, "batch": 256}) for planes in (1, 2, 4, 7, 8)),
     *((f"top {k}", {"k": k}) for k in (10, 100, 10_000, 100_000)),
@@ -119,7 +119,7 @@ def filtered(piece: SlabSearch, density: float) -> SlabSearch:
 
 def cell(
     replays: Replays, pieces: list[SlabSearch], batch: int, k: int, rounds: int, planes: int = QUERY_PLANES
-) -> dict[str, Any]:
+) -> Json:
     """One measured search."""
     card = replays.card
     keywords, candidates = (
@@ -164,7 +164,7 @@ def peer_ms(keywords: int, batch: int, k: int, device: torch.device, rounds: int
     return timed(lambda: torch.topk(queries @ vectors.T, k, dim=1), rounds)["ms"] * keywords / held
 
 
-def add_peers(cells: list[dict[str, Any]], device: torch.device, rounds: int) -> None:
+def add_peers(cells: list[Json], device: torch.device, rounds: int) -> None:
     """The peer's milliseconds in each cell; batches beyond PEER_BATCH are so many of those."""
     known: dict[tuple[int, int, int], float] = {}
     for measured in cells:
@@ -180,7 +180,7 @@ def add_peers(cells: list[dict[str, Any]], device: torch.device, rounds: int) ->
 
 def cases(
     replays: Replays, pieces: list[SlabSearch], rounds: int, report: Callable[[str], None]
-) -> list[dict[str, Any]]:
+) -> list[Json]:
     """What every variation of CASES costs; `case` says which."""
     measured = []
     for name, wanted in CASES:
@@ -212,8 +212,8 @@ def run(
     peers: bool = False,
     rounds: int = 7,
     progress: Callable[[str, int, int], None] = lambda cell, done, total: None,
-    keep: Callable[[dict[str, Any]], None] = lambda so_far: None,
-) -> dict[str, Any]:
+    keep: Callable[[Json], None] = lambda so_far: None,
+) -> Json:
     """All cells; with `peers` also the peer, the published algorithm, what variations cost, and equality.
 
     `keep` gets what there is after every number of keywords: on a lent machine time may run out.
@@ -225,9 +225,9 @@ def run(
     torch.cuda.set_device(where)
     check_room(max(keywords), where)
     replays = Replays(Card(N, PLANES, where))
-    cells: list[dict[str, Any]] = []
-    papers: list[dict[str, Any]] = []
-    result: dict[str, Any] = {
+    cells: list[Json] = []
+    papers: list[Json] = []
+    result: Json = {
         "command": command(keywords, batches, ks, device, peers, rounds),
         "host": describe_card(where),
         "rounds": rounds,

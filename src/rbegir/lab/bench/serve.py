@@ -40,6 +40,7 @@ from rbegir.index.store import Index
 from rbegir.lab.bench import host
 from rbegir.lab.bench.load import Ledger, Mix, Tally, drive, prepared, read_back
 from rbegir.lab.bench.peers import SERVE_PACKAGES, SERVE_PEERS
+from rbegir.lab.markdown import Json
 from rbegir.read.sample import sample_path
 
 QUERIES = 2000
@@ -67,7 +68,7 @@ def run(
     peers: bool = False,
     peer_seconds: float = 10.0,
     progress: Progress = lambda what, share: None,
-) -> dict[str, Any]:
+) -> Json:
     """The benchmark; `seconds` is the load of each setting, split over the rounds."""
     for name, value, least in (
         ("keywords", keywords, k),
@@ -84,7 +85,7 @@ def run(
         bodies = (json.dumps({"queries": [text], "k": k}).encode() for text in data.queries)
         mix = Mix([prepared("POST", "/v1/search", body) for body in bodies], data.queries, k, writes)
         ledger = Ledger()
-        cells: list[dict[str, Any]] = []
+        cells: list[Json] = []
         total = 2 * rounds + 1 + (len(SERVE_PEERS) if peers else 0)
         for number in range(rounds):
             order = list(SETTINGS) if number % 2 == 0 else list(reversed(SETTINGS))
@@ -93,7 +94,7 @@ def run(
                 cells.append(_round(folder, mix, ledger, number, setting, clients, seconds / rounds))
         progress("limit of the generator", len(cells) / total)
         generator = _generator_limit(folder, mix, clients)
-        beside: dict[str, Any] = {}
+        beside: Json = {}
         for at, name in enumerate(SERVE_PEERS if peers else ()):
             progress(name, (len(cells) + 1 + at) / total)
             beside[name] = _peer(name, folder, peer_seconds, k, writes)
@@ -191,7 +192,7 @@ def service(index: Path, *options: str) -> Iterator[tuple[int, int]]:
 
 def _round(
     folder: Path, mix: Mix, ledger: Ledger, number: int, setting: str, clients: int, seconds: float
-) -> dict[str, Any]:
+) -> Json:
     """One server, warmed up, loaded, read back, stopped, and its files looked into."""
     with service(folder / "index.rbe", *SETTINGS[setting]) as (port, process):
         warm = Mix(mix.searches, mix.texts, mix.k, 0.0)
@@ -238,7 +239,7 @@ def _counters(port: int) -> dict[str, float]:
     }
 
 
-def _figures(tally: Tally) -> dict[str, Any]:
+def _figures(tally: Tally) -> Json:
     def at(times: list[float], share: float) -> float | None:
         return float(np.percentile(times, share)) if times else None
 
@@ -258,7 +259,7 @@ def _figures(tally: Tally) -> dict[str, Any]:
     }
 
 
-def _generator_limit(folder: Path, mix: Mix, clients: int) -> dict[str, Any]:
+def _generator_limit(folder: Path, mix: Mix, clients: int) -> Json:
     """What the generator reaches against a server that only replays an answer of the service."""
     command = [sys.executable, "-m", "rbegir.lab.bench.load", str(folder / "answer.json")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as stub:
@@ -272,7 +273,7 @@ def _generator_limit(folder: Path, mix: Mix, clients: int) -> dict[str, Any]:
     return {"searches_per_s": len(tally.search_ms) / tally.seconds, "answer_bytes": len(tally.answer)}
 
 
-def _peer(name: str, folder: Path, seconds: float, k: int, writes: float) -> dict[str, Any]:
+def _peer(name: str, folder: Path, seconds: float, k: int, writes: float) -> Json:
     words = [name, str(folder), str(seconds), str(k), str(writes)]
     command = [sys.executable, "-m", "rbegir.lab.bench.peers", "serve", *words]
     try:
@@ -281,21 +282,21 @@ def _peer(name: str, folder: Path, seconds: float, k: int, writes: float) -> dic
         return {"failed": f"it was not ready after {PEER_LIMIT_S:.0f} s"}
     if done.returncode:
         return {"failed": host.last_line(done.stderr)}
-    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    figures: Json = json.loads(done.stdout.splitlines()[-1])
     return figures
 
 
 def _result(
-    cells: list[dict[str, Any]],
+    cells: list[Json],
     ledger: Ledger,
-    generator: dict[str, Any],
-    peers: dict[str, Any],
+    generator: Json,
+    peers: Json,
     data: ServeData,
     *,
     k: int,
     clients: int,
     writes: float,
-) -> dict[str, Any]:
+) -> Json:
     by = {setting: [cell for cell in cells if cell["setting"] == setting] for setting in SETTINGS}
     ratios = [
         on["searches_per_s"] / off["searches_per_s"]
@@ -329,9 +330,9 @@ def _result(
     }
 
 
-def _summary(cells: list[dict[str, Any]]) -> dict[str, Any]:
+def _summary(cells: list[Json]) -> Json:
     """Medians over rounds, with the lowest and highest."""
-    summary: dict[str, Any] = {"seconds": sum(cell["seconds"] for cell in cells)}
+    summary: Json = {"seconds": sum(cell["seconds"] for cell in cells)}
     for name in SUMMARISED:
         if values := [cell[name] for cell in cells if cell[name] is not None]:
             summary[name] = _spread(values)
