@@ -44,16 +44,9 @@ def scan(
     from rbegir.lab.bench import scan as bench
 
     with bar("scan") as show:
-        result = bench.run(
-            keywords=wholes(keywords),
-            batches=wholes(batches),
-            ks=wholes(k),
-            threads=wholes(threads),
-            device=device,
-            peers=peers,
-            rounds=rounds,
-            progress=lambda cell, done, total: show(done / total, cell),
-        )
+        lists = [wholes(text) for text in (keywords, batches, k, threads)]
+        grid = bench.ScanGrid(*lists, device=device, peers=peers, rounds=rounds)
+        result = bench.run(grid, lambda cell, done, total: show(done / total, cell))
     names = sorted({name for cell in result["cells"] for name in cell["peers"]})
     report(
         result,

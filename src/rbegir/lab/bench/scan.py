@@ -20,6 +20,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -113,43 +114,40 @@ def random_queries(batch: int, planes: int = QUERY_PLANES) -> npt.NDArray[np.int
     return 2 * bits - np.int16(2**planes - 1)
 
 
-def check_numbers(rounds: int, **lists: Sequence[int]) -> None:
-    """Refuse lists of cells that are empty or hold anything but positive numbers."""
-    for name, numbers in lists.items():
-        if not numbers or any(number < 1 for number in numbers):
-            raise InputError(f"{name} must be positive numbers, got {list(numbers)}")
-    if rounds < 1:
-        raise InputError(f"rounds must be at least 1, got {rounds}")
+@dataclass(frozen=True)
+class ScanGrid:
+    """What is measured: the cells are all combinations of the lists."""
+
+    keywords: Sequence[int]
+    batches: Sequence[int]
+    ks: Sequence[int]
+    threads: Sequence[int] = (1,)
+    device: str = "cpu"
+    peers: bool = False
+    rounds: int = 7
+
+    def __post_init__(self) -> None:
+        lists = {"keywords": self.keywords, "batches": self.batches, "k": self.ks, "threads": self.threads}
+        for name, numbers in lists.items():
+            if not numbers or any(number < 1 for number in numbers):
+                raise InputError(f"{name} must be positive numbers, got {list(numbers)}")
+        if self.rounds < 1:
+            raise InputError(f"rounds must be at least 1, got {self.rounds}")
 
 
-def run(
-    *,
-    keywords: Sequence[int],
-    batches: Sequence[int],
-    ks: Sequence[int],
-    threads: Sequence[int],
-    device: str = "cpu",
-    peers: bool = False,
-    rounds: int = 7,
-    progress: Callable[[str, int, int], None] = lambda cell, done, total: None,
-) -> Json:
-    """All cells; `progress` is called with (cell, cells done, cells in all)."""
-    if device != "cpu":
+Progress = Callable[[str, int, int], None]  # cell, cells done, cells in all
+
+
+def run(grid: ScanGrid, progress: Progress = lambda cell, done, total: None) -> Json:
+    """All cells."""
+    if grid.device != "cpu":
         import rbegir.search.gpu.backend  # noqa: F401  says what to install where torch or triton is missing
         from rbegir.lab.bench import scan_gpu
 
-        return scan_gpu.run(
-            keywords=keywords,
-            batches=batches,
-            ks=ks,
-            device=device,
-            peers=peers,
-            rounds=rounds,
-            progress=progress,
-        )
-    check_numbers(rounds, keywords=keywords, batches=batches, k=ks, threads=threads)
-    if peers:
+        return scan_gpu.run(grid, progress)
+    if grid.peers:
         require_peers()
+    keywords, threads, batches, ks = grid.keywords, grid.threads, grid.batches, grid.ks
     cells: list[Json] = []
     total = len(keywords) * len(threads) * len(batches) * len(ks)
     for count in keywords:
@@ -157,17 +155,17 @@ def run(
         for thread_count in threads:
             with ExitStack() as stack:
                 progress(f"{count:,} keywords: preparing", len(cells), total)
-                names = SCAN_PACKAGES if peers else ()
+                names = SCAN_PACKAGES if grid.peers else ()
                 running = [stack.enter_context(closing(Peer(name, count, thread_count))) for name in names]
                 for batch in batches:
                     for k in ks:
                         cell = f"{count:,} keywords, batch {batch}, top {k}, {thread_count} threads"
                         progress(cell, len(cells), total)
-                        cells.append(measure(packed, count, batch, k, thread_count, running, rounds))
+                        cells.append(measure(packed, count, batch, k, thread_count, running, grid.rounds))
     progress("done", total, total)
     return {
-        "host": host.describe(("faiss-cpu", "turbovec") if peers else ()),
-        "rounds": rounds,
+        "host": host.describe(("faiss-cpu", "turbovec") if grid.peers else ()),
+        "rounds": grid.rounds,
         "cells": cells,
         "start": first_answer(max(keywords)),
     }

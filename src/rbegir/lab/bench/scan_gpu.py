@@ -23,7 +23,7 @@ from rbegir.errors import DeviceError
 from rbegir.lab.bench import kernels_gpu
 from rbegir.lab.bench.host import describe_card, milliseconds, timed
 from rbegir.lab.bench.kernels_gpu import random_words
-from rbegir.lab.bench.scan import PLANES, QUERY_PLANES, N, check_numbers, random_queries
+from rbegir.lab.bench.scan import PLANES, QUERY_PLANES, N, Progress, ScanGrid, random_queries
 from rbegir.lab.markdown import Json
 from rbegir.search.gpu.card import Batch, Card
 from rbegir.search.gpu.device import MAX_SLAB, Residency, find_devices
@@ -199,36 +199,23 @@ def cases(
     return measured
 
 
-def _report(progress: Callable[[str, int, int], None], count: int, done: int, total: int, name: str) -> None:
+def _report(progress: Progress, count: int, done: int, total: int, name: str) -> None:
     progress(f"{count:,} keywords: {name}", done, total)
 
 
-def run(
-    *,
-    keywords: Sequence[int],
-    batches: Sequence[int],
-    ks: Sequence[int],
-    device: str = "cuda",
-    peers: bool = False,
-    rounds: int = 7,
-    progress: Callable[[str, int, int], None] = lambda cell, done, total: None,
-    keep: Callable[[Json], None] = lambda so_far: None,
-) -> Json:
-    """All cells; with `peers` also the peer, the published algorithm, what variations cost, and equality.
-
-    `keep` gets what there is after every number of keywords: on a lent machine time may run out.
-    """
-    check_numbers(rounds, keywords=keywords, batches=batches, k=ks)
-    where = find_devices(device)[0]
+def run(grid: ScanGrid, progress: Progress = lambda cell, done, total: None) -> Json:
+    """All cells; with `peers` also the peer, the published algorithm, what variations cost, and equality."""
+    keywords, batches, ks, peers, rounds = grid.keywords, grid.batches, grid.ks, grid.peers, grid.rounds
+    where = find_devices(grid.device)[0]
     if where.type != "cuda":
-        raise DeviceError(f"bench scan needs a GPU, got {device!r}")
+        raise DeviceError(f"bench scan needs a GPU, got {grid.device!r}")
     torch.cuda.set_device(where)
     check_room(max(keywords), where)
     replays = Replays(Card(N, PLANES, where))
     cells: list[Json] = []
     papers: list[Json] = []
     result: Json = {
-        "command": command(keywords, batches, ks, device, peers, rounds),
+        "command": command(grid),
         "host": describe_card(where),
         "rounds": rounds,
         "cells": cells,
@@ -265,18 +252,15 @@ def run(
             add_peers(
                 [measured for measured in cells if measured["keywords"] == count], where, min(rounds, 3)
             )
-        keep(result)
     progress("done", total, total)
     return result
 
 
-def command(
-    keywords: Sequence[int], batches: Sequence[int], ks: Sequence[int], device: str, peers: bool, rounds: int
-) -> str:
+def command(grid: ScanGrid) -> str:
     """The command line that measures the same again."""
     lists = (
         ",".join(f"{number:g}".replace("e+0", "e") for number in numbers)
-        for numbers in (keywords, batches, ks)
+        for numbers in (grid.keywords, grid.batches, grid.ks)
     )
-    options = "--keywords {} --batches {} -k {}".format(*lists)
-    return f"rbegir bench scan --device {device} {options}{' --peers' * peers} --rounds {rounds} --json"
+    options = "--keywords {} --batches {} -k {}".format(*lists) + " --peers" * grid.peers
+    return f"rbegir bench scan --device {grid.device} {options} --rounds {grid.rounds} --json"
