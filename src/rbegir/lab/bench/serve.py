@@ -99,7 +99,8 @@ def run(
             progress(name, (len(cells) + 1 + at) / total)
             beside[name] = _peer(name, folder, peer_seconds, k, writes)
         progress("done", 1.0)
-        return _result(cells, ledger, generator, beside, data, k=k, clients=clients, writes=writes)
+        about = {"keywords": keywords, "model": data.model, "k": k, "clients": clients, "write_share": writes}
+        return {**about, "generator": generator, **_result(cells, ledger, beside)}
 
 
 class ServeData:
@@ -286,17 +287,7 @@ def _peer(name: str, folder: Path, seconds: float, k: int, writes: float) -> Jso
     return figures
 
 
-def _result(
-    cells: list[Json],
-    ledger: Ledger,
-    generator: Json,
-    peers: Json,
-    data: ServeData,
-    *,
-    k: int,
-    clients: int,
-    writes: float,
-) -> Json:
+def _result(cells: list[Json], ledger: Ledger, peers: Json) -> Json:
     by = {setting: [cell for cell in cells if cell["setting"] == setting] for setting in SETTINGS}
     ratios = [
         on["searches_per_s"] / off["searches_per_s"]
@@ -305,11 +296,6 @@ def _result(
     batched = statistics.median(cell["searches_per_s"] for cell in by["batched"])
     return {
         "host": host.describe(("starlette", "uvicorn", "pydantic", *SERVE_PACKAGES.values())),
-        "keywords": data.keywords,
-        "model": data.model,
-        "k": k,
-        "clients": clients,
-        "write_share": writes,
         "cells": cells,
         **{setting: _summary(of) for setting, of in by.items()},
         "ratio": _spread(ratios),
@@ -322,7 +308,6 @@ def _result(
             "phantom": len(ledger.phantoms),
             "examples": (ledger.lost + ledger.phantoms)[:5],
         },
-        "generator": generator,
         "peers": {
             name: {**peer, "ratio": batched / peer["searches_per_s"]} if "searches_per_s" in peer else peer
             for name, peer in peers.items()
