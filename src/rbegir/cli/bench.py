@@ -44,8 +44,9 @@ def scan(
     from rbegir.lab.bench import scan as bench
 
     with bar("scan") as show:
-        lists = [wholes(text) for text in (keywords, batches, k, threads)]
-        grid = bench.ScanGrid(*lists, device=device, peers=peers, rounds=rounds)
+        grid = bench.ScanGrid(
+            wholes(keywords), wholes(batches), wholes(k), wholes(threads), device, peers, rounds
+        )
         result = bench.run(grid, lambda cell, done, total: show(done / total, cell))
     names = sorted({name for cell in result["cells"] for name in cell["peers"]})
     report(

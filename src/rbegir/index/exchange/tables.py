@@ -178,7 +178,7 @@ def _import(
 
 def _others(batch: pa.RecordBatch, taken: list[str], start: int) -> pa.Table:
     """The ids, texts and attributes beside the codes or vectors; missing ids are numbered from `start`."""
-    table = pa.table(batch).drop_columns(taken)
+    table = pa.Table.from_batches([batch]).drop_columns(taken)
     if "id" in table.column_names:
         return table
     return table.append_column("id", pa.array(np.arange(start, start + batch.num_rows)))

@@ -27,9 +27,10 @@ from rbegir.errors import needing
 from rbegir.evaluate.retrieval import CUTOFFS
 from rbegir.lab.bench.quantizers import rabitq, turbovec
 from rbegir.lab.bench.residual import Residual
+from rbegir.lab.markdown import Json
 from rbegir.lab.reproduce.dataset import sample_rows
 from rbegir.lab.reproduce.rows import Scale
-from rbegir.lab.reproduce.testbed import Json, Testbed, Vectors
+from rbegir.lab.reproduce.testbed import Testbed, Vectors
 
 SAMPLE = 1_000  # queries of a library's own search
 FEW = 3  # bits per dimension of the coarse query: those of rbe*

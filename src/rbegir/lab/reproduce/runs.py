@@ -31,10 +31,11 @@ import torch
 from rbegir.base import disk
 from rbegir.base.devices import cpu_count
 from rbegir.errors import CorruptError, FileError, RbegirError
+from rbegir.lab.markdown import Json
 from rbegir.lab.reproduce import equal_bytes, studies
 from rbegir.lab.reproduce.dataset import Dataset, load, sample_rows
 from rbegir.lab.reproduce.rows import ModelRow, Scale
-from rbegir.lab.reproduce.testbed import Json, Testbed
+from rbegir.lab.reproduce.testbed import Testbed
 from rbegir.training.config import change
 from rbegir.training.data import TrainingData
 from rbegir.training.loop import Validation

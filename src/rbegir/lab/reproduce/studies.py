@@ -31,8 +31,9 @@ from rbegir.errors import needing
 from rbegir.evaluate.groups import distinct
 from rbegir.evaluate.retrieval import CUTOFFS, ranks, recalls
 from rbegir.lab.bench.quantizers import top
+from rbegir.lab.markdown import Json
 from rbegir.lab.reproduce.dataset import Dataset, headline, sample_rows
-from rbegir.lab.reproduce.testbed import Json, Testbed, Vectors
+from rbegir.lab.reproduce.testbed import Testbed, Vectors
 from rbegir.search.backend import Partition
 from rbegir.search.cpu import CpuBackend
 from rbegir.search.partition import recall_of

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rbegir.lab.markdown import Json
 from rbegir.lab.reproduce import paper
-from rbegir.lab.reproduce.results import Columns, Json, Stat, TableMaker, bits_of, shown, stat
+from rbegir.lab.reproduce.results import Columns, Stat, TableMaker, bits_of, shown, stat
 from rbegir.lab.reproduce.rows import OTHER_RECIPES, PAPER, PLAIN, bytes_of, query_bits, under
 from rbegir.lab.reproduce.studies import GRADES
 from rbegir.search.missrate import certificate
