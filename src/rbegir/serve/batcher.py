@@ -1,15 +1,19 @@
 """Micro-batching: searches that arrive during a scan are scored together by the next one.
 
-The kernels score a batch for little more than one query, so waiting requests should share a scan. Nothing
-waits on purpose: an idle service starts at once with what it has, and a busy one takes all that has gathered
-meanwhile, up to `max_batch` queries.
+A scan reads every keyword, and the kernels score a batch for little more than one query, so waiting requests
+should share a scan. Nothing waits on purpose: an idle service starts at once with what it has, and a busy one
+takes all that has gathered meanwhile, up to `max_batch` queries.
 
-Requests may share a scan if they differ in k only (`SearchRequest.share_key`): it is made with the largest k,
-and each request is given its own first k. So that ten hits do not wait for ten thousand, only requests with k
-in the same power of four share.
+Requests may share a scan if they differ in k only (`SearchRequest.share_key`); a scan is made with the
+largest k of its requests and each is given its own first k, which is the same result, because hits have one
+total order. So that ten hits do not wait for ten thousand, only requests with k in the same power of four
+share.
 
-Fair: groups that cannot share a scan take turns, and the places of a scan are dealt out evenly among the
-waiting requests of a group, the oldest first. Bounded: beyond `max_waiting` queries `submit` refuses.
+Fair: groups that cannot share a scan take turns. Inside a group the places of a scan are dealt out evenly
+among the waiting requests, the oldest first, so that a request of a thousand queries is spread over several
+scans and one of a single query is in the next.
+
+Bounded: beyond `max_waiting` queries `submit` refuses. A request that is cancelled leaves the queue.
 """
 
 from __future__ import annotations
@@ -215,8 +219,10 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
         if sum(len(slice_.values) for slice_ in job.done) == job.search.count:
             job.future.set_result(job.done)
 
+    # ---- in the thread ----
+
     def _scan(self, batch: list[_Share]) -> list[BatchSlice | BaseException]:
-        """In the thread: one outcome per share; what goes wrong is the outcome of those whom it concerns."""
+        """One outcome per share; whatever goes wrong is the outcome of those whom it concerns."""
         outcomes: list[BatchSlice | BaseException] = []
         began = time.perf_counter()
         encoded = self._values(batch)

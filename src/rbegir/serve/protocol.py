@@ -1,14 +1,16 @@
 """Slow and many clients, at the socket: what uvicorn leaves open.
 
-uvicorn waits forever for the first byte and for the end of the headers, and its fast parser takes headers of
-any length. This layer around its protocol closes a connection whose headers are not complete in time or in
-size, and turns connections away beyond a number. The body has limits of its own (`body.py`).
+uvicorn closes connections that idle after a response, but waits forever for the first byte and for the end of
+the headers, and its fast parser takes headers of any length. This layer around its protocol closes a
+connection whose headers are not complete in time or in size, and turns connections away beyond a number.
+The body has limits of its own (`body.py`).
 
-uvicorn also writes the head and the body of a response separately, two system calls; with a hundred small
-responses in a batch that was a quarter of the interpreter's time. `Coalescing` sends what was written in one
-turn of the event loop as one.
+uvicorn also writes the head and the body of a response separately, and each is a system call that wakes the
+client up; with a hundred small responses in a batch that was a quarter of the interpreter's time.
+`Coalescing` stands between it and the socket and sends what was written in one turn of the event loop as one.
 
-It relies on `cycle`, which both uvicorn protocols set when the headers of a request are complete.
+It is made for the parser that is installed: httptools if it is there, h11 otherwise. It relies on `cycle`,
+which both uvicorn protocols set when the headers of a request are complete.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ weights, and the Binarizer (`reference.py`). If the encoder is gone or has chang
 an error that says so; the index can still be searched by codes.
 
 *Nothing is fetched.* A name is looked up in the local Hugging Face cache and nowhere else. A model's own code
-is never run: a model that names module classes of others is refused.
+is never run: module classes come from sentence-transformers or from here, and a model that names others is
+refused.
 """
 
 from __future__ import annotations
