@@ -23,19 +23,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rbegir import errors
 from rbegir.cluster.messages import Answer, Failure, unpack
 from rbegir.cluster.pool import Pool, root_cause
 from rbegir.cluster.session import import_ray
 from rbegir.cluster.view import Location, View
-from rbegir.errors import (
-    BusyError,
-    ClusterError,
-    DeadlineError,
-    FileError,
-    InputError,
-    MismatchError,
-    RbegirError,
-)
 from rbegir.index.query import Searcher
 from rbegir.index.snapshot import Snapshot
 
@@ -47,7 +39,7 @@ PREPARE_SECONDS = 600.0  # to open and check a new state
 Question = Callable[[Any], Any]  # an actor → the reference of its future answer
 
 
-class GoneError(ClusterError):
+class GoneError(errors.ClusterError):
     """A shard does not find a file of the view: the index has moved on, or the node does not see it."""
 
 
@@ -58,7 +50,7 @@ class _Asked:
     question: Question
     turn: int  # replicas asked so far, the starting one included
     open: dict[Any, tuple[int, float]] = field(default_factory=dict)  # reference → replica, when asked
-    failed: dict[int, RbegirError] = field(default_factory=dict)  # replica → why
+    failed: dict[int, errors.RbegirError] = field(default_factory=dict)  # replica → why
     again: float = 0.0  # not before
 
 
@@ -137,15 +129,15 @@ class Fanout:
         try:
             answer: Answer = unpack(ray.get(reference))
         except ray.exceptions.RayTaskError as error:
-            raise ClusterError(f"shard {shard} failed: {root_cause(error)}") from error
+            raise errors.ClusterError(f"shard {shard} failed: {root_cause(error)}") from error
         except ray.exceptions.RayError as error:
             if isinstance(error, ray.exceptions.ActorDiedError):
                 self._pool.renew(shard, replica)
-            state.failed[replica] = ClusterError(f"shard {shard} died: {type(error).__name__}")
+            state.failed[replica] = errors.ClusterError(f"shard {shard} died: {type(error).__name__}")
             state.again = time.monotonic() + (PAUSE if len(state.failed) == len(self._choice) else 0)
             return None
         if answer.view != view:
-            raise ClusterError(f"shard {shard} answered for state {answer.view}, not for {view}")
+            raise errors.ClusterError(f"shard {shard} answered for state {answer.view}, not for {view}")
         if isinstance(answer, Failure):
             self._weigh(answer, replica, state)
             return None
@@ -158,7 +150,7 @@ class Fanout:
         error = failure.error
         if failure.kind == "gone":
             raise GoneError(error.message)
-        if isinstance(error, InputError | MismatchError):
+        if isinstance(error, errors.InputError | errors.MismatchError):
             raise error
         state.failed[replica] = error
         if failure.kind != "late" and len(state.failed) == len(self._choice):
@@ -166,14 +158,14 @@ class Fanout:
                 raise error
             raise type(error)(f"{failure.node}: {error.message}", hint=error.hint)
 
-    def _late(self, states: Mapping[int, _Asked], missing: list[int]) -> RbegirError:
+    def _late(self, states: Mapping[int, _Asked], missing: list[int]) -> errors.RbegirError:
         reasons = {error.message for shard in missing for error in states[shard].failed.values()}
         said = f" ({'; '.join(sorted(reasons))})" if reasons else ""
         if reasons and all(
-            isinstance(e, BusyError) for shard in missing for e in states[shard].failed.values()
+            isinstance(e, errors.BusyError) for shard in missing for e in states[shard].failed.values()
         ):
-            return BusyError(f"the shards are busy{said}", hint="ask again a little later")
-        return DeadlineError(
+            return errors.BusyError(f"the shards are busy{said}", hint="ask again a little later")
+        return errors.DeadlineError(
             f"{len(missing)} of {len(states)} shards did not answer before the deadline{said}",
             hint="ask again, allow more time (deadline=), use replicas, or take what there is (partial=True)",
         )
@@ -212,9 +204,9 @@ def prepare(
                 raise not_shared(location, error) from error
 
 
-def not_shared(location: Location, error: GoneError) -> FileError:
+def not_shared(location: Location, error: GoneError) -> errors.FileError:
     """Files that the manifest names are there for the client and not for a shard."""
-    return FileError(
+    return errors.FileError(
         f"{error.message}: the nodes of the cluster do not share {location.name}",
         hint="put the index on a file system that every node mounts at the same path, or give a URI "
         "such as s3://bucket/ads.rbe",
@@ -230,4 +222,4 @@ def _open(pool: Pool, state: State, replica: int, seconds: float) -> None:
     answers = Fanout(pool, only=replica).ask(view.id, questions, time.monotonic() + seconds)
     opened = sum(answer.keywords for answer in answers.values())
     if opened != view.keywords:
-        raise ClusterError(f"the shards opened {opened} of {view.keywords} keywords")
+        raise errors.ClusterError(f"the shards opened {opened} of {view.keywords} keywords")
