@@ -140,7 +140,8 @@ def _ref(model: type[BaseModel]) -> dict[str, str]:
 def _schemas(settings: Settings, info: dict[str, Any], encodes: str) -> dict[str, Any]:
     """The schemas of all bodies, under their titles."""
     every = (model for bodies in BODIES.values() for model in (bodies.request, bodies.response))
-    models = dict.fromkeys([*(model for model in every if model is not None), schema.ProblemDocument])
+    models: dict[type[BaseModel], None] = dict.fromkeys(model for model in every if model is not None)
+    models[schema.ProblemDocument] = None
     _, definitions = models_json_schema([(model, "validation") for model in models], ref_template=REF)
     text = json.dumps(definitions["$defs"])
     titles = {name: found["title"] for name, found in definitions["$defs"].items()}
