@@ -14,19 +14,20 @@ __version__ = "0.1.0"
 moved.install()
 
 if TYPE_CHECKING:
-    from rbegir.client.clients import AsyncClient, Client
-    from rbegir.cluster.client import Cluster
-    from rbegir.codes.planes import Codes
-    from rbegir.encode.binarizer.binarizer import Binarizer
-    from rbegir.encode.clsm.model import Model
-    from rbegir.encode.sentence.encoder import SentenceEncoder
-    from rbegir.errors import RbegirError
-    from rbegir.index.exchange.faiss import IndexRBE
-    from rbegir.index.generations import Generations
-    from rbegir.index.store import Index
-    from rbegir.search.hits import Hits
-    from rbegir.training.trainer import train
-    from rbegir.training.upgrade import upgrade
+    from rbegir.client.clients import AsyncClient as AsyncClient
+    from rbegir.client.clients import Client as Client
+    from rbegir.cluster.client import Cluster as Cluster
+    from rbegir.codes.planes import Codes as Codes
+    from rbegir.encode.binarizer.binarizer import Binarizer as Binarizer
+    from rbegir.encode.clsm.model import Model as Model
+    from rbegir.encode.sentence.encoder import SentenceEncoder as SentenceEncoder
+    from rbegir.errors import RbegirError as RbegirError
+    from rbegir.index.exchange.faiss import IndexRBE as IndexRBE
+    from rbegir.index.generations import Generations as Generations
+    from rbegir.index.store import Index as Index
+    from rbegir.search.hits import Hits as Hits
+    from rbegir.training.trainer import train as train
+    from rbegir.training.upgrade import upgrade as upgrade
 
 _HOME = {
     "AsyncClient": "rbegir.client.clients",
@@ -45,23 +46,7 @@ _HOME = {
     "upgrade": "rbegir.training.upgrade",
 }
 
-__all__ = [
-    "AsyncClient",
-    "Binarizer",
-    "Client",
-    "Cluster",
-    "Codes",
-    "Generations",
-    "Hits",
-    "Index",
-    "IndexRBE",
-    "Model",
-    "RbegirError",
-    "SentenceEncoder",
-    "__version__",
-    "train",
-    "upgrade",
-]
+__all__ = ["__version__", *_HOME]
 
 
 def __getattr__(name: str) -> Any:

@@ -105,8 +105,8 @@ class MissingExtraError(RbegirError):
 
 @contextlib.contextmanager
 def needing(message: str, hint: str) -> Iterator[None]:
-    """Turn the ImportError of an optional dependency into a MissingExtraError."""
+    """Turn the ImportError of an optional dependency into a MissingExtraError; {} stands for its name."""
     try:
         yield
     except ImportError as error:
-        raise MissingExtraError(message, hint=hint) from error
+        raise MissingExtraError(message.replace("{}", str(error.name)), hint=hint) from error

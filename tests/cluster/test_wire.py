@@ -40,7 +40,7 @@ MESSAGES = [
     Found("v", np.array([[9, 7]]), np.array([[0, 5]]), None, 12, COLUMNS),
     Found("v", np.zeros((2, 0), np.int64), np.zeros((2, 0), np.int64), np.zeros((2, 0), np.int64)),
     SegmentShares("v", {0: True, 3: False}),
-    ThreadCounts("v", {256: 4}, {7: np.array([1, 2])}),
+    ThreadCounts("v", [(256, np.array([1, 2], np.uint32))]),
     Records("v", [None, {"id": 1, "text": "t", "price": 2.5, "at": datetime.datetime(2020, 1, 2)}]),
 ]
 
@@ -56,6 +56,8 @@ def same(a: Any, b: Any) -> bool:
         return type(a) is type(b) and all(same(getattr(a, f.name), getattr(b, f.name)) for f in fields(a))
     if isinstance(a, dict):
         return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
     return type(a) is type(b) and (a == b or a != a)
 
 

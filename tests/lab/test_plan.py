@@ -53,7 +53,8 @@ def test_more_never_needs_less(keywords: int, qps: float, latency: float, more: 
 
     def count(wish: Wish) -> float:
         try:
-            return planner.machines(wish)
+            best = planner._fewest(wish, planner._fewest_shards(wish))
+            return best.shards * best.groups
         except ImpossibleError:
             return math.inf
 

@@ -16,16 +16,12 @@ from typing import Any
 
 from rbegir.adapters import store as documents
 from rbegir.adapters.store import Store, named_ids, pack, stored_ids, unpack
-from rbegir.errors import InputError, MissingExtraError
+from rbegir.errors import InputError, needing
 
-try:
+with needing("the LangChain adapter needs {}", "pip install 'rbegir[langchain]'"):
     from langchain_core.documents import Document
     from langchain_core.embeddings import Embeddings
     from langchain_core.vectorstores import VectorStore
-except ModuleNotFoundError as error:
-    raise MissingExtraError(
-        f"the LangChain adapter needs {error.name}", hint="pip install 'rbegir[langchain]'"
-    ) from None
 
 Filter = Mapping[str, Any] | str | None
 

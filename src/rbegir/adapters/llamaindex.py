@@ -11,14 +11,14 @@ metadata as attributes, and comes back whole, relationships included.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rbegir.adapters import store as made
 from rbegir.adapters.store import Store, named_ids, pack, stored_ids
-from rbegir.errors import FilterError, InputError, MissingExtraError
+from rbegir.errors import FilterError, InputError, needing
 
-try:
+with needing("the LlamaIndex adapter needs {}", "pip install 'rbegir[llamaindex]'"):
     from llama_index.core.bridge.pydantic import PrivateAttr
     from llama_index.core.schema import BaseNode, MetadataMode
     from llama_index.core.vector_stores.types import (
@@ -32,10 +32,6 @@ try:
         VectorStoreQueryResult,
     )
     from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_metadata_dict
-except ModuleNotFoundError as error:
-    raise MissingExtraError(
-        f"the LlamaIndex adapter needs {error.name}", hint="pip install 'rbegir[llamaindex]'"
-    ) from None
 
 DOCUMENT = "ref_doc_id"
 PAGE = 1000  # nodes looked up at a time where all that pass a filter are wanted
@@ -131,8 +127,6 @@ class RbegirVectorStore(BasePydanticVectorStore):
             nodes=nodes, similarities=[hit.score for hit in hits], ids=[node.node_id for node in nodes]
         )
 
-    # ---- inside ----
-
     def _where(
         self, filters: MetadataFilters | None, node_ids: list[str] | None, doc_ids: list[str] | None
     ) -> str | None:
@@ -145,13 +139,8 @@ class RbegirVectorStore(BasePydanticVectorStore):
         return made.join(parts, "and") if parts else None
 
     def _delete_where(self, where: str | None) -> None:
-        for ids in self._found(where):
-            self.client.delete(ids)
-
-    def _found(self, where: str | None) -> Iterator[list[Any]]:
-        """Ids that pass, page by page, while they are being deleted."""
         while ids := [hit.id for hit in self.client.search(ANYTHING, k=PAGE, where=where)[0]]:
-            yield ids
+            self.client.delete(ids)
 
 
 ANYTHING = "a"  # a query for when the order does not matter

@@ -2,17 +2,15 @@
 
 A value of metadata that is a text, a number or a truth value becomes an attribute of its own, which filters
 can test. The rest (lists, dictionaries, None, names that the index reserves) goes as JSON into one more
-attribute, REST, and comes back unchanged; it cannot be filtered. One name must keep one type, as a column
-does: the index refuses a second one and says so.
+attribute, REST, and comes back unchanged. One name must keep one type: the index refuses a second one.
 
 Ids of frameworks are texts. An index whose ids are whole numbers gets them as such: "7" is 7.
 
-Tests on metadata, as frameworks write them, become one `where` text:
+Tests on metadata become one `where` text:
 
     {"lang": "en", "price": {"$lt": 10}}    →    ("lang" = 'en' and "price" < 10)
 
-Frameworks let "not equal" and "not in" pass where there is no value; SQL, and `where`, do not. So both become
-`… or "name" is null` here.
+Frameworks let "not equal" and "not in" pass where there is no value, so both become `… or "name" is null`.
 """
 
 from __future__ import annotations
@@ -105,8 +103,6 @@ def _number(name: str) -> int | None:
     number = int(name) if name.removeprefix("-").isdecimal() and name.isascii() else None
     return number if number is not None and str(number) == name and -(2**63) <= number < 2**63 else None
 
-
-# ---- filters ----
 
 COMPARE = {"$eq": "=", "$ne": "!=", "$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
 _KNOWN = "known are " + ", ".join([*COMPARE, "$in", "$nin", "$exists", "$and", "$or", "$not"])

@@ -77,6 +77,20 @@ def replace(new: Path, path: Path) -> None:
     sync_directory(path.parent)
 
 
+@contextlib.contextmanager
+def staged(path: Path) -> Iterator[Path]:
+    """Yield a hidden sibling for a new file or directory, renamed to `path` when the block succeeds."""
+    stage = path.with_name(f".{path.name}.new-{os.getpid()}-{os.urandom(4).hex()}")
+    try:
+        yield stage
+        replace(stage, path)
+    finally:
+        if stage.is_dir():
+            remove_tree(stage)
+        else:
+            stage.unlink(missing_ok=True)
+
+
 def exchange(one: Path, other: Path) -> bool:
     """Swap the names of two directories atomically; False where the system cannot (only Linux can)."""
     libc = ctypes.CDLL(None, use_errno=True)

@@ -44,16 +44,10 @@ def scan(
     from rbegir.lab.bench import scan as bench
 
     with bar("scan") as show:
-        result = bench.run(
-            keywords=wholes(keywords),
-            batches=wholes(batches),
-            ks=wholes(k),
-            threads=wholes(threads),
-            device=device,
-            peers=peers,
-            rounds=rounds,
-            progress=lambda cell, done, total: show(done / total, cell),
+        grid = bench.ScanGrid(
+            wholes(keywords), wholes(batches), wholes(k), wholes(threads), device, peers, rounds
         )
+        result = bench.run(grid, lambda cell, done, total: show(done / total, cell))
     names = sorted({name for cell in result["cells"] for name in cell["peers"]})
     report(
         result,

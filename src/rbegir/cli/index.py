@@ -22,6 +22,7 @@ from rbegir.cli.options import (
     print_json,
     whole_option,
 )
+from rbegir.errors import FileError, InputError, MismatchError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -80,7 +81,6 @@ def build(
     The index appears when it is complete. If the build is stopped, nothing is left of it; with --cluster what
     was made is kept beside it, and the same command goes on from there.
     """
-    from rbegir.errors import InputError
     from rbegir.index.store import Index
 
     if len(sources) != (1 if encoder else 2):
@@ -162,7 +162,6 @@ def delete(
     as_json: AsJson = False,
 ) -> None:
     """Delete keywords by id; ids that are not there are ignored."""
-    from rbegir.errors import InputError
     from rbegir.index.store import Index
 
     wanted = list(ids or []) + (_lines(ids_from) if ids_from else [])
@@ -192,7 +191,6 @@ def verify(
 
     With --salvage what is intact goes to a new index, and what is lost is listed by file and row.
     """
-    from rbegir.errors import FileError
     from rbegir.index.snapshot import damage
 
     try:
@@ -268,7 +266,6 @@ def migrate(
     A keyword is in NEW before it is gone from OLD, so an interrupted run loses nothing and the next one
     continues. Both can be searched meanwhile: rbegir search OLD QUERY --newer NEW
     """
-    from rbegir.errors import InputError
     from rbegir.index.generations import Generations
 
     for name, value in (("--most", most), ("--batch", batch)):
@@ -302,7 +299,6 @@ def migrate(
 def _sentence_encoder(name: str, stream: TextStream, n: int | None, keyword_planes: int | None) -> Encoder:
     """A sentence-transformers model; without an RBE head it gets a Binarizer fitted on the first texts."""
     from rbegir.encode.sentence.encoder import FIT_TEXTS, SentenceEncoder
-    from rbegir.errors import InputError
 
     encoder = SentenceEncoder.load(name)
     if encoder.head is not None:
@@ -354,8 +350,6 @@ def _report(index: Index, as_json: bool, **more: Any) -> None:
 
 
 def _lines(path: Path) -> list[str]:
-    from rbegir.errors import FileError
-
     try:
         return path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -363,8 +357,6 @@ def _lines(path: Path) -> list[str]:
 
 
 def _typed(ids: list[str]) -> list[int]:
-    from rbegir.errors import InputError
-
     try:
         return [int(text) for text in ids]
     except ValueError as error:
@@ -374,7 +366,6 @@ def _typed(ids: list[str]) -> list[int]:
 def _create_for(old: Path, new: Path, model: Path) -> None:
     """An empty index of the model, if its queries read the codes of the old one."""
     from rbegir.encode.clsm.model import Model
-    from rbegir.errors import MismatchError
     from rbegir.index.manifest import read_manifest
     from rbegir.index.store import Index
 

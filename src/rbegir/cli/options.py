@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rbegir.errors import MissingExtraError
+from rbegir import errors
 
 
 def whole(text: str) -> int:
@@ -87,13 +87,9 @@ def with_cluster_address(arguments: list[str]) -> list[str]:
     return filled
 
 
-@contextlib.contextmanager
-def needing(what: str, extra: str) -> Iterator[None]:
+def needing(what: str, extra: str) -> contextlib.AbstractContextManager[None]:
     """Around the imports of a command: says which extra of rbegir `what` needs if one of them is missing."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(f"{what} needs {error.name}", hint=f"pip install 'rbegir[{extra}]'") from None
+    return errors.needing(f"{what} needs {{}}", f"pip install 'rbegir[{extra}]'")
 
 
 @contextlib.contextmanager

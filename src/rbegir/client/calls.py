@@ -1,11 +1,9 @@
 """What each method of a client sends, and what the responses mean. No input or output happens here.
 
 A method is a *plan*: a generator that yields lists of calls, is sent the list of their results, and returns
-the result of the method. The blocking and the asynchronous client carry out the same plans.
-
-Arguments are checked as an index checks them, before anything is sent, so a mistake costs no round trip and
-reads the same on both sides. A call that the service limits (10,000 keywords, 1,024 queries per request by
-default) is not split: a change is made as a whole or not at all.
+the result of the method. The blocking and the asynchronous client carry out the same plans. Arguments are
+checked as an index checks them, before anything is sent. A call that the service limits is not split: a
+change is made as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -98,9 +96,6 @@ def read_json(raw: bytes) -> Record:
     return said
 
 
-# ---- ask ----
-
-
 def search(queries: Any, request: SearchRequest) -> Plan[Hits]:
     """A search for texts, or for vectors where the index was made with a Binarizer."""
     if isinstance(queries, np.ndarray) and queries.ndim == 2 and queries.dtype.kind in "fiub":
@@ -139,9 +134,6 @@ def get(ids: Any) -> Plan[list[Record | None]]:
 
 def info() -> Plan[Record]:
     return Call("GET", "/v1/index", read_json).plan()
-
-
-# ---- change ----
 
 
 def put(texts: Any, ids: Any, attributes: Any, *, replace: bool) -> Plan[Ids]:

@@ -7,10 +7,9 @@
     async with rbegir.AsyncClient("http://127.0.0.1:8080") as client:
         hits = await client.search("shoes for running", k=10)
 
-What is sent is decided in `calls`, what is tried again after a failure in `transport`; only waiting and
-blocking stand here. Every method hands its plan to `_run`, which blocks in one client and is awaited in the
-other. A Client may be used by several threads, an AsyncClient belongs to one event loop. Many searches
-awaited together share scans in the service, which is how it is fastest.
+Every method hands its plan (`calls`) to `_run`, which blocks in one client and is awaited in the other. A
+Client may be used by several threads, an AsyncClient belongs to one event loop. Many searches awaited
+together share scans in the service, which is how it is fastest.
 """
 
 from __future__ import annotations
@@ -60,8 +59,6 @@ class Client(Connection):
         """Close the connections."""
         self._http.close()
 
-    # ---- ask ----
-
     def search(
         self, queries: str | Sequence[str] | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
     ) -> Hits:
@@ -85,8 +82,6 @@ class Client(Connection):
         """What the service serves: size, shape, columns, limits."""
         return self._run(calls.info())
 
-    # ---- change ----
-
     def add(self, texts: Sequence[str], ids: Any = None, attributes: Any = None) -> Ids:
         """Add keywords; returns their ids (random ones if none are given). An id that is there is refused."""
         return self._run(calls.put(texts, ids, attributes, replace=False))
@@ -105,8 +100,6 @@ class Client(Connection):
     def compact(self) -> None:
         """Rewrite the index of the service without what was deleted."""
         return self._run(calls.compact())
-
-    # ---- inside ----
 
     def _run(self, plan: Plan[T]) -> T:
         try:

@@ -1,8 +1,7 @@
 """What both clients need of httpx: settings, bounded bodies, and which failures are tried again.
 
 httpx limits the time of each read, so a server that sends a byte now and then could hold a caller forever;
-here the clock of the attempt is looked at whenever a part of the body arrives. The same goes for size: bytes
-are counted as they come, after decompression.
+here the clock and the size are looked at whenever a part of the body arrives, after decompression.
 
 Idempotent calls (search, get, info, upsert, delete) may be repeated. `add` (it refuses ids that are there, so
 it would trip over itself) and `compact` (long) are not.
@@ -15,10 +14,8 @@ it would trip over itself) and `compact` (long) are not.
 | the time of the call was up                     | raised          | raised       |
 | any other response                              | raised          | raised       |
 
-Time-outs are not repeated: the service is slow already. The wait before attempt i is drawn from
-0 … BACKOFF · 2^i seconds, so that clients refused together do not come back together, and is never shorter
-than the service's Retry-After. A wait beyond MOST is not made; the error is raised at once instead, so that a
-call takes at most retries · MOST seconds longer than its attempts.
+The wait before attempt i is drawn from 0 … BACKOFF · 2^i seconds, so that clients refused together do not
+come back together, and is never shorter than the service's Retry-After. A wait beyond MOST is not made.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from urllib.parse import urlsplit
 
 from rbegir.base.checks import whole_number
-from rbegir.errors import InputError, MissingExtraError, ServiceError
+from rbegir.errors import InputError, ServiceError, needing
 from rbegir.wire.search import JSON
 
 if TYPE_CHECKING:
@@ -46,17 +43,6 @@ BACKOFF = 0.1
 MOST = 10.0
 BUSY = 503
 T = TypeVar("T")
-
-
-def load_httpx() -> Any:
-    """The module, or an error that says how to get it."""
-    try:
-        import httpx
-    except ModuleNotFoundError:
-        raise MissingExtraError(
-            "a client of a search service needs httpx", hint="pip install 'rbegir[client]'"
-        ) from None
-    return httpx
 
 
 class Connection:
@@ -89,7 +75,8 @@ class Connection:
         if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not 0 < timeout_s < 1e6:
             raise InputError(f"timeout_s must be a positive number of seconds, got {timeout_s!r}")
         self._url, self._timeout_s, self._retries = url, timeout_s, whole_number("retries", retries, 0)
-        httpx = load_httpx()
+        with needing("a client of a search service needs httpx", "pip install 'rbegir[client]'"):
+            import httpx
         self._failure = httpx.RequestError
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         # Redirects are not followed: nothing of the service redirects, and a token belongs to one address.

@@ -6,15 +6,12 @@
     check    no id is there twice                                             a range of ids per task
     name     one manifest over all segments, and the directory gets its name
 
-The unfinished index is `.ads.rbe.building`, next to where the index will be, with a file BUILD that names its
-input. A build that was stopped, or whose machines failed, can be run again with the same arguments and makes
-only what is missing. A process holds one chunk in memory; `segment_rows` bounds it.
+The unfinished index is `.ads.rbe.building`, with a file BUILD that names its input. A build that was stopped
+can be run again with the same arguments and makes only what is missing.
 
-The result is that of `Index.build`: same rows, ids, codes and hits. As long as no add would merge segments
-(chunks of more than 2¹⁹ rows, which is the default, or fewer than eight chunks) its bytes are the same.
-
-Counting first costs a second pass over the text column, a few per cent of encoding it. The alternative,
-giving rows out as chunks finish, would make rows, ties and default ids depend on which machine was faster.
+The result is that of `Index.build`: same rows, ids, codes and hits, and the same bytes as long as no add
+would merge segments. Counting first costs a second pass over the text column, a few per cent of encoding it.
+Giving rows out as chunks finish would make rows, ties and default ids depend on which machine was faster.
 """
 
 from __future__ import annotations
@@ -108,7 +105,7 @@ def build(
             shape = manifest.shape
             todo = [task for task in tasks if not is_done(stage / task.file, task, shape)]
             stored = None if isinstance(encoder, Savable) else encoder
-            _make(stage, shape, reading, stored, tasks, todo, workers, progress)
+            _make(SegmentMaker(str(stage), shape, reading, stored), tasks, todo, workers, progress)
             progress("checking", 0.0)
             segments = [Segment(stage / task.file, shape) for task in tasks]
             refuse_repeated_ids(segments)
@@ -147,9 +144,8 @@ def _resume(stage: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _save(stage: Path, state: dict[str, Any]) -> None:
-    new = stage / f"{STATE}.new"
-    new.write_text(json.dumps(state))
-    disk.replace(new, stage / STATE)
+    with disk.staged(stage / STATE) as new:
+        new.write_text(json.dumps(state))
 
 
 def _tasks(chunks: Sequence[Sequence[Slice]]) -> list[Task]:
@@ -163,7 +159,7 @@ def _tasks(chunks: Sequence[Sequence[Slice]]) -> list[Task]:
 
 def _count(groups: Sequence[Group], reading: Reading, progress: Progress) -> dict[str, Any]:
     """The usable rows of each row group, and the reasons of the others."""
-    items = [{"number": n, "slice": Slice(group, 0, 0).to_dict()} for n, group in enumerate(groups)]
+    items = [{"number": n, "slice": asdict(Slice(group, 0, 0))} for n, group in enumerate(groups)]
     rows: list[dict[str, Any]] = []
     for row in _stream(items, partial(count_row, reading=reading), None):
         rows.append(row)
@@ -177,33 +173,24 @@ def _count(groups: Sequence[Group], reading: Reading, progress: Progress) -> dic
 
 
 def _make(
-    stage: Path,
-    shape: CodeShape,
-    reading: Reading,
-    encoder: Encoder | None,
-    tasks: Sequence[Task],
-    todo: Sequence[Task],
-    workers: int | None,
-    progress: Progress,
+    maker: SegmentMaker, tasks: Sequence[Task], todo: Sequence[Task], workers: int | None, progress: Progress
 ) -> None:
     """Make the segments of the tasks that are not there yet."""
     rows = {task.number: task.rows for task in tasks}
     total, done = sum(rows.values()), sum(rows.values()) - sum(task.rows for task in todo)
     progress("encoding", done / total)
     items = [
-        {"number": t.number, "first_row": t.first_row, "slices": [part.to_dict() for part in t.slices]}
+        {"number": t.number, "first_row": t.first_row, "slices": [asdict(part) for part in t.slices]}
         for t in todo
     ]
-    for row in _stream(items, SegmentMaker(str(stage), shape, reading, encoder), workers):
+    for row in _stream(items, maker, workers):
         raise_first([row])
         done += rows[int(row["number"])]
         progress("encoding", done / total)
 
 
 def _stream(
-    items: Sequence[dict[str, Any]],
-    function: Callable[[dict[str, Any]], dict[str, Any]],
-    workers: int | None,
+    items: Sequence[dict[str, Any]], function: Callable[[dict[str, Any]], dict[str, Any]], workers: int | None
 ) -> Iterator[dict[str, Any]]:
     """The results of a function for every item, as they come; a process that dies is replaced."""
     if not items:
@@ -252,9 +239,6 @@ def _finish(stage: Path, segments: Sequence[Segment]) -> None:
     prepare(stage, final)
     commit(stage)
     assert (stage / NAME).exists()
-
-
-# ---- no id twice, without holding all ids anywhere ----
 
 
 def refuse_repeated_ids(segments: Sequence[Segment], *, size: int = RANGE) -> None:

@@ -36,9 +36,10 @@ from rbegir.cluster.writer import Writing
 from rbegir.codes.planes import Codes
 from rbegir.codes.score import norm_squared
 from rbegir.encode.encoder import Encoder, check_encoder, encode_keywords
+from rbegir.encode.reranker import Reranker
 from rbegir.errors import FileError, InputError
 from rbegir.index.manifest import check_match, load_stored
-from rbegir.index.query import encode_queries, query_values
+from rbegir.index.query import encode_queries, query_texts, query_values
 from rbegir.index.store import Ids
 from rbegir.search.backend import check_planes
 from rbegir.search.hits import Hits
@@ -59,6 +60,7 @@ class Cluster:
         self._loading = threading.Lock()  # of the model
         self._closed = False
         self._writing: Writing | None = None
+        self._shared_weights: tuple[str, Any] | None = None  # of words: their key, and where they are in Ray's store
         try:
             pool.check()
             self._fanout = Fanout(pool)
@@ -143,8 +145,6 @@ class Cluster:
                 self._model = load_stored(state.view.location.model(), state.view.manifest)
             return self._model
 
-    # ---- change ----
-
     def add(self, texts: Sequence[str], ids: Any = None, attributes: Any = None) -> Ids:
         """Add keywords; returns their ids. An id that is there is refused."""
         return self._add(texts, ids, attributes, upsert=False)
@@ -185,8 +185,6 @@ class Cluster:
                     self._writing = None
                 self._model, self._state = model, state
 
-    # ---- ask ----
-
     def search(
         self, queries: str | Sequence[str] | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
     ) -> Hits:
@@ -203,7 +201,7 @@ class Cluster:
             if model.fingerprint != state.view.manifest.fingerprint:
                 continue
             try:
-                return self._search(state, encode_queries(model, queries), request)
+                return self._search(state, encode_queries(model, queries), request, query_texts(queries))
             except GoneError:  # swapped to the index of another model, which has to encode the texts again
                 if self._current().view.manifest.fingerprint == model.fingerprint:
                     raise
@@ -216,31 +214,14 @@ class Cluster:
 
     def get(self, ids: Any) -> list[dict[str, Any] | None]:
         """The keywords with these ids: id, text and attributes; None where there is none."""
-        wanted = check_ids(ids)
-
-        def find(state: State, until: float) -> list[dict[str, Any] | None]:
-            state.empty.find(wanted)  # refuses ids of another type
-            return self._gatherer(state, until).records(wanted)
-
-        return self._answer(self._current(), find, None)
+        return self._look_up(ids, Gatherer.records)
 
     def codes(self, ids: Any) -> Codes:
         """The codes of the keywords with these ids, all of which must be there."""
-        wanted = check_ids(ids)
-
-        def find(state: State, until: float) -> Codes:
-            state.empty.find(wanted)  # refuses ids of another type
-            return self._gatherer(state, until).codes(wanted)
-
-        return self._answer(self._current(), find, None)
+        return self._look_up(ids, Gatherer.codes)
 
     def coarse_rows(
-        self,
-        queries: Codes | npt.NDArray[Any],
-        k: int,
-        *,
-        planes: int,
-        **filters: Unpack[Filters],
+        self, queries: Codes | npt.NDArray[Any], k: int, *, planes: int, **filters: Unpack[Filters]
     ) -> npt.NDArray[np.int64]:
         """The rows [queries, k] of the best keywords by their first planes alone: what the others add."""
         request = SearchRequest(k, **filters)
@@ -267,8 +248,6 @@ class Cluster:
             "keywords_of_shards": list(view.keywords_of),
         }
 
-    # ---- inside ----
-
     def _current(self) -> State:
         if self._closed:
             raise InputError("the cluster has been closed", hint="open it again with Cluster.open")
@@ -281,6 +260,15 @@ class Cluster:
 
     def _gatherer(self, state: State, until: float, *, partial: bool = False) -> Gatherer:
         return Gatherer(self._fanout, state.view, state.refs, until, partial=partial)
+
+    def _look_up(self, ids: Any, read: Callable[[Gatherer, pa.Array], T]) -> T:
+        wanted = check_ids(ids)
+
+        def find(state: State, until: float) -> T:
+            state.empty.find(wanted)  # refuses ids of another type
+            return read(self._gatherer(state, until), wanted)
+
+        return self._answer(self._current(), find, None)
 
     def _answer(self, state: State, ask: Callable[[State, float], T], deadline: float | None) -> T:
         """Ask about a state; if its files have gone because the index has moved on, about the newest one."""
@@ -302,18 +290,37 @@ class Cluster:
                     raise
                 state = now
 
-    def _search(self, state: State, queries: Codes | npt.NDArray[Any], request: SearchRequest) -> Hits:
-        nothing = state.checker.search(state.empty, queries, request)  # refuses what an index would refuse
+    def _search(
+        self,
+        state: State,
+        queries: Codes | npt.NDArray[Any],
+        request: SearchRequest,
+        texts: list[str] | None = None,
+    ) -> Hits:
+        reranker = getattr(self.model, "reranker", None) if texts is not None and request.may_rerank else None
+        # refuses what an index would refuse
+        nothing = state.checker.search(state.empty, queries, request, texts, reranker)
         values = query_values(queries, state.view.manifest)
 
         def ask(state: State, until: float) -> Hits:
             if not len(values) or not state.view.used:
                 return nothing
             gatherer = self._gatherer(state, until, partial=request.partial)
-            result = gatherer.search(values, request, device=self._pool.layout.device)
+            if reranker is not None and texts is not None:
+                result = gatherer.rerank(values, texts, reranker, self._weights(reranker), request)
+            else:
+                result = gatherer.search(values, request, device=self._pool.layout.device)
             return gatherer.hits(result, norm_squared(values), request)
 
         return self._answer(state, ask, request.deadline)
+
+    def _weights(self, reranker: Reranker) -> Any:
+        """The weights of words in Ray's store, put there once, for the shards to share."""
+        spelling = reranker.spelling
+        if self._shared_weights is None or self._shared_weights[0] != spelling.key:
+            arrays = (np.array(spelling.grams), np.array(spelling.words), spelling.mean_words)
+            self._shared_weights = (spelling.key, import_ray().put(arrays))
+        return self._shared_weights[1]
 
     def _add(self, texts: Sequence[str], ids: Any, attributes: Any, *, upsert: bool) -> Ids:
         given = check_texts(texts)

@@ -15,6 +15,7 @@ A question that is wrong (a filter that cannot be understood) is wrong everywher
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
 from collections import deque
@@ -22,19 +23,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rbegir import errors
 from rbegir.cluster.messages import Answer, Failure, unpack
 from rbegir.cluster.pool import Pool, root_cause
 from rbegir.cluster.session import import_ray
 from rbegir.cluster.view import Location, View
-from rbegir.errors import (
-    BusyError,
-    ClusterError,
-    DeadlineError,
-    FileError,
-    InputError,
-    MismatchError,
-    RbegirError,
-)
 from rbegir.index.query import Searcher
 from rbegir.index.snapshot import Snapshot
 
@@ -46,7 +39,7 @@ PREPARE_SECONDS = 600.0  # to open and check a new state
 Question = Callable[[Any], Any]  # an actor → the reference of its future answer
 
 
-class GoneError(ClusterError):
+class GoneError(errors.ClusterError):
     """A shard does not find a file of the view: the index has moved on, or the node does not see it."""
 
 
@@ -57,7 +50,7 @@ class _Asked:
     question: Question
     turn: int  # replicas asked so far, the starting one included
     open: dict[Any, tuple[int, float]] = field(default_factory=dict)  # reference → replica, when asked
-    failed: dict[int, RbegirError] = field(default_factory=dict)  # replica → why
+    failed: dict[int, errors.RbegirError] = field(default_factory=dict)  # replica → why
     again: float = 0.0  # not before
 
 
@@ -89,7 +82,9 @@ class Fanout:
             open_states = {s: state for s, state in states.items() if s not in answers}
             if partial and all(len(s.failed) == len(self._choice) for s in open_states.values()):
                 break
-            self._send_again(open_states, now, hedge)
+            for shard, state in open_states.items():
+                if now >= self._due(state, hedge):
+                    self._send(shard, state)
             for reference in self._wait(open_states, until, hedge):
                 shard = next(s for s, state in open_states.items() if reference in state.open)
                 if shard not in answers and (answer := self._receive(view, shard, states[shard], reference)):
@@ -109,26 +104,18 @@ class Fanout:
         state.turn += 1
         state.open[state.question(self._pool.actor(shard, replica))] = replica, time.monotonic()
 
-    def _send_again(self, states: Mapping[int, _Asked], now: float, hedge: float) -> None:
-        replicas = len(self._choice)
-        for shard, state in states.items():
-            if not state.open:
-                if now >= state.again:
-                    self._send(shard, state)
-            elif len(state.open) < replicas and now - max(asked for _, asked in state.open.values()) > hedge:
-                self._send(shard, state)
+    def _due(self, state: _Asked, hedge: float) -> float:
+        """When a shard is to be asked again: after a failure, or to hedge an answer that is late."""
+        if not state.open:
+            return state.again
+        if len(state.open) == len(self._choice):
+            return math.inf
+        return max(asked for _, asked in state.open.values()) + hedge
 
     def _wait(self, states: Mapping[int, _Asked], until: float, hedge: float) -> list[Any]:
-        now = time.monotonic()
-        pause = until - now
-        references: list[Any] = []
-        for state in states.values():
-            references += state.open
-            if not state.open:
-                pause = min(pause, state.again - now)
-            elif len(state.open) < len(self._choice):
-                pause = min(pause, max(asked for _, asked in state.open.values()) + hedge - now)
-        pause = max(pause, 0.001)
+        due = min(until, *(self._due(state, hedge) for state in states.values()))
+        pause = max(due - time.monotonic(), 0.001)
+        references = [reference for state in states.values() for reference in state.open]
         if not references:
             time.sleep(pause)
             return []
@@ -142,15 +129,15 @@ class Fanout:
         try:
             answer: Answer = unpack(ray.get(reference))
         except ray.exceptions.RayTaskError as error:
-            raise ClusterError(f"shard {shard} failed: {root_cause(error)}") from error
+            raise errors.ClusterError(f"shard {shard} failed: {root_cause(error)}") from error
         except ray.exceptions.RayError as error:
             if isinstance(error, ray.exceptions.ActorDiedError):
                 self._pool.renew(shard, replica)
-            state.failed[replica] = ClusterError(f"shard {shard} died: {type(error).__name__}")
+            state.failed[replica] = errors.ClusterError(f"shard {shard} died: {type(error).__name__}")
             state.again = time.monotonic() + (PAUSE if len(state.failed) == len(self._choice) else 0)
             return None
         if answer.view != view:
-            raise ClusterError(f"shard {shard} answered for state {answer.view}, not for {view}")
+            raise errors.ClusterError(f"shard {shard} answered for state {answer.view}, not for {view}")
         if isinstance(answer, Failure):
             self._weigh(answer, replica, state)
             return None
@@ -163,7 +150,7 @@ class Fanout:
         error = failure.error
         if failure.kind == "gone":
             raise GoneError(error.message)
-        if isinstance(error, InputError | MismatchError):
+        if isinstance(error, errors.InputError | errors.MismatchError):
             raise error
         state.failed[replica] = error
         if failure.kind != "late" and len(state.failed) == len(self._choice):
@@ -171,20 +158,17 @@ class Fanout:
                 raise error
             raise type(error)(f"{failure.node}: {error.message}", hint=error.hint)
 
-    def _late(self, states: Mapping[int, _Asked], missing: list[int]) -> RbegirError:
+    def _late(self, states: Mapping[int, _Asked], missing: list[int]) -> errors.RbegirError:
         reasons = {error.message for shard in missing for error in states[shard].failed.values()}
         said = f" ({'; '.join(sorted(reasons))})" if reasons else ""
         if reasons and all(
-            isinstance(e, BusyError) for shard in missing for e in states[shard].failed.values()
+            isinstance(e, errors.BusyError) for shard in missing for e in states[shard].failed.values()
         ):
-            return BusyError(f"the shards are busy{said}", hint="ask again a little later")
-        return DeadlineError(
+            return errors.BusyError(f"the shards are busy{said}", hint="ask again a little later")
+        return errors.DeadlineError(
             f"{len(missing)} of {len(states)} shards did not answer before the deadline{said}",
             hint="ask again, allow more time (deadline=), use replicas, or take what there is (partial=True)",
         )
-
-
-# ---- opening a state of the index on all shards ----
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,9 +204,9 @@ def prepare(
                 raise not_shared(location, error) from error
 
 
-def not_shared(location: Location, error: GoneError) -> FileError:
+def not_shared(location: Location, error: GoneError) -> errors.FileError:
     """Files that the manifest names are there for the client and not for a shard."""
-    return FileError(
+    return errors.FileError(
         f"{error.message}: the nodes of the cluster do not share {location.name}",
         hint="put the index on a file system that every node mounts at the same path, or give a URI "
         "such as s3://bucket/ads.rbe",
@@ -238,4 +222,4 @@ def _open(pool: Pool, state: State, replica: int, seconds: float) -> None:
     answers = Fanout(pool, only=replica).ask(view.id, questions, time.monotonic() + seconds)
     opened = sum(answer.keywords for answer in answers.values())
     if opened != view.keywords:
-        raise ClusterError(f"the shards opened {opened} of {view.keywords} keywords")
+        raise errors.ClusterError(f"the shards opened {opened} of {view.keywords} keywords")

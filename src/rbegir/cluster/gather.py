@@ -4,11 +4,12 @@ exact    each shard's best k, merged by (key descending, place ascending). Texts
          are fetched from their shards in a second step, unless the lists are short (ALONG): then they come
          with each shard's best k. A call costs a millisecond, a text that is not needed a microsecond.
 
-paper    the published selection needs nothing but an exact search of any length and the number of candidates
-         of each thread (`search.paper`). A thread owns positions, and positions count through the segments
-         that have candidates; so the shards first say which those are, then count the candidates of their
-         threads. A thread whose keywords lie in two segments, perhaps on two shards, gets the sum of both
-         counts. No border between shards has to be a multiple of anything.
+paper    the published selection needs an exact search of any length and the number of candidates of each
+         thread (`search.paper`). A thread owns positions, and positions count through the segments that have
+         candidates; so the shards first say which those are, then count the candidates of their threads.
+
+rerank   the shards give their best by code and their best by lexical score with the keys of their codes. The
+         candidates are those of one machine; their texts are fetched, and the client reranks them.
 
 planes   the shards give their best m by the first planes together with the keys of all planes. The best m of
          all by the first are the candidates of one machine, and of these the best k by the second the result.
@@ -24,12 +25,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rbegir.cluster.fanout import Fanout
-from rbegir.cluster.messages import Coded, Columns, Found, Records, Scan, SegmentShares, ThreadCounts, pack
+from rbegir.cluster.messages import Coded, Columns, Found, FoundWords, Records, Scan, SegmentShares, ThreadCounts, pack
 from rbegir.cluster.view import Places, View
 from rbegir.codes.planes import Codes
 from rbegir.codes.score import cosine, norm_squared
+from rbegir.encode.reranker import Reranker
 from rbegir.errors import ClusterError, InputError
 from rbegir.index.query import attribute_rows
 from rbegir.search.backend import Candidates, check_candidates, check_planes, entry_of, estimate_recall
@@ -38,6 +41,7 @@ from rbegir.search.missrate import MissCertificate
 from rbegir.search.paper import SelectionGeometry, select_paper, whole_thread_sizes
 from rbegir.search.partition import best, merge, recall_of
 from rbegir.search.request import SearchRequest
+from rbegir.search.rerank import WordHits, lexical_count, merge_words, rerank, union
 
 SCANNING = 0.75  # of the time, where a part of the answer will do: its texts take some too
 ALONG = 2048  # candidates of all shards, up to which their texts come along
@@ -51,6 +55,7 @@ class Gathered(NamedTuple):
     certificate: MissCertificate | None = None
     recall: float | None = None
     searched: float = 1.0
+    scores: npt.NDArray[np.float64] | None = None  # [Q, k] of reranked hits
 
 
 class Gatherer:
@@ -80,8 +85,7 @@ class Gatherer:
             if request.planes is not None:  # a GPU reads all planes at once: nothing to gain, nothing missed
                 self._check_progressive(request)
                 result = result._replace(recall=1.0)
-        keywords = sum(self._view.keywords_of[shard] for shard in self._answered)
-        return result._replace(searched=keywords / self._view.keywords)
+        return self._complete(result)
 
     def ask(
         self, call: Callable[[Any, list[Any], int], Any], shards: tuple[int, ...], *, last: bool = True
@@ -107,12 +111,40 @@ class Gatherer:
         bare = replace(request, texts=False, attributes=False)
         return self.hits(Gathered(found), norm_squared(values), bare).rows
 
-    def hits(self, result: Gathered, norms: npt.NDArray[Any], request: SearchRequest) -> Hits:
-        """Rows, ids, texts and attributes of the hits, each from the shard that owns it."""
-        view, manifest, names = self._view, self._view.manifest, self._names(request)
-        places = result.found.positions  # [Q, k]
+    def rerank(
+        self, values: Values, texts: list[str], reranker: Reranker, weights: Any, request: SearchRequest
+    ) -> Gathered:
+        """The best k of the candidates by their texts; `weights` refers to the weights of the reranker's words."""
+        pool = self._exact(values, request.pool, request)
+        limit = lexical_count(request.pool)
+        view, scope = self._view, SearchRequest(limit, **request.filters())
+        answers: dict[int, FoundWords] = self.ask(
+            lambda actor, refs, shard: actor.read.remote(
+                view.id, refs, "by_words", weights, texts, values, scope
+            ),
+            view.used,
+            last=False,
+        )
+        parts = [WordHits(one.places, one.scores, one.keys) for _, one in sorted(answers.items())]
+        pooled = union(pool, merge_words(parts, limit))
+        _, _, columns = self._stored(pooled.positions, ("text",))
+        stored = pc.fill_null(pa.array(columns["text"], pa.string()), "")
+        found, scores = rerank(reranker, texts, values, pooled, stored, request.k)
+        return self._complete(Gathered(found, scores=scores))
+
+    def _complete(self, result: Gathered) -> Gathered:
+        """The result with the share of the keywords whose shards have answered every step."""
+        keywords = sum(self._view.keywords_of[shard] for shard in self._answered)
+        return result._replace(searched=keywords / self._view.keywords)
+
+    def _stored(
+        self, places: Places, names: tuple[str, ...]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any], dict[str, npt.NDArray[np.object_]]]:
+        """Rows, ids and columns of keywords, each from the shard that owns it."""
+        view, manifest = self._view, self._view.manifest
         flat, of_place = np.unique(places.ravel(), return_inverse=True)  # a popular keyword is fetched once
-        wanted = places_by_shard(view, flat)
+        owners = np.asarray(view.owners, np.int64)[np.searchsorted(view.starts, flat, "right") - 1]
+        wanted = {int(shard): np.flatnonzero(owners == shard) for shard in np.unique(owners)}
         answers: dict[int, Columns] = {
             shard: pick(found, flat[wanted[shard]]) for shard, found in self._along.items() if shard in wanted
         }
@@ -132,15 +164,23 @@ class Gatherer:
             rows[wanted[shard]], ids[wanted[shard]] = answer.rows, answer.ids
             for name in names:
                 columns[name][wanted[shard]] = answer.columns[name]
-        shape = places.shape
-        texts = columns.pop("text")[of_place].reshape(shape) if request.texts else None
+        return rows[of_place], ids[of_place], {name: column[of_place] for name, column in columns.items()}
+
+    def hits(self, result: Gathered, norms: npt.NDArray[Any], request: SearchRequest) -> Hits:
+        """What is stored of the hits, with their scores."""
+        shape = result.found.positions.shape  # [Q, k]
+        rows, ids, columns = self._stored(result.found.positions, self._names(request))
+        texts = columns.pop("text").reshape(shape) if request.texts else None
+        code_scores = cosine(result.found.keys, norms)
         return Hits(
-            ids=ids[of_place].reshape(shape),
-            scores=cosine(result.found.keys, norms),
+            ids=ids.reshape(shape),
+            scores=code_scores if result.scores is None else result.scores,
+            code_scores=code_scores,
+            reranked=result.scores is not None,
             texts=texts,
             keys=result.found.keys,
-            rows=rows[of_place].reshape(shape),
-            attributes=attribute_rows({name: c[of_place] for name, c in columns.items()}, shape),
+            rows=rows.reshape(shape),
+            attributes=attribute_rows(columns, shape),
             certificate=result.certificate,
             recall=result.recall,
             searched=result.searched,
@@ -234,16 +274,11 @@ class Gatherer:
 
     def _count_threads(self, offsets: dict[int, int], request: SearchRequest) -> dict[int, int]:
         answers: dict[int, ThreadCounts] = self._read("thread_counts", request, offsets)
-        sizes: dict[int, int] = {}
-        edges: dict[int, Any] = {}
-        for answer in answers.values():
-            for size, threads in answer.inside.items():
-                sizes[size] = sizes.get(size, 0) + threads
-            for block, here in answer.edges.items():
-                edges[block] = edges.get(block, 0) + here
-        for counts in edges.values():
-            for size in counts.tolist():
-                sizes[size] = sizes.get(size, 0) + 1
+        parts = [part for answer in answers.values() for part in answer.parts]
+        of_thread = np.zeros(max(first + len(counts) for first, counts in parts), np.int64)
+        for first, counts in parts:  # a thread may lie in several segments
+            of_thread[first : first + len(counts)] += counts
+        sizes = dict(enumerate(np.bincount(of_thread).tolist()))
         return {size: threads for size, threads in sizes.items() if size and threads}
 
     def _check_progressive(self, request: SearchRequest) -> tuple[int, int]:
@@ -279,9 +314,3 @@ def pick(found: Found, places: Places) -> Columns:
     at = order[np.searchsorted(flat[order], places)]
     named = {name: column[at] for name, column in columns.columns.items()}
     return Columns(columns.view, columns.rows[at], columns.ids[at], named)
-
-
-def places_by_shard(view: View, places: Places) -> dict[int, npt.NDArray[np.int64]]:
-    """{shard: indices of the places that it owns}."""
-    owners = view.owner_of(places)
-    return {int(shard): np.flatnonzero(owners == shard) for shard in np.unique(owners)}

@@ -11,7 +11,6 @@ its own next change otherwise: let one copy write.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,31 +24,23 @@ if TYPE_CHECKING:
 RESERVED = 0.1  # cores a copy reserves with Ray
 
 
-@dataclass(frozen=True)
-class Builder:
-    """Makes the app in the process of a copy."""
+def build(index: str, shards: int | None, replicas: int, read_only: bool) -> Starlette:
+    """The app, made in the process of a copy."""
+    from rbegir.serve.app import create_app
+    from rbegir.serve.auth import load_token
+    from rbegir.serve.settings import LOOPBACK_NAMES, Settings
 
-    index: str
-    shards: int | None
-    replicas: int
-    read_only: bool
-
-    def __call__(self) -> Starlette:
-        from rbegir.serve.app import create_app
-        from rbegir.serve.auth import load_token
-        from rbegir.serve.settings import LOOPBACK_NAMES, Settings
-
-        read, write = load_token("read", None), load_token("write", None)
-        settings = Settings(
-            read_token=read,
-            write_token=write,
-            read_only=self.read_only,
-            allowed_hosts=() if read or write else LOOPBACK_NAMES,
-        )
-        devices = "auto" if self.shards is None else self.shards
-        app = create_app(Cluster.open(self.index, replicas=self.replicas, devices=devices), settings)
-        app.state.service.prepare()
-        return app
+    read, write = load_token("read", None), load_token("write", None)
+    settings = Settings(
+        read_token=read,
+        write_token=write,
+        read_only=read_only,
+        allowed_hosts=() if read or write else LOOPBACK_NAMES,
+    )
+    devices = "auto" if shards is None else shards
+    app = create_app(Cluster.open(index, replicas=replicas, devices=devices), settings)
+    app.state.service.prepare()
+    return app
 
 
 def application(arguments: dict[str, Any]) -> Any:
@@ -65,18 +56,18 @@ def application(arguments: dict[str, Any]) -> Any:
             hint="serve run rbegir.cluster.http:application index=/shared/ads.rbe shards=4",
         )
     index = str(arguments["index"])
-    builder = Builder(
+    asked = (
         index if "://" in index else str(Path(index).absolute()),
         _whole(arguments, "shards", None),
         _whole(arguments, "replicas", 1) or 1,
         str(arguments.get("read_only", "false")).lower() in ("true", "1", "yes"),
     )
 
-    def build() -> Starlette:  # Ray Serve calls a function in each copy; anything else it takes for an app
-        return builder()
+    def built() -> Starlette:  # Ray Serve calls a function in each copy; anything else it takes for an app
+        return build(*asked)
 
     deployment: Any = serve.deployment(
-        serve.ingress(build)(),
+        serve.ingress(built)(),
         name="rbegir",
         num_replicas=_whole(arguments, "copies", 1),
         ray_actor_options={"num_cpus": RESERVED},

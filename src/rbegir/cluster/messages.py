@@ -73,6 +73,15 @@ class Found(Answer):
 
 
 @dataclass(frozen=True)
+class FoundWords(Answer):
+    """The best of one shard by lexical score, as in `search.rerank.WordHits`."""
+
+    places: Places  # [Q, m], −1 where there is no further one
+    scores: npt.NDArray[np.float32]  # [Q, m]
+    keys: Keys  # [Q, m]
+
+
+@dataclass(frozen=True)
 class SegmentShares(Answer):
     """The segments with candidates: {number in the whole index: whether all its keywords are candidates}."""
 
@@ -81,10 +90,9 @@ class SegmentShares(Answer):
 
 @dataclass(frozen=True)
 class ThreadCounts(Answer):
-    """Candidates per thread of the published search: of threads inside one segment, and of the others."""
+    """Candidates per thread of the published search, segment by segment."""
 
-    inside: dict[int, int]  # {candidates: threads}
-    edges: dict[int, npt.NDArray[np.int64]]  # {block: candidates of each of its threads}
+    parts: list[tuple[int, npt.NDArray[np.uint32]]]  # the first thread, and the counts from it on
 
 
 @dataclass(frozen=True)
@@ -139,7 +147,7 @@ class About:
 MESSAGES: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
-        SearchRequest, Scan, Columns, Found, SegmentShares, ThreadCounts, Records, Coded, Ready, Failure,
+        SearchRequest, Scan, Columns, Found, FoundWords, SegmentShares, ThreadCounts, Records, Coded, Ready, Failure,
         About,
     )
 }  # fmt: skip

@@ -6,10 +6,9 @@
     devices=["cuda", "cuda"]    as many as named
 
 Each shard has `replicas` processes, on different nodes if there are enough. Shards are named actors, so all
-clients of one index in one cluster share them (and their batches); a client that finds one missing starts it.
-Ray restarts a shard that dies, on another node if its own is gone, and ends all shards with the process that
-started them. A tenth of a shard's cores is reserved with Ray: enough to spread shards over nodes by size, and
-other work still finds room.
+clients of one index in one cluster share them (and their batches). Ray restarts a shard that dies, and ends
+all shards with the process that started them. A tenth of a shard's cores is reserved with Ray: enough to
+spread shards over nodes by size, and other work still finds room.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from typing import Any
 import rbegir
 from rbegir.base.checks import whole_number
 from rbegir.cluster.messages import About
-from rbegir.cluster.session import NAMESPACE, import_ray
+from rbegir.cluster.session import import_ray, named_actor
 from rbegir.cluster.shard import Shard
 from rbegir.codes.layout import LAYOUT_VERSION
 from rbegir.errors import ClusterError, DeviceError, InputError, RbegirError, VersionError
@@ -45,10 +44,6 @@ class Layout:
     replicas: int
     threads: int  # per shard
     reserved: float  # cores per shard, with Ray
-
-    @property
-    def actors(self) -> int:
-        return self.shards * self.replicas
 
 
 def layout(
@@ -162,29 +157,25 @@ class Pool:
     def _make(self, shard: int, replica: int) -> Any:
         ray = import_ray()
         name = f"rbegir-{self._prefix}-{shard}-{replica}"
-        try:
-            return ray.get_actor(name, namespace=NAMESPACE)
-        except ValueError:  # nobody has made it, or it is gone for good
-            self._own.add((shard, replica))
         # replicas of a shard on different nodes; `soft`: elsewhere if that node is gone
         node = self._nodes[(shard + replica) % len(self._nodes)] if self._nodes else None
         strategy = "DEFAULT"
         if node is not None and self.layout.device == "cpu":
             strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=True)
-        return (
-            ray.remote(Shard)
-            .options(
-                name=name,
-                namespace=NAMESPACE,
-                get_if_exists=True,
-                num_cpus=self.layout.reserved,
-                num_gpus=1 if self.layout.device == "cuda" else 0,
-                max_restarts=-1,
-                max_task_retries=0,  # a question is asked again of another replica, see `fanout`
-                scheduling_strategy=strategy,
-            )
-            .remote(self.layout.device, self.layout.threads, self._queue)
+        actor, made = named_actor(
+            Shard,
+            name,
+            self.layout.device,
+            self.layout.threads,
+            self._queue,
+            num_cpus=self.layout.reserved,
+            num_gpus=1 if self.layout.device == "cuda" else 0,
+            max_task_retries=0,  # a question is asked again of another replica, see `fanout`
+            scheduling_strategy=strategy,
         )
+        if made:
+            self._own.add((shard, replica))
+        return actor
 
 
 def refuse(about: About) -> None:

@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rbegir.errors import ClusterError, InputError, MissingExtraError, VersionError
+from rbegir.errors import ClusterError, InputError, VersionError, needing
 
 NAMESPACE = "rbegir"
 AUTH_MODE = "RAY_AUTH_MODE"
@@ -37,13 +37,19 @@ def import_ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # the behaviour that Ray will default to
     os.environ.setdefault("RAY_worker_niceness", "0")  # shards are no batch jobs; Ray would nice them by 15
-    try:
+    with needing("a cluster needs Ray, which is not installed", "pip install 'rbegir[cluster]'"):
         import ray
-    except ImportError as error:
-        raise MissingExtraError(
-            "a cluster needs Ray, which is not installed", hint="pip install 'rbegir[cluster]'"
-        ) from error
     return ray
+
+
+def named_actor(kind: type[Any], name: str, *arguments: Any, **options: Any) -> tuple[Any, bool]:
+    """The actor of this name, and whether it was made here because nobody had made it or it had died."""
+    ray = import_ray()
+    try:
+        return ray.get_actor(name, namespace=NAMESPACE), False
+    except ValueError:
+        named = {"name": name, "namespace": NAMESPACE, "get_if_exists": True, "max_restarts": -1}
+        return ray.remote(kind).options(**named, **options).remote(*arguments), True
 
 
 def _hush(ray: Any) -> None:
@@ -104,12 +110,7 @@ def _connect(ray: Any, address: str | None, *, probed: bool) -> None:
         raise ClusterError(f"no Ray cluster was found at address {address!r}", hint=START_HINT) from error
     except (RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
-        if "ersion mismatch" in str(error):
-            raise VersionError(
-                f"the Ray cluster at {address} has another version of Ray or Python: {reason}",
-                hint="install the same versions on all nodes and here",
-            ) from error
-        raise ClusterError(f"Ray could not connect to {address!r}: {reason}", hint=START_HINT) from error
+        raise _refusal(address, reason, str(error)) from error
     _hush(ray)
 
 
@@ -163,12 +164,17 @@ def _try(address: str, mode: str | None) -> ClusterError | VersionError | None:
     if done.returncode == 0:
         return None
     lines = [line for line in done.stderr.strip().splitlines() if line.strip()] or ["no message"]
-    if "ersion mismatch" in done.stderr:
+    return _refusal(address, lines[-1], done.stderr)
+
+
+def _refusal(address: str, reason: str, said: str) -> ClusterError | VersionError:
+    """Why Ray could not connect, from all that it said."""
+    if "ersion mismatch" in said:
         return VersionError(
-            f"the Ray cluster at {address} has another version of Ray or Python: {lines[-1]}",
+            f"the Ray cluster at {address} has another version of Ray or Python: {reason}",
             hint="install the same versions on all nodes and here",
         )
-    return ClusterError(f"Ray could not connect to {address}: {lines[-1]}", hint=START_HINT)
+    return ClusterError(f"Ray could not connect to {address}: {reason}", hint=START_HINT)
 
 
 def _parts(address: str) -> tuple[str, int]:

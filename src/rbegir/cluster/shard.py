@@ -16,7 +16,6 @@ import os
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -27,12 +26,14 @@ import pyarrow as pa
 
 import rbegir
 from rbegir.base import masks
+from rbegir.base.devices import cpu_count
 from rbegir.cluster.messages import (
     About,
     Coded,
     Columns,
     Failure,
     Found,
+    FoundWords,
     Ready,
     Records,
     Scan,
@@ -44,13 +45,16 @@ from rbegir.cluster.messages import (
 from rbegir.cluster.session import import_ray
 from rbegir.cluster.view import Assignment, Places
 from rbegir.codes.layout import LAYOUT_VERSION
+from rbegir.encode.reranker import Spelling
 from rbegir.errors import BusyError, DeadlineError, FileError, RbegirError
-from rbegir.index.filter import Filter
 from rbegir.index.format import VERSION
+from rbegir.index.query import candidates
 from rbegir.index.snapshot import Positions, Snapshot
-from rbegir.search.backend import Partition, coarse, open_backend
+from rbegir.search.backend import coarse, open_backend
 from rbegir.search.paper import BLOCK, thread_of
+from rbegir.search.partition import Values
 from rbegir.search.request import SearchRequest
+from rbegir.search.rerank import WordHits, find_by_words
 
 VIEWS = 4  # kept open
 READERS = 4  # threads for everything but scans
@@ -81,10 +85,6 @@ class Loaded:
         columns = {name: snapshot.column(name, place) for name in names}
         return Columns(self.share.view, snapshot.rows(place), snapshot.ids(place), columns)
 
-    def candidates(self, request: SearchRequest) -> tuple[list[int], list[Partition]]:
-        where = None if request.where is None else Filter(request.where, self.snapshot.types())
-        return self.snapshot.candidates(where, request.allow, request.deny)
-
     def ready(self) -> Ready:
         """Check the codes, so that the first question is as fast as the next."""
         for part in self.snapshot.segments:
@@ -94,30 +94,21 @@ class Loaded:
 
     def segment_shares(self, request: SearchRequest) -> SegmentShares:
         """Which segments have candidates."""
-        pairs = zip(*self.candidates(request), strict=True)
+        pairs = zip(*candidates(self.snapshot, request), strict=True)
         return SegmentShares(
             self.share.view, {self.share.numbers[number]: p.mask is None for number, p in pairs}
         )
 
     def thread_counts(self, request: SearchRequest, offsets: dict[int, int]) -> ThreadCounts:
         """Candidates per thread; segment `number` begins at position `offsets[number]` of the search."""
-        inside: dict[int, int] = {}
-        edges: dict[int, Any] = {}
-        span = BLOCK * request.per_thread
-        for number, (_, count, mask) in zip(*self.candidates(request), strict=True):
+        parts = []
+        for number, (_, count, mask) in zip(*candidates(self.snapshot, request), strict=True):
             offset = offsets[self.share.numbers[number]]
             here = np.arange(count) if mask is None else masks.to_positions(mask, count)
-            first = offset // span
-            counts = np.bincount(thread_of(offset + here, request.per_thread) - first * BLOCK)
-            blocks = -(-(offset + count) // span) - first
-            counts = np.pad(counts, (0, blocks * BLOCK - len(counts))).reshape(blocks, BLOCK)
-            begin, end = -(-offset // span) - first, (offset + count) // span - first
-            for block in (*range(begin), *range(max(begin, end), blocks)):
-                edges[first + block] = edges.get(first + block, 0) + counts[block]
-            if begin < end:
-                for size, threads in enumerate(np.bincount(counts[begin:end].ravel()).tolist()):
-                    inside[size] = inside.get(size, 0) + threads
-        return ThreadCounts(self.share.view, inside, edges)
+            first = offset // (BLOCK * request.per_thread) * BLOCK
+            counts = np.bincount(thread_of(offset + here, request.per_thread) - first)
+            parts.append((first, counts.astype(np.uint32)))
+        return ThreadCounts(self.share.view, parts)
 
     def records(self, ids: pa.Array) -> Records:
         """Keywords by id."""
@@ -132,6 +123,24 @@ class Loaded:
                 for i, part in enumerate(place.segment)
             ],
         )
+
+    def by_words(
+        self, weights: tuple[Any, Any, float], queries: list[str], values: Values, request: SearchRequest
+    ) -> FoundWords:
+        """The best k by lexical score among the keywords that pass the filters."""
+        numbers, partitions = candidates(self.snapshot, request)
+        shape = (len(queries), request.k)
+        if not partitions:
+            none = WordHits(np.full(shape, -1), np.zeros(shape, np.float32), np.zeros(shape, np.int64))
+            return FoundWords(self.share.view, *none)
+        spelling = Spelling(*weights)
+        lexical = [self.snapshot.segments[number].segment.words(spelling) for number in numbers]
+        backend = open_backend("cpu", *self.share.manifest.shape)
+        found = find_by_words(backend, partitions, lexical, values, queries, request.k, threads=cpu_count())
+        places = self.places(self.snapshot.locate(numbers, np.maximum(found.positions, 0).ravel()))
+        self.snapshot.check_mapped()
+        places = np.where(found.positions < 0, -1, places.reshape(shape))
+        return FoundWords(self.share.view, places, found.scores, found.keys)
 
     def codes(self, ids: pa.Array) -> Coded:
         """Codes of keywords by id."""
@@ -187,8 +196,6 @@ class Shard:
         except (OSError, RbegirError) as error:
             return pack(self._failure(view, error))
 
-    # ---- inside ----
-
     @property
     def _node(self) -> str:
         return f"{socket.gethostname()} ({import_ray().util.get_node_ip_address()})"
@@ -240,7 +247,7 @@ class Shard:
 
     def _scan(self, loaded: Loaded, scan: Scan) -> Found:
         view, manifest = loaded.share.view, loaded.share.manifest
-        numbers, partitions = loaded.candidates(scan.request)
+        numbers, partitions = candidates(loaded.snapshot, scan.request)
         counted = sum(partition.count for partition in partitions)
         nothing = np.zeros((len(scan.values), 0), np.int64)
         if not partitions:
@@ -258,21 +265,11 @@ class Shard:
         keys, positions = first.search(
             coarse(partitions, manifest.n, scan.planes), scan.values, scan.request.k
         )
-        ranked = backend.rescore(partitions, scan.values, positions, max(1, positions.shape[1]))
-        full = np.zeros_like(keys)  # [Q, m] brought from the order of `ranked` into that of `keys`
-        np.put_along_axis(
-            full,
-            np.argsort(positions, axis=1),
-            np.take_along_axis(ranked.keys, np.argsort(ranked.positions, axis=1), axis=1),
-            axis=1,
-        )
+        full = backend.keys_at(partitions, scan.values, positions)
         return Found(view, keys, places(positions), full, counted)
 
 
-# ---- the queue in front of the scan ----
-
-
-@dataclass
+@dataclass(eq=False)
 class Waiting:
     """A question in the queue."""
 
@@ -297,84 +294,61 @@ class ScanQueue:
 
     def __init__(self, work: Callable[[Any, Scan], Found], *, batch: int = BATCH, queue: int = QUEUE) -> None:
         self._work, self._batch, self._limit = work, batch, queue
-        self._waiting: deque[Waiting] = deque()
-        self._queries = 0  # in `_waiting`
-        self._wake = threading.Condition()
-        self._closed = False
-        self._thread = threading.Thread(target=self._run, name="rbegir-scan", daemon=True)
-        self._thread.start()
+        self._waiting: list[Waiting] = []
+        self._lock = threading.Lock()
+        self._thread = ThreadPoolExecutor(1, "rbegir-scan")
 
     def put(self, view: str, state: Any, scan: Scan) -> Future[Found]:
         """The future answer; BusyError if the queue is full."""
         item = Waiting(view, state, scan, time.monotonic() + scan.seconds)
-        with self._wake:
-            if self._queries and self._queries + len(scan.values) > self._limit:
+        with self._lock:
+            queries = sum(len(other.scan.values) for other in self._waiting)
+            if queries and queries + len(scan.values) > self._limit:
                 raise BusyError(
-                    f"the queue of a shard is full: {self._queries} queries are waiting, at most "
-                    f"{self._limit} may",
+                    f"the queue of a shard is full: {queries} queries are waiting, at most {self._limit} may",
                     hint="ask again a little later, or add shards or replicas",
                 )
             self._waiting.append(item)
-            self._queries += len(scan.values)
-            self._wake.notify()
+        self._thread.submit(self._run)  # finds nothing if an earlier turn took the question
         return item.done
 
     def close(self) -> None:
-        """End the thread after what is being done; what waits is refused."""
-        with self._wake:
-            self._closed = True
-            self._wake.notify()
-        self._thread.join()
+        """End the thread after what waits is done."""
+        self._thread.shutdown()
 
     def _run(self) -> None:
-        while group := self._next():
-            try:
-                found = self._work(group[0].state, join([item.scan for item in group]))
-            except BaseException as error:  # whoever waits must hear of it, whatever it is
-                for item in group:
-                    item.done.set_exception(error)
-                continue
-            start = 0
+        group = self._next()
+        if not group:
+            return
+        try:
+            found = self._work(group[0].state, join([item.scan for item in group]))
+        except BaseException as error:  # whoever waits must hear of it, whatever it is
             for item in group:
-                rows = slice(start, start + len(item.scan.values))
-                item.done.set_result(cut(found, rows, item.scan.request.k))
-                start = rows.stop
+                item.done.set_exception(error)
+            return
+        start = 0
+        for item in group:
+            rows = slice(start, start + len(item.scan.values))
+            item.done.set_result(cut(found, rows, item.scan.request.k))
+            start = rows.stop
 
     def _next(self) -> list[Waiting]:
-        """The oldest question that is still wanted and all that go with it; nothing when closed."""
-        with self._wake:
-            while True:
-                self._drop_late()
-                if self._waiting:
-                    break
-                if self._closed:
-                    return []
-                self._wake.wait()
-            first = self._waiting[0]
-            group: list[Waiting] = []
-            rest: deque[Waiting] = deque()
-            size = 0
+        """The oldest question that is still wanted and all that go with it; nothing if none is."""
+        with self._lock:
+            now = time.monotonic()
             for item in self._waiting:
-                together = item.view == first.view and item.scan.group == first.scan.group
-                if item is first or (together and size + len(item.scan.values) <= self._batch):
+                if item.until <= now:
+                    item.done.set_exception(DeadlineError("the client's deadline passed in the queue"))
+            wanted = [item for item in self._waiting if item.until > now]
+            group: list[Waiting] = []
+            size = 0
+            for item in wanted:
+                together = item.view == wanted[0].view and item.scan.group == wanted[0].scan.group
+                if not group or (together and size + len(item.scan.values) <= self._batch):
                     group.append(item)
                     size += len(item.scan.values)
-                else:
-                    rest.append(item)
-            self._waiting = rest
-            self._queries -= size
+            self._waiting = [item for item in wanted if item not in group]
             return group
-
-    def _drop_late(self) -> None:
-        now = time.monotonic()
-        kept: deque[Waiting] = deque()
-        for item in self._waiting:
-            if self._closed or item.until <= now:
-                self._queries -= len(item.scan.values)
-                item.done.set_exception(DeadlineError("the client's deadline passed in the queue"))
-            else:
-                kept.append(item)
-        self._waiting = kept
 
 
 def join(scans: list[Scan]) -> Scan:

@@ -6,10 +6,8 @@
     any other URI               s3://, gs://, hdfs:// … as pyarrow.fs knows them, or a FileSystem object: each
                                 process copies the files that it needs, and only those, to a local directory
 
-A copy is written under another name, checked block by block against its own checksums and against the stamp
-that the manifest holds, and renamed into place; what is there with the right stamp is not copied again. Files
-are immutable and a stamp means one content, so the processes of a node share the directory without locks.
-It may be removed whenever no process is starting: what is open stays readable.
+A copy is checked against its own checksums and the stamp in the manifest, and renamed into place. Files are
+immutable and a stamp means one content, so the processes of a node share the directory without locks.
 
 *View.* A segment belongs to one shard. Segments of the previous state stay with their shards, so that nothing
 is read, or uploaded to a GPU, twice; new ones go, the largest first, to the shard with the fewest keywords.
@@ -17,13 +15,11 @@ A keyword is known by its place in the whole index,
 
     place = keywords in the segments before its own (deleted ones included) + its position in the segment
 
-and because segments are ordered by row, the order of places is the order of rows: merging by (score, place)
-is merging by (score, row), ties included.
+and the order of places is the order of rows: merging by (score, place) is merging by (score, row).
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import tempfile
@@ -124,12 +120,13 @@ class Location:
             return Path(self.root) / MODEL
         target = self.path / MODEL
         for name in self._list(MODEL):
-            with _staged(target / name) as staged:  # the model checks its own bytes when they are used
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            with disk.staged(target / name) as staged:  # the model checks its own bytes when they are used
                 self._copy(f"{MODEL}/{name}", staged)
         return target
 
     def _fetch(self, name: str, kind: FileKind, stamp: Stamp) -> None:
-        with _staged(self.path / name) as staged:
+        with disk.staged(self.path / name) as staged:
             self._copy(name, staged)
             problems = [error.message for error in File(staged, kind, stamp).damage()]
             if problems:
@@ -172,18 +169,6 @@ def _is_there(path: Path, kind: FileKind, stamp: Stamp) -> bool:
         return File(path, kind).stamp == stamp
     except (FileNotFoundError, FileError):
         return False
-
-
-@contextlib.contextmanager
-def _staged(path: Path) -> Any:
-    """A name to write to; the file gets its real one when the block ends well."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    staged = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
-    try:
-        yield staged
-        disk.replace(staged, path)
-    finally:
-        staged.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -254,14 +239,6 @@ class View:
         numbers = tuple(number for number, owner in enumerate(self.owners) if owner == shard)
         own = replace(self.manifest, segments=tuple(self.manifest.segments[number] for number in numbers))
         return Assignment(self.id, self.location, own, numbers, tuple(int(self.starts[n]) for n in numbers))
-
-    def segment_of(self, places: Places) -> Places:
-        """The segment of each place."""
-        return np.searchsorted(self.starts, places, "right") - 1
-
-    def owner_of(self, places: Places) -> Places:
-        """The shard of each place."""
-        return np.asarray(self.owners, np.int64)[self.segment_of(places)]
 
 
 def assign(segments: tuple[Entry, ...], shards: int, known: dict[tuple[str, Stamp], int]) -> tuple[int, ...]:

@@ -10,7 +10,6 @@ back; an `add` is not, because nobody can say whether it was done.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from rbegir.cluster.pool import root_cause
-from rbegir.cluster.session import NAMESPACE, import_ray
+from rbegir.cluster.session import import_ray, named_actor
 from rbegir.codes.planes import Codes
 from rbegir.errors import ClusterError, RbegirError
 from rbegir.index.store import Index
@@ -71,18 +70,19 @@ class Writing:
 
     def close(self) -> None:
         """End the writer if this client made it, and with it the lock."""
-        if self._own:
+        if self._own and self._actor is not None:
             import_ray().kill(self._actor)
-            self._own = False
+        self._own = False
 
     def _call(self, method: str, *arguments: Any, what: str, again: bool = True, **named: Any) -> Any:
         ray = import_ray()
         until = time.monotonic() + (AGAIN_SECONDS if again else 0.0)
-        fresh = False
         while True:
-            actor = self._find(ray, fresh=fresh)
+            if self._actor is None:
+                self._actor, made = named_actor(WriterActor, self._name, str(self._path), num_cpus=0)
+                self._own = self._own or made
             try:
-                result, error = ray.get(actor.change.remote(method, arguments, named))
+                result, error = ray.get(self._actor.change.remote(method, arguments, named))
             except ray.exceptions.RayTaskError as problem:
                 raise ClusterError(f"the writer failed: {root_cause(problem)}") from problem
             except ray.exceptions.RayError as problem:
@@ -92,23 +92,8 @@ class Writing:
                         hint="call refresh and look, then repeat it if need be; an upsert can be repeated",
                     ) from problem
                 time.sleep(PAUSE)
-                fresh = True
+                self._actor = None
                 continue
             if error is not None:
                 raise error
             return result
-
-    def _find(self, ray: Any, *, fresh: bool) -> Any:
-        if self._actor is None or fresh:
-            with contextlib.suppress(ValueError):  # nobody has made it
-                self._actor = ray.get_actor(self._name, namespace=NAMESPACE)
-                return self._actor
-            self._own = True
-            self._actor = (
-                ray.remote(WriterActor)
-                .options(
-                    name=self._name, namespace=NAMESPACE, get_if_exists=True, num_cpus=0, max_restarts=-1
-                )
-                .remote(str(self._path))
-            )
-        return self._actor

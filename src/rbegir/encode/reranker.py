@@ -59,6 +59,7 @@ class Spelling:
     def __init__(self, grams: Floats, words: Floats, mean_words: float) -> None:
         self.grams, self.words, self.mean_words = grams, words, mean_words
         self.native = _core.SpellingWeights(grams, words, mean_words)
+        self.key = f"{_core.crc32c(words, _core.crc32c(grams)):08x} {mean_words!r}"  # equal for equal weights
 
     @classmethod
     def of(cls, texts: Iterable[TextInput], *, hash_buckets: int) -> Spelling:
@@ -70,6 +71,10 @@ class Spelling:
             total += _core.spelling_counts(text_views(block), grams, words)
             count += len(block)
         return cls(_idf(grams, count), _idf(words, count), max(1.0, total / max(1, count)))
+
+    def lexical_index(self, texts: TextInput) -> _core.LexicalIndex:
+        """The words of texts, for finding those of the highest lexical score."""
+        return _core.LexicalIndex(text_views(texts), self.native)
 
 
 def _idf(found: npt.NDArray[np.uint32], count: int) -> Floats:
@@ -130,10 +135,6 @@ class Reranker:
     ) -> Floats:
         """What orders the candidates, higher is better.  [candidates]"""
         return self.combination(self.features(queries, texts, offsets, code_scores))
-
-    def lexical_index(self, texts: TextInput) -> _core.LexicalIndex:
-        """The words of texts, for `lexical_search`."""
-        return _core.LexicalIndex(text_views(texts), self.spelling.native)
 
     def write(self, model: str | os.PathLike[str]) -> None:
         """Store it in a model's directory."""

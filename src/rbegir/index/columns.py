@@ -4,14 +4,12 @@
     string        `offsets`: int32 or int64 [count + 1] · `data`: text i is data[offsets[i]:offsets[i+1]]
     with nulls    `validity`: one bit per value, set where it is not null; data under a null are zero or empty
 
-A mapped column is a zero-copy `pyarrow.Array` of any length: opening costs nothing, and a value is found
-directly by its position. Arrow's IPC format was rejected: its metadata would be parsed before they are
-trusted, and a hundred million rows would be thousands of batches to open one by one for scattered hits.
+A mapped column is a zero-copy `pyarrow.Array` of any length. Arrow's IPC format was rejected: its metadata
+would be parsed before they are trusted, and a hundred million rows would be thousands of batches to open one
+by one.
 
-Both ways to read verify the checksums of what they read first:
-
-    take(positions)   for hits: touches a few blocks, checks the offsets it follows and the text it returns
-    whole()           for filters: the array, fully validated once (a hostile offset cannot leave the file)
+Both ways to read verify the checksums of what they read first: `take(positions)` touches a few blocks for
+hits, `whole()` validates the whole array once for filters.
 """
 
 from __future__ import annotations

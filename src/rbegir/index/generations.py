@@ -5,23 +5,18 @@
     both.add(texts); both.delete(ids)                                 # new keywords go to the newest
     both.migrate(100_000)                                             # re-encode some of the oldest
 
-Each generation is an index of its own, made by the model that encoded it. The queries of the newest model
-search the codes of all of them (`rbegir.upgrade`), so a query is encoded once and compared with every
-keyword.
-
-*What "correct" means.* The keywords are the live keywords of all generations; if an id lives in several, the
-newest one counts. Their order is that of one index:
+The queries of the newest model search the codes of all generations (`rbegir.upgrade`). The keywords are the
+live keywords of all generations; if an id lives in several, the newest one counts. Their order is that of one
+index, ties included:
 
     (order key descending, global row ascending)     global row = rows of all older generations + row
 
-Order keys are exact and comparable between generations: they are ⌊2³⁶ (q·k)² / ‖k‖²⌋ with the sign of q·k,
-q is the same integer vector everywhere, and scaling k changes nothing, so generations may differ in keyword
-planes. Equal keys are equal cosines. `search` returns the first k of that order, ties included. Whether
-scores of different generations mean the same depends on training: see `upgrade.py`.
+Order keys are comparable between generations: they are ⌊2³⁶ (q·k)² / ‖k‖²⌋ with the sign of q·k, q is the
+same integer vector everywhere, and scaling k changes nothing, so generations may differ in keyword planes.
 
 *An id in two generations* occurs while a keyword moves: it is added to the newer index before it is deleted
-from the older one, so that no reader misses it and a crash in between loses nothing. Search looks up the ids
-of older hits in the newer indexes and searches again without those found, until none is found.
+from the older one, so that a crash in between loses nothing. Search looks up the ids of older hits in the
+newer indexes and searches again without those found, until none is found.
 
 *Default ids* are global rows, which never repeat across generations.
 """
@@ -113,8 +108,6 @@ class Generations:
         }
         return {**totals, **newest, "next_row": self._rows_before(len(each)), "generations": each}
 
-    # ---- search and read ----
-
     def search(
         self, queries: str | Sequence[str] | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
     ) -> Hits:
@@ -127,9 +120,9 @@ class Generations:
         """The best k keywords of all generations for each code: exactly; filters as for an index."""
         request = SearchRequest(k, **options)
         refuse_deadline(request)
-        if request.mode != "exact" or request.planes is not None:
+        if request.mode != "exact" or request.planes is not None or request.rerank:
             raise InputError(
-                "generations are searched exactly, without mode='paper' and planes",
+                "generations are searched exactly, without mode='paper', planes and rerank=True",
                 hint="search the indexes one by one for those",
             )
         parts = []
@@ -148,8 +141,6 @@ class Generations:
         for index in _used(self.indexes):
             found = [new or old for new, old in zip(index.get(ids), found, strict=True)]
         return found
-
-    # ---- change ----
 
     def add(self, texts: Sequence[str], ids: Any = None, attributes: Any = None) -> Ids:
         """Add keywords to the newest generation; an id that exists in any generation is refused."""
@@ -201,8 +192,6 @@ class Generations:
                 self.upsert(found.texts, found.ids, found.attributes or None)
                 return len(found)
         return 0
-
-    # ---- internal ----
 
     def _visible(
         self, number: int, index: Index, codes: Codes | npt.NDArray[Any], k: int, options: SearchOptions

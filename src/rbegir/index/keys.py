@@ -19,10 +19,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rbegir._native._core import hash_strings
-from rbegir.index.columns import int64_numpy
+from rbegir.index.columns import Int64s, int64_numpy
 from rbegir.index.format import File, FileWriter, Section
 
 STRIDE = 512
+
+Keys = npt.NDArray[np.generic]  # of 64 bits
 
 
 def keys_of(ids: pa.Array) -> npt.NDArray[np.uint64]:
@@ -49,8 +51,8 @@ def write_keys(writer: FileWriter, keys: npt.NDArray[np.uint64]) -> None:
 class Ranges(NamedTuple):
     """The run of each wanted key: order[first:last] are the positions that have it."""
 
-    first: npt.NDArray[np.int64]
-    last: npt.NDArray[np.int64]
+    first: Int64s
+    last: Int64s
 
 
 class SortedKeys:
@@ -67,7 +69,7 @@ class SortedKeys:
     def of_ids(cls, file: File, count: int) -> SortedKeys:
         return cls(file.section("id.keys"), file.section("id.fences"), count)
 
-    def find(self, wanted: npt.NDArray[np.generic]) -> Ranges:
+    def find(self, wanted: Keys) -> Ranges:
         """The run of equal keys for each wanted key; empty (first == last) if there is none."""
         if wanted.size > self._count // STRIDE:  # most blocks would be read anyway
             return self._find_many(wanted)
@@ -80,7 +82,7 @@ class SortedKeys:
             self._bisect(wanted, low, high, right=False), self._bisect(wanted, low, high, right=True)
         )
 
-    def _find_many(self, wanted: npt.NDArray[np.generic]) -> Ranges:
+    def _find_many(self, wanted: Keys) -> Ranges:
         """Find many keys by searching all of them, in ascending order to share cache lines."""
         keys = self._section.view(self._dtype, self._count)
         order = np.argsort(wanted)
@@ -89,14 +91,7 @@ class SortedKeys:
         last[order] = np.searchsorted(keys, wanted[order], "right")
         return Ranges(first, last)
 
-    def _bisect(
-        self,
-        wanted: npt.NDArray[np.generic],
-        low: npt.NDArray[np.int64],
-        high: npt.NDArray[np.int64],
-        *,
-        right: bool,
-    ) -> npt.NDArray[np.int64]:
+    def _bisect(self, wanted: Keys, low: Int64s, high: Int64s, *, right: bool) -> Int64s:
         """Binary search of each key between its own bounds, left or right of its equals, all in lockstep."""
         low, high = low.copy(), high.copy()
         while np.any(low < high):

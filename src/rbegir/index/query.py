@@ -68,7 +68,7 @@ class Searcher:
             pool = find_candidates(
                 self._backend,
                 partitions,
-                [snapshot.segments[number].segment.words(reranker) for number in numbers],
+                [snapshot.segments[number].segment.words(reranker.spelling) for number in numbers],
                 values,
                 texts,
                 request.pool,

@@ -16,9 +16,8 @@ checksum (`wreck.py`). Rows, ids and order stay. Nothing is guessed, and the dam
 
 *Rebuilding the manifest.* A segment states its own rows, columns and shape; a delete file names its segments.
 File numbers only grow, so of two segments with common rows the newer is a merge of the older, and of two
-delete files about a segment the newer is more complete. What cannot be known: whether the newest files belong
-to a change that was acknowledged, how many keywords were deleted, and which rows were used after the last
-segment.
+delete files about a segment the newer is more complete. Whether the newest files belong to an acknowledged
+change, and how many keywords were deleted, cannot be known.
 """
 
 from __future__ import annotations
@@ -253,7 +252,9 @@ def _rebuilt(path: Path, reason: FileError) -> Manifest:
     segments: list[WreckedSegment] = []
     for file in reversed(_numbered(path, SEGMENT_NAME)):
         segment = _segment(file)
-        if segment is not None and not any(_overlap(segment, newer) for newer in segments):
+        if segment is not None and not any(
+            segment.first_row <= newer.last_row and newer.first_row <= segment.last_row for newer in segments
+        ):
             segments.append(segment)
     segments.sort(key=lambda segment: segment.first_row)
     if len({(segment.shape, segment.id_type) for segment in segments}) != 1:
@@ -285,10 +286,6 @@ def _segment(file: Path) -> WreckedSegment | None:
         return WreckedSegment(file, CodeShape(meta["n"], meta["planes"]))
     except (RbegirError, OSError, KeyError):
         return None
-
-
-def _overlap(one: WreckedSegment, other: WreckedSegment) -> bool:
-    return one.first_row <= other.last_row and other.first_row <= one.last_row
 
 
 def _deletes(path: Path) -> dict[str, str]:

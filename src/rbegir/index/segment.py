@@ -26,7 +26,7 @@ from rbegir._native._core import LexicalIndex
 from rbegir.base import masks
 from rbegir.codes import layout
 from rbegir.codes.planes import Codes
-from rbegir.encode.reranker import Reranker
+from rbegir.encode.reranker import Spelling
 from rbegir.errors import CorruptError, VersionError
 from rbegir.index.columns import Column, ColumnSpec, Int64s, int64_array, int64_numpy, write_column
 from rbegir.index.format import File, FileKind, FileWriter, Stamp
@@ -169,7 +169,9 @@ def write_segment(path: Path, sources: Sequence[LiveRows], shape: CodeShape) -> 
             for codes in _regroup(read_codes):
                 writer.write(layout.pack(Codes(codes.planes[plane : plane + 1], shape.n)))
         if not contiguous:
-            _write_rows(writer, np.concatenate([s.table.rows(span) for s in sources for span in s.spans()]))
+            rows = np.concatenate([s.table.rows(span) for s in sources for span in s.spans()])
+            writer.section("rows", rows.astype("<i8", copy=False))
+            writer.section("rows.fences", rows[::STRIDE].astype("<i8"))
         specs: list[ColumnSpec] = []
         if has_ids:
             id_type = next(s.table.ids(np.zeros(0, np.int64)).type for s in sources if s.table.has_ids)
@@ -226,7 +228,7 @@ class Segment:
         self.has_ids = "id" in self._columns
         self._keys = SortedKeys.of_ids(self.file, self.count) if self.has_ids else None
         self._order = self.file.section("id.order") if self.has_ids else None
-        self._words: tuple[Reranker, LexicalIndex] | None = None
+        self._words: tuple[str, LexicalIndex] | None = None
         self.filters: dict[str, masks.Mask] = {}  # the masks of recent filters, by text; see filter.py
 
     @property
@@ -273,12 +275,12 @@ class Segment:
             return int64_array(self.rows(np.arange(self.count)))
         return self._columns[name].whole()
 
-    def words(self, reranker: Reranker) -> LexicalIndex:
+    def words(self, spelling: Spelling) -> LexicalIndex:
         """The words of all texts; made at the first call, which reads every text, and kept."""
         made = self._words
-        if made is None or made[0] is not reranker:
+        if made is None or made[0] != spelling.key:
             texts = self.whole("text") if "text" in self.types else pa.nulls(self.count, pa.string())
-            made = self._words = (reranker, reranker.lexical_index(pc.fill_null(texts, "")))
+            made = self._words = (spelling.key, spelling.lexical_index(pc.fill_null(texts, "")))
         return made[1]
 
     def find(self, ids: pa.Array) -> Int64s:
@@ -369,11 +371,6 @@ def _equal(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
 def read_column(table: Table, name: str, dtype: pa.DataType, positions: Int64s) -> pa.Array:
     """A column at these positions; nulls if the table lacks it."""
     return table.column(name, positions) if name in table.types else pa.nulls(len(positions), dtype)
-
-
-def _write_rows(writer: FileWriter, rows: Int64s) -> None:
-    writer.section("rows", rows.astype("<i8", copy=False))
-    writer.section("rows.fences", rows[::STRIDE].astype("<i8"))
 
 
 def _regroup(parts: Iterator[Codes]) -> Iterator[Codes]:

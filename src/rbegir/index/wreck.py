@@ -64,10 +64,6 @@ class Wreck(File):
     def sections(self) -> list[str]:
         return list(self._sections)
 
-    def is_intact(self, start: int, stop: int) -> bool:
-        """Whether all bytes of a range lie in intact blocks."""
-        return bool(self.intact[start // BLOCK : -(-stop // BLOCK)].all())
-
     def covered(self, section: Section, starts: Int64s, stops: Int64s) -> npt.NDArray[np.bool_]:
         """Which of the byte ranges [starts, stops) of a section lie in intact blocks; empty ones do."""
         bad = np.concatenate(([0], np.cumsum(~self.intact)))  # [blocks + 1]: bad blocks before each
@@ -91,7 +87,7 @@ class Wreck(File):
             lowest = max(HEADER.size, self._end - DIRECTORY_LIMIT)
             while start >= lowest and not self._is_json(start):
                 start -= ALIGN
-            if start >= lowest and self.is_intact(start, self._end):
+            if start >= lowest and self.intact[start // BLOCK :].all():
                 return self._read_directory(start, self._end)
         raise self._corrupt("its directory, which says where everything lies, is lost")
 

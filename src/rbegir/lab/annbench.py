@@ -3,14 +3,9 @@
     algorithm = AnnRBE("angular", {"keyword_planes": 2})
     algorithm.fit(train); algorithm.set_query_arguments(4); algorithm.query(vector, 10)
 
-`AnnRBE` has the methods of their `BaseANN` (fit, query, batch_query, get_batch_results, set_query_arguments,
-get_additional, get_memory_usage, done), so their harness can run it; nothing of theirs is imported. The one
-argument of a query is its planes: codes are stored once, and a query asks them coarsely or finely.
-
-`run` needs no harness: it reads a data set (`train`, `test`, `neighbors`: HDF5 with h5py, or .npz), asks
-the test vectors one by one, as theirs does, and in one batch, and reports recall and queries per second.
-The recall of a query is the share of its true k neighbours among the k returned, ties by distance left to
-the data set.
+`AnnRBE` has the methods of their `BaseANN`, so their harness can run it; nothing of theirs is imported. The
+one argument of a query is its planes: codes are stored once, and a query asks them coarsely or finely. `run`
+needs no harness: it asks the test vectors of a data set one by one, as theirs does, and in one batch.
 """
 
 from __future__ import annotations

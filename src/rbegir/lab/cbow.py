@@ -133,11 +133,7 @@ class CBOW(BagEncoder[CBOWConfig, _Network]):
 
     @classmethod
     def fit(
-        cls,
-        texts: Iterable[str],
-        config: CBOWConfig | None = None,
-        *,
-        progress: Progress | None = None,
+        cls, texts: Iterable[str], config: CBOWConfig | None = None, *, progress: Progress | None = None
     ) -> CBOW:
         """Learn from texts. `progress` is called with (share done, mean loss so far)."""
         config = config or CBOWConfig()

@@ -80,27 +80,6 @@ class Wish:
                 raise InputError(f"{name} must be a number of at least 0, got {getattr(self, name)!r}")
 
 
-@dataclass(frozen=True)
-class Option:
-    """A number of machines of one kind that fulfils a wish."""
-
-    machine: str
-    machines: int
-    shards: int
-    groups: int
-    keywords_per_machine: int
-    memory_bytes_per_machine: int
-    batch: float
-    scan_ms: float
-    usual_ms: float  # of a shard's answer
-    latency_ms: dict[str, float]  # p50, p99
-    parts_ms: dict[str, float]  # of the median
-    utilisation: float
-    bound_by: str
-    without: dict[str, int]  # machines if a wish were dropped
-    clients: dict[str, float]
-
-
 class ImpossibleError(Exception):
     """No number of machines helps; says why."""
 
@@ -139,36 +118,34 @@ class Planner:
         self._figures, self._machine = figures, machine
         self._slowest: dict[tuple[int, float | None], Floats] = {}
 
-    def machines(self, wish: Wish) -> int:
-        """How many are needed; ImpossibleError if no number will do."""
-        best = self._fewest(wish, self._fewest_shards(wish))
-        return best.shards * best.groups
+    def option(self, wish: Wish) -> dict[str, Any]:
+        """The fewest machines of this kind as JSON values; ImpossibleError if no number will do.
 
-    def option(self, wish: Wish) -> Option:
-        """The fewest machines; ImpossibleError if no number will do."""
+        `usual_ms` is the time of a shard's response, `without` the machines if a requirement were dropped.
+        """
         best = self._fewest(wish, self._fewest_shards(wish))
         count = best.shards * best.groups
         without = self._without(wish, count)
         saved = {name: count - machines for name, machines in without.items()}
         bound = max(saved, key=lambda name: saved[name]) if max(saved.values()) > 0 else "nothing"
         each = -(-wish.keywords // best.shards)
-        return Option(
-            self._machine.name,
-            count,
-            best.shards,
-            best.groups,
-            each,
-            each * wish.bytes_per_keyword,
-            round(best.batch, 1),
-            best.scan_ms,
-            best.scan_ms + best.parts["network"],
-            {"p50": best.p50, "p99": best.p99},
-            best.parts,
-            best.rho,
-            bound,
-            without,
-            self._clients(wish, best),
-        )
+        return {
+            "machine": self._machine.name,
+            "machines": count,
+            "shards": best.shards,
+            "groups": best.groups,
+            "keywords_per_machine": each,
+            "memory_bytes_per_machine": each * wish.bytes_per_keyword,
+            "batch": round(best.batch, 1),
+            "scan_ms": best.scan_ms,
+            "usual_ms": best.scan_ms + best.parts["network"],
+            "latency_ms": {"p50": best.p50, "p99": best.p99},
+            "parts_ms": best.parts,  # of the median
+            "utilisation": best.rho,
+            "bound_by": bound,
+            "without": without,
+            "clients": self._clients(wish, best),
+        }
 
     def _fewest_shards(self, wish: Wish) -> int:
         return max(1, math.ceil(wish.keywords * wish.bytes_per_keyword / self._machine.capacity.value))
@@ -301,7 +278,7 @@ def plan(wish: Wish, figures: Figures | None = None, machine: str | None = None)
     if not chosen:
         names = ", ".join(repr(m.name) for m in figures.machines)
         raise InputError(f"machine must be one of {names}, got {machine!r}")
-    options: list[Option] = []
+    options: list[dict[str, Any]] = []
     reasons: dict[str, str] = {}
     for kind in chosen:
         try:
@@ -315,37 +292,35 @@ def plan(wish: Wish, figures: Figures | None = None, machine: str | None = None)
             f"{wish.latency_ms:g} ms: {said}",
             hint="allow more latency, a smaller k or fewer keywords",
         )
-    best = min(options, key=lambda option: option.machines)
+    best = min(options, key=lambda option: int(option["machines"]))
     return {
-        "machines": best.machines,
-        "machine": best.machine,
-        "bound_by": best.bound_by,
-        "memory_bytes": best.machines * best.memory_bytes_per_machine,
-        "latency_ms": best.latency_ms,
-        "why": explain(wish, best),
-        "options": [asdict(option) for option in options],
+        **{name: best[name] for name in ("machines", "machine", "bound_by", "latency_ms")},
+        "memory_bytes": best["machines"] * best["memory_bytes_per_machine"],
+        "why": explain(best),
+        "options": options,
         "impossible": reasons,
-        "tails": [asdict(tail) for tail in tails(figures.spread, best.usual_ms)],
+        "tails": [asdict(tail) for tail in tails(figures.spread, best["usual_ms"])],
         "wish": asdict(wish),
         "constants": {name: asdict(constant) for name, constant in constants(wish, figures).items()},
     }
 
 
-def explain(wish: Wish, best: Option) -> str:
+def explain(best: dict[str, Any]) -> str:
     """The answer in a sentence or two."""
     binds = {
         "memory": "memory for the codes is the binding requirement",
         "throughput": "the load is the binding requirement",
         "latency": "the latency is the binding requirement",
         "nothing": "one is enough for every requirement",
-    }[best.bound_by]
+    }[best["bound_by"]]
     dropped = ", ".join(
-        f"{machines:,} without the {name} requirement" for name, machines in best.without.items()
+        f"{machines:,} without the {name} requirement" for name, machines in best["without"].items()
     )
     return (
-        f"{best.shards:,} shards of {best.keywords_per_machine:,} keywords, {best.groups:,} "
-        f"{'copy' if best.groups == 1 else 'copies'} of each: {best.machines:,} × {best.machine}; {binds} "
-        f"({dropped}). A scan takes {best.scan_ms:.3g} ms with {best.batch:g} queries at a time."
+        f"{best['shards']:,} shards of {best['keywords_per_machine']:,} keywords, {best['groups']:,} "
+        f"{'copy' if best['groups'] == 1 else 'copies'} of each: {best['machines']:,} × {best['machine']}; "
+        f"{binds} ({dropped}). A scan takes {best['scan_ms']:.3g} ms with {best['batch']:g} queries "
+        "at a time."
     )
 
 

@@ -1,25 +1,19 @@
 """What the planner knows, each number with its source.
 
-Speeds are read from committed benchmark results, which are packaged with rbegir as `plan_figures.json` (made
-from benchmarks/results by tools/pages.py, and kept current by a test). What no benchmark of ours can
-measure, such as the network between somebody's machines, is an assumption: named as one, and an option of the
-command.
+Speeds come from committed benchmark results, packaged as `plan_figures.json` (made by tools/pages.py, kept
+current by a test). What no benchmark of ours can measure, such as somebody's network, is an assumption:
+named as one, and an option of the command.
 
 A scan of B queries over K keywords takes t(B, K): between measured K linear, between measured B linear in
-logarithms, beyond the largest K along the last slope. More queries than the largest measured batch are not
-planned for.
+logarithms, beyond the largest K along the last slope.
 
-`tails` simulates the slowest of many. A search is complete when its slowest shard is. If a shard is slow once
-in a hundred times, one of a hundred shards is slow in 1 − 0.99¹⁰⁰ = 63 % of all searches: the tail of one
-becomes the median of many. Replicas with hedging cut it: a shard that is later than `hedge` (the 95th
-percentile) is asked again elsewhere, and the first response counts,
+`tails` simulates the slowest of many: a search is complete when its slowest shard is. Hedging asks a shard
+that is later than the 95th percentile again elsewhere, and the first response counts,
 
     J' = min(J, hedge + T + K)      J, K independent draws of the delay, T the usual response time
 
-which costs five per cent more requests. Replicas without hedging do not help the tail: they only give each
-search another random shard. Delays of one shard are drawn from the measured ones, through their quantiles,
-with hedging applied draw by draw. The largest of S independent delays is below x with probability F(x)^S, so
-a draw of it is the quantile U^(1/S) of one. The generator is seeded, so results are reproducible.
+which costs five per cent more requests. The largest of S independent delays is below x with probability
+F(x)^S, so a draw of it is the quantile U^(1/S) of one.
 """
 
 from __future__ import annotations

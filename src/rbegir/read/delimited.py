@@ -1,14 +1,12 @@
 """CSV and TSV, parsed by Arrow.
 
 CSV has quotes, and a quoted field may hold a newline. TSV has only tabs and newlines: a quote is a character
-like any other, because logs are written that way and because one stray quote must not swallow a million
-rows. The first row names the columns.
+like any other, because one stray quote must not swallow a million rows. The first row names the columns.
 
-Texts are read as binary, since Arrow would fail a whole block for one invalid byte. Rows with too many or too
-few fields are reported by Arrow's invalid-row handler. It numbers rows only when parsing is single-threaded
-(about five million short rows per second, so that costs little), and it gives up on the whole file if such a
-row is not UTF-8. So invalid bytes are replaced by a marker, a noncharacter of Unicode, before Arrow parses
-them, and the marker is turned back into an invalid byte afterwards.
+Texts are read as binary, since Arrow would fail a whole block for one invalid byte. Rows with a wrong number
+of fields are reported by Arrow's invalid-row handler. It numbers rows only when parsing is single-threaded,
+and gives up on the whole file if such a row is not UTF-8. So invalid bytes are replaced by a marker, a
+noncharacter of Unicode, before Arrow parses them, and turned back afterwards.
 
 A quote that is never closed would silently swallow the rest of a CSV file into one field. Therefore a row of
 markers with one field too many is appended: if it is not reported as malformed, a quote is open.

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyarrow.types import is_floating, is_integer
 
 from rbegir.errors import InputError
 from rbegir.read.source import EMPTY, NOT_UTF8, Block, ByteStream, FileRequest, line_blocks
@@ -53,7 +54,9 @@ class JsonLinesSource:
         self._types = {name: _infer([row.get(name) for row in rows]) for name in self.columns}
 
     def blocks(self, asked: FileRequest) -> Iterator[Block]:
-        types = {name: _loose(self._types[name]) for name in asked.names}
+        # types that all values fit: numbers become float64, since 1 may be followed by 0.5
+        numbers = {name for name, kind in self._types.items() if is_integer(kind) or is_floating(kind)}
+        types = {name: pa.float64() if name in numbers else pa.string() for name in asked.names}
         if asked.others:
             types = {name: types.get(name, self._types[name]) for name in self.columns}
         with ByteStream(self.path) as stream:
@@ -65,11 +68,7 @@ class JsonLinesSource:
                 start += len(lines)
 
     def _convert(
-        self,
-        found: Sequence[Row | None],
-        types: dict[str, pa.DataType],
-        start: int,
-        asked: FileRequest,
+        self, found: Sequence[Row | None], types: dict[str, pa.DataType], start: int, asked: FileRequest
     ) -> tuple[pa.RecordBatch, list[int]]:
         """The good objects as columns, and their positions among the lines."""
         rows: list[Row] = []
@@ -154,11 +153,6 @@ def _infer(values: list[Any]) -> pa.DataType:
         except (pa.ArrowException, OverflowError, UnicodeEncodeError):
             present = present[: len(present) // 2]
     return pa.string()
-
-
-def _loose(kind: pa.DataType) -> pa.DataType:
-    """A type that all values of a column fit: numbers become float64, since 1 may be followed by 0.5."""
-    return pa.float64() if pa.types.is_integer(kind) or pa.types.is_floating(kind) else pa.string()
 
 
 def _column(values: list[Any], kind: pa.DataType) -> tuple[pa.Array, dict[int, str]]:

@@ -34,53 +34,48 @@ BAD_WEIGHT = "a weight that is not a positive finite number"
 BAD_LABEL = f"a label that is neither {'/'.join(GRADES)} nor a finite number"
 
 
-class PairStream(Stream):
+class _TextPairs(Stream):
+    """Rows of a query, a keyword and perhaps a number."""
+
+    def __init__(self, source: Source, columns: dict[str, str], *, strict: bool) -> None:
+        """`columns` has the name of each column in the file by its role."""
+        super().__init__(source, strict=strict)
+        require_columns(source, list(columns.items()))
+        self._columns = columns
+        self._names = list(dict.fromkeys(columns.values()))
+
+    def _texts(self, batch: pa.RecordBatch, checker: Checker) -> list[pa.StringArray]:
+        names = [self._columns[role] for role in ("query", "keyword")]
+        return [text_column(batch.column(name), name, self.path, checker) for name in names]
+
+
+class PairStream(_TextPairs):
     """Pairs as RecordBatches with the columns query, keyword (string) and weight (float32, 1 by default)."""
 
     what = "pair"
     schema = pa.schema([("query", pa.string()), ("keyword", pa.string()), ("weight", pa.float32())])
 
-    def __init__(self, source: Source, *, query: str, keyword: str, weight: str | None, strict: bool) -> None:
-        super().__init__(source, strict=strict)
-        require_columns(source, [("query", query), ("keyword", keyword)])
-        if weight is not None and (weight != "weight" or "weight" in source.columns):
-            require_columns(source, [("weight", weight)])
-        else:
-            weight = None
-        self._query, self._keyword, self._weight = query, keyword, weight
-        self._names = list(dict.fromkeys([query, keyword, *([weight] if weight else [])]))
-
     def _convert(self, batch: pa.RecordBatch, checker: Checker) -> pa.RecordBatch:
-        queries = text_column(batch.column(self._query), self._query, self.path, checker)
-        keywords = text_column(batch.column(self._keyword), self._keyword, self.path, checker)
-        if self._weight is None:
-            weights = np.ones(batch.num_rows, dtype=np.float32)
-        else:
-            wide = number_column(batch.column(self._weight), self._weight, self.path)
+        texts, name = self._texts(batch, checker), self._columns.get("weight")
+        weights = np.ones(batch.num_rows, dtype=np.float32)
+        if name is not None:
             with np.errstate(over="ignore", under="ignore"):
-                weights = wide.astype(np.float32)
+                weights = number_column(batch.column(name), name, self.path).astype(np.float32)
             checker.reject(~(np.isfinite(weights) & (weights > 0)), BAD_WEIGHT)
-        return pa.RecordBatch.from_arrays([queries, keywords, pa.array(weights)], schema=self.schema)
+        return pa.RecordBatch.from_arrays([*texts, pa.array(weights)], schema=self.schema)
 
 
-class LabelStream(Stream):
+class LabelStream(_TextPairs):
     """Judged pairs as RecordBatches with the columns query, keyword (string) and label (float64 grade)."""
 
     what = "label"
     schema = pa.schema([("query", pa.string()), ("keyword", pa.string()), ("label", pa.float64())])
 
-    def __init__(self, source: Source, *, query: str, keyword: str, label: str, strict: bool) -> None:
-        super().__init__(source, strict=strict)
-        require_columns(source, [("query", query), ("keyword", keyword), ("label", label)])
-        self._query, self._keyword, self._label = query, keyword, label
-        self._names = list(dict.fromkeys([query, keyword, label]))
-
     def _convert(self, batch: pa.RecordBatch, checker: Checker) -> pa.RecordBatch:
-        queries = text_column(batch.column(self._query), self._query, self.path, checker)
-        keywords = text_column(batch.column(self._keyword), self._keyword, self.path, checker)
-        labels = _grades(batch.column(self._label), self._label, self.path)
+        texts, name = self._texts(batch, checker), self._columns["label"]
+        labels = _grades(batch.column(name), name, self.path)
         checker.reject(~np.isfinite(labels.to_numpy()), BAD_LABEL)
-        return pa.RecordBatch.from_arrays([queries, keywords, labels], schema=self.schema)
+        return pa.RecordBatch.from_arrays([*texts, labels], schema=self.schema)
 
 
 class TextStream(Stream):
@@ -131,9 +126,11 @@ def read_pairs(
     strict: bool = False,
 ) -> PairStream:
     """Stream clicked pairs. The column `weight` is used if it exists; weight_column=None ignores it."""
-    return PairStream(
-        open_source(path), query=query_column, keyword=keyword_column, weight=weight_column, strict=strict
-    )
+    source = open_source(path)
+    columns = {"query": query_column, "keyword": keyword_column}
+    if weight_column is not None and (weight_column != "weight" or "weight" in source.columns):
+        columns["weight"] = weight_column
+    return PairStream(source, columns, strict=strict)
 
 
 def read_labels(
@@ -145,9 +142,8 @@ def read_labels(
     strict: bool = False,
 ) -> LabelStream:
     """Stream judged pairs; bad, fair, good and excellent become 0, 1, 2 and 3, numbers stay as they are."""
-    return LabelStream(
-        open_source(path), query=query_column, keyword=keyword_column, label=label_column, strict=strict
-    )
+    columns = {"query": query_column, "keyword": keyword_column, "label": label_column}
+    return LabelStream(open_source(path), columns, strict=strict)
 
 
 def read_texts(

@@ -78,9 +78,6 @@ class ParquetSource:
         return f"row {number + 1:,}"
 
 
-# ---- chunks of texts ----
-
-
 @dataclass(frozen=True)
 class Reading:
     """How texts are read: the names of their columns, and whether a bad row is an error."""
@@ -97,9 +94,6 @@ class Slice:
     group: Group
     start: int
     count: int
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     @classmethod
     def from_dict(cls, found: dict[str, Any]) -> Slice:

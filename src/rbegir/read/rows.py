@@ -1,12 +1,9 @@
 """Streams of checked rows: bad rows are left out and counted, or raise an error in strict mode.
 
 A row is bad for the first reason that applies, in the order in which its columns are checked. Checks run on
-whole Arrow arrays; only rows that such a check cannot decide are examined one by one:
-
-- UTF-8: casting binary to string validates a million texts in milliseconds but only says yes or no, so an
-  invalid array is halved until the bad rows are found;
-- something to encode: one regular expression accepts texts with a common letter or digit; the rest
-  (punctuation, symbols such as ™ that normalise to letters, rare scripts) go through the tokeniser.
+whole Arrow arrays; only rows that such a check cannot decide are examined one by one: an array that is not
+UTF-8 is halved until the bad rows are found, and texts without a common letter or digit (punctuation, symbols
+such as ™ that normalise to letters, rare scripts) go through the tokeniser.
 """
 
 from __future__ import annotations

@@ -198,16 +198,11 @@ class LineSource:
         with ByteStream(self.path) as stream:
             start = 0
             for block in line_blocks(stream, self.path):
-                lines = split_lines(block)
+                text = block.replace(b"\r\n", b"\n").removesuffix(b"\n")
+                lines = pc.split_pattern(pa.array([text], pa.binary()), b"\n").flatten()
                 batch = pa.RecordBatch.from_arrays([lines], names=["text"])
                 yield Block(batch, np.arange(start, start + len(lines)), stream.done)
                 start += len(lines)
 
     def place(self, number: int) -> str:
         return f"line {number + 1:,}"
-
-
-def split_lines(block: bytes) -> pa.BinaryArray:
-    """The lines of a block without line ends, as one binary array."""
-    text = block.replace(b"\r\n", b"\n").removesuffix(b"\n")
-    return pc.split_pattern(pa.array([text], pa.binary()), b"\n").flatten()

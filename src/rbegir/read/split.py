@@ -54,12 +54,8 @@ def split_by_keyword(
     try:
         out.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
-            partial = {name: out / f"{name}.parquet.partial" for name in limits}
-            for path in partial.values():
-                stack.callback(path.unlink, missing_ok=True)
-            counts = _write(pairs, partial, list(limits.values()))
-            for name, path in partial.items():
-                disk.replace(path, out / f"{name}.parquet")
+            stages = {name: stack.enter_context(disk.staged(out / f"{name}.parquet")) for name in limits}
+            counts = _write(pairs, stages, list(limits.values()))
     except OSError as error:
         raise FileError(f"cannot write the split under {out}: {error.strerror or error}") from None
     return {name: counts[name] for name in ("train", "valid", "test") if name in counts}

@@ -7,26 +7,18 @@ or digit; `#word#` is split into overlapping grams of three characters:
 
 A gram of a–z, 0–9 and # has an id of its own, `c0·37² + c1·37 + c2` with '#' → 0, a–z → 1–26, 0–9 → 27–36:
 `VOCABULARY` = 37³ of them. Any other gram is assigned to one of `hash_buckets` shared ids after those, by
-the 64-bit FNV-1a hash of its UTF-8 bytes, so every language is covered. The ids do not depend on the machine
-or the number of threads.
+the 64-bit FNV-1a hash of its UTF-8 bytes, so every language is covered.
 
-Words repeat a lot, so a batch lists each once, and the texts refer to them:
+Words repeat a lot, so a batch lists each once, and an encoder sums the gram rows of a word once per batch:
 
     text i has the words   word_ids[text_offsets[i] : text_offsets[i + 1]]
     word w has the grams   gram_ids[gram_offsets[w] : gram_offsets[w + 1]]
 
-so that an encoder sums the gram rows of a word only once per batch.
-
-*Normalisation.* ASCII texts are read in place, without a copy. A text with any other character becomes
-
-    NFKC → case folding → NFKC
-
-by Python's `unicodedata`, in one call for all such texts of a batch, joined by newlines. A newline is safe:
-it neither composes with nor reorders past anything, and nothing normalises to it. A newline inside a text
-separates words like a space, so it is replaced by one beforehand. So is every code point that the pinned
-Unicode version (see tools/unicode_classes.py) does not assign: the stability policy fixes the normal form and
-the folding of assigned characters, hence every Python version yields the same grams. The second NFKC is
-needed because folding can leave a sequence that composes.
+*Normalisation.* ASCII texts are read in place. A text with any other character becomes NFKC → case folding →
+NFKC by Python's `unicodedata`, in one call for all such texts of a batch, joined by newlines, which neither
+compose with nor reorder past anything. The second NFKC is needed because folding can leave a sequence that
+composes. Code points that the pinned Unicode version (tools/unicode_classes.py) does not assign become spaces
+first: the stability policy fixes the rest, so every Python version yields the same grams.
 """
 
 from __future__ import annotations

@@ -7,15 +7,12 @@
     with_planes          a backend of the same kind for codes of another number of planes
 
 All backends return equal results, ties included. A new backend is one module with a subclass that has
-`open`, `search` and `with_planes`, and one line in BACKENDS, which says what serves which device; it
-overrides the rest where it can be faster.
+`open`, `search` and `with_planes`, and one line in BACKENDS; it overrides the rest where it can be faster.
 
-A progressive search reads less. Planes are stored one after the other, so the first t of P planes are a
-prefix of the buffer and scanning them reads t/P of the bytes. The `candidates` best by this coarse score are
-scored with all planes, and the best k of them are the result. It is not exact: a keyword that the coarse
-score ranks below all candidates is missed. Recall with planes=1 on 2·10⁶ random codes of two planes, k = 100:
-0.78 with 10 k candidates, 0.88 with 20 k, 0.97 with 50 k, 0.99 with 100 k. Trained codes put more into the
-base vector and do better.
+A progressive search reads less: planes are stored one after the other, so scanning the first t of P planes
+reads t/P of the bytes. It is not exact: a keyword that the coarse score ranks below all `candidates` is
+missed. Recall with planes=1 on 2·10⁶ random codes of two planes, k = 100: 0.78 with 10 k candidates, 0.88
+with 20 k, 0.97 with 50 k, 0.99 with 100 k. Trained codes put more into the base vector and do better.
 """
 
 from __future__ import annotations
@@ -28,7 +25,6 @@ from functools import partial
 from typing import NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from rbegir.base.checks import whole_number
 from rbegir.base.devices import names_of, split_name
@@ -38,7 +34,15 @@ from rbegir.codes.planes import check_dimension
 from rbegir.errors import InputError
 from rbegir.search.missrate import MissCertificate
 from rbegir.search.paper import BLOCK, SelectionGeometry, select_paper, thread_sizes
-from rbegir.search.partition import Candidates, Partition, check_positions, check_search, recall_of
+from rbegir.search.partition import (
+    Candidates,
+    Int64s,
+    Partition,
+    Values,
+    check_positions,
+    check_search,
+    recall_of,
+)
 
 __all__ = ["Backend", "Candidates", "Partition"]
 Progress = Callable[[int, int], None]
@@ -72,27 +76,18 @@ class Backend(ABC):
         """A backend of the same kind for codes of another number of planes."""
 
     @abstractmethod
-    def search(self, partitions: Sequence[Partition], values: npt.NDArray[np.int16], k: int) -> Candidates:
+    def search(self, partitions: Sequence[Partition], values: Values, k: int) -> Candidates:
         """The best k of each query of int16 [queries, n], exactly."""
 
     def rescore(
-        self,
-        partitions: Sequence[Partition],
-        values: npt.NDArray[np.int16],
-        positions: npt.NDArray[np.int64],
-        k: int,
+        self, partitions: Sequence[Partition], values: Values, positions: Int64s, k: int
     ) -> Candidates:
         """The best k of each query among the keywords at `positions` [queries, m]; masks are ignored."""
         parts, values, k = check_search(partitions, values, k, self.n, self.planes)
         positions = check_positions(positions, len(values), sum(part.count for part in parts))
         return self._rescore(parts, values, positions, k)
 
-    def keys_at(
-        self,
-        partitions: Sequence[Partition],
-        values: npt.NDArray[np.int16],
-        positions: npt.NDArray[np.int64],
-    ) -> npt.NDArray[np.int64]:
+    def keys_at(self, partitions: Sequence[Partition], values: Values, positions: Int64s) -> Int64s:
         """The order keys [queries, m] of the keywords at `positions` [queries, m]; masks are ignored."""
         ranked = self.rescore(partitions, values, positions, max(1, positions.shape[1]))
         keys = np.empty_like(positions)
@@ -100,13 +95,7 @@ class Backend(ABC):
         np.put_along_axis(keys, np.argsort(positions, axis=1), by_position, axis=1)
         return keys
 
-    def _rescore(
-        self,
-        parts: list[Partition],
-        values: npt.NDArray[np.int16],
-        positions: npt.NDArray[np.int64],
-        k: int,
-    ) -> Candidates:
+    def _rescore(self, parts: list[Partition], values: Values, positions: Int64s, k: int) -> Candidates:
         """`rescore` for checked arguments."""
         keys = np.zeros(positions.shape, np.int64)
         begin = 0
@@ -121,7 +110,7 @@ class Backend(ABC):
     def search_paper(
         self,
         partitions: Sequence[Partition],
-        values: npt.NDArray[np.int16],
+        values: Values,
         k: int,
         *,
         per_thread: int = 256,
@@ -135,7 +124,7 @@ class Backend(ABC):
         return self._select(parts, values, k, SelectionGeometry(block, per_thread, queue))
 
     def _select(
-        self, parts: list[Partition], values: npt.NDArray[np.int16], k: int, geometry: SelectionGeometry
+        self, parts: list[Partition], values: Values, k: int, geometry: SelectionGeometry
     ) -> tuple[Candidates, MissCertificate]:
         """`search_paper` for checked arguments: from exact searches, where a backend has no other way."""
         sizes = thread_sizes(parts, geometry.per_thread, geometry.threads)
@@ -144,7 +133,7 @@ class Backend(ABC):
     def search_progressive(
         self,
         partitions: Sequence[Partition],
-        values: npt.NDArray[np.int16],
+        values: Values,
         k: int,
         *,
         planes: int = 1,
@@ -183,9 +172,7 @@ def coarse(partitions: Sequence[Partition], n: int, planes: int) -> list[Partiti
     return [part._replace(packed=part.packed[: packed_bytes(part.count, n, planes)]) for part in partitions]
 
 
-def estimate_recall(
-    found: npt.NDArray[np.int64], coarse_order: npt.NDArray[np.int64], keywords: int
-) -> float:
+def estimate_recall(found: Int64s, coarse_order: Int64s, keywords: int) -> float:
     """The recall of final positions [queries, k] chosen from coarse ones [queries, m], estimated.
 
     Let a_i of the final hits have a coarse rank in the octave (m / 2^(i+1), m / 2^i] of the m candidates.

@@ -7,11 +7,8 @@ number of CPUs that this process may use.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Self
-
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 from rbegir._native import _core
 from rbegir._native.isa import choose_isa
@@ -19,7 +16,7 @@ from rbegir.base.checks import whole_number
 from rbegir.base.devices import cpu_count
 from rbegir.errors import InputError
 from rbegir.search.backend import Backend, Progress
-from rbegir.search.partition import Candidates, Partition, check_search
+from rbegir.search.partition import Candidates, Int64s, Partition, Values, check_search
 
 MAX_THREADS = 1024
 EMULATED = ("avx512-emulated",)  # slow: the AVX-512 kernels in plain C++, to test them on any CPU
@@ -44,33 +41,14 @@ class CpuBackend(Backend):
     def with_planes(self, planes: int) -> CpuBackend:
         return CpuBackend(self.n, planes, threads=self.threads, isa=self.isa)
 
-    def search(self, partitions: Sequence[Partition], values: npt.NDArray[np.int16], k: int) -> Candidates:
+    def search(self, partitions: Sequence[Partition], values: Values, k: int) -> Candidates:
         parts, values, k = check_search(partitions, values, k, self.n, self.planes)
         total = sum(part.count for part in parts)
-        keys, positions = _core.scan_search(
-            [(part.packed, part.count, part.mask) for part in parts],
-            values,
-            min(k, total),
-            planes=self.planes,
-            threads=self.threads,
-            isa=self.isa,
-        )
-        return Candidates(keys, positions)
+        return self._run(_core.scan_search, parts, values, min(k, total))
 
-    def _rescore(
-        self,
-        parts: list[Partition],
-        values: npt.NDArray[np.int16],
-        positions: npt.NDArray[np.int64],
-        k: int,
-    ) -> Candidates:
-        keys, best = _core.scan_rescore(
-            [(part.packed, part.count, part.mask) for part in parts],
-            values,
-            positions,
-            min(k, positions.shape[1]),
-            planes=self.planes,
-            threads=self.threads,
-            isa=self.isa,
-        )
-        return Candidates(keys, best)
+    def _rescore(self, parts: list[Partition], values: Values, positions: Int64s, k: int) -> Candidates:
+        return self._run(_core.scan_rescore, parts, values, positions, min(k, positions.shape[1]))
+
+    def _run(self, scan: Callable[..., Any], parts: list[Partition], *arguments: Any) -> Candidates:
+        packed = [(part.packed, part.count, part.mask) for part in parts]
+        return Candidates(*scan(packed, *arguments, planes=self.planes, threads=self.threads, isa=self.isa))

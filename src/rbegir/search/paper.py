@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from rbegir.base import masks
 from rbegir.search.missrate import MissCertificate, certificate_of_threads
-from rbegir.search.partition import Candidates, Partition
+from rbegir.search.partition import Candidates, Int64s, Partition, Values
 
 BLOCK = 256  # T_b, threads per block, by default
 
@@ -33,7 +33,7 @@ class SelectionGeometry(NamedTuple):
     queue: int = 1
 
 
-def thread_of(positions: npt.NDArray[np.int64], per_thread: int, block: int = BLOCK) -> npt.NDArray[np.int64]:
+def thread_of(positions: Int64s, per_thread: int, block: int = BLOCK) -> Int64s:
     """The number of the thread that works on each position."""
     return positions // (block * per_thread) * block + positions % block
 
@@ -58,7 +58,7 @@ def whole_thread_sizes(keywords: int, per_thread: int, block: int = BLOCK) -> di
     return {size: count for size, count in sizes.items() if size and count}
 
 
-def queue_heads(threads: npt.NDArray[np.int64], queue: int) -> npt.NDArray[np.bool_]:
+def queue_heads(threads: Int64s, queue: int) -> npt.NDArray[np.bool_]:
     """Which hits of one query are among the first `queue` of their thread; threads [hits] in total order."""
     order = np.argsort(threads, kind="stable")
     ranked = threads[order]
@@ -89,9 +89,9 @@ def plan(sizes: dict[int, int], k: int, geometry: SelectionGeometry) -> PaperPla
 
 
 def select_paper(
-    search: Callable[[npt.NDArray[np.int16], int], Candidates],
+    search: Callable[[Values, int], Candidates],
     sizes: dict[int, int],
-    values: npt.NDArray[np.int16],
+    values: Values,
     k: int,
     geometry: SelectionGeometry,
 ) -> tuple[Candidates, MissCertificate]:

@@ -20,6 +20,8 @@ from rbegir.codes.layout import groups, packed_bytes
 from rbegir.codes.score import QUERY_LIMIT
 from rbegir.errors import InputError
 
+Values = npt.NDArray[np.int16]  # of integer queries
+Int64s = npt.NDArray[np.int64]
 SORT_ALL = 2  # up to this many times k candidates are simply sorted
 
 
@@ -34,8 +36,8 @@ class Partition(NamedTuple):
 class Candidates(NamedTuple):
     """The best keywords of each query, in the total order; min(k, candidates) columns."""
 
-    keys: npt.NDArray[np.int64]  # [queries, k]
-    positions: npt.NDArray[np.int64]  # [queries, k]
+    keys: Int64s  # [queries, k]
+    positions: Int64s  # [queries, k]
 
     @classmethod
     def none(cls, queries: int) -> Candidates:
@@ -50,7 +52,7 @@ class Candidates(NamedTuple):
         )
 
 
-def best(keys: npt.NDArray[np.int64], positions: npt.NDArray[np.int64], k: int) -> npt.NDArray[np.int64]:
+def best(keys: Int64s, positions: Int64s, k: int) -> Int64s:
     """Columns [queries, ≤ k] of the best of [queries, candidates], in the total order."""
     if keys.shape[1] <= SORT_ALL * k:
         return np.lexsort((positions, -keys), axis=1)[:, :k]
@@ -74,7 +76,7 @@ def merge(results: Sequence[Candidates], k: int) -> Candidates:
     return Candidates(keys, positions).best(k)
 
 
-def recall_of(found: npt.NDArray[np.int64], exact: npt.NDArray[np.int64]) -> float:
+def recall_of(found: Int64s, exact: Int64s) -> float:
     """The share of the exact positions [queries, k] that are among the found ones [queries, k]."""
     if exact.size == 0:
         return 1.0
@@ -82,7 +84,7 @@ def recall_of(found: npt.NDArray[np.int64], exact: npt.NDArray[np.int64]) -> flo
     return hits / exact.size
 
 
-def check_values(values: npt.NDArray[np.int16], n: int) -> npt.NDArray[np.int16]:
+def check_values(values: Values, n: int) -> Values:
     """Integer queries int16 [queries, n] within ±255, as a contiguous array."""
     if not isinstance(values, np.ndarray) or values.dtype != np.int16:
         raise InputError(f"values must be an int16 array [queries, {n}], got {describe(values)}")
@@ -93,7 +95,7 @@ def check_values(values: npt.NDArray[np.int16], n: int) -> npt.NDArray[np.int16]
     return np.ascontiguousarray(values)
 
 
-def check_positions(positions: npt.NDArray[np.int64], queries: int, keywords: int) -> npt.NDArray[np.int64]:
+def check_positions(positions: Int64s, queries: int, keywords: int) -> Int64s:
     """Positions of keywords int64 [queries, m], as a contiguous array."""
     if not isinstance(positions, np.ndarray) or positions.dtype != np.int64:
         raise InputError(f"positions must be an int64 array [{queries}, m], got {describe(positions)}")
@@ -130,8 +132,8 @@ def check_partitions(partitions: Sequence[Partition], n: int, planes: int) -> li
 
 
 def check_search(
-    partitions: Sequence[Partition], values: npt.NDArray[np.int16], k: int, n: int, planes: int
-) -> tuple[list[Partition], npt.NDArray[np.int16], int]:
+    partitions: Sequence[Partition], values: Values, k: int, n: int, planes: int
+) -> tuple[list[Partition], Values, int]:
     """The arguments of a search, checked for a backend of codes of `planes` planes and dimension n."""
     k, values = whole_number("k", k), check_values(values, n)
     return check_partitions(partitions, n, planes), values, k

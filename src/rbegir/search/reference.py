@@ -17,12 +17,10 @@ from rbegir.codes.planes import Codes
 from rbegir.search.backend import Backend, Progress
 from rbegir.search.missrate import MissCertificate, certificate_of_threads
 from rbegir.search.paper import SelectionGeometry
-from rbegir.search.partition import Candidates, Partition, check_partitions, check_values
+from rbegir.search.partition import Candidates, Int64s, Partition, Values, check_partitions, check_values
 
 
-def first_in_order(
-    keys: npt.NDArray[np.int64], positions: npt.NDArray[np.int64], k: int
-) -> npt.NDArray[np.intp]:
+def first_in_order(keys: Int64s, positions: Int64s, k: int) -> npt.NDArray[np.intp]:
     """Indices of the best k of one query in the total order: key descending, position ascending."""
     return np.lexsort((positions, -keys))[:k]
 
@@ -39,9 +37,7 @@ class ReferenceBackend(Backend):
     def with_planes(self, planes: int) -> ReferenceBackend:
         return ReferenceBackend(self.n, planes)
 
-    def scores(
-        self, partitions: Sequence[Partition], values: npt.NDArray[np.int16]
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def scores(self, partitions: Sequence[Partition], values: Values) -> tuple[Int64s, Int64s]:
         """Keys of all candidates [queries, candidates] and their positions [candidates]."""
         values = check_values(values, self.n)
         parts = check_partitions(partitions, self.n, self.planes)
@@ -52,7 +48,7 @@ class ReferenceBackend(Backend):
         positions = np.flatnonzero(passes).astype(np.int64)
         return score.keys(values, codes[positions]), positions
 
-    def search(self, partitions: Sequence[Partition], values: npt.NDArray[np.int16], k: int) -> Candidates:
+    def search(self, partitions: Sequence[Partition], values: Values, k: int) -> Candidates:
         k = whole_number("k", k)
         keys, positions = self.scores(partitions, values)
         best = np.array([first_in_order(row, positions, k) for row in keys], dtype=np.intp)
@@ -60,7 +56,7 @@ class ReferenceBackend(Backend):
         return Candidates(np.take_along_axis(keys, best, axis=1), positions[best])
 
     def _select(
-        self, parts: list[Partition], values: npt.NDArray[np.int16], k: int, geometry: SelectionGeometry
+        self, parts: list[Partition], values: Values, k: int, geometry: SelectionGeometry
     ) -> tuple[Candidates, MissCertificate]:
         """Algorithm 1 of the paper, thread by thread."""
         block, per_thread, queue = geometry

@@ -23,7 +23,7 @@ from rbegir.codes.score import cosine, norm_squared
 from rbegir.encode.encoder import Encoder, encode_keywords
 from rbegir.encode.reranker import Reranker
 from rbegir.read.tokenizer import text_views
-from rbegir.search.backend import Backend, Candidates, Partition
+from rbegir.search.backend import Backend, Candidates, Int64s, Partition, Values
 from rbegir.search.cpu import CpuBackend
 from rbegir.search.request import CANDIDATES
 
@@ -40,9 +40,9 @@ LEXICAL_SHARE = 2  # one lexical candidate for this many by code
 class Reranked(NamedTuple):
     """The candidates of several queries end to end; those of query i are offsets[i] up to offsets[i + 1]."""
 
-    keys: npt.NDArray[np.int64]  # [all] exact order keys of the codes
-    positions: npt.NDArray[np.int64]  # [all]
-    offsets: npt.NDArray[np.int64]  # [queries + 1]
+    keys: Int64s  # [all] exact order keys of the codes
+    positions: Int64s  # [all]
+    offsets: Int64s  # [queries + 1]
 
 
 class TextSearch:
@@ -53,11 +53,11 @@ class TextSearch:
         codes = encode_keywords(model, texts)
         self._partitions = [Partition(pack(codes), len(codes))]
         self._backend = CpuBackend(codes.n, codes.plane_count)
-        self._lexical = [reranker.lexical_index(texts)]
+        self._lexical = [reranker.spelling.lexical_index(texts)]
 
     def find(
         self, queries: list[str], count: int = CANDIDATES
-    ) -> tuple[Reranked, npt.NDArray[np.int16], TextInput]:
+    ) -> tuple[Reranked, Values, TextInput]:
         """The candidates, the queries' codes as integers, and the candidates' texts."""
         values = self._model.encode_queries(queries).values()
         found = find_candidates(
@@ -65,7 +65,7 @@ class TextSearch:
         )
         return found, values, self._texts.take(found.positions)
 
-    def search(self, queries: list[str], k: int, count: int = CANDIDATES) -> npt.NDArray[np.int64]:
+    def search(self, queries: list[str], k: int, count: int = CANDIDATES) -> Int64s:
         """Positions [queries, ≤ k] of the best texts."""
         found, values, texts = self.find(queries, count)
         return rerank(self.reranker, queries, values, found, texts, k)[0].positions
@@ -75,7 +75,7 @@ def find_candidates(
     backend: Backend,
     partitions: Sequence[Partition],
     lexical: Sequence[_core.LexicalIndex],
-    values: npt.NDArray[np.int16],
+    values: Values,
     queries: list[str],
     count: int = CANDIDATES,
     *,
@@ -83,55 +83,72 @@ def find_candidates(
 ) -> Reranked:
     """The candidates of each query, those by code first; `lexical` has the words of each partition."""
     by_code = backend.search(partitions, values, count)
-    by_words = best_by_words(partitions, lexical, queries, -(-count // LEXICAL_SHARE), threads=threads)
-    new = [np.setdiff1d(row[row >= 0], known) for row, known in zip(by_words, by_code.positions, strict=True)]
-    padded = np.repeat(by_code.positions[:, :1], max(map(len, new), default=0), axis=1)
-    for row, some in zip(padded, new, strict=True):
-        row[: len(some)] = some
-    keys, positions = list(by_code.keys), list(by_code.positions)
-    if padded.size:
-        scored = backend.rescore(partitions, values, padded, padded.shape[1])
-        for i, some in enumerate(new):
-            kept = np.isin(scored.positions[i], some)  # not the padding, a candidate by code
-            keys[i] = np.concatenate([keys[i], scored.keys[i][kept]])
-            positions[i] = np.concatenate([positions[i], scored.positions[i][kept]])
-    return Reranked(
-        np.concatenate([np.zeros(0, np.int64), *keys]),
-        np.concatenate([np.zeros(0, np.int64), *positions]),
-        np.concatenate([[0], np.cumsum([len(row) for row in keys])]).astype(np.int64),
-    )
+    limit = lexical_count(count)
+    return union(by_code, find_by_words(backend, partitions, lexical, values, queries, limit, threads=threads))
 
 
-def best_by_words(
+def lexical_count(count: int) -> int:
+    """How many lexical candidates go with so many by code."""
+    return -(-count // LEXICAL_SHARE)
+
+
+class WordHits(NamedTuple):
+    """The best by lexical score, in the order (score descending, position ascending)."""
+
+    positions: Int64s  # [queries, limit], −1 where no further text has a word of the query
+    scores: npt.NDArray[np.float32]  # [queries, limit] lexical
+    keys: Int64s  # [queries, limit] order keys of the codes
+
+
+def find_by_words(
+    backend: Backend,
     partitions: Sequence[Partition],
     lexical: Sequence[_core.LexicalIndex],
+    values: Values,
     queries: list[str],
     limit: int,
     *,
     threads: int = 1,
-) -> npt.NDArray[np.int64]:
-    """Positions [queries, limit] by (lexical score descending, position ascending); −1 where there is none."""
+) -> WordHits:
+    """The best texts of all partitions by lexical score."""
     asked = text_views(queries)
-    rows, scores = [], []
-    start = 0
+    shape, start, parts = (len(queries), limit), 0, []
     for part, words in zip(partitions, lexical, strict=True):
-        found = np.empty((len(queries), limit), np.int64)
-        score = np.empty((len(queries), limit), np.float32)
-        words.search(asked, part.mask, found, score, threads)
-        rows.append(np.where(found >= 0, found + start, -1))
-        scores.append(score)
+        rows, scores = np.empty(shape, np.int64), np.empty(shape, np.float32)
+        words.search(asked, part.mask, rows, scores, threads)
+        parts.append(WordHits(np.where(rows >= 0, rows + start, -1), scores, rows))
         start += part.count
-    if len(rows) == 1:
-        return rows[0]
-    every, value = np.concatenate(rows, axis=1), np.concatenate(scores, axis=1)
-    order = np.lexsort((every, -value, every < 0), axis=1)[:, :limit]
-    return np.take_along_axis(every, order, axis=1)
+    found = merge_words(parts, limit)
+    return found._replace(keys=backend.keys_at(partitions, values, np.maximum(found.positions, 0)))
+
+
+def merge_words(parts: Sequence[WordHits], limit: int) -> WordHits:
+    """The best of several parts of the keywords."""
+    if len(parts) == 1:
+        return parts[0]
+    joined = WordHits(*(np.concatenate(arrays, axis=1) for arrays in zip(*parts, strict=True)))
+    order = np.lexsort((joined.positions, -joined.scores, joined.positions < 0), axis=1)[:, :limit]
+    return WordHits(*(np.take_along_axis(array, order, axis=1) for array in joined))
+
+
+def union(by_code: Candidates, by_words: WordHits) -> Reranked:
+    """The candidates of each query, each once."""
+    keys, positions = list(by_code.keys), list(by_code.positions)
+    for i, known in enumerate(by_code.positions):
+        new = (by_words.positions[i] >= 0) & ~np.isin(by_words.positions[i], known)
+        keys[i] = np.concatenate([keys[i], by_words.keys[i][new]])
+        positions[i] = np.concatenate([known, by_words.positions[i][new]])
+    ends = np.cumsum([len(row) for row in keys])
+    none = np.zeros(0, np.int64)
+    return Reranked(
+        np.concatenate([none, *keys]), np.concatenate([none, *positions]), np.concatenate([[0], ends]).astype(np.int64)
+    )
 
 
 def rerank(
     reranker: Reranker,
     queries: list[str],
-    values: npt.NDArray[np.int16],
+    values: Values,
     found: Reranked,
     texts: TextInput,
     k: int,
@@ -151,7 +168,7 @@ def rerank(
     return Candidates(found.keys[chosen], found.positions[chosen]), score[chosen]
 
 
-def code_scores(found: Reranked, values: npt.NDArray[np.int16]) -> npt.NDArray[Any]:
+def code_scores(found: Reranked, values: Values) -> npt.NDArray[Any]:
     """The cosines of the candidates' codes with those of their queries."""
     norms = np.repeat(norm_squared(values), np.diff(found.offsets))
     return cosine(found.keys[:, None], norms)[:, 0]

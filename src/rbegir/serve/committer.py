@@ -1,17 +1,13 @@
 """Group commit: changes that arrive while one is being written are made durable together by the next.
 
-A durable write costs a few syncs of the disk, however many keywords it holds. So there is one writer, and
-while it writes, further changes gather; they are merged as if they had come one after the other (the last
-one to touch an id wins) into at most one upsert and one delete. Each request is acknowledged after the write
-that holds it, and the next search sees it. If the merged write is refused, halves are tried, so that a bad
-request fails alone. A request that would make a new attribute column is written alone, because the first
-value decides the type of a column.
+A durable write costs a few syncs of the disk, however many keywords it holds. Changes that gather are merged
+as if they had come one after the other (the last one to touch an id wins) into at most one upsert and one
+delete. If the merged write is refused, halves are tried, so that a bad request fails alone. A request that
+would make a new attribute column is written alone, because the first value decides the type of a column.
 
-Housekeeping belongs to the writer too. The index itself merges small segments while it writes, so their
-number stays logarithmic; deleted and replaced keywords stay in the large ones, masked but scanned, until a
-compaction. That is made here, after a write, when a quarter of the rows is dead: rows are then rewritten at
-most once for every third of the index that changes. Searches go on meanwhile; changes wait, and those whose
-deadline passes first are refused without having been made.
+Deleted and replaced keywords stay in large segments, masked but scanned, until a compaction. That is made
+here, after a write, when a quarter of the rows is dead: rows are then rewritten at most once for every third
+of the index that changes. Searches go on meanwhile, changes wait.
 """
 
 from __future__ import annotations
@@ -133,9 +129,8 @@ class Committer(BatchLoop[_QueuedChange, _QueuedChange]):
         self.waiting -= size
         return batch
 
-    # ---- in the thread ----
-
     def _write(self, batch: list[_QueuedChange]) -> list[int | BaseException]:
+        """In the thread: one outcome per job."""
         if batch[0].change is None:
             return [self._compact()]
         known = set(self._index.info()["attributes"])

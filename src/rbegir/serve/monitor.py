@@ -1,12 +1,10 @@
 """What the operator of a service sees: a log, and metrics for Prometheus.
 
-*Log.* One JSON object per line on stderr. A line names the request, the route, the status and the time, never
-a query text unless the operator asked for it. A failure that a client only hears of as "storage" or
-"internal" is told here in full.
+*Log.* One JSON object per line on stderr, with query texts only if the operator asked for them. A failure
+that a client only hears of as "storage" or "internal" is told here in full.
 
-*Metrics.* Each service has a registry of its own; nothing is global. Stages of a search, in seconds: `queue`
-(from being read to being taken into a scan), `encode` (texts to codes, per batch), `scan` (the exhaustive
-search, per batch), `fetch` (ids, texts and attributes of the hits, per batch), `serialise` (hits to bytes).
+*Metrics.* Stages of a search, in seconds: `queue` (from being read to being taken into a scan), `encode`,
+`scan` and `fetch` (ids, texts and attributes of the hits), each per batch, and `serialise` (hits to bytes).
 For changes: `queue` and `commit`.
 """
 

@@ -7,7 +7,7 @@ general: limits are those of its settings, and codes have the dimension of its i
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
@@ -22,36 +22,32 @@ from rbegir.wire.search import ARROW, JSON
 
 REF = "#/components/schemas/{model}"
 NDJSON = "application/x-ndjson"
-REQUESTS: dict[str, type[BaseModel]] = {
-    "search": schema.SearchBody,
-    "upsert": schema.UpsertBody,
-    "delete": schema.DeleteBody,
-}
-RESPONSES: dict[str, type[BaseModel]] = {
-    "search": schema.SearchResponse,
-    "upsert": schema.UpsertResponse,
-    "delete": schema.DeleteResponse,
-    "get": schema.StoredKeyword,
-    "index": schema.IndexResponse,
-    "compact": schema.CompactResponse,
-    "healthz": schema.StatusResponse,
-    "readyz": schema.StatusResponse,
-}
 ALWAYS = (400, 500, 504)
 GUARDED = (401,)
 BODY = (408, 413, 415, 422)
-STATUSES: dict[str, tuple[int, ...]] = {
-    "search": (*GUARDED, *BODY, 501, 503),
-    "upsert": (*GUARDED, 403, *BODY, 501, 503, 507),
-    "delete": (*GUARDED, 403, *BODY, 503, 507),
-    "export": (*GUARDED, 501),
-    "get": (*GUARDED, 404),
-    "index": GUARDED,
-    "compact": (*GUARDED, 403, 503, 507),
-    "readyz": (503,),
-    "metrics": GUARDED,
+
+
+class RouteBodies(NamedTuple):
+    """What a route reads and responds with, and its problems besides those of ALWAYS."""
+
+    request: type[BaseModel] | None
+    response: type[BaseModel] | None  # None: it is no JSON of a model
+    statuses: tuple[int, ...] = ()
+
+
+BODIES = {
+    "search": RouteBodies(schema.SearchBody, schema.SearchResponse, (*GUARDED, *BODY, 501, 503)),
+    "upsert": RouteBodies(schema.UpsertBody, schema.UpsertResponse, (*GUARDED, 403, *BODY, 501, 503, 507)),
+    "delete": RouteBodies(schema.DeleteBody, schema.DeleteResponse, (*GUARDED, 403, *BODY, 503, 507)),
+    "export": RouteBodies(None, None, (*GUARDED, 501)),
+    "get": RouteBodies(None, schema.StoredKeyword, (*GUARDED, 404)),
+    "index": RouteBodies(None, schema.IndexResponse, GUARDED),
+    "compact": RouteBodies(None, schema.CompactResponse, (*GUARDED, 403, 503, 507)),
+    "healthz": RouteBodies(None, schema.StatusResponse),
+    "readyz": RouteBodies(None, schema.StatusResponse, (503,)),
+    "metrics": RouteBodies(None, None, GUARDED),
+    "openapi": RouteBodies(None, None),
 }
-PUBLIC = ("healthz", "readyz", "openapi")
 ID_PARAMETER = {
     "name": "id",
     "in": "path",
@@ -96,8 +92,9 @@ def document(
 
 def _operation(name: str) -> dict[str, Any]:
     """What a handler reads and responds with."""
+    request, _, statuses = BODIES[name]
     responses: dict[str, dict[str, Any]] = {"200": _success(name)}
-    for status in sorted((*STATUSES.get(name, ()), *ALWAYS)):
+    for status in sorted((*statuses, *ALWAYS)):
         titles = [kind.title for kind in KINDS.values() if kind.status == status]
         responses[str(status)] = {
             "description": "; ".join(titles),
@@ -108,10 +105,10 @@ def _operation(name: str) -> dict[str, Any]:
             responses[str(status)]["headers"] = {"Retry-After": wait}
     parameters = [ID_PARAMETER, TIMEOUT_PARAMETER] if name == "get" else [TIMEOUT_PARAMETER]
     operation: dict[str, Any] = {"operationId": name, "parameters": parameters, "responses": responses}
-    if name in REQUESTS:
-        content = {JSON: {"schema": _ref(REQUESTS[name])}}
+    if request is not None:
+        content = {JSON: {"schema": _ref(request)}}
         operation["requestBody"] = {"required": True, "content": content}
-    if name not in PUBLIC:
+    if 401 in statuses:
         operation["security"] = [{"bearer": []}, {}]
     return operation
 
@@ -124,7 +121,9 @@ def _success(name: str) -> dict[str, Any]:
     elif name == "export":
         content = {NDJSON: {"schema": {"type": "string"}}, ARROW: {"schema": _binary()}}
     else:
-        content = {JSON: {"schema": _ref(RESPONSES[name])}}
+        response = BODIES[name].response
+        assert response is not None
+        content = {JSON: {"schema": _ref(response)}}
     if name == "search":
         content[ARROW] = {"schema": _binary()}
     return {"description": "Done", "content": content}
@@ -134,20 +133,15 @@ def _binary() -> dict[str, str]:
     return {"type": "string", "format": "binary"}
 
 
-def _title(model: type[BaseModel]) -> str:
-    """The name of a model in the document."""
-    return model.model_config.get("title") or model.__name__
-
-
 def _ref(model: type[BaseModel]) -> dict[str, str]:
-    return {"$ref": REF.format(model=_title(model))}
+    return {"$ref": REF.format(model=model.model_config.get("title"))}
 
 
 def _schemas(settings: Settings, info: dict[str, Any], encodes: str) -> dict[str, Any]:
     """The schemas of all bodies, under their titles."""
-    models: dict[type[BaseModel], None] = dict.fromkeys(
-        [*REQUESTS.values(), *RESPONSES.values(), schema.ProblemDocument]
-    )
+    every = (model for bodies in BODIES.values() for model in (bodies.request, bodies.response))
+    models: dict[type[BaseModel], None] = dict.fromkeys(model for model in every if model is not None)
+    models[schema.ProblemDocument] = None
     _, definitions = models_json_schema([(model, "validation") for model in models], ref_template=REF)
     text = json.dumps(definitions["$defs"])
     titles = {name: found["title"] for name, found in definitions["$defs"].items()}

@@ -12,6 +12,7 @@ import io
 import re
 import time
 from collections.abc import AsyncIterator, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -171,8 +172,6 @@ class Handlers:
         made = document(routes, self._settings, self._index.info(), self._service.encodes)
         return Response(to_json(made), media_type=JSON)
 
-    # ---- inside ----
-
     def _check_read(self, request: Request) -> None:
         self._service.guard.check(header(request, b"authorization"), write=False)
 
@@ -240,9 +239,6 @@ def keyword_body(found: dict[str, Any]) -> dict[str, Any]:
     return {"id": found["id"], "text": found["text"], "attributes": attributes}
 
 
-# ---- export ----
-
-
 def json_lines(batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
     """{"id", "text", "attributes"} per line."""
     for batch in batches:
@@ -251,33 +247,15 @@ def json_lines(batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
 
 def arrow_stream(batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
     """An Arrow IPC stream with the columns id, text and the attributes."""
-    sink = _Sink()
+    sink = io.BytesIO()
     first = next(batches)  # there is always one, if only for its schema
     with pa.ipc.new_stream(pa.PythonFile(sink, "w"), first.schema) as writer:
-        writer.write_batch(first)
-        yield sink.taken()
-        for batch in batches:
+        for batch in chain([first], batches):
             writer.write_batch(batch)
-            yield sink.taken()
-    yield sink.taken()
-
-
-class _Sink(io.RawIOBase):
-    """A file whose bytes can be taken away as they come."""
-
-    def __init__(self) -> None:
-        self._bytes = bytearray()
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        self._bytes += memoryview(data)
-        return len(data)
-
-    def taken(self) -> bytes:
-        taken, self._bytes = bytes(self._bytes), bytearray()
-        return taken
+            yield sink.getvalue()
+            sink.seek(0)
+            sink.truncate()
+    yield sink.getvalue()
 
 
 async def within(chunks: Iterator[bytes], clock: asyncio.Timeout, seconds: float) -> AsyncIterator[bytes]:

@@ -14,22 +14,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple, NoReturn
 
-from rbegir.errors import (
-    AccessError,
-    BusyError,
-    ClusterError,
-    DeadlineError,
-    DeviceError,
-    FileError,
-    FilterError,
-    FullError,
-    InputError,
-    LockedError,
-    MismatchError,
-    RbegirError,
-    ServiceError,
-    TextError,
-)
+from rbegir import errors
 
 URN = "urn:rbegir:problem:"
 MEDIA_TYPE = "application/problem+json"
@@ -41,34 +26,34 @@ class ProblemKind(NamedTuple):
 
     status: int
     title: str
-    error: type[RbegirError]
+    error: type[errors.RbegirError]
 
 
 KINDS = {
-    "malformed": ProblemKind(400, "The body is not valid JSON", InputError),
-    "bad-host": ProblemKind(400, "The Host header is not one of this service", ServiceError),
-    "bad-header": ProblemKind(400, "A header cannot be understood", ServiceError),
-    "unauthorized": ProblemKind(401, "A token is needed", AccessError),
-    "forbidden": ProblemKind(403, "The token does not allow this", AccessError),
-    "read-only": ProblemKind(403, "This service is read-only", AccessError),
-    "not-found": ProblemKind(404, "There is no such thing", ServiceError),
-    "method-not-allowed": ProblemKind(405, "The method is not allowed here", ServiceError),
-    "body-timeout": ProblemKind(408, "The body took too long to arrive", ServiceError),
-    "too-large": ProblemKind(413, "The body is too large", InputError),
-    "unsupported-media-type": ProblemKind(415, "The body must be JSON", ServiceError),
-    "invalid": ProblemKind(422, "The request is not valid", InputError),
-    "invalid-text": ProblemKind(422, "A text has nothing to encode", TextError),
-    "invalid-filter": ProblemKind(422, "The filter cannot be understood", FilterError),
-    "mismatch": ProblemKind(422, "The request does not fit the index", MismatchError),
-    "internal": ProblemKind(500, "The service failed", ServiceError),
-    "storage": ProblemKind(500, "The index cannot be read or written", FileError),
-    "device": ProblemKind(500, "The device failed", DeviceError),
-    "not-supported": ProblemKind(501, "This index cannot do that", ServiceError),
-    "overloaded": ProblemKind(503, "The service is busy", BusyError),
-    "not-ready": ProblemKind(503, "The service is not ready", BusyError),
-    "locked": ProblemKind(503, "Another process is writing to the index", LockedError),
-    "deadline": ProblemKind(504, "The deadline has passed", ServiceError),
-    "full": ProblemKind(507, "There is no room on the disk", FullError),
+    "malformed": ProblemKind(400, "The body is not valid JSON", errors.InputError),
+    "bad-host": ProblemKind(400, "The Host header is not one of this service", errors.ServiceError),
+    "bad-header": ProblemKind(400, "A header cannot be understood", errors.ServiceError),
+    "unauthorized": ProblemKind(401, "A token is needed", errors.AccessError),
+    "forbidden": ProblemKind(403, "The token does not allow this", errors.AccessError),
+    "read-only": ProblemKind(403, "This service is read-only", errors.AccessError),
+    "not-found": ProblemKind(404, "There is no such thing", errors.ServiceError),
+    "method-not-allowed": ProblemKind(405, "The method is not allowed here", errors.ServiceError),
+    "body-timeout": ProblemKind(408, "The body took too long to arrive", errors.ServiceError),
+    "too-large": ProblemKind(413, "The body is too large", errors.InputError),
+    "unsupported-media-type": ProblemKind(415, "The body must be JSON", errors.ServiceError),
+    "invalid": ProblemKind(422, "The request is not valid", errors.InputError),
+    "invalid-text": ProblemKind(422, "A text has nothing to encode", errors.TextError),
+    "invalid-filter": ProblemKind(422, "The filter cannot be understood", errors.FilterError),
+    "mismatch": ProblemKind(422, "The request does not fit the index", errors.MismatchError),
+    "internal": ProblemKind(500, "The service failed", errors.ServiceError),
+    "storage": ProblemKind(500, "The index cannot be read or written", errors.FileError),
+    "device": ProblemKind(500, "The device failed", errors.DeviceError),
+    "not-supported": ProblemKind(501, "This index cannot do that", errors.ServiceError),
+    "overloaded": ProblemKind(503, "The service is busy", errors.BusyError),
+    "not-ready": ProblemKind(503, "The service is not ready", errors.BusyError),
+    "locked": ProblemKind(503, "Another process is writing to the index", errors.LockedError),
+    "deadline": ProblemKind(504, "The deadline has passed", errors.ServiceError),
+    "full": ProblemKind(507, "There is no room on the disk", errors.FullError),
 }
 
 
@@ -119,35 +104,32 @@ def from_error(error: BaseException) -> Problem:
     """What a client is told about an error of the library."""
     if isinstance(error, Problem):
         return error
-    kinds: list[tuple[type[RbegirError], str]] = [
-        (TextError, "invalid-text"),
-        (FilterError, "invalid-filter"),
-        (InputError, "invalid"),
-        (MismatchError, "mismatch"),
-    ]
-    for cls, kind in kinds:
-        if isinstance(error, cls):
-            return Problem(kind, error.message, hint=error.hint)
-    if isinstance(error, BusyError):
+    if isinstance(error, errors.BusyError):
         return overloaded("the shards of the cluster have no room for another query", 1.0)
-    hidden: list[tuple[type[RbegirError], str, str]] = [  # whose messages are for the log
-        (LockedError, "locked", "another process holds the index, so it cannot be changed from here"),
-        (FullError, "full", "there is no room left on the disk of the service; nothing was changed"),
-        (FileError, "storage", "the index could not be read or written on disk"),
-        (DeviceError, "device", "the device that searches has failed"),
-        (DeadlineError, "deadline", "some shards of the cluster did not answer in time"),
-        (ClusterError, "not-ready", "part of the cluster cannot answer now"),
+    told: list[tuple[type[errors.RbegirError], str, str]] = [  # with a detail: the message is for the log
+        (errors.TextError, "invalid-text", ""),
+        (errors.FilterError, "invalid-filter", ""),
+        (errors.InputError, "invalid", ""),
+        (errors.MismatchError, "mismatch", ""),
+        (errors.LockedError, "locked", "another process holds the index, so it cannot be changed from here"),
+        (errors.FullError, "full", "there is no room left on the disk of the service; nothing was changed"),
+        (errors.FileError, "storage", "the index could not be read or written on disk"),
+        (errors.DeviceError, "device", "the device that searches has failed"),
+        (errors.DeadlineError, "deadline", "some shards of the cluster did not answer in time"),
+        (errors.ClusterError, "not-ready", "part of the cluster cannot answer now"),
     ]
-    for cls, kind, detail in hidden:
+    for cls, kind, detail in told:
         if isinstance(error, cls):
-            hint = error.hint if kind == "full" else "the log of the service says more"
-            return Problem(kind, detail, hint=hint)
+            hint = "the log of the service says more" if detail and kind != "full" else error.hint
+            return Problem(kind, detail or error.message, hint=hint)
     return Problem("internal", "something unexpected went wrong", hint="the log of the service says more")
 
 
-# ---- read by a client ----
-
-BY_STATUS: dict[int, type[RbegirError]] = {401: AccessError, 403: AccessError, 503: BusyError}  # of proxies
+BY_STATUS: dict[int, type[errors.RbegirError]] = {
+    401: errors.AccessError,
+    403: errors.AccessError,
+    503: errors.BusyError,
+}  # of proxies
 
 
 def kind_of(body: bytes) -> str:
@@ -159,14 +141,14 @@ def kind_of(body: bytes) -> str:
 def raise_problem(status: int, body: bytes) -> NoReturn:
     """Raise the error that a response reports: the class that the index itself would have raised."""
     said, kind = _document(body), KINDS.get(kind_of(body))
-    cls = BY_STATUS.get(status, ServiceError) if kind is None else kind.error
+    cls = BY_STATUS.get(status, errors.ServiceError) if kind is None else kind.error
     words = (said.get(name) for name in ("detail", "title", "hint"))
     detail, title, hint = (word[:MAX_MESSAGE] if isinstance(word, str) else "" for word in words)
     if detail or title:
         raise cls(detail or title, hint=hint)
     raise cls(
         f"the service answered {status} and no reason",
-        hint="check the token" if cls is AccessError else "is the address that of a rbegir service?",
+        hint="check the token" if cls is errors.AccessError else "is the address that of a rbegir service?",
     )
 
 

@@ -30,10 +30,6 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _kind_of_id(given: Any) -> str:
-    return "string" if isinstance(given, str) else "integer"
-
-
 def _kind_of_code(code: Any) -> str:
     return "planes" if isinstance(code, list) and code and isinstance(code[0], str) else "integers"
 
@@ -42,7 +38,7 @@ Whole = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
 Id = Annotated[
     Annotated[int, Field(ge=-(2**63), le=2**63 - 1), BeforeValidator(_whole), Tag("integer")]
     | Annotated[str, StringConstraints(max_length=1024), Tag("string")],
-    Discriminator(_kind_of_id),
+    Discriminator(lambda given: "string" if isinstance(given, str) else "integer"),
 ]
 Scalar = bool | int | float | str | None
 Level = Annotated[int, Field(ge=-QUERY_LIMIT, le=QUERY_LIMIT), BeforeValidator(_whole)]
@@ -55,6 +51,11 @@ EXAMPLE_HIT: Any = {"id": 7, "score": 0.816, "text": "running shoes", "attribute
 EXAMPLE_KEYWORD: Any = {"id": 7, "text": "running shoes", "attributes": {"price": 89.9}}
 
 
+def _named(title: str, *examples: Any) -> ConfigDict:
+    """The name of a model in the OpenAPI document, and examples."""
+    return ConfigDict(title=title, json_schema_extra={"examples": list(examples)} if examples else None)
+
+
 class _Request(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -63,21 +64,14 @@ class _Response(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-# ---- search ----
-
-
 class SearchQueries(_Request):
     """What to search for: `queries` (texts), `codes` (made elsewhere) or `vectors` (for a Binarizer)."""
 
-    model_config = ConfigDict(
-        title="SearchRequest",
-        json_schema_extra={
-            "examples": [
-                {"queries": ["shoes for running"], "k": 10},
-                {"queries": ["flights", "hotels"], "k": 5, "where": "price < 100 and lang = 'en'"},
-                {"queries": ["shoes"], "k": 3, "explain": True},
-            ]
-        },
+    model_config = _named(
+        "SearchRequest",
+        {"queries": ["shoes for running"], "k": 10},
+        {"queries": ["flights", "hotels"], "k": 5, "where": "price < 100 and lang = 'en'"},
+        {"queries": ["shoes"], "k": 3, "explain": True},
     )
 
     queries: list[str] = Field(
@@ -122,7 +116,7 @@ SearchBody: type[SearchQueries] = create_model(
 
 
 class HitBody(_Response):
-    model_config = ConfigDict(title="Hit", json_schema_extra={"examples": [EXAMPLE_HIT]})
+    model_config = _named("Hit", EXAMPLE_HIT)
 
     id: int | str
     score: float = Field(description="What orders the hits: the reranker's score, else the code's.")
@@ -140,7 +134,7 @@ class HitBody(_Response):
 
 
 class ResultBody(_Response):
-    model_config = ConfigDict(title="Result")
+    model_config = _named("Result")
 
     query: str | None = Field(description="The text, null for a code or a vector.")
     hits: list[HitBody]
@@ -156,22 +150,17 @@ class ResultBody(_Response):
 
 
 class SearchResponse(_Response):
-    model_config = ConfigDict(
-        title="SearchAnswer",
-        json_schema_extra={
-            "examples": [{"results": [{"query": "shoes for running", "hits": [EXAMPLE_HIT]}], "took_ms": 1.2}]
-        },
+    model_config = _named(
+        "SearchAnswer",
+        {"results": [{"query": "shoes for running", "hits": [EXAMPLE_HIT]}], "took_ms": 1.2},
     )
 
     results: list[ResultBody]
     took_ms: float = Field(description="Time in the service, including the time in the queue.")
 
 
-# ---- keywords ----
-
-
 class KeywordBody(_Request):
-    model_config = ConfigDict(title="Keyword", json_schema_extra={"examples": [EXAMPLE_KEYWORD]})
+    model_config = _named("Keyword", EXAMPLE_KEYWORD)
 
     id: Id
     text: str
@@ -185,16 +174,14 @@ class KeywordBody(_Request):
 class UpsertBody(_Request):
     """Keywords to add, or to replace where the id is there."""
 
-    model_config = ConfigDict(
-        title="UpsertRequest", json_schema_extra={"examples": [{"keywords": [EXAMPLE_KEYWORD]}]}
-    )
+    model_config = _named("UpsertRequest", {"keywords": [EXAMPLE_KEYWORD]})
 
     keywords: list[KeywordBody] = Field(min_length=1)
     replace: bool = Field(True, description="false: refuse all of them if one of the ids is there already.")
 
 
 class UpsertResponse(_Response):
-    model_config = ConfigDict(title="UpsertAnswer", json_schema_extra={"examples": [{"upserted": 1}]})
+    model_config = _named("UpsertAnswer", {"upserted": 1})
 
     upserted: int = Field(description="Keywords that are now durable and searchable.")
 
@@ -202,26 +189,23 @@ class UpsertResponse(_Response):
 class DeleteBody(_Request):
     """Ids of keywords to delete; those that are not there are ignored."""
 
-    model_config = ConfigDict(title="DeleteRequest", json_schema_extra={"examples": [{"ids": [7]}]})
+    model_config = _named("DeleteRequest", {"ids": [7]})
 
     ids: list[Id] = Field(min_length=1)
 
 
 class DeleteResponse(_Response):
-    model_config = ConfigDict(title="DeleteAnswer", json_schema_extra={"examples": [{"deleted": 1}]})
+    model_config = _named("DeleteAnswer", {"deleted": 1})
 
     deleted: int = Field(description="Keywords that were there and are gone.")
 
 
 class StoredKeyword(_Response):
-    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_KEYWORD]})
+    model_config = _named("StoredKeyword", EXAMPLE_KEYWORD)
 
     id: int | str
     text: str | None
     attributes: dict[str, Any]
-
-
-# ---- the service itself ----
 
 
 class IndexResponse(_Response):
@@ -245,14 +229,14 @@ class IndexResponse(_Response):
 
 
 class CompactResponse(_Response):
-    model_config = ConfigDict(title="CompactAnswer")
+    model_config = _named("CompactAnswer")
 
     keywords: int
     segments: int
 
 
 class StatusResponse(_Response):
-    model_config = ConfigDict(title="StatusAnswer")
+    model_config = _named("StatusAnswer")
 
     status: str
 
@@ -260,18 +244,14 @@ class StatusResponse(_Response):
 class ProblemDocument(_Response):
     """RFC 9457."""
 
-    model_config = ConfigDict(
-        extra="allow",
-        json_schema_extra={
-            "examples": [
-                {
-                    "type": "urn:rbegir:problem:invalid",
-                    "title": "The request is not valid",
-                    "status": 422,
-                    "detail": "k: Input should be greater than or equal to 1, got 0",
-                    "hint": "the OpenAPI document at /openapi.json describes the body",
-                }
-            ]
+    model_config = ConfigDict(extra="allow") | _named(
+        "ProblemDocument",
+        {
+            "type": "urn:rbegir:problem:invalid",
+            "title": "The request is not valid",
+            "status": 422,
+            "detail": "k: Input should be greater than or equal to 1, got 0",
+            "hint": "the OpenAPI document at /openapi.json describes the body",
         },
     )
 

@@ -47,9 +47,6 @@ OWN = {
 PREFIX = "attribute_"  # of an attribute that is called like one of them
 
 
-# ---- the request ----
-
-
 def options_body(request: SearchRequest) -> dict[str, Any]:
     """The options of a request as fields of the body."""
     if request.where is not None and not isinstance(request.where, str):
@@ -102,9 +99,6 @@ def _values_of(code: list[str] | list[int], n: int, argument: str) -> npt.NDArra
             raise InputError(f"{argument}.{t} has {len(plane)} digits, expected {n // 4} for n = {n}")
     raw = np.frombuffer(bytes.fromhex("".join(planes)), np.uint8).reshape(len(planes), 1, n // 8)
     return Codes.from_signs(np.unpackbits(raw, axis=2).astype(np.bool_)).values()
-
-
-# ---- hits, written by the service ----
 
 
 def json_results(parts: Sequence[Hits], texts: Sequence[str] | None) -> list[dict[str, Any]]:
@@ -186,9 +180,6 @@ def _about(parts: Sequence[Hits]) -> dict[str, str]:
     return about
 
 
-# ---- hits, read by a client ----
-
-
 def read_hits(raw: bytes, queries: int) -> Hits:
     """The hits in an Arrow stream, as an index returns them.
 
@@ -214,6 +205,9 @@ def read_hits(raw: bytes, queries: int) -> Hits:
         raise ValueError("hits do not stand in the order of queries and ranks")
     about = table.schema.metadata or {}
     certificate, recall = about.get(b"certificate"), about.get(b"recall")
+    if certificate is not None:
+        said = json.loads(certificate)
+        certificate = MissCertificate(**{**said, "p_miss_at_most": tuple(said["p_miss_at_most"])})
     return Hits(
         ids=own["id"],
         scores=_typed(own["score"], np.float64),
@@ -223,7 +217,7 @@ def read_hits(raw: bytes, queries: int) -> Hits:
         rows=_typed(own["row"], np.int64),
         texts=_typed(own["text"], np.object_) if "text" in own else None,
         attributes=_attributes(columns, shape),
-        certificate=None if certificate is None else _certificate(json.loads(certificate)),
+        certificate=certificate,
         recall=None if recall is None else float(recall),
         searched=float(about.get(b"searched", 1.0)),
     )
@@ -245,7 +239,3 @@ def _attributes(columns: Mapping[str, pa.Array], shape: tuple[int, int]) -> list
     flat = [dict(zip(names, row, strict=True)) for row in values]
     queries, k = shape
     return [flat[q * k : (q + 1) * k] for q in range(queries)]
-
-
-def _certificate(said: Mapping[str, Any]) -> MissCertificate:
-    return MissCertificate(**{**said, "p_miss_at_most": tuple(said["p_miss_at_most"])})

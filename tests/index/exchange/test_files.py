@@ -14,6 +14,7 @@ import pytest
 from datasets import Dataset
 
 import rbegir
+from rbegir.base import disk
 from rbegir.codes.planes import Codes
 from rbegir.errors import FileError, InputError, MismatchError
 from rbegir.index.exchange import transfer
@@ -227,13 +228,13 @@ def test_bad_files_and_places(index: rbegir.Index, tmp_path: Path) -> None:
 def test_a_failure_half_way_leaves_what_was_there(tmp_path: Path) -> None:
     target = tmp_path / "file"
     target.write_text("before")
-    with pytest.raises(ZeroDivisionError), transfer.staged(target, replace=True) as stage:  # noqa: PT012
+    with pytest.raises(ZeroDivisionError), disk.staged(target) as stage:  # noqa: PT012
         stage.write_text("half")
         _ = 1 // 0
     assert target.read_text() == "before"
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     with pytest.raises(FileError, match="cannot write"), transfer.staged(tmp_path / "other"):
         raise OSError(28, "No space left on device")
-    with transfer.staged(target, replace=True) as stage:
+    with disk.staged(target) as stage:
         stage.write_text("after")
     assert target.read_text() == "after"

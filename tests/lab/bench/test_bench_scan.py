@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,16 +64,17 @@ def test_numbers_that_are_none(text: str) -> None:
 
 
 def test_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    good = {"keywords": [100], "batches": [1], "ks": [1], "threads": [1], "rounds": 1}
+    good: dict[str, Any] = {"keywords": [100], "batches": [1], "ks": [1], "threads": [1], "rounds": 1}
     with pytest.raises(InputError, match="device must be 'cpu', 'cuda' or 'cuda:N', got 'tpu'"):
-        scan.run(**good, device="tpu")
-    with pytest.raises(InputError, match=r"batches must be positive numbers, got \[0\]"):
-        scan.run(**{**good, "batches": [0]})
+        scan.run(scan.ScanGrid(**good, device="tpu"))
+    for name in ("keywords", "batches"):
+        with pytest.raises(InputError, match=rf"{name} must be positive numbers, got \[0\]"):
+            scan.ScanGrid(**{**good, name: [0]})
     with pytest.raises(InputError, match="rounds must be at least 1, got 0"):
-        scan.run(**{**good, "rounds": 0})
+        scan.ScanGrid(**{**good, "rounds": 0})
     monkeypatch.setattr(scan, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"--peers needs faiss-cpu and turbovec .*rbegir\[bench\]"):
-        scan.run(**good, peers=True)
+        scan.run(scan.ScanGrid(**good, peers=True))
 
 
 def test_a_peer_that_dies() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rbegir.errors import InputError
-from rbegir.lab.bench.load import FIRST_ID, Ledger, Mix, Wire, drive, prepared
+from rbegir.lab.bench.load import FIRST_ID, Ledger, Mix, drive, prepared, responses
 from rbegir.lab.bench.serve import run
 from tests.service import make_model
 
@@ -47,7 +47,7 @@ def test_the_ledger_knows_what_cannot_be() -> None:
 @pytest.mark.parametrize("piece", [1, 2, 7, 1000])
 def test_answers_are_put_together_from_pieces(piece: int) -> None:
     got: list[tuple[int, bytes]] = []
-    wire = Wire(lambda status, body: got.append((status, body)), lambda: None)
+    wire = responses(lambda status, body: got.append((status, body)), lambda: None)
     stream = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nX: y\r\n\r\nhello"
     empty = b"HTTP/1.1 503 No\r\nX: y\r\nContent-Length: 0\r\n\r\n"
     for answer in (stream, empty, stream):

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from rbegir.lab.bench import residual
+from rbegir.lab.bench import quantizers, residual
 from rbegir.lab.reproduce import equal_bytes, studies, testbed
 from rbegir.lab.reproduce.dataset import load
 from rbegir.lab.reproduce.studies import Lexical
@@ -112,11 +112,11 @@ def test_ranks_of_a_sampled_search(folder: Path) -> None:
 
 
 def test_best_is_the_top_of_the_cosines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(studies, "BLOCK", 7)
+    monkeypatch.setattr(quantizers, "BLOCK", 100)  # two queries at a time
     generator = torch.Generator().manual_seed(0)
     q, k = (torch.randn(n, 6, generator=generator) for n in (4, 50))
     cosines = torch.nn.functional.normalize(k) @ torch.nn.functional.normalize(q).T  # [50, 4]
-    found = studies.best(torch.nn.functional.normalize(q), k, 5)
+    found = quantizers.top(q.numpy(), torch.nn.functional.normalize(k).numpy(), 5)
     assert found.tolist() == cosines.T.topk(5, dim=1).indices.tolist()
 
 

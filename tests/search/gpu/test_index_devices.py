@@ -17,6 +17,7 @@ import torch
 from rbegir.codes.planes import Codes
 from rbegir.errors import DeviceError, InputError
 from rbegir.lab.bench import scan_gpu
+from rbegir.lab.bench.scan import ScanGrid
 from rbegir.search.backend import Backend
 from rbegir.search.gpu.device import Residency
 from rbegir.search.gpu.words import INTERPRETED
@@ -98,22 +99,9 @@ def test_the_interpreter_must_be_chosen_in_the_environment(monkeypatch: pytest.M
         open_backend("interpreter", 64, 2, None)
 
 
-@pytest.mark.parametrize(
-    ("message", "arguments"),
-    [
-        ("keywords must be positive numbers, got [0]", {"keywords": [0]}),
-        ("rounds must be at least 1, got 0", {"rounds": 0}),
-    ],
-)
-def test_benchmark_arguments(message: str, arguments: dict[str, object]) -> None:
-    with pytest.raises(InputError) as raised:
-        scan_gpu.run(**{"keywords": [10], "batches": [1], "ks": [1], **arguments})
-    assert raised.value.message == message
-
-
 def test_benchmark_without_a_gpu() -> None:
     with pytest.raises((DeviceError, InputError), match=r"(needs a GPU|or 'cuda:N'), got 'cpu'"):
-        scan_gpu.run(keywords=[10], batches=[1], ks=[1], device="cpu")
+        scan_gpu.run(ScanGrid([10], [1], [1], device="cpu"))
 
 
 def test_benchmark_of_more_than_fits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,20 +5,16 @@
     index.add_codes(binarizer.encode_keywords(vectors))
     index.search_codes(binarizer.encode_queries(queries), k=10)
 
-Keywords are ordered by the cosine of codes, which stands for the cosine of the vectors. Encoding needs
-NumPy and the native module, and keeps nothing of the vectors. A code depends on its vector and the Binarizer
-alone: not on the vectors encoded with it, the number of threads or the CPU.
+Keywords are ordered by the cosine of codes, which stands for the cosine of the vectors. A code depends on its
+vector and the Binarizer alone: not on the vectors encoded with it, the number of threads or the CPU.
 
 *scikit-learn.* The class follows its conventions without inheriting from it, since encoding is used where
-scikit-learn is not installed: the constructor stores its arguments and nothing else, `get_params` gives them
-back as they were, and `clone` makes an unfitted copy from them. `__sklearn_tags__`, which only scikit-learn
-asks for, imports it.
+scikit-learn is not installed: the constructor stores its arguments and nothing else, so `clone` works.
 
 *Which n and how many planes* for so many bytes depends on the data: 96 bytes are 768 × 1, 384 × 2, 256 × 3 or
-192 × 4. More dimensions of fewer planes are a richer set of codes, and a harder search: for vectors that fill
-all their dimensions alike n = 2·dims with one plane is best by far, for those whose variance lies in few
-directions n = dims with two. `best_shape` fits each shape on a part of a sample and compares the errors of
-the rest.
+192 × 4. For vectors that fill all their dimensions alike n = 2·dims with one plane is best by far, for those
+whose variance lies in few directions n = dims with two. `best_shape` fits each shape on a part of a sample
+and compares the errors of the rest.
 """
 
 from __future__ import annotations
@@ -87,8 +83,6 @@ class Binarizer:
         self.moves = moves
         self.seed = seed
 
-    # ---- the code space ----
-
     takes_vectors = True  # what an index asks: float vectors, not texts, are searched for
 
     @property
@@ -110,8 +104,6 @@ class Binarizer:
         self._check_fitted()
         return self.fingerprint_
 
-    # ---- learn ----
-
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn from vectors [count, dims]; of a large or memory-mapped array a sample is read.
 
@@ -132,8 +124,6 @@ class Binarizer:
         learned = learn(seen, centre, asked, n, self.keyword_planes, self.rounds, self.seed)
         self._set(dims, n, learned)
         return self
-
-    # ---- encode ----
 
     def encode_keywords(self, X: Any) -> Codes:
         """Codes of vectors [count, dims] to be stored."""
@@ -198,8 +188,6 @@ class Binarizer:
         self._check_fitted()
         return np.asarray([f"binarizer{i}" for i in range(self.n)], dtype=object)
 
-    # ---- keep ----
-
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Write config.json and model.safetensors into `directory`."""
         self._check_fitted()
@@ -208,21 +196,18 @@ class Binarizer:
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> Self:
         """A fitted Binarizer that `save` wrote; every byte is checked."""
-        stored = store.read(directory)
-        settings = dict(stored.settings)
+        settings, tensors = store.read(directory)
         try:
             binarizer = cls(**settings.pop("params"))
             binarizer._check_params()
             along = np.zeros(2, np.float32)  # files of version 1 have none
-            learned = Learned(**{"along": along, **stored.tensors})
+            learned = Learned(**{"along": along, **tensors})
             binarizer._set(int(settings["dims"]), int(settings["n"]), learned)
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptError(
                 f"{directory} does not hold the settings of a binarizer", hint=store.REPAIR
             ) from error
         return binarizer
-
-    # ---- the conventions of scikit-learn ----
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's arguments; `deep` is there for scikit-learn, no argument is an estimator."""
@@ -256,8 +241,6 @@ class Binarizer:
 
     def __sklearn_is_fitted__(self) -> bool:
         return "fingerprint_" in self.__dict__
-
-    # ---- internal ----
 
     def _prepared(self, rows: Any) -> Iterator[tuple[Terms, Floats]]:
         """Blocks of rows as what the search for codes works on, and where it starts."""

@@ -107,11 +107,6 @@ def metric(covariance: Floats, power: float) -> tuple[Floats, Floats]:
     return forward.astype(np.float32), back.astype(np.float32)
 
 
-def tenure(n: int) -> int:
-    """Moves that a dimension rests after it moved: 3 was best for n = 64 and 128, 5 to 7 for 384."""
-    return max(3, 2 + n // 128)
-
-
 def terms(vectors: Floats, learned: Learned) -> Terms:
     """The terms of unit vectors [count, dims]."""
     weight, short = learned.along
@@ -140,6 +135,9 @@ def search(form: Terms, gram: Floats, planes: int, moves: int, start: Floats) ->
     """Codes [count, n] as odd floats for the terms of vectors; `start` is improved in place."""
     h = product(start, gram)
     h += form.v * dots(form.v, start)[:, None]
+    tenure = max(
+        3, 2 + len(gram) // 128
+    )  # moves that a dimension rests; 3 was best for n = 64, 5 to 7 for 384
     _core.refine(
         np.ascontiguousarray(form.g, np.float32),
         np.ascontiguousarray(form.v, np.float32),
@@ -148,7 +146,7 @@ def search(form: Terms, gram: Floats, planes: int, moves: int, start: Floats) ->
         h,
         planes,
         moves,
-        tenure(len(gram)),
+        tenure,
         cpu_count(),
         1,
         choose_isa(),

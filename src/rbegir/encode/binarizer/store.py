@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -33,14 +33,6 @@ KIND = DirectoryKind(
 )
 
 
-class Stored(NamedTuple):
-    """What a directory holds."""
-
-    settings: dict[str, Any]
-    tensors: dict[str, Floats]
-    fingerprint: str
-
-
 def fingerprint(settings: Mapping[str, Any], tensors: Mapping[str, Floats]) -> str:
     """The name of the space that the codes live in: a hash of the settings and of every weight."""
     return directory.fingerprint(settings, {name: _core.crc32c(array) for name, array in tensors.items()})
@@ -52,13 +44,12 @@ def write(path: str | os.PathLike[str], settings: Mapping[str, Any], tensors: Ma
     return write_pair(Path(path), KIND, settings, whole)
 
 
-def read(path: str | os.PathLike[str]) -> Stored:
+def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Floats]]:
     """Settings and tensors, every byte checked."""
     file, body, _ = read_pair(Path(path), KIND)
     if file.size != body["weights"]["bytes"] or _core.crc32c(file.data) != body["weights"]["crc32c"]:
         raise CorruptError(f"{Path(path) / WEIGHTS} does not match its checksum", hint=REPAIR)
-    tensors = {name: file.array(name) for name in file.spans}
-    return Stored(body["binarizer"], tensors, body["fingerprint"])
+    return dict(body["binarizer"]), {name: file.array(name) for name in file.spans}
 
 
 def is_binarizer(path: Path) -> bool:

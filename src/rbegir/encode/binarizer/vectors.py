@@ -1,8 +1,7 @@
 """Float vectors as they come in: checked, brought to unit length, a block of rows at a time.
 
 Arrays may be memory-mapped and larger than RAM: only a block, or a sample of rows, is ever read. Scores are
-cosines, so every row is divided by its length; a row of zeros has no direction and stays zero (it then
-stands for the mean of the data).
+cosines, so every row is divided by its length; a row of zeros has no direction and stays zero.
 
 | comes in                                   | is                                                          |
 |--------------------------------------------|-------------------------------------------------------------|
@@ -11,15 +10,13 @@ stands for the mean of the data).
 | uint16                                     | refused: it is how bfloat16 files are often read            |
 | NaN, infinity                              | refused, with the first such row                            |
 
-*Products* have bits that depend on their operands alone. A code must be a function of its vector and the
-Binarizer, not of the vectors that are encoded beside it. The products of a BLAS are no such function: the
-order of their additions depends on the shape of the batch, the number of threads and the CPU. `product`,
-`dots` and `lengths` sum in one fixed order everywhere (`_native/float_kernels.hpp`). NumPy's operations on
-single elements are rounded correctly, so they may stand between a vector and its code; its sums (`@`,
-`einsum`, `mean`) may not.
+A code must be a function of its vector and the Binarizer, but the order of additions in a BLAS product
+depends on the shape of the batch, the number of threads and the CPU. `product`, `dots` and `lengths` sum in
+one fixed order everywhere (`_native/float_kernels.hpp`). NumPy's operations on single elements may stand
+between a vector and its code; its sums (`@`, `einsum`, `mean`) may not.
 
-*Reranking.* Codes need no float copy of the vectors. Where one exists anyway, memory-mapped or in a database,
-reading the vectors of a few hits per query turns the order of codes into the order of the vectors:
+*Reranking.* Where a float copy of the vectors exists, reading those of a few hits per query turns the order
+of codes into the order of the vectors:
 
     hits = index.search_codes(binarizer.encode_queries(queries), k=50)
     rows, cosines = rerank(queries, hits.rows, vectors, k=10)

@@ -6,13 +6,9 @@
 A model that ends in an `RBEHead` makes codes itself. Any other makes vectors, and a Binarizer, fitted on
 some of the texts to be stored, turns those into codes.
 
-*What an index keeps.* Not the encoder, which may be gigabytes and is shared by many indexes, but where it is:
-
-    model/encoder.json       the reference, a path or a name, and the fingerprint (`reference.py`)
-    model/binarizer/         the Binarizer, where there is one
-
-The fingerprint covers all weights of the encoder. If the encoder of an index is gone or has changed, encoding
-a text fails with an error that says so; the index can still be searched by codes.
+An index does not keep the encoder, which may be gigabytes, but where it is, its fingerprint, which covers all
+weights, and the Binarizer (`reference.py`). If the encoder is gone or has changed, encoding a text fails with
+an error that says so; the index can still be searched by codes.
 
 *Nothing is fetched.* A name is looked up in the local Hugging Face cache and nowhere else. A model's own code
 is never run: module classes come from sentence-transformers or from here, and a model that names others is
@@ -34,8 +30,8 @@ import numpy.typing as npt
 
 from rbegir.codes.planes import Codes
 from rbegir.encode.binarizer.binarizer import Binarizer
-from rbegir.encode.sentence.reference import BINARIZER, read_reference, write_reference
-from rbegir.errors import FileError, InputError, MismatchError, MissingExtraError
+from rbegir.encode.sentence.reference import BINARIZER, NEEDED, read_reference, write_reference
+from rbegir.errors import FileError, InputError, MismatchError, needing
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -117,7 +113,8 @@ class SentenceEncoder:
     def vectors(self, texts: Sequence[str], task: str) -> npt.NDArray[np.float32]:
         """The SentenceTransformer's vectors of texts: float32 [count, dims]; `task` is query or document."""
         if not len(texts):
-            return np.zeros((0, self._dims()), np.float32)
+            dims = self.head.n if self.head is not None else self._fitted().n_features_in_
+            return np.zeros((0, dims), np.float32)
         encode = self.model.encode_query if task == "query" else self.model.encode_document
         with self._lock:  # tokenizers are not made for several threads at once
             out: npt.NDArray[np.float32] = encode(
@@ -144,9 +141,6 @@ class SentenceEncoder:
             )
         return self.binarizer
 
-    def _dims(self) -> int:
-        return self.head.n if self.head is not None else self._fitted().n_features_in_
-
 
 def load_reference(directory: Path) -> SentenceEncoder:
     """The encoder that an index refers to."""
@@ -170,13 +164,8 @@ def load_reference(directory: Path) -> SentenceEncoder:
 
 
 def _package() -> Any:
-    try:
+    with needing(*NEEDED):
         import sentence_transformers
-    except ImportError as error:
-        raise MissingExtraError(
-            "encoders of sentence-transformers need that package, release 6 or later",
-            hint="pip install 'rbegir[sentence-transformers]'",
-        ) from error
     return sentence_transformers
 
 

@@ -4,16 +4,13 @@
 
     features["sentence_embedding"] [batch, 384] ─ length 1 ─ RBE ─ b^t [batch, n] in its place
 
-What comes out are multiples of (½)^t between −2 and 2, so the cosine of two outputs is the score of their
-codes (`rbegir.codes.score`), and every loss that compares embeddings by cosine trains what will be
-searched.
+The cosine of two outputs is the score of their codes (`rbegir.codes.score`), so every loss that compares
+embeddings by cosine trains what will be searched.
 
 *Two sides, one head.* A query is encoded with `query_planes`, a keyword with the first `keyword_planes` of
-them. `encode_query` and `encode_document` say which of the two a text is (the `task`); `encode` gives all
-planes. Losses do not say it, so in training every text shows all planes or only the stored ones by the toss
-of a coin: whichever column it is in, it learns both of its codes. Rejected: a head for each side behind a
-Router. Both sides of a pretrained encoder already live in one space, and two heads drift apart on the few
-pairs of a fine-tuning.
+them; the `task` of `encode_query` and `encode_document` says which. Losses do not say it, so in training
+every text shows all planes or only the stored ones by the toss of a coin. Rejected: a head for each side
+behind a Router, because two heads drift apart on the few pairs of a fine-tuning.
 """
 
 from __future__ import annotations
@@ -28,18 +25,14 @@ from rbegir.base.checks import whole_number
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_PLANES
 from rbegir.encode.binarizer.binarizer import default_n
 from rbegir.encode.clsm.rbe import prefixes, rbe_layers, start_as_quantiser
-from rbegir.errors import InputError, MissingExtraError
+from rbegir.encode.sentence.reference import NEEDED
+from rbegir.errors import InputError, needing
 
 if TYPE_CHECKING:
     from rbegir.encode.clsm.presets import Estimator
 
-try:
+with needing(*NEEDED):
     from sentence_transformers.base.modules import Module
-except ImportError as error:
-    raise MissingExtraError(
-        "encoders of sentence-transformers need that package, release 6 or later",
-        hint="pip install 'rbegir[sentence-transformers]'",
-    ) from error
 
 KEYWORD_TASKS = ("document", "keyword")
 

@@ -18,6 +18,10 @@ from rbegir.errors import CorruptError, FileError, VersionError
 
 FORMAT, VERSION, KIND = "rbegir-encoder", 1, "sentence-transformers"
 NAME, BINARIZER = "encoder.json", "binarizer"
+NEEDED = (  # of `needing`: message and hint where the package is missing
+    "encoders of sentence-transformers need that package, release 6 or later",
+    "pip install 'rbegir[sentence-transformers]'",
+)
 MAX_BYTES = 1 << 16
 
 

@@ -70,9 +70,10 @@ def import_npy(
     given = pa.array(np.arange(count)) if ids is None else pa.array(ids)
     if len(given) != count:
         raise InputError(f"ids has {len(given)} values for {count} rows of {path}")
+    table = pa.table({"id": given})
     if not isinstance(found, Codes):
-        return make_vector_index(out, found, given, binarizer=binarizer)
+        return make_vector_index(out, found, table, binarizer)
     if not 1 <= found.plane_count <= MAX_KEYWORD_PLANES:
         raise InputError(f"{path} has {found.plane_count} planes, keywords have 1 to {MAX_KEYWORD_PLANES}")
     shape = None if binarizer else (found.n, found.plane_count)
-    return make_index(out, [Keywords(found, given, None, {})], binarizer, shape=shape)
+    return make_index(out, [Keywords(found, table)], binarizer, shape=shape)

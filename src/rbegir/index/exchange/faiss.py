@@ -7,8 +7,7 @@
     any other index                             refused: it does not store what was added
 
 With one plane per keyword and per query, the Hamming distance h and our score order alike: cos = 1 − 2h / n.
-Codes of more planes are exported as float vectors of length 1, whose inner products are our cosines: the
-order is exact up to the rounding of float32, at sixteen times the size.
+Codes of more planes are exported as float vectors of length 1, whose inner products are our cosines.
 
 `IndexRBE` is the exact scan behind the interface of a FAISS index, to switch by changing one line.
 
@@ -17,13 +16,10 @@ order is exact up to the rounding of float32, at sixteen times the size.
     index.add(vectors)
     D, I = index.search(queries, 10)         # float32 and int64 [queries, 10]
 
-As in FAISS, ids are positions, and removing a vector moves later ones up. D is best first; if there are
-fewer vectors than k, I is −1 and D the lowest float.
-
-Unlike FAISS, D is the cosine of codes. It approximates the order of the inner products of unit vectors, but
-has other values, since codes stand for centred vectors; the best codes are found exactly. Only the inner
-product of directions (`metric_type` 0) is offered. A vector takes n · keyword_planes / 8 bytes and is not
-kept; `reconstruct` returns the unit vector that its code stands for.
+As in FAISS, ids are positions, and removing a vector moves later ones up. If there are fewer vectors than k,
+I is −1 and D the lowest float. Unlike FAISS, D is the cosine of codes, which stand for centred vectors: it
+orders like the inner products of unit vectors but has other values. A vector takes n · keyword_planes / 8
+bytes and is not kept; `reconstruct` returns the unit vector that its code stands for.
 """
 
 from __future__ import annotations
@@ -41,7 +37,7 @@ from rbegir.codes.layout import pack
 from rbegir.codes.planes import MAX_N, MIN_N, WORD, Codes
 from rbegir.codes.score import cosine, norm_squared
 from rbegir.encode.binarizer.binarizer import Binarizer
-from rbegir.errors import FileError, InputError, MismatchError, MissingExtraError
+from rbegir.errors import FileError, InputError, MismatchError, needing
 from rbegir.index.exchange.transfer import (
     Keywords,
     code_shape,
@@ -64,10 +60,8 @@ Floats = npt.NDArray[np.float32]
 
 def load_faiss() -> Any:
     """Import FAISS, or raise an error that says how to install it."""
-    try:
+    with needing("FAISS indexes need faiss", "pip install faiss-cpu"):
         import faiss
-    except ImportError as error:
-        raise MissingExtraError("FAISS indexes need faiss", hint="pip install faiss-cpu") from error
     return faiss
 
 
@@ -117,11 +111,12 @@ def import_faiss(index: Any, out: str | os.PathLike[str], *, binarizer: Binarize
     """Make a new rbegir index of a FAISS index or its file; a Binarizer encodes float vectors."""
     source = open_faiss(index) if isinstance(index, (str, os.PathLike)) else index
     found, ids = read_faiss(source)
+    table = pa.table({"id": ids})
     if isinstance(found, Codes):
         if binarizer is not None:
             raise InputError("a binary FAISS index holds codes, it takes no binarizer", hint="leave it out")
-        return make_index(out, [Keywords(found, pa.array(ids), None, {})], shape=(found.n, 1))
-    return make_vector_index(out, found, pa.array(ids), binarizer=binarizer)
+        return make_index(out, [Keywords(found, table)], shape=(found.n, 1))
+    return make_vector_index(out, found, table, binarizer)
 
 
 def to_faiss(source: Index | Codes) -> Any:

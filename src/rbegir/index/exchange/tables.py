@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, WORD, Codes
 from rbegir.encode.binarizer.binarizer import Binarizer
 from rbegir.encode.encoder import Encoder
-from rbegir.errors import FileError, InputError, MissingExtraError
+from rbegir.errors import FileError, InputError, needing
 from rbegir.index.exchange.transfer import (
     ROWS,
     Keywords,
@@ -67,8 +67,7 @@ def from_batch(batch: pa.RecordBatch, start: int = 0) -> Keywords:
         raise InputError(f"the columns {', '.join(names)} hold codes of different lengths")
     size = planes[0].shape[1]
     words = np.stack(planes).view("<u8").astype(np.uint64, copy=False)  # [planes, count, words]
-    ids, texts, others = _around(batch, names, start)
-    return Keywords(Codes(words, size * 8), ids, texts, others)
+    return Keywords(Codes(words, size * 8), _others(batch, names, start))
 
 
 def plane_columns(names: Iterable[str]) -> list[str]:
@@ -174,18 +173,15 @@ def _import(
     table = pa.Table.from_batches(list(batches)).combine_chunks()
     batch = table.to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], table.schema)
     vectors = _vectors_of(batch.column(vector_column), vector_column)
-    ids, texts, others = _around(batch, [vector_column], 0)
-    return make_vector_index(out, vectors, ids, texts, others, encoder)
+    return make_vector_index(out, vectors, _others(batch, [vector_column], 0), encoder)
 
 
-def _around(
-    batch: pa.RecordBatch, taken: list[str], start: int
-) -> tuple[pa.Array, pa.Array | None, dict[str, pa.Array]]:
-    """The ids, texts and attributes beside the codes or vectors."""
-    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    ids = columns.get("id", pa.array(np.arange(start, start + batch.num_rows)))
-    others = {name: column for name, column in columns.items() if name not in ("id", "text", *taken)}
-    return ids, columns.get("text"), others
+def _others(batch: pa.RecordBatch, taken: list[str], start: int) -> pa.Table:
+    """The ids, texts and attributes beside the codes or vectors; missing ids are numbered from `start`."""
+    table = pa.Table.from_batches([batch]).drop_columns(taken)
+    if "id" in table.column_names:
+        return table
+    return table.append_column("id", pa.array(np.arange(start, start + batch.num_rows)))
 
 
 def _bytes_of(column: pa.Array, name: str) -> npt.NDArray[np.uint8]:
@@ -224,10 +220,6 @@ def _vectors_of(column: pa.Array, name: str) -> npt.NDArray[np.float32]:
 
 
 def _datasets() -> Any:
-    try:
+    with needing("Hugging Face datasets need the package datasets", "pip install datasets"):
         import datasets
-    except ImportError as error:
-        raise MissingExtraError(
-            "Hugging Face datasets need the package datasets", hint="pip install datasets"
-        ) from error
     return datasets

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,27 +31,29 @@ ROWS = 1 << 16  # keywords in memory at a time
 
 @dataclass(frozen=True, eq=False)
 class Keywords:
-    """Codes and ids of some keywords and, if they have any, texts and attributes; all of one length."""
+    """The codes of some keywords, and the rest of them as a table of as many rows."""
 
     codes: Codes
-    ids: pa.Array  # int64 or string
-    texts: pa.Array | None
-    attributes: dict[str, pa.Array]
+    table: pa.Table  # id (int64 or string), text where there are texts, attributes
 
     def __len__(self) -> int:
         return len(self.codes)
 
+    @property
+    def ids(self) -> pa.Array:
+        return self.table["id"].combine_chunks()
+
+    @property
+    def texts(self) -> pa.Array | None:
+        return self.table["text"].combine_chunks() if "text" in self.table.column_names else None
+
+    @property
+    def attributes(self) -> dict[str, pa.Array]:
+        names = [name for name in self.table.column_names if name not in ("id", "text")]
+        return {name: self.table[name].combine_chunks() for name in names}
+
     def take(self, positions: Int64s) -> Keywords:
-        chosen = pa.array(positions, pa.int64())
-        return Keywords(
-            self.codes[positions],
-            self.ids.take(chosen),
-            None if self.texts is None else self.texts.take(chosen),
-            {name: column.take(chosen) for name, column in self.attributes.items()},
-        )
-
-
-# ---- out of an index ----
+        return Keywords(self.codes[positions], self.table.take(pa.array(positions, pa.int64())))
 
 
 def keyword_batches(source: Index | Codes) -> Iterator[Keywords]:
@@ -60,7 +61,7 @@ def keyword_batches(source: Index | Codes) -> Iterator[Keywords]:
     if isinstance(source, Codes):
         for low in range(0, len(source), ROWS):
             codes = source[low : low + ROWS]
-            yield Keywords(codes, pa.array(np.arange(low, low + len(codes))), None, {})
+            yield Keywords(codes, pa.table({"id": np.arange(low, low + len(codes))}))
     elif isinstance(source, Index):
         yield from _index_batches(source)
     else:
@@ -71,11 +72,11 @@ def _index_batches(index: Index) -> Iterator[Keywords]:
     snapshot = index.snapshot
     types = snapshot.types()
     has_text = any("text" in one.segment.types for one in snapshot.segments)
+    names = [name for name in types if name != "id" and (name != "text" or has_text)]
     for segment, positions in snapshot.spans(ROWS):
-        columns = {name: read_column(segment, name, types[name], positions) for name in types if name != "id"}
-        texts = columns.pop("text")
-        ids = segment.ids(positions)
-        yield Keywords(segment.codes(positions), ids, texts if has_text else None, columns)
+        columns = {name: read_column(segment, name, types[name], positions) for name in names}
+        table = pa.table({"id": segment.ids(positions), **columns})
+        yield Keywords(segment.codes(positions), table)
 
 
 def read_keywords(index: Index, *, limit: int | None = None, with_text: bool = False) -> Keywords:
@@ -94,15 +95,10 @@ def read_keywords(index: Index, *, limit: int | None = None, with_text: bool = F
             break
     if not found:
         n, planes = code_shape(index)
-        return Keywords(
-            Codes(np.zeros((planes, 0, n // WORD), np.uint64), n), pa.array([], pa.int64()), None, {}
-        )
-    return Keywords(
-        Codes.concat([batch.codes for batch in found]),
-        pa.concat_arrays([batch.ids for batch in found]),
-        None if found[0].texts is None else pa.concat_arrays([batch.texts for batch in found]),
-        {name: pa.concat_arrays([b.attributes[name] for b in found]) for name in found[0].attributes},
-    )
+        nothing = Codes(np.zeros((planes, 0, n // WORD), np.uint64), n)
+        return Keywords(nothing, pa.table({"id": pa.array([], pa.int64())}))
+    tables = pa.concat_tables([batch.table for batch in found])
+    return Keywords(Codes.concat([batch.codes for batch in found]), tables)
 
 
 def code_shape(source: Index | Codes) -> tuple[int, int]:
@@ -112,26 +108,19 @@ def code_shape(source: Index | Codes) -> tuple[int, int]:
     return source.snapshot.manifest.shape
 
 
-# ---- into a new index or file ----
-
-
 @contextlib.contextmanager
-def staged(path: str | os.PathLike[str], *, replace: bool = False) -> Iterator[Path]:
+def staged(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a hidden sibling path for a file or directory, renamed to `path` when the block succeeds."""
     target = Path(path).absolute()
-    if target.exists() and not replace:
+    if target.exists():
         raise FileError(f"{target} exists already", hint="choose another path")
     if not target.parent.is_dir():
         raise FileError(f"there is no directory {target.parent} to write to")
-    stage = target.with_name(f".{target.name}.new-{os.getpid()}")
-    _remove(stage)
     try:
-        yield stage
-        disk.replace(stage, target)
+        with disk.staged(target) as stage:
+            yield stage
     except OSError as error:
         raise FileError(f"cannot write {target}: {error.strerror or error}") from error
-    finally:
-        _remove(stage)
 
 
 def make_index(
@@ -158,12 +147,13 @@ def make_index(
 def make_vector_index(
     path: str | os.PathLike[str],
     vectors: npt.NDArray[np.floating[Any]],  # [count, dims]
-    ids: pa.Array,
-    texts: pa.Array | None = None,
-    attributes: dict[str, pa.Array] | None = None,
+    table: pa.Table,
     binarizer: Binarizer | None = None,
 ) -> Index:
-    """Make a new index of float vectors, with the Binarizer that encodes them inside."""
+    """Make a new index of float vectors, with the Binarizer that encodes them inside.
+
+    `table` has their ids, texts and attributes, as that of `Keywords`.
+    """
     if not len(vectors):
         raise InputError("there is nothing to import: no vectors", hint="check the source")
     fitted = binarizer or Binarizer(int(vectors.shape[1])).fit(vectors)
@@ -175,9 +165,7 @@ def make_vector_index(
     def batches() -> Iterator[Keywords]:
         for low in range(0, len(vectors), ROWS):
             codes = fitted.encode_keywords(vectors[low : low + ROWS])
-            part = slice(low, low + len(codes))
-            others = {name: column[part] for name, column in (attributes or {}).items()}
-            yield Keywords(codes, ids[part], None if texts is None else texts[part], others)
+            yield Keywords(codes, table.slice(low, len(codes)))
 
     return make_index(path, batches(), fitted)
 
@@ -187,12 +175,6 @@ def _by_text(batch: Keywords) -> list[Keywords]:
     if batch.texts is None or not batch.texts.null_count:
         return [batch]
     there = np.asarray(batch.texts.is_valid())
-    bare = replace(batch.take(np.flatnonzero(~there)), texts=None)
+    bare = batch.take(np.flatnonzero(~there))
+    bare = Keywords(bare.codes, bare.table.drop_columns("text"))
     return [part for part in (batch.take(np.flatnonzero(there)), bare) if len(part)]
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

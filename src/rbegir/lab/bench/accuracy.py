@@ -1,24 +1,18 @@
 """What recall so many bytes buy: the Binarizer beside its peers, on your vectors.
 
-The truth is the float vectors' own top 10 and top 100 by cosine. Figures a row:
+The truth is the float vectors' own top 10 and top 100 by cosine:
 
     recall@10, recall@100     the part of the true top k among the k found
     recall@1                  how often the true best is among the 10 found
 
-All methods see the same training rows and queries. The rows to learn from are not among those that are
-searched: quantisers with large codebooks would remember them. Each seed draws learning rows and queries anew
-and gives each method another random state; the summary holds the mean over seeds with its lowest, its
-highest and the half-width of the 95 % interval of the mean (Student's t; seeds see other queries, so it also
-covers which were asked), and how far the Binarizer is ahead of each peer, seed by seed.
-
-Peers search with float32 queries; the Binarizer's are 8-bit integers (3-bit in a row of its own), so it is
-never the one with the finer query. Sizes count what a method stores for each vector, correction factors
-included. A budget in bits per dimension counts dimensions rounded up to a multiple of 64, the unit of a code
-here, and every peer may use all of it.
+All methods see the same training rows and queries. By default they learn from rows that are not searched,
+because large codebooks would remember them. Each seed draws rows and queries anew; the summary has the mean
+over seeds, its range, the half-width of its 95 % interval (Student's t), and how far the Binarizer is ahead
+of each peer. Peers search with float32 queries, the Binarizer with 8-bit (or 3-bit) integers. Sizes count all
+that is stored for a vector. A budget in bits per dimension counts dimensions rounded up to a multiple of 64.
 
 With `out`, the result is written after every row, and rows that the file already holds are not measured
-again: a run that is stopped goes on where it was, and sizes or seeds can be added, on another machine too
-(`hosts` lists them, the `host` of a row says which).
+again: a stopped run resumes, and sizes or seeds can be added on another machine (`hosts` lists them).
 """
 
 from __future__ import annotations
@@ -38,6 +32,7 @@ from rbegir.encode.binarizer.vectors import as_rows, sample, unit_blocks
 from rbegir.errors import FileError, InputError
 from rbegir.lab.bench.host import describe
 from rbegir.lab.bench.quantizers import PEERS, Outcome, top
+from rbegir.lab.markdown import Json
 from rbegir.search.partition import recall_of
 
 Floats = npt.NDArray[np.float32]
@@ -51,7 +46,7 @@ FIGURES = ("recall@10", "recall@100", "recall@1")
 STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)  # 97.5 % points for 1, 2, … degrees
 PACKAGES = ("faiss-cpu", "turbovec", "torch")
 
-Report = Callable[[dict[str, Any]], None]
+Report = Callable[[Json], None]
 
 
 def sizes(dims: int, bits: Sequence[int], byte_budgets: Sequence[int]) -> list[int]:
@@ -76,7 +71,7 @@ def measure(
     out: Path | None = None,
     about: str = "",
     report: Report = lambda row: None,
-) -> dict[str, Any]:
+) -> Json:
     """The benchmark's result as JSON values; `report` gets each row as soon as it is known."""
     unknown = sorted(set(methods) - set(METHODS))
     if unknown:
@@ -86,10 +81,10 @@ def measure(
     asked = None if queries is None else as_rows(queries, "queries", known.shape[1])
     plan = _Plan(query_count, train_rows, search_rows, apart)
     budgets = sizes(known.shape[1], bits, byte_budgets)
-    rows: list[dict[str, Any]] = []
+    rows: list[Json] = []
     shapes: dict[int, tuple[int, int]] = {}  # bytes → (n, planes), chosen by the first seed
-    described: dict[str, Any] | None = None
-    hosts: list[dict[str, Any]] = []
+    described: Json | None = None
+    hosts: list[Json] = []
     earlier = _read(out)
     if earlier is not None:
         rows, described, hosts = earlier["cells"], earlier["vectors"], earlier["hosts"]
@@ -129,7 +124,7 @@ class Drawn(NamedTuple):
     every: Floats  # [count, dims], those that are searched
     asked: Floats  # [Q, dims]
     truth: Ids  # [Q, 100]
-    about: dict[str, Any]
+    about: Json
 
 
 class _Plan(NamedTuple):
@@ -171,12 +166,7 @@ def _rows_of(rows: Any, chosen: npt.NDArray[np.int64]) -> Floats:
     return np.concatenate(list(unit_blocks(rows[np.sort(chosen)], "vectors")))
 
 
-def _result(
-    rows: list[dict[str, Any]],
-    described: dict[str, Any] | None,
-    about: str,
-    hosts: list[dict[str, Any]],
-) -> dict[str, Any]:
+def _result(rows: list[Json], described: Json | None, about: str, hosts: list[Json]) -> Json:
     return {
         "host": hosts[-1],
         "hosts": hosts,
@@ -187,7 +177,7 @@ def _result(
     }
 
 
-def _read(path: Path | None) -> dict[str, Any] | None:
+def _read(path: Path | None) -> Json | None:
     if path is None or not path.exists():
         return None
     try:
@@ -199,9 +189,9 @@ def _read(path: Path | None) -> dict[str, Any] | None:
     raise FileError(f"{path} is not a result of this benchmark", hint="name another file to write")
 
 
-def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def summary(rows: Sequence[Json]) -> list[Json]:
     """One line a method and size, over seeds; `ahead`: recall@10 of the Binarizer less this method's."""
-    groups: dict[tuple[int, str], dict[int, dict[str, Any]]] = {}
+    groups: dict[tuple[int, str], dict[int, Json]] = {}
     for row in rows:
         groups.setdefault((row["budget_bytes"], row["method"]), {})[row["seed"]] = row
     lines = []
@@ -238,9 +228,7 @@ def recalls(found: Ids, truth: Ids) -> dict[str, float]:
     return {**shares, "recall@1": first}
 
 
-def _row(
-    method: str, drawn: Drawn, size: int, seed: int, shapes: dict[int, tuple[int, int]]
-) -> dict[str, Any] | None:
+def _row(method: str, drawn: Drawn, size: int, seed: int, shapes: dict[int, tuple[int, int]]) -> Json | None:
     """None where a method has no code of this size."""
     common = {"method": method, "budget_bytes": size, "seed": seed}
     if method in OURS:
@@ -250,7 +238,7 @@ def _row(
         return None
     return {
         **common,
-        "bytes": outcome.code_bytes + outcome.factor_bytes,
+        "bytes": outcome.bytes,
         "code_bytes": outcome.code_bytes,
         "factor_bytes": outcome.factor_bytes,
         "query": "float32",
@@ -263,25 +251,20 @@ def _row(
 
 def _peer_recalls(outcome: Outcome, asked: Floats, truth: Ids) -> dict[str, float]:
     """By the peer's own score, or by inner product or distance to what it decodes: the better of the two."""
-    if outcome.search is not None:
-        few = slice(outcome.queries)
-        return recalls(outcome.search(asked[few], DEPTH), truth[few])
-    decoded = outcome.decoded
-    assert decoded is not None
-    if outcome.offsets is not None:
-        return recalls(top(asked, decoded, DEPTH, outcome.offsets), truth)
-    by_distance = -0.5 * np.einsum("ij,ij->i", decoded, decoded)
-    both = [recalls(top(asked, decoded, DEPTH, offsets), truth) for offsets in (None, by_distance)]
-    return max(both, key=lambda figures: figures["recall@10"])
+    few = slice(outcome.queries)
+    ways = [outcome]
+    if outcome.decoded is not None and outcome.offsets is None:
+        by_distance = -0.5 * np.einsum("ij,ij->i", outcome.decoded, outcome.decoded)
+        ways.append(outcome._replace(offsets=by_distance))
+    found = [recalls(way.find(asked[few], DEPTH), truth[few]) for way in ways]
+    return max(found, key=lambda figures: figures["recall@10"])
 
 
-def _ours(
-    method: str, drawn: Drawn, size: int, seed: int, shapes: dict[int, tuple[int, int]]
-) -> dict[str, Any]:
+def _ours(method: str, drawn: Drawn, size: int, seed: int, shapes: dict[int, tuple[int, int]]) -> Json:
     if size not in shapes:
         shapes[size] = best_shape(drawn.train, size, seed)
     n, planes = shapes[size]
-    options: dict[str, Any] = {
+    options: Json = {
         "binarizer": {},
         "binarizer_patient": {"moves": WORK // n * PATIENT},
         "binarizer_quick": {"moves": WORK // n // QUICK},

@@ -33,6 +33,7 @@ from rbegir.codes.planes import Codes
 from rbegir.errors import RbegirError
 from rbegir.index.store import Index
 from rbegir.lab.bench import host
+from rbegir.lab.markdown import Json
 from rbegir.search.hits import Hits, merge
 
 N, PLANES, QUERY_PLANES = 64, 2, 3
@@ -63,7 +64,7 @@ def same(ours: Hits, theirs: Hits) -> bool:
     return all(np.array_equal(a, b) for a, b in pairs) and ours.searched == 1.0
 
 
-def overhead(path: Path, rounds: int) -> dict[str, Any]:
+def overhead(path: Path, rounds: int) -> Json:
     """Milliseconds of a question with and without a cluster around it; a long list takes two calls."""
     times: dict[str, list[float]] = {"index_ms": [], "cluster_ms": [], "call_ms": [], "two_calls_ms": []}
     codes = queries(1)
@@ -81,7 +82,7 @@ def overhead(path: Path, rounds: int) -> dict[str, Any]:
     return {name: _median(values) for name, values in times.items()}
 
 
-def scaling(path: Path, rounds: int, batch: int = 64) -> dict[str, Any]:
+def scaling(path: Path, rounds: int, batch: int = 64) -> Json:
     """Milliseconds of one and of two shards with a thread each, and of one process's threads, in turns."""
     codes = queries(batch)
     times: dict[str, list[float]] = {}
@@ -111,7 +112,7 @@ def scaling(path: Path, rounds: int, batch: int = 64) -> dict[str, Any]:
     }
 
 
-def spread(path: Path, answers: int) -> dict[str, Any]:
+def spread(path: Path, answers: int) -> Json:
     """Quantiles of how much later than usual the answers of one shard come, in ms."""
     codes = queries(1)
     with Cluster.open(path, devices=["cpu"]) as cluster:
@@ -127,7 +128,7 @@ def spread(path: Path, answers: int) -> dict[str, Any]:
     }
 
 
-def merge_cost(rounds: int, shards: int = 16, k: int = 1000) -> dict[str, Any]:
+def merge_cost(rounds: int, shards: int = 16, k: int = 1000) -> Json:
     """Nanoseconds per candidate."""
     rng = np.random.default_rng(2)
     keys = -np.sort(-rng.integers(0, 10**6, (shards, 1, k)), axis=2)
@@ -140,7 +141,7 @@ def merge_cost(rounds: int, shards: int = 16, k: int = 1000) -> dict[str, Any]:
 
 def faults(
     path: Path, *, replicas: int, seconds: float, every: float, clients: int, progress: Progress
-) -> dict[str, Any]:
+) -> Json:
     """Kill shards under load and compare every answer with the right one."""
     codes = [queries(4, seed) for seed in range(8)]
     with Index.open(path) as index:
@@ -210,9 +211,9 @@ def _kill(cluster: Cluster, shard: int, replica: int) -> int:
 
 def speed(
     *, keywords: int = 8_000_000, rounds: int = 30, progress: Progress = lambda what, done: None
-) -> dict[str, Any]:
+) -> Json:
     """Overhead, scaling, spread and merging; needs a quiet machine."""
-    result: dict[str, Any] = {"host": host.describe(("ray",)), "keywords": keywords, "rounds": rounds}
+    result: Json = {"host": host.describe(("ray",)), "keywords": keywords, "rounds": rounds}
     with tempfile.TemporaryDirectory() as folder:
         small, large = Path(folder) / "small.rbe", Path(folder) / "large.rbe"
         progress("making indexes", 0.0)
@@ -236,9 +237,9 @@ def survival(
     every: float = 4.0,
     clients: int = 4,
     progress: Progress = lambda what, done: None,
-) -> dict[str, Any]:
+) -> Json:
     """Kills under load, with two replicas and with one, `seconds` each; any machine will do."""
-    result: dict[str, Any] = {"host": host.describe(("ray",)), "keywords": SMALL}
+    result: Json = {"host": host.describe(("ray",)), "keywords": SMALL}
     with tempfile.TemporaryDirectory() as folder:
         small = Path(folder) / "small.rbe"
         make_index(small, SMALL)

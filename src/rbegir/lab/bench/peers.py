@@ -2,9 +2,9 @@
 
     python -m rbegir.lab.bench.peers scan NAME KEYWORDS THREADS
 
-builds an index of random vectors that takes 16 bytes per keyword where the peer allows it, prints one line
-when it is ready, and then answers every line {"batch": B, "k": K} with {"ms": …}. Each peer has a process,
-because thread pools are set up once per process and two OpenMP runtimes do not belong into one.
+builds an index of random vectors, prints one line when it is ready, and then answers every line
+{"batch": B, "k": K} with {"ms": …}. Two OpenMP runtimes do not belong into one process. Of the FAISS PQ
+implementations (12 to 15) the fastest is chosen for each batch and k before anything is timed.
 
 | name        | what                                         | bytes per keyword |
 |-------------|----------------------------------------------|-------------------|
@@ -13,25 +13,17 @@ because thread pools are set up once per process and two OpenMP runtimes do not 
 | faiss_rabitq| FAISS IndexRaBitQFastScan, 64 dimensions     | 8 and factors     |
 | turbovec    | TurboQuantIndex, 64 dimensions, 2 bits       | 16 and a norm     |
 
-Tuned: of the FAISS PQ implementations (12 to 15: heap or reservoir, queries in blocks or not) the fastest
-is chosen for each batch and k before anything is timed.
-
     python -m rbegir.lab.bench.peers serve NAME FOLDER SECONDS K WRITES
 
-reads `vectors.npy` (float32 [keywords, n], the values of the codes, so that cosines and therefore hits are
-the same), `queries.npy` and `texts.txt` from FOLDER, stores them, runs the same mix of searches and writes
-in a closed loop, and prints one JSON object.
+stores the vectors of FOLDER (the values of the codes, so that hits are the same), runs the same mix of
+searches and writes in a closed loop, and prints one JSON object. None of these peers uses HTTP.
 
-| name          | what it is                                                                        |
-|---------------|-----------------------------------------------------------------------------------|
-| qdrant_local  | qdrant-client's local mode: NumPy in this process, in memory. Not Qdrant's server. |
+| name          | what it is                                                                         |
+|---------------|------------------------------------------------------------------------------------|
+| qdrant_local  | qdrant-client's local mode: NumPy in memory, nothing durable. Not Qdrant's server. |
+|               | Adding a million points would take a quarter of an hour: it gets the first 100,000 |
 | lancedb       | LanceDB on disk, exhaustive (no ANN index), as many threads as cores               |
 | rbegir        | rbegir.Index in this process, one query at a time, every write durable             |
-
-None of these uses HTTP, and Qdrant's local mode makes nothing durable: rbegir's service carries the cost of
-both in the comparison. Qdrant's local mode copies an array for every point that is added, so a million would
-take a quarter of an hour. It gets the first hundred thousand, and its figures are not scaled, which flatters
-it.
 """
 
 from __future__ import annotations
@@ -51,6 +43,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rbegir.lab.bench.host import milliseconds
+from rbegir.lab.markdown import Json
 
 DIMENSIONS = 64
 SCAN_CHUNK = 500_000
@@ -164,14 +157,13 @@ def scan_peer(name: str, keywords: int, threads: int) -> None:
 Floats = npt.NDArray[np.float32]
 Search = Callable[[int], int]  # number of a query → number of hits with text
 Write = Callable[[int], None]  # number of a new keyword
+Database = tuple[Search, Write, int]  # the last: threads that it is asked from
 SERVE_PACKAGES = {"qdrant_local": "qdrant-client", "lancedb": "lancedb", "rbegir": "numpy"}
 ROWS = 50_000
 SERVE_MOST = {"qdrant_local": 100_000}  # keywords that a peer gets
 
 
-def qdrant_local(
-    folder: Path, vectors: Floats, queries: Floats, texts: list[str], k: int
-) -> tuple[Search, Write, int]:
+def qdrant_local(folder: Path, vectors: Floats, queries: Floats, texts: list[str], k: int) -> Database:
     # local mode warns beyond 20,000 points; that it is local is said in the result
     warnings.simplefilter("ignore")
     from qdrant_client import QdrantClient, models
@@ -201,9 +193,7 @@ def qdrant_local(
     return search, write, 1
 
 
-def lancedb(
-    folder: Path, vectors: Floats, queries: Floats, texts: list[str], k: int
-) -> tuple[Search, Write, int]:
+def lancedb(folder: Path, vectors: Floats, queries: Floats, texts: list[str], k: int) -> Database:
     import lancedb as lance
     import pyarrow as pa
 
@@ -236,9 +226,7 @@ def lancedb(
     return search, write, cpu_count()
 
 
-def rbegir(
-    folder: Path, vectors: Floats, queries: Floats, texts: list[str], k: int
-) -> tuple[Search, Write, int]:
+def rbegir(folder: Path, vectors: Floats, queries: Floats, texts: list[str], k: int) -> Database:
     from rbegir.index.store import Index
 
     index = Index.open(folder / "index.rbe")
@@ -257,9 +245,7 @@ def rbegir(
 SERVE_PEERS = {"qdrant_local": qdrant_local, "lancedb": lancedb, "rbegir": rbegir}
 
 
-def loop(
-    search: Search, write: Write, seconds: float, writes: float, queries: int, threads: int
-) -> dict[str, Any]:
+def loop(search: Search, write: Write, seconds: float, writes: float, queries: int, threads: int) -> Json:
     """The mix in a closed loop on so many threads."""
     latencies: list[float] = []
     wrote: list[float] = []

@@ -61,6 +61,18 @@ class Outcome(NamedTuple):
     queries: int | None = None  # for a slow search: only so many are asked
     offsets: Floats | None = None  # [count]: the score is the inner product with what is decoded, plus these
 
+    @property
+    def bytes(self) -> float:
+        """All that is stored for a vector."""
+        return self.code_bytes + self.factor_bytes
+
+    def find(self, queries: Floats, k: int) -> Ids:
+        """Rows of the best k by the peer's own score: [queries, k]."""
+        if self.search is not None:
+            return self.search(queries, k)
+        assert self.decoded is not None
+        return top(queries, self.decoded, k, self.offsets)
+
 
 Peer = Callable[
     [Floats, Floats, int, int], "Outcome | None"

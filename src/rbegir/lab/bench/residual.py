@@ -5,13 +5,9 @@ far and tries every codeword of the next book with each:
 
     ‖r − w‖² = ‖r‖² + ‖w‖² − 2·r·w          r: what a sum leaves over, w: a codeword
 
-The books are learned in turn, each by k-means of what all sums in the beam leave over. As in FAISS, k-means
-goes through growing numbers of dimensions, the directions of largest variance first: its centroids in the
-first d^(i/10) of them start those in the first d^((i+1)/10).
-
-FAISS did not finish 96 books of 384 dimensions in nine minutes on six cores; a GPU takes seconds. With the
-same books the sums are those of FAISS up to rounding, and books learned here leave the same error as FAISS's
-do: tests hold to both.
+The books are learned in turn by k-means of what all sums in the beam leave over, through growing numbers of
+dimensions, the directions of largest variance first. FAISS did not finish 96 books of 384 dimensions in nine
+minutes on six cores; a GPU takes seconds. Tests hold the sums and the error to FAISS's.
 """
 
 from __future__ import annotations

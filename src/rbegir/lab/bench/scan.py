@@ -1,17 +1,13 @@
 """Speed of the exact scan beside the machine's limit and its peers, measured in turns.
 
 A cell is (keywords, batch, k, threads) over random rbe* codes: n = 64, two keyword planes (16 bytes),
-queries of three planes. A round times, one after the other: reading the codes once from beginning to end
-(the best of three), the scan, and every peer (small batches: the best of three, too). The figures of a cell
-are medians over rounds, and ratios are taken within rounds, so that a machine that slows down for a while
-slows all sides alike.
+queries of three planes. A round times reading all codes once (the best of three), the scan, and every peer.
+The figures of a cell are medians over rounds, and ratios are taken within rounds, so that a machine that
+slows down for a while slows all sides alike. `read_gb_per_s_interleaved` reads 2 to 16 places in turn, which
+some CPUs do faster.
 
-`bandwidth_fraction` compares a single query with that plain read; `read_gb_per_s_interleaved` is what
-reading 2 to 16 places in turn reaches, which some CPUs do faster.
-
-How this can mislead: codes are random, so hits are spread evenly, and the first threshold comes from a good
-sample; all is warm and in memory; peers search float vectors of the same size and return approximate
-scores, not the same hits.
+How this can mislead: codes are random, so hits are spread evenly; all is warm and in memory; peers search
+float vectors of the same size and return approximate scores, not the same hits.
 """
 
 from __future__ import annotations
@@ -24,10 +20,10 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +34,7 @@ from rbegir.errors import InputError, MissingExtraError, RbegirError
 from rbegir.index.store import Index
 from rbegir.lab.bench import host
 from rbegir.lab.bench.peers import SCAN_PACKAGES
+from rbegir.lab.markdown import Json
 
 N, PLANES, QUERY_PLANES = 64, 2, 3
 STREAMS = (2, 4, 8, 16)  # places of memory that are read in turn
@@ -60,13 +57,13 @@ class Peer:
         )
         self._read()
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self) -> Json:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
             self.close()
             raise RbegirError(f"the peer {self.name} ended with status {self._process.returncode}")
-        answer: dict[str, Any] = json.loads(line)
+        answer: Json = json.loads(line)
         return answer
 
     def search(self, batch: int, k: int) -> float:
@@ -117,61 +114,58 @@ def random_queries(batch: int, planes: int = QUERY_PLANES) -> npt.NDArray[np.int
     return 2 * bits - np.int16(2**planes - 1)
 
 
-def check_numbers(rounds: int, **lists: Sequence[int]) -> None:
-    """Refuse lists of cells that are empty or hold anything but positive numbers."""
-    for name, numbers in lists.items():
-        if not numbers or any(number < 1 for number in numbers):
-            raise InputError(f"{name} must be positive numbers, got {list(numbers)}")
-    if rounds < 1:
-        raise InputError(f"rounds must be at least 1, got {rounds}")
+@dataclass(frozen=True)
+class ScanGrid:
+    """What is measured: the cells are all combinations of the lists."""
+
+    keywords: Sequence[int]
+    batches: Sequence[int]
+    ks: Sequence[int]
+    threads: Sequence[int] = (1,)
+    device: str = "cpu"
+    peers: bool = False
+    rounds: int = 7
+
+    def __post_init__(self) -> None:
+        lists = {"keywords": self.keywords, "batches": self.batches, "k": self.ks, "threads": self.threads}
+        for name, numbers in lists.items():
+            if not numbers or any(number < 1 for number in numbers):
+                raise InputError(f"{name} must be positive numbers, got {list(numbers)}")
+        if self.rounds < 1:
+            raise InputError(f"rounds must be at least 1, got {self.rounds}")
 
 
-def run(
-    *,
-    keywords: Sequence[int],
-    batches: Sequence[int],
-    ks: Sequence[int],
-    threads: Sequence[int],
-    device: str = "cpu",
-    peers: bool = False,
-    rounds: int = 7,
-    progress: Callable[[str, int, int], None] = lambda cell, done, total: None,
-) -> dict[str, Any]:
-    """All cells; `progress` is called with (cell, cells done, cells in all)."""
-    if device != "cpu":
+Progress = Callable[[str, int, int], None]  # cell, cells done, cells in all
+
+
+def run(grid: ScanGrid, progress: Progress = lambda cell, done, total: None) -> Json:
+    """All cells."""
+    if grid.device != "cpu":
         import rbegir.search.gpu.backend  # noqa: F401  says what to install where torch or triton is missing
         from rbegir.lab.bench import scan_gpu
 
-        return scan_gpu.run(
-            keywords=keywords,
-            batches=batches,
-            ks=ks,
-            device=device,
-            peers=peers,
-            rounds=rounds,
-            progress=progress,
-        )
-    check_numbers(rounds, keywords=keywords, batches=batches, k=ks, threads=threads)
-    if peers:
+        return scan_gpu.run(grid, progress)
+    if grid.peers:
         require_peers()
-    cells: list[dict[str, Any]] = []
+    keywords, threads, batches, ks = grid.keywords, grid.threads, grid.batches, grid.ks
+    cells: list[Json] = []
     total = len(keywords) * len(threads) * len(batches) * len(ks)
     for count in keywords:
         packed = random_codes(count)
         for thread_count in threads:
             with ExitStack() as stack:
                 progress(f"{count:,} keywords: preparing", len(cells), total)
-                names = SCAN_PACKAGES if peers else ()
+                names = SCAN_PACKAGES if grid.peers else ()
                 running = [stack.enter_context(closing(Peer(name, count, thread_count))) for name in names]
                 for batch in batches:
                     for k in ks:
                         cell = f"{count:,} keywords, batch {batch}, top {k}, {thread_count} threads"
                         progress(cell, len(cells), total)
-                        cells.append(measure(packed, count, batch, k, thread_count, running, rounds))
+                        cells.append(measure(packed, count, batch, k, thread_count, running, grid.rounds))
     progress("done", total, total)
     return {
-        "host": host.describe(("faiss-cpu", "turbovec") if peers else ()),
-        "rounds": rounds,
+        "host": host.describe(("faiss-cpu", "turbovec") if grid.peers else ()),
+        "rounds": grid.rounds,
         "cells": cells,
         "start": first_answer(max(keywords)),
     }
@@ -185,7 +179,7 @@ def measure(
     threads: int,
     peers: Sequence[Peer],
     rounds: int,
-) -> dict[str, Any]:
+) -> Json:
     """One cell."""
     from rbegir._native import _core
     from rbegir.search.backend import Partition
@@ -241,7 +235,7 @@ with rbegir.Index.open({path!r}, read_only=True) as index:
 """
 
 
-def first_answer(keywords: int) -> dict[str, Any]:
+def first_answer(keywords: int) -> Json:
     """Seconds until a new process has searched an index of random keywords; Python alone beside it."""
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,13 +1,10 @@
 """Speed of the exact scan on a GPU beside the card's read bandwidth and what a user would write in torch.
 
-A cell is (keywords, batch, k) over random rbe* codes made on the device: n = 64, two keyword planes (16
-bytes), queries of three planes. Times are between events on the device, from query codes that lie there to
-sorted keys and positions, medians over rounds after a warm-up; `wall_ms` is what the caller waits, results
-on the host included. The read bandwidth is measured over the same bytes in the same run. The peer is float16
-matmul and topk over vectors of the same dimension, on 10⁸ keywords at most and scaled to the cell's number.
-`cases` are what a variation costs (planes of the query, k, a filter, small batches) over the largest set of
-keywords that is one slab, `paper` is the published algorithm beside the exact one, and `equality` are random
-searches of small sets compared with the reference (both in `kernels_gpu`).
+A cell is (keywords, batch, k) over random rbe* codes made on the device. Times are between events on the
+device, medians over rounds after a warm-up; `wall_ms` is what the caller waits. The peer is float16 matmul
+and topk over vectors of the same dimension, on 10⁸ keywords at most and scaled to the cell's number. `cases`
+are what a variation costs over the largest set of keywords that is one slab; `paper` is the published
+algorithm and `equality` compares random searches with the reference (both in `kernels_gpu`).
 
 How this can mislead: codes are random, so hits are spread evenly and the first threshold comes from a good
 sample; the peer is exact in float16, whose ties and rounding differ.
@@ -19,7 +16,6 @@ import ctypes
 import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -27,7 +23,8 @@ from rbegir.errors import DeviceError
 from rbegir.lab.bench import kernels_gpu
 from rbegir.lab.bench.host import describe_card, milliseconds, timed
 from rbegir.lab.bench.kernels_gpu import random_words
-from rbegir.lab.bench.scan import PLANES, QUERY_PLANES, N, check_numbers, random_queries
+from rbegir.lab.bench.scan import PLANES, QUERY_PLANES, N, Progress, ScanGrid, random_queries
+from rbegir.lab.markdown import Json
 from rbegir.search.gpu.card import Batch, Card
 from rbegir.search.gpu.device import MAX_SLAB, Residency, find_devices
 from rbegir.search.gpu.proof import Pending
@@ -37,7 +34,7 @@ from rbegir.search.gpu.words import SlabSearch, with_sample
 
 PEER_KEYWORDS = 100_000_000
 PEER_BATCH = 64
-CASES: list[tuple[str, dict[str, Any]]] = [
+CASES: list[tuple[str, Json]] = [
     *((f"{planes} query planes", {"planes": planes}) for planes in range(1, 9)),
     *((f"{planes} query planes", {"planes": planes, "batch": 256}) for planes in (1, 2, 4, 7, 8)),
     *((f"top {k}", {"k": k}) for k in (10, 100, 10_000, 100_000)),
@@ -122,7 +119,7 @@ def filtered(piece: SlabSearch, density: float) -> SlabSearch:
 
 def cell(
     replays: Replays, pieces: list[SlabSearch], batch: int, k: int, rounds: int, planes: int = QUERY_PLANES
-) -> dict[str, Any]:
+) -> Json:
     """One measured search."""
     card = replays.card
     keywords, candidates = (
@@ -167,7 +164,7 @@ def peer_ms(keywords: int, batch: int, k: int, device: torch.device, rounds: int
     return timed(lambda: torch.topk(queries @ vectors.T, k, dim=1), rounds)["ms"] * keywords / held
 
 
-def add_peers(cells: list[dict[str, Any]], device: torch.device, rounds: int) -> None:
+def add_peers(cells: list[Json], device: torch.device, rounds: int) -> None:
     """The peer's milliseconds in each cell; batches beyond PEER_BATCH are so many of those."""
     known: dict[tuple[int, int, int], float] = {}
     for measured in cells:
@@ -183,7 +180,7 @@ def add_peers(cells: list[dict[str, Any]], device: torch.device, rounds: int) ->
 
 def cases(
     replays: Replays, pieces: list[SlabSearch], rounds: int, report: Callable[[str], None]
-) -> list[dict[str, Any]]:
+) -> list[Json]:
     """What every variation of CASES costs; `case` says which."""
     measured = []
     for name, wanted in CASES:
@@ -202,36 +199,23 @@ def cases(
     return measured
 
 
-def _report(progress: Callable[[str, int, int], None], count: int, done: int, total: int, name: str) -> None:
+def _report(progress: Progress, count: int, done: int, total: int, name: str) -> None:
     progress(f"{count:,} keywords: {name}", done, total)
 
 
-def run(
-    *,
-    keywords: Sequence[int],
-    batches: Sequence[int],
-    ks: Sequence[int],
-    device: str = "cuda",
-    peers: bool = False,
-    rounds: int = 7,
-    progress: Callable[[str, int, int], None] = lambda cell, done, total: None,
-    keep: Callable[[dict[str, Any]], None] = lambda so_far: None,
-) -> dict[str, Any]:
-    """All cells; with `peers` also the peer, the published algorithm, what variations cost, and equality.
-
-    `keep` gets what there is after every number of keywords: on a lent machine time may run out.
-    """
-    check_numbers(rounds, keywords=keywords, batches=batches, k=ks)
-    where = find_devices(device)[0]
+def run(grid: ScanGrid, progress: Progress = lambda cell, done, total: None) -> Json:
+    """All cells; with `peers` also the peer, the published algorithm, what variations cost, and equality."""
+    keywords, batches, ks, peers, rounds = grid.keywords, grid.batches, grid.ks, grid.peers, grid.rounds
+    where = find_devices(grid.device)[0]
     if where.type != "cuda":
-        raise DeviceError(f"bench scan needs a GPU, got {device!r}")
+        raise DeviceError(f"bench scan needs a GPU, got {grid.device!r}")
     torch.cuda.set_device(where)
     check_room(max(keywords), where)
     replays = Replays(Card(N, PLANES, where))
-    cells: list[dict[str, Any]] = []
-    papers: list[dict[str, Any]] = []
-    result: dict[str, Any] = {
-        "command": command(keywords, batches, ks, device, peers, rounds),
+    cells: list[Json] = []
+    papers: list[Json] = []
+    result: Json = {
+        "command": command(grid),
         "host": describe_card(where),
         "rounds": rounds,
         "cells": cells,
@@ -268,18 +252,15 @@ def run(
             add_peers(
                 [measured for measured in cells if measured["keywords"] == count], where, min(rounds, 3)
             )
-        keep(result)
     progress("done", total, total)
     return result
 
 
-def command(
-    keywords: Sequence[int], batches: Sequence[int], ks: Sequence[int], device: str, peers: bool, rounds: int
-) -> str:
+def command(grid: ScanGrid) -> str:
     """The command line that measures the same again."""
     lists = (
         ",".join(f"{number:g}".replace("e+0", "e") for number in numbers)
-        for numbers in (keywords, batches, ks)
+        for numbers in (grid.keywords, grid.batches, grid.ks)
     )
-    options = "--keywords {} --batches {} -k {}".format(*lists)
-    return f"rbegir bench scan --device {device} {options}{' --peers' * peers} --rounds {rounds} --json"
+    options = "--keywords {} --batches {} -k {}".format(*lists) + " --peers" * grid.peers
+    return f"rbegir bench scan --device {grid.device} {options} --rounds {grid.rounds} --json"

@@ -40,6 +40,7 @@ from rbegir.index.store import Index
 from rbegir.lab.bench import host
 from rbegir.lab.bench.load import Ledger, Mix, Tally, drive, prepared, read_back
 from rbegir.lab.bench.peers import SERVE_PACKAGES, SERVE_PEERS
+from rbegir.lab.markdown import Json
 from rbegir.read.sample import sample_path
 
 QUERIES = 2000
@@ -67,7 +68,7 @@ def run(
     peers: bool = False,
     peer_seconds: float = 10.0,
     progress: Progress = lambda what, share: None,
-) -> dict[str, Any]:
+) -> Json:
     """The benchmark; `seconds` is the load of each setting, split over the rounds."""
     for name, value, least in (
         ("keywords", keywords, k),
@@ -81,9 +82,10 @@ def run(
         folder = Path(name)
         progress("building the index", 0.0)
         data = ServeData(folder, keywords, model)
-        mix = Mix([_search_request(text, k) for text in data.queries], data.queries, k, writes)
+        bodies = (json.dumps({"queries": [text], "k": k}).encode() for text in data.queries)
+        mix = Mix([prepared("POST", "/v1/search", body) for body in bodies], data.queries, k, writes)
         ledger = Ledger()
-        cells: list[dict[str, Any]] = []
+        cells: list[Json] = []
         total = 2 * rounds + 1 + (len(SERVE_PEERS) if peers else 0)
         for number in range(rounds):
             order = list(SETTINGS) if number % 2 == 0 else list(reversed(SETTINGS))
@@ -92,12 +94,13 @@ def run(
                 cells.append(_round(folder, mix, ledger, number, setting, clients, seconds / rounds))
         progress("limit of the generator", len(cells) / total)
         generator = _generator_limit(folder, mix, clients)
-        beside: dict[str, Any] = {}
+        beside: Json = {}
         for at, name in enumerate(SERVE_PEERS if peers else ()):
             progress(name, (len(cells) + 1 + at) / total)
             beside[name] = _peer(name, folder, peer_seconds, k, writes)
         progress("done", 1.0)
-        return _result(cells, ledger, generator, beside, data, k=k, clients=clients, writes=writes)
+        about = {"keywords": keywords, "model": data.model, "k": k, "clients": clients, "write_share": writes}
+        return {**about, "generator": generator, **_result(cells, ledger, beside)}
 
 
 class ServeData:
@@ -160,10 +163,6 @@ def random_model(folder: Path, **changes: Any) -> Path:
     return folder
 
 
-def _search_request(text: str, k: int) -> bytes:
-    return prepared("POST", "/v1/search", json.dumps({"queries": [text], "k": k}).encode())
-
-
 @contextmanager
 def service(index: Path, *options: str) -> Iterator[tuple[int, int]]:
     """A running `rbegir serve`; gives its port and process, and stops it in the end."""
@@ -194,7 +193,7 @@ def service(index: Path, *options: str) -> Iterator[tuple[int, int]]:
 
 def _round(
     folder: Path, mix: Mix, ledger: Ledger, number: int, setting: str, clients: int, seconds: float
-) -> dict[str, Any]:
+) -> Json:
     """One server, warmed up, loaded, read back, stopped, and its files looked into."""
     with service(folder / "index.rbe", *SETTINGS[setting]) as (port, process):
         warm = Mix(mix.searches, mix.texts, mix.k, 0.0)
@@ -203,8 +202,7 @@ def _round(
         tally = asyncio.run(drive(port, mix, ledger, clients=clients, seconds=seconds, seed=number + 1))
         after, cpu_after = _counters(port), _cpu_seconds(process)
         asyncio.run(read_back(port, ledger))
-        if not (folder / "answer.json").exists():
-            _keep_answer(port, mix.searches[0], folder / "answer.json")
+        (folder / "answer.json").write_bytes(tally.answer)
     with Index.open(folder / "index.rbe", read_only=True) as index:
         keys = sorted(ledger.expected)
         for key, found in zip(keys, index.get(keys) if keys else [], strict=True):
@@ -242,17 +240,7 @@ def _counters(port: int) -> dict[str, float]:
     }
 
 
-def _keep_answer(port: int, request: bytes, path: Path) -> None:
-    asked = urllib.request.Request(
-        f"http://127.0.0.1:{port}/v1/search",
-        request.partition(b"\r\n\r\n")[2],
-        {"Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(asked, timeout=30) as answer:
-        path.write_bytes(answer.read())
-
-
-def _figures(tally: Tally) -> dict[str, Any]:
+def _figures(tally: Tally) -> Json:
     def at(times: list[float], share: float) -> float | None:
         return float(np.percentile(times, share)) if times else None
 
@@ -267,12 +255,12 @@ def _figures(tally: Tally) -> dict[str, Any]:
         "p99_ms": at(tally.search_ms, 99),
         "write_p50_ms": at(tally.write_ms, 50),
         "write_p99_ms": at(tally.write_ms, 99),
-        "answer_bytes": tally.answer_bytes,
+        "answer_bytes": len(tally.answer),
         "errors": dict(tally.errors),
     }
 
 
-def _generator_limit(folder: Path, mix: Mix, clients: int) -> dict[str, Any]:
+def _generator_limit(folder: Path, mix: Mix, clients: int) -> Json:
     """What the generator reaches against a server that only replays an answer of the service."""
     command = [sys.executable, "-m", "rbegir.lab.bench.load", str(folder / "answer.json")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as stub:
@@ -283,10 +271,10 @@ def _generator_limit(folder: Path, mix: Mix, clients: int) -> dict[str, Any]:
             tally = asyncio.run(drive(port, searches, Ledger(), clients=clients, seconds=LIMIT_S, seed=0))
         finally:
             stub.terminate()
-    return {"searches_per_s": len(tally.search_ms) / tally.seconds, "answer_bytes": tally.answer_bytes}
+    return {"searches_per_s": len(tally.search_ms) / tally.seconds, "answer_bytes": len(tally.answer)}
 
 
-def _peer(name: str, folder: Path, seconds: float, k: int, writes: float) -> dict[str, Any]:
+def _peer(name: str, folder: Path, seconds: float, k: int, writes: float) -> Json:
     words = [name, str(folder), str(seconds), str(k), str(writes)]
     command = [sys.executable, "-m", "rbegir.lab.bench.peers", "serve", *words]
     try:
@@ -295,21 +283,11 @@ def _peer(name: str, folder: Path, seconds: float, k: int, writes: float) -> dic
         return {"failed": f"it was not ready after {PEER_LIMIT_S:.0f} s"}
     if done.returncode:
         return {"failed": host.last_line(done.stderr)}
-    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    figures: Json = json.loads(done.stdout.splitlines()[-1])
     return figures
 
 
-def _result(
-    cells: list[dict[str, Any]],
-    ledger: Ledger,
-    generator: dict[str, Any],
-    peers: dict[str, Any],
-    data: ServeData,
-    *,
-    k: int,
-    clients: int,
-    writes: float,
-) -> dict[str, Any]:
+def _result(cells: list[Json], ledger: Ledger, peers: Json) -> Json:
     by = {setting: [cell for cell in cells if cell["setting"] == setting] for setting in SETTINGS}
     ratios = [
         on["searches_per_s"] / off["searches_per_s"]
@@ -318,11 +296,6 @@ def _result(
     batched = statistics.median(cell["searches_per_s"] for cell in by["batched"])
     return {
         "host": host.describe(("starlette", "uvicorn", "pydantic", *SERVE_PACKAGES.values())),
-        "keywords": data.keywords,
-        "model": data.model,
-        "k": k,
-        "clients": clients,
-        "write_share": writes,
         "cells": cells,
         **{setting: _summary(of) for setting, of in by.items()},
         "ratio": _spread(ratios),
@@ -335,7 +308,6 @@ def _result(
             "phantom": len(ledger.phantoms),
             "examples": (ledger.lost + ledger.phantoms)[:5],
         },
-        "generator": generator,
         "peers": {
             name: {**peer, "ratio": batched / peer["searches_per_s"]} if "searches_per_s" in peer else peer
             for name, peer in peers.items()
@@ -343,9 +315,9 @@ def _result(
     }
 
 
-def _summary(cells: list[dict[str, Any]]) -> dict[str, Any]:
+def _summary(cells: list[Json]) -> Json:
     """Medians over rounds, with the lowest and highest."""
-    summary: dict[str, Any] = {"seconds": sum(cell["seconds"] for cell in cells)}
+    summary: Json = {"seconds": sum(cell["seconds"] for cell in cells)}
     for name in SUMMARISED:
         if values := [cell[name] for cell in cells if cell[name] is not None]:
             summary[name] = _spread(values)

@@ -20,7 +20,6 @@ import platform
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +30,7 @@ from rbegir.base.devices import cpu_count
 from rbegir.encode.clsm.clsm import TowerBatch
 from rbegir.encode.clsm.presets import preset as named_preset
 from rbegir.encode.clsm.twotower import TwoTower
+from rbegir.lab.markdown import Json
 from rbegir.read.pairs import PairStream, read_pairs
 from rbegir.training.batches import BatchPlan, StepBatch, build, epoch_batches
 from rbegir.training.config import recipe
@@ -50,7 +50,7 @@ def measure(
     negatives: str | int = "in_batch",
     rows: int | None = None,
     epochs: int = 5,
-) -> dict[str, Any]:
+) -> Json:
     """The benchmark of one setting. `rows`: pairs per epoch, repeating the file.
 
     By default all that the file has, but 4 million on a GPU, which would be done with less before it is warm.
@@ -195,7 +195,7 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def host(device: torch.device) -> dict[str, Any]:
+def host(device: torch.device) -> Json:
     """The machine, in words."""
     name = (
         torch.cuda.get_device_name(device)

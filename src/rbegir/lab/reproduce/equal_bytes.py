@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,9 +25,12 @@ from rbegir.encode.binarizer.rounding import nearest
 from rbegir.encode.clsm.twotower import TwoTower, unit
 from rbegir.errors import needing
 from rbegir.evaluate.retrieval import CUTOFFS
+from rbegir.lab.bench.quantizers import rabitq, turbovec
 from rbegir.lab.bench.residual import Residual
+from rbegir.lab.markdown import Json
 from rbegir.lab.reproduce.dataset import sample_rows
-from rbegir.lab.reproduce.testbed import Json, Testbed, Vectors
+from rbegir.lab.reproduce.rows import Scale
+from rbegir.lab.reproduce.testbed import Testbed, Vectors
 
 SAMPLE = 1_000  # queries of a library's own search
 FEW = 3  # bits per dimension of the coarse query: those of rbe*
@@ -60,68 +62,48 @@ SLOW = (
 
 
 def compare(
-    bed: Testbed,
-    vectors: Vectors,
-    network: TwoTower,
-    keep: Callable[[Json], None],
-    *,
-    train: int,
-    slow: bool,
-    first: bool,
+    bed: Testbed, vectors: Vectors, network: TwoTower, keep: Callable[[Json], None], scale: Scale, seed: int
 ) -> None:
-    """Measure every quantiser on the vectors of a float model; `keep` gets each result as it is there.
-
-    `train`: how many vectors they learn from. FAISS itself takes no more than 256 per centroid, 65,536.
-    `slow`: also those that take long, `first`: for the first seed.
-    """
-    with needing("the comparison needs faiss and turbovec", "pip install 'rbegir[tables]'"):
+    """Measure every quantiser on the vectors of a float model; `keep` gets each result as it is there."""
+    with needing("the comparison needs {}", "pip install 'rbegir[tables]'"):
         import faiss
-        import turbovec
     faiss.omp_set_num_threads(max(1, cpu_count() // 3))  # other runs need the rest
     corpus = unit(vectors.corpus).cpu().numpy()
     left, right = (unit(bed.embed(network, side, texts)) for side, texts in bed.group_texts())
-    learned = corpus[sample_rows(len(corpus), train, 0)]  # [train, n]
+    learned = corpus[sample_rows(len(corpus), scale.quantiser_train, 0)]  # [train, n]
 
     def measure(quantiser: Quantiser) -> None:
         codec = _codec(learned, quantiser, bed.device)
-        for result in _by_decoding(bed, vectors, corpus, left, right.cpu().numpy(), codec, quantiser):
-            keep(result)
+        decoded, others = (  # [titles, n], [keywords of the sample groups, n]
+            torch.from_numpy(codec.decode(vectors)).to(bed.device)
+            for vectors in (corpus, right.cpu().numpy())
+        )
+        precisions = {quantiser.query: codec.query}
+        if quantiser.query == "float":
+            precisions[f"{FEW} bits"] = lambda queries: coarse(codec.query(queries))
+        for precision, asked in precisions.items():
+            queries = asked(vectors.queries)
+            either = [bed.in_corpus(queries, decoded, exact=False, cosine=cosine) for cosine in (False, True)]
+            best = max(range(2), key=lambda i: float(either[i]["recall@10"]["value"]))
+            keep(
+                {
+                    "name": quantiser.name,
+                    "bytes": codec.bytes,
+                    "query": precision,
+                    "score": ("inner product", "cosine")[best],
+                    "titles": len(corpus),
+                    **bed.on_groups(asked(left), others),
+                    **either[best],
+                }
+            )
 
-    for quantiser in (*QUANTISERS, *(q for q in SLOW if slow and not q.once)):
+    slow = SLOW if scale.slow_quantisers else ()
+    for quantiser in (*QUANTISERS, *(q for q in slow if not q.once)):
         measure(quantiser)
-    for result in _by_searching(bed, unit(vectors.queries).cpu().numpy(), corpus, learned, faiss, turbovec):
+    for result in _by_searching(bed, unit(vectors.queries).cpu().numpy(), corpus, learned):
         keep(result)
-    for quantiser in (q for q in SLOW if slow and first and q.once):
+    for quantiser in (q for q in slow if seed == 0 and q.once):
         measure(quantiser)
-
-
-def _by_decoding(
-    bed: Testbed,
-    vectors: Vectors,
-    corpus: Array,
-    left: torch.Tensor,
-    right: Array,
-    codec: _Faiss | _Rotated | _Ours,
-    quantiser: Quantiser,
-) -> Iterator[Json]:
-    decoded = torch.from_numpy(codec.decode(corpus)).to(bed.device)  # [titles, n]
-    others = torch.from_numpy(codec.decode(right)).to(bed.device)  # [keywords of the sample groups, n]
-    precisions = {quantiser.query: codec.query}
-    if quantiser.query == "float":
-        precisions[f"{FEW} bits"] = lambda queries: coarse(codec.query(queries))
-    for precision, asked in precisions.items():
-        queries = asked(vectors.queries)
-        either = [bed.in_corpus(queries, decoded, exact=False, cosine=cosine) for cosine in (False, True)]
-        best = max(range(2), key=lambda i: float(either[i]["recall@10"]["value"]))
-        yield {
-            "name": quantiser.name,
-            "bytes": codec.bytes,
-            "query": precision,
-            "score": ("inner product", "cosine")[best],
-            "titles": len(corpus),
-            **bed.on_groups(asked(left), others),
-            **either[best],
-        }
 
 
 def coarse(queries: torch.Tensor) -> torch.Tensor:
@@ -227,28 +209,14 @@ def _codec(train: Array, quantiser: Quantiser, device: torch.device) -> _Faiss |
     return _Rotated(train, bits=2 if "2-bit" in quantiser.name else 1, query_sign=quantiser.query == "1 bit")
 
 
-def _by_searching(
-    bed: Testbed, queries: Array, corpus: Array, learned: Array, faiss: Any, turbovec: Any
-) -> Iterator[Json]:
-    """Recall of a sample of queries through the searches of the libraries themselves."""
+def _by_searching(bed: Testbed, queries: Array, corpus: Array, learned: Array) -> Iterator[Json]:
+    """Recall of a sample of queries through the scores of the libraries themselves."""
     chosen = sample_rows(len(queries), SAMPLE, 0)
-    width, most = corpus.shape[1], min(max(CUTOFFS), len(corpus))
-    rotation = faiss.RandomRotationMatrix(width, width)
-    rotation.init(0)
-    rabitq = faiss.IndexRaBitQ(width, faiss.METRIC_INNER_PRODUCT, 2)
-    turned = rotation.apply(corpus)
-    rabitq.train(rotation.apply(learned))
-    rabitq.add(turned)
-    found = rabitq.search(rotation.apply(queries[chosen]), most)[1]
-    del turned
-    yield _sampled(bed, "FAISS RaBitQ, 2 bit", int(rabitq.sa_code_size()), chosen, found)
-    del rabitq
-    index = turbovec.TurboQuantIndex(dim=width, bit_width=2)
-    for start in range(0, len(corpus), 1 << 20):
-        index.add(corpus[start : start + (1 << 20)])
-    found = np.asarray(index.search(queries[chosen], most)[1]).astype(np.int64)
-    stored = len(index.to_bytes()) / len(corpus)
-    yield _sampled(bed, "turbovec, 2 bit", round(stored, 1), chosen, found)
+    most = min(max(CUTOFFS), len(corpus))
+    for name, peer in (("FAISS RaBitQ, 2 bit", rabitq), ("turbovec, 2 bit", turbovec)):
+        outcome = peer(learned, corpus, corpus.shape[1] // 4, 0)
+        assert outcome is not None
+        yield _sampled(bed, name, outcome.bytes, chosen, outcome.find(queries[chosen], most))
 
 
 def _sampled(

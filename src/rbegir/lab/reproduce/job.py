@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from rbegir.errors import CorruptError, FileError, InputError
 from rbegir.lab.bench.host import describe, device_name
+from rbegir.lab.markdown import Json
 from rbegir.lab.reproduce import runs
 from rbegir.lab.reproduce.dataset import FOLDER, Dataset, load
 from rbegir.lab.reproduce.results import Results, TableMaker
@@ -24,7 +24,6 @@ from rbegir.lab.reproduce.rows import FULL, SMALL, TABLES, Scale, chosen, rows
 from rbegir.lab.reproduce.tables import table
 from rbegir.training.step import resolve_device
 
-Json = dict[str, Any]
 RESULTS = "results.json"
 PACKAGES = ("torch", "pyarrow", "scikit-learn", "faiss-cpu", "turbovec", "bm25s")
 

@@ -1,10 +1,6 @@
-"""The report of `rbegir reproduce` as a page of Markdown: tables, the paper's figures beside them, remarks.
+"""The report of `rbegir reproduce` as a page of Markdown (report.md.j2), and its pictures in plain SVG.
 
-Sentences are in report.md.j2, figures come from the results, and a conclusion is printed only if the figures
-support it. The page is a function of the results alone, so a test can tell whether the committed one is
-current.
-
-The pictures, in plain SVG:
+Figures come from the results alone, and a conclusion is printed only if the figures support it.
 
 auc-bits        ROC AUC against bits per keyword dimension, ours and the paper's
 recall-bytes    recall@10 against bytes per title, every method
@@ -21,14 +17,13 @@ from statistics import fmean
 from typing import Any
 
 from rbegir.errors import needing
-from rbegir.lab.markdown import environment
+from rbegir.lab.markdown import Json, environment, mean_std
 from rbegir.lab.reproduce import paper
 from rbegir.lab.reproduce.dataset import HEADLINE
 from rbegir.lab.reproduce.job import tables_of
 from rbegir.lab.reproduce.results import Results, Stat, shown
 from rbegir.lab.reproduce.rows import PAPER, PLAIN, under
 
-Json = dict[str, Any]
 BEST_FLOAT = "m_1, 10 epochs, 20 % feature dropout"  # the best float model that was found
 LEVEL = 0.003  # of recall@10: one and a half standard deviations between seeds
 SEEDS = 3  # that a figure should have
@@ -141,9 +136,7 @@ def cell(key: str, value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, dict):
-        digits = 3 if "r10" in key or key.startswith("recall") else 4
-        spread = "" if value["std"] is None else f" ± {value['std']:.{digits}f}"
-        return f"{value['mean']:.{digits}f}{spread}"
+        return mean_std(value, 3 if "r10" in key or key.startswith("recall") else 4)
     if isinstance(value, list):
         return f"{value[0]:.3f} … {value[1]:.3f}"
     if isinstance(value, float):

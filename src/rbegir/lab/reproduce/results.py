@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from rbegir.encode.clsm.presets import FLOAT
+from rbegir.lab.markdown import Json
 from rbegir.lab.reproduce.dataset import HEADLINE
 from rbegir.lab.reproduce.rows import Scale, like, rows
 
-Json = dict[str, Any]
 Columns = list[list[str]]
 SHOWN = {
     "m_1": "m_1: float CLSM",

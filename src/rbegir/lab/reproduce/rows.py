@@ -39,7 +39,7 @@ class Scale:
     short: int | None = None  # epochs of what tables 3, 4 and 7 compare, if others than of the rest
     batch_size: int | None = None
     seeds: int = 3
-    quantiser_train: int = 65_536  # vectors that the quantisers beside us learn from
+    quantiser_train: int = 65_536  # vectors that the quantisers beside us learn from; FAISS takes no more
     slow_quantisers: bool = True
 
 
@@ -118,28 +118,23 @@ def _rows(scale: Scale) -> list[ModelRow]:
             for name in ("rbe_star", "m_1", "m_3", *(("m_5", "m_2") if recipe == PAPER else ()))
         ),
     ]  # fmt: skip
+    variants: list[tuple[str, str, dict[str, Any]]] = [
+        ("no weights", "4", {"residual_weights": False}),
+        ("annealing tanh", "3", {"estimator": "annealing_tanh"}),
+        ("straight-through", "3", {"estimator": "straight_through"}),
+    ]
+    names = ("rbe_star", "rbe_1", "rbe_2", "rbe_3")
     second = [
-        *(
-            ModelRow(f"{name}, no weights", _shape(name, residual_weights=False), _tables("4"),
-                short=True, tier=2)
-            for name in ("rbe_star", "rbe_2", "rbe_3")
-        ),
-        *(
-            ModelRow(f"{name}, annealing tanh", _shape(name, estimator="annealing_tanh"), _tables("3"),
-                short=True, tier=2)
-            for name in ("rbe_star", "rbe_1", "rbe_2", "rbe_3")
-        ),
-        *(
-            ModelRow(f"{name}, straight-through", _shape(name, estimator="straight_through"), _tables("3"),
-                short=True, tier=2)
-            for name in ("rbe_star", "rbe_1", "rbe_2", "rbe_3")
-        ),
-    ]  # fmt: skip
+        ModelRow(f"{name}, {what}", _shape(name, **changes), _tables(table), short=True, tier=2)
+        for what, table, changes in variants
+        for name in names
+        if name != "rbe_1" or table == "3"  # one plane has nothing to weigh
+    ]
     if scale.short is not None:
         second = [
             *(
                 ModelRow(like(name, scale), _shape(name), _tables("3 4 7"), short=True, tier=2)
-                for name in ("rbe_star", "rbe_1", "rbe_2", "rbe_3")
+                for name in names
             ),
             *second,
             ModelRow("m_1, 10 epochs, 20 % feature dropout", _shape("m_1"), _tables("bytes"),

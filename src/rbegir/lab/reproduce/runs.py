@@ -2,15 +2,12 @@
 
     out/runs/rbe_star-0.json     figures, history of the epochs, settings, time, device
 
-A run is made once: its file says from what (an identity of shape, settings, dataset and scale), and as long
-as that is the same it is not made again. So a job that was killed goes on where it was, and a table that
-shares rows with another costs only the rest.
+The file holds an identity of shape, settings, dataset and scale; as long as that is the same the run is not
+made again. So a job that was killed resumes, and a table that shares rows with another costs only the rest.
 
-Runs are made most telling first, in one process or several at once, within a time limit. A small model leaves
-much of a large GPU idle while Python launches the next kernels: three processes on one card made 1.6 times as
-many models per minute as one. Each process reads the data itself and takes the next runs from a queue. Models
-that draw the same batches can be trained side by side in a process, which builds the batches once: this
-saves CPU cores, not GPU time.
+Runs are made most telling first, in one process or several: a small model leaves much of a large GPU idle,
+and three processes on one card made 1.6 times as many models per minute as one. Models that draw the same
+batches can be trained side by side in a process, which saves CPU cores, not GPU time.
 """
 
 from __future__ import annotations
@@ -18,13 +15,12 @@ from __future__ import annotations
 import hashlib
 import json
 import multiprocessing
-import queue
 import re
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
-from multiprocessing.queues import Queue
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,10 +31,11 @@ import torch
 from rbegir.base import disk
 from rbegir.base.devices import cpu_count
 from rbegir.errors import CorruptError, FileError, RbegirError
+from rbegir.lab.markdown import Json
 from rbegir.lab.reproduce import equal_bytes, studies
 from rbegir.lab.reproduce.dataset import Dataset, load, sample_rows
 from rbegir.lab.reproduce.rows import ModelRow, Scale
-from rbegir.lab.reproduce.testbed import Json, Testbed
+from rbegir.lab.reproduce.testbed import Testbed
 from rbegir.training.config import change
 from rbegir.training.data import TrainingData
 from rbegir.training.loop import Validation
@@ -113,15 +110,8 @@ class Laboratory:
             result["studies"]["quantisers"] = found
             write(path_of(out, row.name, seed), result)
 
-        equal_bytes.compare(
-            self.bed,
-            self.bed.vectors(fitted.network),
-            fitted.network,
-            keep,
-            train=self.scale.quantiser_train,
-            slow=self.scale.slow_quantisers,
-            first=seed == 0,
-        )
+        vectors = self.bed.vectors(fitted.network)
+        equal_bytes.compare(self.bed, vectors, fitted.network, keep, self.scale, seed)
         result["done"] = list(row.studies)
         write(path_of(out, row.name, seed), result)
 
@@ -148,16 +138,17 @@ def cut_down(data: Dataset, scale: Scale) -> Dataset:
 def _identity_of(data: Dataset, scale: Scale | None = None) -> str:
     """Of data as they are, or of trainings of a scale on them."""
     about = {"data": data.describe(), **({"scale": vars(scale)} if scale else {})}
-    text = json.dumps(about, sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    return _digest(about)
 
 
 def identity(row: ModelRow, seed: int, data: Dataset, scale: Scale) -> str:
     """What a run was made from."""
     of = {"shape": row.shape.to_dict(), "training": row.settings.to_dict(), "data": _identity_of(data, scale)}
-    return hashlib.blake2b(
-        json.dumps({**of, "seed": seed}, sort_keys=True).encode(), digest_size=8
-    ).hexdigest()
+    return _digest({**of, "seed": seed})
+
+
+def _digest(about: Json) -> str:
+    return hashlib.blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def identity_of(run: Json, rows: Mapping[str, ModelRow], data: Dataset, scale: Scale) -> str | None:
@@ -184,11 +175,10 @@ def read(path: Path) -> Json | None:
 
 def write(path: Path, result: Json) -> None:
     """Replace a run's file, figures rounded to what their spread allows."""
-    partial = path.with_suffix(".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(_rounded(result)) + "\n")
-        disk.replace(partial, path)
+        with disk.staged(path) as stage:
+            stage.write_text(json.dumps(_rounded(result)) + "\n")
     except OSError as error:
         raise FileError(f"cannot write {path}: {error.strerror}") from None
 
@@ -271,71 +261,65 @@ def _batches(job: ReproduceJob) -> tuple[object, ...] | None:
     return (job.seed, s.epochs, s.batch_size, s.word_dropout, s.gram_dropout, s.negatives)
 
 
-def run_here(todo: Iterable[list[ReproduceJob]], data: Dataset, layout: RunLayout) -> Iterator[str]:
-    """Make runs in this process until all are made or the time is up; a line about each."""
-    laboratory, an_epoch, measuring = None, 0.0, EXPECTED_S
-    for group in todo:
-        began = time.time()
+class Runner:
+    """Makes runs in one process, until the time is up."""
+
+    def __init__(self, data: Dataset, layout: RunLayout) -> None:
+        self._data, self._layout = data, layout
+        self._laboratory: Laboratory | None = None
+        self._an_epoch, self._measuring = 0.0, EXPECTED_S
+
+    def run(self, group: list[ReproduceJob]) -> Iterator[str]:
+        """Make the runs of a group, unless they would end too late; yields a line about each."""
+        began, layout = time.time(), self._layout
         rows = [job.row for job in group if job.row is not None]
         epochs = rows[0].settings.epochs or 1 if rows else 0
-        if began + len(group) * (an_epoch * epochs + measuring) > layout.until:
+        if began + len(group) * (self._an_epoch * epochs + self._measuring) > layout.until:
             return
         if not rows:
-            measure_bm25(data, layout.scale, layout.out)
+            measure_bm25(self._data, layout.scale, layout.out)
             yield f"{BM25} ({time.time() - began:.0f} s)"
-            continue
-        laboratory = laboratory or Laboratory(data, layout.scale, layout.device)
-        for made in laboratory.make(rows, group[0].seed, layout.out):
-            figures, measuring = made["figures"], made["measure_s"]
-            an_epoch = made["train_s"] / len(made["history"])
+            return
+        self._laboratory = self._laboratory or Laboratory(self._data, layout.scale, layout.device)
+        for made in self._laboratory.make(rows, group[0].seed, layout.out):
+            figures, self._measuring = made["figures"], made["measure_s"]
+            self._an_epoch = made["train_s"] / len(made["history"])
             shown = (("AUC", "roc_auc"), ("R@1", "recall@1"), ("R@10", "recall@10"), ("R@100", "recall@100"))
             told = "  ".join(f"{word} {figures[name]['value']:.4f}" for word, name in shown)
-            yield f"{made['row']}, seed {made['seed']}: {told}  ({made['train_s'] + measuring:.0f} s)"
+            took = made["train_s"] + self._measuring
+            yield f"{made['row']}, seed {made['seed']}: {told}  ({took:.0f} s)"
+
+
+def run_here(todo: Iterable[list[ReproduceJob]], data: Dataset, layout: RunLayout) -> Iterator[str]:
+    """Make runs in this process; yields a line about each."""
+    runner = Runner(data, layout)
+    for group in todo:
+        yield from runner.run(group)
 
 
 def run_in_processes(
     todo: list[list[ReproduceJob]], folder: Path | None, layout: RunLayout, workers: int
 ) -> Iterator[str]:
     """Make runs in several processes on one device; yields a line about each."""
-    context = multiprocessing.get_context("spawn")
-    waiting: Queue[list[ReproduceJob]] = context.Queue()
-    told: Queue[tuple[str, str]] = context.Queue()
-    for group in todo:
-        waiting.put(group)
-    processes = [
-        context.Process(target=_work, args=(waiting, told, folder, layout), daemon=True)
-        for _ in range(min(workers, len(todo)))
-    ]
-    for process in processes:
-        process.start()
+    spawn = multiprocessing.get_context("spawn")
     failures = []
-    while any(process.is_alive() for process in processes) or not told.empty():
-        try:
-            kind, line = told.get(timeout=1)
-        except queue.Empty:
-            continue
-        if kind == "failed":
-            failures.append(line)
-        else:
-            yield line
+    with ProcessPoolExecutor(min(workers, len(todo)), spawn, _start, (folder, layout)) as pool:
+        for done in as_completed([pool.submit(_run, group) for group in todo]):
+            try:
+                yield from done.result()
+            except Exception as error:  # the others go on
+                failures.append("".join(traceback.format_exception(error, limit=-3)))
     if failures:
         raise RbegirError(f"a run failed: {failures[0]}")
 
 
-def _work(
-    waiting: Queue[list[ReproduceJob]], told: Queue[tuple[str, str]], folder: Path | None, layout: RunLayout
-) -> None:
-    """One process: load the data, then run after run."""
+_runner: Runner  # of a process of its own
 
-    def ready() -> Iterator[list[ReproduceJob]]:
-        while True:
-            try:
-                yield waiting.get(timeout=2)
-            except queue.Empty:
-                return
 
-    try:
-        for line in run_here(ready(), load(folder), layout):
-            told.put(("made", line))
-    except Exception:
-        told.put(("failed", traceback.format_exc(limit=-3)))
+def _start(folder: Path | None, layout: RunLayout) -> None:
+    global _runner
+    _runner = Runner(load(folder), layout)
+
+
+def _run(group: list[ReproduceJob]) -> list[str]:
+    return list(_runner.run(group))

@@ -30,8 +30,10 @@ from rbegir.encode.clsm.twotower import TwoTower, unit
 from rbegir.errors import needing
 from rbegir.evaluate.groups import distinct
 from rbegir.evaluate.retrieval import CUTOFFS, ranks, recalls
+from rbegir.lab.bench.quantizers import top
+from rbegir.lab.markdown import Json
 from rbegir.lab.reproduce.dataset import Dataset, headline, sample_rows
-from rbegir.lab.reproduce.testbed import Json, Testbed, Vectors
+from rbegir.lab.reproduce.testbed import Testbed, Vectors
 from rbegir.search.backend import Partition
 from rbegir.search.cpu import CpuBackend
 from rbegir.search.partition import recall_of
@@ -41,7 +43,6 @@ SELECTION_QUERIES, TOP, PER_THREAD = 500, 1000, 256
 LATENCY_QUERIES = 50
 FLOAT_BYTES, CODE_BYTES = 256, 16  # a title of m_1 and of rbe*
 GRADES = ("bad", "fair", "good")
-BLOCK = 1 << 18
 
 
 def sizes(bed: Testbed, vectors: Vectors) -> Json:
@@ -105,34 +106,15 @@ def top_five(bed: Testbed, vectors: Vectors, network: TwoTower) -> Json:
     Judged titles that are not in the corpus are added to it, as a judge found them somewhere.
     """
     judgements = Judgements(bed.data.labels["all"], bed.data.corpus)
-    queries = unit(bed.embed(network, "query", bed.tokens(judgements.queries)))
+    queries = bed.embed(network, "query", bed.tokens(judgements.queries)).cpu().numpy()
     more = bed.embed(network, "keyword", bed.tokens(judgements.added))
-    keywords = torch.cat([vectors.corpus, more])
-    found = {"all titles": judgements.count(best(queries, keywords, 5).cpu().numpy())}
+    keywords = unit(torch.cat([vectors.corpus, more])).cpu().numpy()
+    found = {"all titles": judgements.count(top(queries, keywords, 5))}
     if not vectors.codes:
         share = sample_rows(len(keywords), len(keywords) * CODE_BYTES // FLOAT_BYTES, 0)
-        kept = torch.from_numpy(share).to(keywords.device)
-        few = best(queries, keywords[kept], 5).cpu().numpy()
-        found["the same memory"] = judgements.count(share[few])
+        found["the same memory"] = judgements.count(share[top(queries, keywords[share], 5)])
     head = headline(bed.data.labels)
     return {"found": found, "queries": len(judgements.queries), "slice": head}
-
-
-def best(queries: Tensor, keywords: Tensor, k: int) -> Tensor:
-    """Positions of the k keywords of the largest cosine: [queries, k]."""
-    scores: Tensor | None = None
-    places: Tensor | None = None
-    for start in range(0, len(keywords), BLOCK):
-        block = queries @ unit(keywords[start : start + BLOCK]).T
-        top = block.topk(min(k, block.shape[1]), dim=1)
-        here = (top.values, top.indices + start)
-        if scores is None or places is None:
-            scores, places = here
-            continue
-        merged = torch.cat([scores, here[0]], dim=1).topk(k, dim=1)
-        scores, places = merged.values, torch.cat([places, here[1]], dim=1).gather(1, merged.indices)
-    assert places is not None
-    return places
 
 
 class Judgements:

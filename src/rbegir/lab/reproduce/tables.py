@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rbegir.lab.markdown import Json
 from rbegir.lab.reproduce import paper
-from rbegir.lab.reproduce.results import Columns, Json, Stat, TableMaker, bits_of, shown, stat
+from rbegir.lab.reproduce.results import Columns, Stat, TableMaker, bits_of, shown, stat
 from rbegir.lab.reproduce.rows import OTHER_RECIPES, PAPER, PLAIN, bytes_of, query_bits, under
 from rbegir.lab.reproduce.studies import GRADES
 from rbegir.search.missrate import certificate
@@ -333,7 +334,8 @@ def equal_bytes(make: TableMaker) -> Json:
         }
         for run in make.results.runs("bm25")
     ]
-    rows.sort(key=lambda row: (row["bytes"] is None, row["bytes"], -_mean(row.get("recall@10"))))
+    recall = {id(row): row["recall@10"]["mean"] for row in rows if row.get("recall@10")}
+    rows.sort(key=lambda row: (row["bytes"] is None, row["bytes"], -recall.get(id(row), 0.0)))
     return {
         "title": "The best 16 bytes: every method at its size",
         "paper": "no table",
@@ -362,10 +364,6 @@ def _quantised(make: TableMaker) -> list[Json]:
         row["interval"] = first["recall@10"]["interval"]
         rows.append(row | {"command": make.command("m_1")})
     return rows
-
-
-def _mean(figure: Json | None) -> float:
-    return 0.0 if figure is None else float(figure["mean"])
 
 
 def _shares(counts: dict[str, float]) -> dict[str, float]:

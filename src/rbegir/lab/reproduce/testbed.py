@@ -36,6 +36,7 @@ from rbegir.evaluate.metrics import (
     weighted_mean,
 )
 from rbegir.evaluate.retrieval import CUTOFFS, ranks, recalls
+from rbegir.lab.markdown import Json
 from rbegir.lab.reproduce.dataset import Dataset
 from rbegir.read.tokenizer import GramBatch, tokenize
 from rbegir.training.batches import cut
@@ -43,7 +44,6 @@ from rbegir.training.batches import cut
 TEXTS = 1 << 15  # embedded at a time
 REPLICATES = 100
 HASH_BUCKETS = 8192
-Json = dict[str, Any]
 
 
 class Judged(NamedTuple):
@@ -158,14 +158,7 @@ class Testbed:
         """The distinct texts of the sample groups, by side."""
         return ("query", self._group_queries), ("keyword", self._group_keywords)
 
-    def in_corpus(
-        self,
-        queries: Tensor,
-        corpus: Tensor,
-        *,
-        exact: bool,
-        cosine: bool = True,
-    ) -> Json:
+    def in_corpus(self, queries: Tensor, corpus: Tensor, *, exact: bool, cosine: bool = True) -> Json:
         """Recall of the test pairs' titles among all."""
         return self.recall(ranks(queries, corpus, self.query, self.target, exact=exact, cosine=cosine))
 

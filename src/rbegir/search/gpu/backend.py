@@ -18,29 +18,24 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from rbegir.base import masks
 from rbegir.base.checks import whole_number
 from rbegir.base.masks import Mask
 from rbegir.codes.layout import GROUP, groups
-from rbegir.errors import DeviceError, InputError, MissingExtraError
+from rbegir.errors import DeviceError, InputError, needing
 from rbegir.search.backend import Backend, Progress, Progressive, check_candidates, check_planes
 from rbegir.search.missrate import MissCertificate
 from rbegir.search.paper import PaperPlan, SelectionGeometry, queue_heads, thread_of, thread_sizes
 from rbegir.search.paper import plan as plan_paper
-from rbegir.search.partition import Candidates, Partition, check_search, merge
+from rbegir.search.partition import Candidates, Int64s, Partition, Values, check_search, merge
 
-try:
+with needing("searching on a GPU needs torch and triton ({} is missing)", "pip install 'rbegir[gpu]'"):
     from rbegir.search.gpu import local
     from rbegir.search.gpu.card import SURVIVOR_BYTES, Batch, power_of_two
     from rbegir.search.gpu.device import MAX_SLAB, MaskCache, Range, Worker, find_devices
     from rbegir.search.gpu.proof import Pending, begin
     from rbegir.search.gpu.words import Slab, SlabSearch
-except ImportError as missing:  # torch or triton
-    raise MissingExtraError(
-        f"searching on a GPU needs torch and triton ({missing})", hint="pip install 'rbegir[gpu]'"
-    ) from missing
 
 SPLIT = 1 << 20  # partitions below this many keywords are not spread over devices
 QUERIES = 1024  # per pass
@@ -99,7 +94,7 @@ class GpuBackend(Backend):
             self.n, planes, self.devices, memory=self._memory, stream=self.stream, progress=self.progress
         )
 
-    def search(self, partitions: Sequence[Partition], values: npt.NDArray[np.int16], k: int) -> Candidates:
+    def search(self, partitions: Sequence[Partition], values: Values, k: int) -> Candidates:
         parts, values, k = check_search(partitions, values, k, self.n, self.planes)
         with self._lock:
             placed, streamed, total = self._place(parts)
@@ -114,7 +109,7 @@ class GpuBackend(Backend):
         return Candidates(*(np.concatenate(arrays) for arrays in zip(*blocks, strict=True)))
 
     def _select(
-        self, parts: list[Partition], values: npt.NDArray[np.int16], k: int, geometry: SelectionGeometry
+        self, parts: list[Partition], values: Values, k: int, geometry: SelectionGeometry
     ) -> tuple[Candidates, MissCertificate]:
         """The published selection and what it may miss.
 
@@ -130,11 +125,7 @@ class GpuBackend(Backend):
         return super()._select(parts, values, k, geometry)
 
     def _queues(
-        self,
-        placed: list[list[ResidentRange]],
-        values: npt.NDArray[np.int16],
-        plan: PaperPlan,
-        geometry: SelectionGeometry,
+        self, placed: list[list[ResidentRange]], values: Values, plan: PaperPlan, geometry: SelectionGeometry
     ) -> Candidates:
         """Algorithm 1 on every device, and the merge of what they return."""
         want = plan.length
@@ -157,7 +148,7 @@ class GpuBackend(Backend):
     def search_progressive(
         self,
         partitions: Sequence[Partition],
-        values: npt.NDArray[np.int16],
+        values: Values,
         k: int,
         *,
         planes: int = 1,
@@ -170,8 +161,6 @@ class GpuBackend(Backend):
         check_candidates(candidates, whole_number("k", k))
         return Progressive(self.search(partitions, values, k), 1.0, True)
 
-    # ---- placing keywords on devices
-
     def _place(self, parts: list[Partition]) -> tuple[list[list[ResidentRange]], list[ResidentRange], int]:
         """Make partitions resident → (ranges of each worker, ranges to stream, number of candidates)."""
         placed: list[list[ResidentRange]] = [[] for _ in self._workers]
@@ -183,8 +172,7 @@ class GpuBackend(Backend):
                 for worker, own in enumerate(self._workers)
                 for r in own.resident.ranges_of(partition.packed)
             ]
-            covered = sorted((r.begin, r.end) for _, r in ranges)
-            if _covers(covered, partition.count):
+            if ranges and sum(r.end - r.begin for _, r in ranges) == partition.count:  # they are disjoint
                 for worker, r in ranges:
                     placed[worker].append(self._part(r, base, partition.mask))
             elif partition.count:
@@ -263,8 +251,6 @@ class GpuBackend(Backend):
             hint="use more devices, free memory on them, or use device='cpu'",
         )
 
-    # ---- one pass
-
     def _pieces(self, placed: list[list[ResidentRange]]) -> Iterator[tuple[Worker, list[SlabSearch]]]:
         """The slabs that each device has to search; devices with no candidates are left out."""
         for worker, parts in zip(self._workers, placed, strict=True):
@@ -276,11 +262,7 @@ class GpuBackend(Backend):
                 yield worker, pieces
 
     def _search(
-        self,
-        placed: list[list[ResidentRange]],
-        streamed: list[ResidentRange],
-        values: npt.NDArray[np.int16],
-        k: int,
+        self, placed: list[list[ResidentRange]], streamed: list[ResidentRange], values: Values, k: int
     ) -> Candidates:
         started: list[tuple[Worker, Pending]] = []
         for worker, pieces in self._pieces(placed):
@@ -294,7 +276,7 @@ class GpuBackend(Backend):
             results += self._stream(part, values, k)
         return merge(results, k)
 
-    def _stream(self, part: ResidentRange, values: npt.NDArray[np.int16], k: int) -> Iterator[Candidates]:
+    def _stream(self, part: ResidentRange, values: Values, k: int) -> Iterator[Candidates]:
         """Search a range that no device holds, chunk by chunk, on the device with the most room."""
         whole = part.range
         worker = max(self._workers, key=lambda own: own.resident.fits(STREAM))
@@ -314,11 +296,6 @@ class GpuBackend(Backend):
                 yield Candidates(*begin(worker.card, [on_device], batch, k).result())
 
 
-def _covers(ranges: list[tuple[int, int]], count: int) -> bool:
-    """Whether sorted, disjoint ranges are all of [0, count)."""
-    return bool(ranges) and sum(end - begin for begin, end in ranges) == count
-
-
 def _piece(worker: Worker, part: ResidentRange, slab: Slab) -> SlabSearch:
     mask = None if part.mask is None else worker.resident.mask(part.mask)
     return SlabSearch(slab, part.base, mask, part.candidates)
@@ -326,7 +303,7 @@ def _piece(worker: Worker, part: ResidentRange, slab: Slab) -> SlabSearch:
 
 def _heads(
     results: list[Candidates], want: int, kept: int, geometry: SelectionGeometry
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+) -> tuple[Int64s, Int64s]:
     """The best `kept` entries of all queues of one query; a thread may lie on several devices.
 
     A device that sent `want` entries may have more, so what ranks below its last one is not known yet.

@@ -92,8 +92,6 @@ class Card:
         self.kinds = tensorcore.kinds_of(device)
         self.force: Method | None = None  # for tests and benchmarks
 
-    # ---- the steps
-
     def method(self, batch: Batch) -> Method:
         """The fastest scan for a batch, by the costs of `dispatch`."""
         return self.force or dispatch.choose(self._shape(batch), batch.queries, batch.largest, self.kinds)

@@ -1,15 +1,12 @@
 """Few candidates among many keywords: gathered into a slab of their own, which is then searched (Triton).
 
-A filter that keeps 1 % lowers the threshold of the best k so far that the batch kernels, which read the mask
-last, stop at every other tile for keywords that are not candidates; and a search for one query still reads
-every keyword. Instead the set bits of all masks become a list of positions, and the codes there are copied
-to a slab of their own, which is searched:
+With a filter that keeps 1 %, batch kernels, which read the mask last, stop at every other tile for keywords
+that are not candidates, and a search for one query still reads every keyword. Instead:
 
     mask → bits of each block of words → where its list begins → positions → codes
 
-The list is in the order of positions, so that the order of hits, ties included, is the order of list
-entries; the entries of the k hits are looked up at the end. Fetching reads whole 32-byte sectors, eight words
-for one that is needed, but at 1 % that is a tenth of a scan. `worth` says when it pays.
+The list is in the order of positions, so that the order of hits is the order of list entries, ties included.
+Fetching reads whole 32-byte sectors, but at 1 % that is a tenth of a scan. `worth` says when it pays.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"

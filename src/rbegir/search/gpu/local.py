@@ -4,17 +4,14 @@ A block of T_b threads takes T_b·I consecutive positions; thread y scores every
 the y-th, and keeps the best q in a queue in registers. Global selection takes the best k of all queues.
 
 Queues start at a floor, the threshold that the exact search takes from its sample. What is below the floor
-cannot be among the best k, so the loop over keywords is that of the exact scan, a queue changes once in about
-10⁵ keywords, and a few thousand entries are left to sort. If enough of them are above the floor, nothing else
-can be among the best k; if not, the floor is lowered. The results are those of `search.paper` on every
+cannot be among the best k, so a queue changes once in about 10⁵ keywords, and a few thousand entries are left
+to sort. If too few are above the floor, it is lowered. The results are those of `search.paper` on every
 backend. Rejected: queues that start empty, all written and sorted (dev/LOG.md has the measurements).
 
-The work can be divided freely. The steps of a thread are spread over several programs, each
-with a queue of its own, because short programs read neighbouring memory (measured: 4.4 ms for whole threads,
-4.2 ms for short ones). Only two places of a queue are registers; what falls off the end of a longer queue is
-appended like an entry. A thread may also lie on several slabs, even on several devices, because positions
-count over all partitions. So more than q entries of a thread may arrive, but all of its best q do, and the
-merge on the host drops the rest.
+The steps of a thread are spread over several programs, each with a queue of its own, because short programs
+read neighbouring memory (4.2 ms instead of 4.4). Only two places of a queue are registers; what falls off the
+end of a longer queue is appended like an entry. A thread may also lie on several slabs or devices. So more
+than q entries of a thread may arrive, but all of its best q do, and the merge on the host drops the rest.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,assignment,misc"

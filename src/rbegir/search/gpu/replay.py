@@ -1,15 +1,13 @@
 """Small searches as CUDA graphs: ten launches become one.
 
-A search is a dozen kernels, of which only the scan is long. Launching them one by one from Python takes
-about 0.2 ms: nothing beside a scan of 10⁹ keywords, but five times the work of a search of 10⁶. All sizes
-follow from the slabs, k and the shape of the batch, and nothing waits for the host (`proof.begin`,
-`local.begin`). So the whole sequence is captured as a graph when the same kind of search comes for the
-second time; from then on the queries are copied into the graph's own buffer and the graph is launched.
+Launching a dozen kernels from Python takes about 0.2 ms: nothing beside a scan of 10⁹ keywords, but five
+times the work of a search of 10⁶. All sizes follow from the slabs, k and the shape of the batch, and nothing
+waits for the host. So the whole sequence is captured as a graph when the same kind of search comes for the
+second time (the first compiles the kernels); from then on the queries are copied into the graph's own buffer.
 
-The first search of a kind compiles the kernels, which must not happen during a capture. A graph refers to
-keywords by address, so it is kept with weak references to its slabs and used only while these are alive.
-Searches with masks are not captured, because masks come and go. Intermediate results live as long as the
-graph: LIMIT bounds their size and KEPT the number of graphs; the least recently used graph is evicted first.
+A graph refers to keywords by address, so it is kept with weak references to its slabs and used only while
+these are alive. Searches with masks are not captured, because masks come and go. LIMIT bounds the size of
+intermediate results and KEPT the number of graphs; the least recently used graph is evicted first.
 """
 
 from __future__ import annotations

@@ -12,17 +12,13 @@ Three kernels, best first: `float8` (sums in half precision: |q·k| ≤ 2048 and
 integers), both for Hopper, and `mma` (any card since Ampere). Queries beyond ±127 are split in (2u)·⌊q/2⌋ +
 u·(q mod 2).
 
-The threshold of a pair is proportional to ‖k‖. The Hopper kernels test just that, sum + slope·‖k‖ ≥ 0 with
-a slope for each query: `float8` tests two pairs with one fused multiply-add that cuts off what is negative,
-and half a logic instruction gathers the results; `wgmma` takes a multiply-add and half a maximum per pair.
-Slopes and norms are rounded so that nothing is lost, and the few pairs that pass are tested again, exactly.
-`mma` takes one floor per query for the least norm of a warp's keywords, which lets twenty times as many
-through. Measured with that floor in all kernels: the three spent half their time on pairs that failed the
-exact test. Rejected: keywords sorted by norm, which needs a permutation of 4 bytes per keyword.
+The threshold of a pair is proportional to ‖k‖. The Hopper kernels test sum + slope·‖k‖ ≥ 0 with a slope for
+each query, rounded so that nothing is lost, and the few pairs that pass are tested again, exactly. `mma`
+takes one floor per query for the least norm of a warp's keywords, which lets twenty times as many through.
+Rejected: keywords sorted by norm, which needs a permutation of 4 bytes per keyword.
 
-The CUDA C++ is compiled at run time with nothing but what torch brings: torch ships libnvrtc with every CUDA
-build, and the driver's libcuda is there wherever a GPU is; both are called through ctypes. Rejected: torch's
-own `torch.cuda._compile_kernel` (private, only since 2.9), cupy and cuda.core (one more dependency each),
+The CUDA C++ is compiled at run time with the libnvrtc that torch ships, called through ctypes. Rejected:
+`torch.cuda._compile_kernel` (private, only since 2.9), cupy and cuda.core (one more dependency each),
 shipping compiled binaries (one per GPU generation).
 """
 

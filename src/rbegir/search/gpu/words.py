@@ -70,10 +70,6 @@ class SlabSearch(NamedTuple):
     mask: torch.Tensor | None  # [ceil(count / 32)] int32
     candidates: int
 
-    @property
-    def density(self) -> float:
-        return self.candidates / self.slab.count
-
 
 def sample_size(count: int) -> int:
     """The number of keywords in the sample of a slab."""
@@ -111,7 +107,7 @@ def sample_of(piece: SlabSearch) -> SlabSearch:
         Slab(slab.sample, slab.drawn, slab.sample, slab.places, slab.drawn),
         0,
         mask,
-        round(piece.density * slab.drawn),
+        round(piece.candidates / piece.slab.count * slab.drawn),
     )
 
 
