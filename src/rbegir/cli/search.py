@@ -48,7 +48,10 @@ def search(
     ] = None,
     rerank: Annotated[
         bool | None,
-        option("Order the first candidates by their texts; by default where the model can.", "--rerank/--no-rerank"),
+        option(
+            "Order the first candidates by their texts; by default where the model can.",
+            "--rerank/--no-rerank",
+        ),
     ] = None,
     candidates: Annotated[int | None, option("How many keywords get that second look.", min=1)] = None,
     threads: Threads = None,

@@ -60,7 +60,9 @@ class Cluster:
         self._loading = threading.Lock()  # of the model
         self._closed = False
         self._writing: Writing | None = None
-        self._shared_weights: tuple[str, Any] | None = None  # of words: their key, and where they are in Ray's store
+        self._shared_weights: tuple[str, Any] | None = (
+            None  # of words: their key, and where they are in Ray's store
+        )
         try:
             pool.check()
             self._fanout = Fanout(pool)

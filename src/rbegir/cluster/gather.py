@@ -28,7 +28,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rbegir.cluster.fanout import Fanout
-from rbegir.cluster.messages import Coded, Columns, Found, FoundWords, Records, Scan, SegmentShares, ThreadCounts, pack
+from rbegir.cluster.messages import (
+    Coded,
+    Columns,
+    Found,
+    FoundWords,
+    Records,
+    Scan,
+    SegmentShares,
+    ThreadCounts,
+    pack,
+)
 from rbegir.cluster.view import Places, View
 from rbegir.codes.planes import Codes
 from rbegir.codes.score import cosine, norm_squared

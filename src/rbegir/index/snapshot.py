@@ -220,7 +220,9 @@ class Snapshot:
         """The texts of keywords, empty where there is none."""
         parts, order = [pa.array([], pa.string())], [np.zeros(0, np.int64)]
         for number, where in places.by_segment:
-            parts.append(read_column(self.segments[number].segment, "text", pa.string(), places.position[where]))
+            parts.append(
+                read_column(self.segments[number].segment, "text", pa.string(), places.position[where])
+            )
             order.append(where)
         joined = pc.fill_null(pa.concat_arrays(parts), "")
         return joined.take(int64_array(np.argsort(np.concatenate(order))))

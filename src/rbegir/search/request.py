@@ -73,7 +73,8 @@ class SearchRequest:
         "Order the first candidates by their texts; if not given, where the model can and texts are asked for.",
     ] = None
     candidates: Annotated[
-        int | None, "How many keywords get a second look: with `planes` by their codes, reranked by their texts."
+        int | None,
+        "How many keywords get a second look: with `planes` by their codes, reranked by their texts.",
     ] = None
     measure: Annotated[bool, "With `planes`: measure the recall instead of estimating it."] = False
     texts: Annotated[bool, "Whether hits have their texts; leaving them out saves time."] = True

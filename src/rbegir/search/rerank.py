@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from rbegir.read.tokenizer import TextInput
 
 
-
 LEXICAL_SHARE = 2  # one lexical candidate for this many by code
 
 
@@ -55,9 +54,7 @@ class TextSearch:
         self._backend = CpuBackend(codes.n, codes.plane_count)
         self._lexical = [reranker.spelling.lexical_index(texts)]
 
-    def find(
-        self, queries: list[str], count: int = CANDIDATES
-    ) -> tuple[Reranked, Values, TextInput]:
+    def find(self, queries: list[str], count: int = CANDIDATES) -> tuple[Reranked, Values, TextInput]:
         """The candidates, the queries' codes as integers, and the candidates' texts."""
         values = self._model.encode_queries(queries).values()
         found = find_candidates(
@@ -84,7 +81,9 @@ def find_candidates(
     """The candidates of each query, those by code first; `lexical` has the words of each partition."""
     by_code = backend.search(partitions, values, count)
     limit = lexical_count(count)
-    return union(by_code, find_by_words(backend, partitions, lexical, values, queries, limit, threads=threads))
+    return union(
+        by_code, find_by_words(backend, partitions, lexical, values, queries, limit, threads=threads)
+    )
 
 
 def lexical_count(count: int) -> int:
@@ -141,7 +140,9 @@ def union(by_code: Candidates, by_words: WordHits) -> Reranked:
     ends = np.cumsum([len(row) for row in keys])
     none = np.zeros(0, np.int64)
     return Reranked(
-        np.concatenate([none, *keys]), np.concatenate([none, *positions]), np.concatenate([[0], ends]).astype(np.int64)
+        np.concatenate([none, *keys]),
+        np.concatenate([none, *positions]),
+        np.concatenate([[0], ends]).astype(np.int64),
     )
 
 

@@ -37,7 +37,9 @@ def corpus_pairs(texts: pa.Array, count: int, seed: int) -> pa.Table:
     keywords = texts.take(pa.array(order[:count], pa.int64()))
     queries = [changed(text, draw) for text in keywords.to_pylist()]
     weights = pa.array([1.0] * count, pa.float32())
-    table = pa.table([pa.array(queries, pa.string()), keywords.cast(pa.string()), weights], PairStream.schema.names)
+    table = pa.table(
+        [pa.array(queries, pa.string()), keywords.cast(pa.string()), weights], PairStream.schema.names
+    )
     return table.cast(PairStream.schema)
 
 
@@ -48,7 +50,9 @@ def changed(text: str, draw: random.Random) -> str:
         words = _fewer(words, draw)
     if len(words) > 1 and draw.random() < 0.2:
         at = draw.randrange(len(words) - 1)
-        words[at : at + 2] = [words[at + 1], words[at]] if draw.random() < 0.6 else ["".join(words[at : at + 2])]
+        words[at : at + 2] = (
+            [words[at + 1], words[at]] if draw.random() < 0.6 else ["".join(words[at : at + 2])]
+        )
     if draw.random() < 0.15:
         at = draw.randrange(len(words))
         words[at] = words[at][: draw.randint(1, 4)]

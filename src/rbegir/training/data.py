@@ -80,11 +80,7 @@ class TrainingData:
         if isinstance(stream, PairStream):
             self._check_same(stream)
         with self._exchange.failing_together():
-            total = (
-                stream.rows
-                if isinstance(stream, PairStream)
-                else sum(batch.num_rows for batch in stream)
-            )
+            total = stream.rows if isinstance(stream, PairStream) else sum(batch.num_rows for batch in stream)
             self._rows = RowPlan(self._exchange.rank, self._chunk_rows(buffer_pairs), total)
             self._survey(hold_out)
 

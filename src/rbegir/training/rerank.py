@@ -93,8 +93,14 @@ def collect(search: TextSearch, pairs: pa.Table, texts: pa.Array) -> Lists:
 
 
 def fit(
-    lists: Lists, *, seed: int = 0, hidden: int = HIDDEN, steps: int = STEPS, decay: float = DECAY,
-    rate: float = LEARNING_RATE, queries: int = STEP_QUERIES,
+    lists: Lists,
+    *,
+    seed: int = 0,
+    hidden: int = HIDDEN,
+    steps: int = STEPS,
+    decay: float = DECAY,
+    rate: float = LEARNING_RATE,
+    queries: int = STEP_QUERIES,
 ) -> Combination:
     """The combination of least loss on the lists."""
     count = len(lists.offsets) - 1

@@ -28,8 +28,8 @@ from rbegir.errors import InputError
 from rbegir.evaluate.evaluator import corpus_texts
 from rbegir.read.pairs import PairStream, TextStream, read_pairs, read_texts
 from rbegir.training import state
-from rbegir.training.corpus import ENOUGH, corpus_pairs, wanted_pairs
 from rbegir.training.config import Precision, TrainConfig, change
+from rbegir.training.corpus import ENOUGH, corpus_pairs, wanted_pairs
 from rbegir.training.data import MAX_VALIDATION, TrainingData
 from rbegir.training.distributed import Exchange, Rank, join_processes
 from rbegir.training.loop import Folder, Validation, begun, train_all

@@ -121,7 +121,9 @@ class Model:
 
     def guide_vectors(self, side: str, tensors: dict[str, Floats]) -> Vectors:
         """The encoder of the guide's vectors of one side: its own head on the tower of the codes."""
-        heads = {name: tensors[f"{side}.{name}"] for name in ("weight", "bias") if f"{side}.{name}" in tensors}
+        heads = {
+            name: tensors[f"{side}.{name}"] for name in ("weight", "bias") if f"{side}.{name}" in tensors
+        }
         config = replace(self.config, n=len(heads["weight"]), query_planes=FLOAT, keyword_planes=FLOAT)
 
         def tensor(name: str) -> Floats:

@@ -58,7 +58,9 @@ def run(
             assert data is not None
             found = dataset.load(data)
             pairs = pa.concat_tables([found.train, found.select])
-            rows += _task(task, pairs, found.corpus, found.test, found.labels, seeds, device, untrained, say, settings)
+            rows += _task(
+                task, pairs, found.corpus, found.test, found.labels, seeds, device, untrained, say, settings
+            )
         elif name == "sample":
             pairs, test = (read_pairs(sample_path(part)).read_all() for part in ("train", "valid"))
             texts = corpus_texts(read_texts(sample_path("titles")))
@@ -96,7 +98,13 @@ def _task(
 
     def measured(method: str, scorers: Sequence[Scorer]) -> Json:
         found = [_figures(scorer, targets, texts, judged) for scorer in scorers]
-        row = {"task": task, "pairs": pairs.num_rows, "method": method, "queries": len(targets.queries), "texts": len(texts)}
+        row = {
+            "task": task,
+            "pairs": pairs.num_rows,
+            "method": method,
+            "queries": len(targets.queries),
+            "texts": len(texts),
+        }
         row |= {name: _summary([figures[name] for figures in found]) for name in found[0]}
         say(f"{task} {method}: " + "  ".join(f"{n} {row[n]['mean']:.4f}" for n in found[0]))
         return row
@@ -113,12 +121,18 @@ def _task(
         for seed in range(seeds):
             began = time.monotonic()
             out = Path(temporary) / f"model{seed}"
-            done = train(path if pairs.num_rows else None, corpus=corpus, out=out, device=device, seed=seed, **settings)
-            say(f"{task} seed {seed}: {done.pairs:,} pairs, {len(done.history)} epochs, {time.monotonic() - began:.0f} s")
+            done = train(
+                path if pairs.num_rows else None, corpus=corpus, out=out, device=device, seed=seed, **settings
+            )
+            say(
+                f"{task} seed {seed}: {done.pairs:,} pairs, {len(done.history)} epochs, {time.monotonic() - began:.0f} s"
+            )
             models.append(Model.load(out))
         rows.append(measured("codes", [ModelScorer(model) for model in models]))
         rows.append(measured("reranked", [RerankScorer(model) for model in models]))
-        rows[-1]["model_mb"] = round(sum(f.stat().st_size for f in (Path(temporary) / "model0").rglob("*")) / 1e6, 1)
+        rows[-1]["model_mb"] = round(
+            sum(f.stat().st_size for f in (Path(temporary) / "model0").rglob("*")) / 1e6, 1
+        )
     return rows
 
 
@@ -127,7 +141,9 @@ def _figures(scorer: Scorer, targets: Targets, texts: pa.Array, judged: pa.Table
     figures = {f"recall@{k}": float(values.mean()) for k, values in targets.recall(found, CUTOFFS).items()}
     if judged is not None:
         (queries, query), (keywords, keyword) = distinct(judged["query"]), distinct(judged["keyword"])
-        score = scorer.score(SampleGroups(queries, keywords, query, keyword[:, None]), lambda done: None)[:, 0]
+        score = scorer.score(SampleGroups(queries, keywords, query, keyword[:, None]), lambda done: None)[
+            :, 0
+        ]
         grade = np.asarray(judged["label"])
         figures |= {f"auc_{bar}": float(roc_auc(grade >= bar, score)) for bar in (1, 2)}
     return figures
