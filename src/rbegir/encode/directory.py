@@ -97,7 +97,7 @@ class TensorFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            with path.open("rb") as file:
+            with open(disk.open_regular(path), "rb") as file:
                 status = os.fstat(file.fileno())
                 self.size, self.inode = status.st_size, (status.st_dev, status.st_ino)
                 if self.size < 8:
@@ -271,19 +271,15 @@ def replace(directory: Path, kind: DirectoryKind, config: bytes, weights: list[A
 def is_kind(directory: Path, kind: DirectoryKind) -> bool:
     """Whether a directory is of this kind, by the format that its config names."""
     try:
-        body = json.loads((directory / CONFIG).read_bytes()[:MAX_CONFIG])
-    except (OSError, ValueError, RecursionError):
+        body = json.loads(disk.read_small(directory / CONFIG, MAX_CONFIG))
+    except (FileError, ValueError, RecursionError):
         return False
     return isinstance(body, dict) and body.get("format") == kind.format
 
 
 def _read_config(path: Path, kind: DirectoryKind) -> tuple[dict[str, Any], bytes]:
     """Read a config file and check that it is exactly what was written."""
-    try:
-        with path.open("rb") as file:
-            text = file.read(MAX_CONFIG)
-    except OSError as error:
-        raise FileError(f"cannot read {path}: {error.strerror}") from error
+    text = disk.read_small(path, MAX_CONFIG)
     try:
         body = json.loads(text)
         if not isinstance(body, dict) or body.get("format") != kind.format:
