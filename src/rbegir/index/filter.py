@@ -27,6 +27,7 @@ textual filters are kept with each segment and a repeated filter costs nothing.
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import re
@@ -46,6 +47,7 @@ KEPT = 16  # masks kept per segment
 MAX_LENGTH = 1 << 20
 MAX_DEPTH = 64
 MAX_TESTS = 10_000
+CHAIN = 8  # tests that stand side by side for Arrow
 
 _TOKEN = re.compile(
     r"""(?P<space>\s+)
@@ -174,11 +176,14 @@ def parse(text: str, types: Mapping[str, pa.DataType]) -> tuple[pc.Expression, l
 
 
 def _joined(parts: list[pc.Expression], join: Callable[[Any, Any], Any]) -> pc.Expression:
-    """The parts joined as a balanced tree: Arrow's recursion over a chain of thousands ends the process."""
-    while len(parts) > 1:
-        pairs = [join(left, right) for left, right in zip(parts[::2], parts[1::2], strict=False)]
-        parts = pairs + parts[2 * len(pairs) :]
-    return parts[0]
+    """The parts joined as a tree of short chains: Arrow's recursion over a long one ends the process.
+
+    Arrow would make one chain of the tree again, but not across the double `not` between its levels.
+    """
+    while len(parts) > CHAIN:
+        chains = [functools.reduce(join, parts[at : at + CHAIN]) for at in range(0, len(parts), CHAIN)]
+        parts = [~~chain for chain in chains]
+    return functools.reduce(join, parts)
 
 
 class _Parser:
