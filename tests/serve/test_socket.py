@@ -227,7 +227,7 @@ def test_a_reader_that_stops_is_dropped_and_a_slow_one_is_not(index_path: Path) 
     """An answer of many megabytes, more than the buffers of the sockets hold."""
     body = json.dumps({"queries": ["hat"] * 500, "k": 200}).encode()
     request = request_bytes(body, f"Content-Length: {len(body)}")
-    with listening(rbegir.Index.open(index_path), keep_alive_s=1) as address:
+    with listening(rbegir.Index.open(index_path), send_timeout_s=1) as address:
         before = open_sockets()
         with connect(address) as stopped, connect(address) as slow:
             for client in (stopped, slow):

@@ -47,6 +47,9 @@ struct Kernels {
     size_t panel;  // columns of a product that are computed together
     // out[width] = Σ table[rows[i]]: the vector of a word from its grams.
     void (*sum_rows)(const float *table, size_t width, const int32_t *rows, size_t count, float *out);
+    // The same of a table of bytes: each of the three parts of a row has a scale, whose products with bytes are exact.
+    void (*sum_bytes)(const int8_t *table, const float *scales, size_t width, const int32_t *rows, size_t count,
+                      float *out);
     // One more word of a text: close the window of the word before it (peak), move the two open ones on.
     void (*slide)(const float *word, const float *bias, size_t width, float *open, float *next, float *peak);
     void (*tanh)(float *values, size_t count);

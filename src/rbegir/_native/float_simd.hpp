@@ -56,6 +56,24 @@ void sum_rows(const float *table, size_t width, const int32_t *rows, size_t coun
     }
 }
 
+template <class Isa>
+void sum_bytes(const int8_t *table, const float *scales, size_t width, const int32_t *rows, size_t count,
+               float *__restrict out) {
+    const size_t part = width / 3;
+    for (size_t j = 0; j < width; ++j) out[j] = 0.0f;
+    for (size_t i = 0; i < count; ++i) {
+        const int8_t *__restrict row = table + size_t(rows[i]) * width;
+        const int8_t *ahead = table + size_t(rows[i + 1 < count ? i + 1 : i]) * width;
+        for (size_t j = 0; j < width; j += 64) __builtin_prefetch(ahead + j);
+        for (size_t p = 0; p < 3; ++p) {
+            const float scale = scales[size_t(rows[i]) * 3 + p];
+            float *__restrict to = out + p * part;
+            const int8_t *__restrict from = row + p * part;
+            for (size_t j = 0; j < part; ++j) to[j] += scale * float(from[j]);
+        }
+    }
+}
+
 // A word's vector is left | centre | right, what it adds as the word before, the word itself, the word after.
 template <class Isa>
 void slide(const float *__restrict word, const float *__restrict bias, size_t width, float *__restrict open,

@@ -103,34 +103,53 @@ private:
     size_t length_ = 0;
 };
 
-// Shares of a's idf in words that b has, and in words that b has something alike to.
-std::pair<float, float> found_in(const Text &a, const Text &b) {
-    float all = 0, equal = 0, near = 0;
-    for (const Word &word : a.words) {
-        float best = 0;
-        for (const Word &other : b.words) {
-            float degree = word.hash == other.hash ? 1.0f : alike(a, word, b, other);
-            best = std::max(best, degree);
-        }
-        all += word.idf;
-        equal += b.has(word.hash) ? word.idf : 0;
-        near += best >= ALIKE ? word.idf * best : 0;
+// How alike each word of the query is to each word of the keyword, and what follows from that.
+class Likeness {
+public:
+    void compare(const Text &query, const Text &keyword) {
+        query_ = &query, keyword_ = &keyword;
+        degrees_.clear();
+        for (const Word &word : query.words)
+            for (const Word &other : keyword.words)
+                degrees_.push_back(word.hash == other.hash ? 1.0f : alike(query, word, keyword, other));
     }
-    return all > 0 ? std::pair(equal / all, near / all) : std::pair(0.0f, 0.0f);
-}
 
-float lexical_score(const Text &query, const Text &keyword, const Weights &weights) {
-    float sum = 0, all = 0;
-    for (size_t i = 0; i < query.words.size(); ++i) {
-        if (!query.is_first(i)) continue;
-        const Word &word = query.words[i];
-        float best = 0;
-        for (const Word &other : keyword.words) best = std::max(best, alike(query, word, keyword, other));
-        sum += best >= ALIKE ? word.idf * best : 0;
-        all += word.idf;
+    // Shares of the query's idf in words that the keyword has, and in words that it has something alike to.
+    std::pair<float, float> of_query() const {
+        return shares(*query_, *keyword_, keyword_->words.size(), 1);
     }
-    return all > 0 ? sum * weights.length_factor(keyword.words.size()) / all : 0;
-}
+    std::pair<float, float> of_keyword() const {
+        return shares(*keyword_, *query_, 1, keyword_->words.size());
+    }
+
+    float lexical_score(const Weights &weights) const {
+        float sum = 0, all = 0;
+        for (size_t i = 0; i < query_->words.size(); ++i) {
+            if (!query_->is_first(i)) continue;
+            float idf = query_->words[i].idf, best = 0;
+            for (size_t j = 0; j < keyword_->words.size(); ++j) best = std::max(best, degrees_[i * keyword_->words.size() + j]);
+            sum += best >= ALIKE ? idf * best : 0;
+            all += idf;
+        }
+        return all > 0 ? sum * weights.length_factor(keyword_->words.size()) / all : 0;
+    }
+
+private:
+    std::pair<float, float> shares(const Text &of, const Text &in, size_t step, size_t other_step) const {
+        float all = 0, equal = 0, near = 0;
+        for (size_t i = 0; i < of.words.size(); ++i) {
+            float best = 0;
+            for (size_t j = 0; j < in.words.size(); ++j) best = std::max(best, degrees_[i * step + j * other_step]);
+            all += of.words[i].idf;
+            equal += in.has(of.words[i].hash) ? of.words[i].idf : 0;
+            near += best >= ALIKE ? of.words[i].idf * best : 0;
+        }
+        return all > 0 ? std::pair(equal / all, near / all) : std::pair(0.0f, 0.0f);
+    }
+
+    const Text *query_ = nullptr, *keyword_ = nullptr;
+    std::vector<float> degrees_;  // [words of the query, words of the keyword]
+};
 
 float numbers_missing(const Text &from, const Text &in) {
     auto count = std::count_if(from.words.begin(), from.words.end(),
@@ -159,6 +178,7 @@ struct Comparison {
     Text query, keyword;
     Bag query_bag, keyword_bag;
     EditDistance distance;
+    Likeness likeness;
 
     void ask(const Texts &texts, size_t i, const Weights &weights) {
         query.parse(texts, i, weights);
@@ -171,8 +191,9 @@ struct Comparison {
         keyword.parse(texts, i, weights);
         if (query.words.empty() || keyword.words.empty()) return;
         keyword_bag.fill(keyword, weights);
-        auto [words_of_query, alike_of_query] = found_in(query, keyword);
-        auto [words_of_keyword, alike_of_keyword] = found_in(keyword, query);
+        likeness.compare(query, keyword);
+        auto [words_of_query, alike_of_query] = likeness.of_query();
+        auto [words_of_keyword, alike_of_keyword] = likeness.of_keyword();
         size_t prefix = 0, shorter = std::min(query.letters.size(), keyword.letters.size());
         while (prefix < shorter && query.letters[prefix] == keyword.letters[prefix]) ++prefix;
         float ratio = std::log(float(keyword.letters.size()) / float(query.letters.size()));
@@ -184,7 +205,7 @@ struct Comparison {
             words_of_keyword,
             alike_of_query,
             alike_of_keyword,
-            lexical_score(query, keyword, weights),
+            likeness.lexical_score(weights),
             float(prefix) / float(query.letters.size()),
             ratio,
             std::abs(ratio),

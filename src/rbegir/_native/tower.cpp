@@ -4,6 +4,7 @@
 // products then run over the block, whose activations and weights stay in the second-level cache.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -29,6 +30,7 @@ using rbegir::floats::Kernels, rbegir::floats::padded, rbegir::floats::ROW_TILE;
 
 constexpr size_t BLOCK = 16 * ROW_TILE;  // texts whose activations are computed together
 
+using Table = nb::ndarray<nb::ro, nb::ndim<2>, nb::c_contig, nb::device::cpu>;  // of either type
 using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Bias = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;  // empty: no bias
 
@@ -57,8 +59,15 @@ struct Dense {
 
 class Tower {
 public:
-    Tower(Matrix conv, Bias conv_bias, size_t cache_words, const std::string &isa)
-        : kernels_(rbegir::floats::kernels(isa)), table_(conv.data()), width_(conv.shape(1) / 3), cache_words_(cache_words) {
+    // `conv` is the gram table, of floats, or of bytes with a scale for each third of a row.
+    Tower(Table conv, std::optional<Matrix> scales, Bias conv_bias, size_t cache_words, const std::string &isa)
+        : kernels_(rbegir::floats::kernels(isa)), width_(conv.shape(1) / 3), cache_words_(cache_words) {
+        if (conv.dtype() == nb::dtype<float>() && !scales)
+            table_ = static_cast<const float *>(conv.data());
+        else if (conv.dtype() == nb::dtype<int8_t>() && scales && scales->shape(0) == conv.shape(0) && scales->shape(1) == 3)
+            bytes_ = static_cast<const int8_t *>(conv.data()), scales_ = scales->data();
+        else
+            throw nb::type_error("the gram table must be float32, or int8 with float32 scales [rows, 3]");
         if (conv.shape(0) <= size_t(words::VOCABULARY) || conv.shape(1) % 3 || !width_)
             throw nb::value_error("the gram table must be [VOCABULARY + buckets, 3 * conv]");
         if (conv_bias.shape(0) && conv_bias.shape(0) != width_) throw nb::value_error("bias must be [conv]");
@@ -195,7 +204,10 @@ private:
                 if (!known) {
                     work.grams.clear();
                     words::grams(word, buckets_, work.bounded, work.grams);
-                    kernels_.sum_rows(table_, 3 * width_, work.grams.data(), work.grams.size(), vector);
+                    if (table_)
+                        kernels_.sum_rows(table_, 3 * width_, work.grams.data(), work.grams.size(), vector);
+                    else
+                        kernels_.sum_bytes(bytes_, scales_, 3 * width_, work.grams.data(), work.grams.size(), vector);
                 }
                 kernels_.slide(vector, bias_.data(), width_, work.open.data(), work.next.data(), peak);
             });
@@ -250,7 +262,10 @@ private:
     }
 
     const Kernels &kernels_;
-    const float *table_;  // [VOCABULARY + buckets, 3 · conv], memory-mapped; the binding keeps it alive
+    // [VOCABULARY + buckets, 3 · conv] of floats, or of bytes with scales [VOCABULARY + buckets, 3]: memory-mapped; the
+    // binding keeps them alive
+    const float *table_ = nullptr, *scales_ = nullptr;
+    const int8_t *bytes_ = nullptr;
     size_t width_, cache_words_, top_ = 0, n_ = 0;
     uint32_t buckets_ = 0;
     std::vector<float> bias_;
@@ -265,8 +280,9 @@ private:
 void bind_tower(nb::module_ &m) {
     using tower::Tower;
     nb::class_<Tower>(m, "Tower", "One side of a model: texts to planes or float vectors, without torch.")
-        .def(nb::init<tower::Matrix, tower::Bias, size_t, const std::string &>(), "conv"_a.noconvert(), "bias"_a,
-             "cache_words"_a, "isa"_a, nb::keep_alive<1, 2>())  // a converted table would not be kept alive
+        .def(nb::init<tower::Table, std::optional<tower::Matrix>, tower::Bias, size_t, const std::string &>(),
+             "conv"_a.noconvert(), "scales"_a.noconvert().none(), "bias"_a, "cache_words"_a, "isa"_a,
+             nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())  // converted ones would not be kept alive
         .def("add_hidden", &Tower::add_hidden)
         .def("set_head", &Tower::set_head)
         .def("add_iteration", &Tower::add_iteration)

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from rbegir.errors import InputError, MismatchError
 
 MAX_TEXT_BYTES = 2**15 - 1  # so that a chunk of rows fits Arrow's 32-bit offsets
+MAX_COLUMNS = 256  # attributes of an index: every hit shows all of them
 RESERVED = ("id", "text", "row", "score")
 VECTORS_HINT = "add vectors with index.add_codes(binarizer.encode_keywords(vectors), texts=…)"
 _PLAIN = {
@@ -111,7 +112,7 @@ def check_attributes(attributes: Any, count: int, known: Mapping[str, str]) -> d
     if attributes is None:
         return {}
     columns: dict[str, pa.Array] = {}
-    for name, values in _by_column(attributes).items():
+    for name, values in _by_column(attributes, known).items():
         _check_name(name)
         argument = f"attributes[{name!r}]"
         array = _arrow(values, argument)
@@ -149,15 +150,17 @@ def _typed(array: pa.Array, known: str | None, argument: str) -> pa.Array:
     raise MismatchError(f"{argument} has the type {array.type}, in this index it is {known}")
 
 
-def _by_column(attributes: Any) -> dict[Any, Any]:
-    if isinstance(attributes, (pa.Table, pa.RecordBatch)):
-        return dict(zip(attributes.schema.names, attributes.columns, strict=True))
-    if isinstance(attributes, Mapping):
-        return dict(attributes)
+def _by_column(attributes: Any, known: Mapping[str, str]) -> dict[Any, Any]:
     if hasattr(attributes, "to_dict") and hasattr(attributes, "columns"):  # a pandas DataFrame
-        return _by_column(pa.Table.from_pandas(attributes, preserve_index=False))
+        attributes = pa.Table.from_pandas(attributes, preserve_index=False)
+    if isinstance(attributes, (pa.Table, pa.RecordBatch)):
+        attributes = dict(zip(attributes.schema.names, attributes.columns, strict=True))
+    if isinstance(attributes, Mapping):
+        _check_count(attributes, known)
+        return dict(attributes)
     if isinstance(attributes, Sequence) and all(isinstance(row, Mapping) for row in attributes):
         names = dict.fromkeys(name for row in attributes for name in row)
+        _check_count(names, known)
         return {name: [row.get(name) for row in attributes] for name in names}
     raise InputError(
         "attributes must be columns by name, an Arrow table or one dict per keyword, "
@@ -165,9 +168,21 @@ def _by_column(attributes: Any) -> dict[Any, Any]:
     )
 
 
+def _check_count(names: Mapping[Any, Any], known: Mapping[str, str]) -> None:
+    """Refuse new columns beyond MAX_COLUMNS."""
+    total = len(known.keys() | names.keys())
+    if total > MAX_COLUMNS and total > len(known):
+        raise InputError(
+            f"the index would have {total} attribute columns, at most {MAX_COLUMNS} are kept",
+            hint="keep rare attributes in one column; compact drops columns without values",
+        )
+
+
 def _check_name(name: Any) -> None:
     if not isinstance(name, str) or not name or len(name) > 200:
         raise InputError(f"the name of an attribute must be a text of 1 to 200 characters, got {name!r}")
+    if any("\ud800" <= character <= "\udfff" for character in name):
+        raise InputError(f"the name of an attribute must be valid Unicode, got {name!r}")
     if name in RESERVED:
         raise InputError(
             f"an attribute cannot be called {name!r}", hint=f"reserved are {', '.join(RESERVED)}"

@@ -18,6 +18,7 @@ import ctypes
 import errno
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +30,31 @@ Buffer = bytes | bytearray | memoryview
 def create(path: Path) -> int:
     """Make a new, empty file and return its descriptor; the name must be free."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+
+
+def open_regular(path: Path) -> int:
+    """Open a regular file for reading; a link is not followed, and nothing else is waited for or read."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise FileError(f"{path} is not a regular file", hint="check the path; nothing was changed")
+
+
+def read_small(path: Path, most: int) -> bytes:
+    """The bytes of a regular file of at most `most` bytes; a larger one is refused unread."""
+    with explained("read", path), open(open_regular(path), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise FileError(f"{path} has {size} bytes, expected at most {most}", hint="check the path")
+        return file.read(most)
+
+
+def refuse_link(directory: Path) -> Path:
+    """A directory that is part of an index, as it is; a link in its place is refused."""
+    if directory.is_symlink():
+        raise FileError(f"{directory} is a link, which is not followed", hint="copy the directory there")
+    return directory
 
 
 def write(descriptor: int, data: Buffer) -> None:

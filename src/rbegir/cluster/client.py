@@ -327,14 +327,18 @@ class Cluster:
     def _add(self, texts: Sequence[str], ids: Any, attributes: Any, *, upsert: bool) -> Ids:
         given = check_texts(texts)
         wanted = None if ids is None else check_ids(ids)
-        codes = self._encode(given)
-        return self._change(lambda writer: writer.add(codes, wanted, attributes, given, upsert=upsert))
+        codes, made_by = self._encode(given)
+        return self._change(
+            lambda writer: writer.add(codes, wanted, attributes, given, made_by, upsert=upsert)
+        )
 
-    def _encode(self, texts: pa.Array) -> Codes:
+    def _encode(self, texts: pa.Array) -> tuple[Codes, str | None]:
+        """The codes of texts and the fingerprint of the model that made them, if there are any."""
         n, planes = self._current().view.manifest.shape
         if not len(texts):
-            return Codes(np.zeros((planes, 0, n // 64), np.uint64), n)
-        return encode_keywords(self.model, texts)
+            return Codes(np.zeros((planes, 0, n // 64), np.uint64), n), None
+        model = self.model
+        return encode_keywords(model, texts), model.fingerprint
 
     def _change(self, change: Callable[[Writing], T]) -> T:
         with self._mutex:

@@ -55,12 +55,19 @@ class Writing:
         self._actor: Any = None
 
     def add(
-        self, codes: Codes, ids: pa.Array | None, attributes: Any, texts: pa.Array | None, *, upsert: bool
+        self,
+        codes: Codes,
+        ids: pa.Array | None,
+        attributes: Any,
+        texts: pa.Array | None,
+        made_by: str | None,
+        *,
+        upsert: bool,
     ) -> Any:
+        """Add keywords; `made_by` is the fingerprint of the model that made their codes."""
         what = "upsert" if upsert else "add"
-        return self._call(
-            "add_codes", codes, ids, attributes, texts=texts, upsert=upsert, what=what, again=upsert
-        )
+        named = {"texts": texts, "upsert": upsert, "fingerprint": made_by}
+        return self._call("add_codes", codes, ids, attributes, what=what, again=upsert, **named)
 
     def delete(self, ids: pa.Array) -> int:
         return int(self._call("delete", ids, what="delete"))

@@ -18,14 +18,13 @@ every moment, even after a crash, the directory holds one complete pair: the old
 *Weights* are a file of tensors in the safetensors layout, mapped into memory and never copied.
 
     8 bytes      length of the header, little-endian
-    header       JSON: name → {"dtype": "F32", "shape": […], "data_offsets": [first, last]}, and optionally
-                 "__metadata__": string → string; padded with spaces, so that the data start at a
-                 multiple of 64
+    header       JSON: name → {"dtype": "F32" or "I8", "shape": […], "data_offsets": [first, last]}, and
+                 optionally "__metadata__": string → string; padded with spaces, so that the data start at
+                 a multiple of 64
     data         the tensors end to end without gaps; offsets count from here
 
 The layout is so simple that reading and writing it here costs less than a dependency, and reading can be
-strict: every number in the header is checked against the size of the file before it is used. A model has
-only F32 tensors. These files and those of the `safetensors` package are interchangeable.
+strict: every number in the header is checked against the size of the file before it is used. These files and those of the `safetensors` package are interchangeable.
 """
 
 from __future__ import annotations
@@ -54,6 +53,8 @@ ALIGNMENT = 64
 REPAIR = "copy the model again, or train it anew"
 
 Array = npt.NDArray[np.float32]
+Stored = npt.NDArray[np.float32] | npt.NDArray[np.int8]
+DTYPES = {"F32": np.dtype("<f4"), "I8": np.dtype("i1")}
 
 
 @dataclass(frozen=True)
@@ -72,20 +73,27 @@ class DirectoryKind:
 
 
 class Span(NamedTuple):
-    """The shape of a tensor and its byte range in the file."""
+    """The shape of a tensor, its byte range in the file, and its type."""
 
     shape: tuple[int, ...]
     start: int
     stop: int
+    dtype: np.dtype[Any] = DTYPES["F32"]
 
 
-def header(shapes: Mapping[str, tuple[int, ...]], metadata: Mapping[str, str]) -> bytes:
-    """Everything before the data: the length and the header, for tensors in the order of `shapes`."""
+def header(
+    shapes: Mapping[str, tuple[int, ...]], metadata: Mapping[str, str], dtypes: Mapping[str, str] | None = None
+) -> bytes:
+    """Everything before the data: the length and the header, for tensors in the order of `shapes`.
+
+    `dtypes` names the types of those that are not F32.
+    """
     entries: dict[str, object] = {"__metadata__": dict(metadata)}
     end = 0
     for name, shape in shapes.items():
-        start, end = end, end + 4 * math.prod(shape)
-        entries[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [start, end]}
+        dtype = (dtypes or {}).get(name, "F32")
+        start, end = end, end + DTYPES[dtype].itemsize * math.prod(shape)
+        entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % ALIGNMENT)
     return len(text).to_bytes(8, "little") + text
@@ -97,7 +105,7 @@ class TensorFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            with path.open("rb") as file:
+            with open(disk.open_regular(path), "rb") as file:
                 status = os.fstat(file.fileno())
                 self.size, self.inode = status.st_size, (status.st_dev, status.st_ino)
                 if self.size < 8:
@@ -115,18 +123,18 @@ class TensorFile:
     def corrupt(self, what: str) -> CorruptError:
         return CorruptError(f"{self.path} {what}", hint=REPAIR)
 
-    def array(self, name: str, *, guarded: bool = False) -> Array:
+    def array(self, name: str, *, guarded: bool = False) -> npt.NDArray[Any]:
         """A tensor as a read-only view of the mapped file.
 
         If the file is cut short, reading a view ends the process, unless it is `guarded`: then the missing
         pages read as zeros, and the reader calls `check_intact` before it uses what it read.
         """
         span = self.spans[name]
-        count = (span.stop - span.start) // 4
+        count = (span.stop - span.start) // span.dtype.itemsize
         if count == 0:
-            return np.zeros(span.shape, dtype=np.float32)
+            return np.zeros(span.shape, dtype=span.dtype)
         source = self._guarded if guarded else self.data
-        flat = np.frombuffer(source, dtype="<f4", count=count, offset=span.start)
+        flat = np.frombuffer(source, dtype=span.dtype, count=count, offset=span.start)
         return flat.reshape(span.shape)
 
     def check_intact(self) -> None:
@@ -147,7 +155,7 @@ class TensorFile:
             raise self.corrupt("has metadata that are not strings")
         spans = {name: self._span(name, entry) for name, entry in entries.items()}
         end = self.data_start
-        for name, span in sorted(spans.items(), key=lambda item: item[1][1:]):
+        for name, span in sorted(spans.items(), key=lambda item: item[1][1:3]):
             if span.start != end:
                 raise self.corrupt(f"has a gap or an overlap before tensor {name!r}")
             end = span.stop
@@ -159,16 +167,18 @@ class TensorFile:
         if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
             raise self.corrupt(f"describes tensor {name!r} wrongly")
         shape, offsets = entry["shape"], entry["data_offsets"]
-        if entry["dtype"] != "F32":
-            raise self.corrupt(f"holds tensor {name!r} as {entry['dtype']!r}; a model has only F32")
+        dtype = DTYPES.get(entry["dtype"]) if isinstance(entry["dtype"], str) else None
+        if dtype is None:
+            known = " and ".join(DTYPES)
+            raise self.corrupt(f"holds tensor {name!r} as {entry['dtype']!r}; a model has only {known}")
         if not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2:
             raise self.corrupt(f"describes tensor {name!r} wrongly")
         start, stop = (self.data_start + offset for offset in offsets)
         if stop > self.size:
             raise self.corrupt(f"was cut: it has {self.size} bytes, and tensor {name!r} ends at byte {stop}")
-        if start > stop or stop - start != 4 * math.prod(shape) or start % 4:
+        if start > stop or stop - start != dtype.itemsize * math.prod(shape) or start % dtype.itemsize:
             raise self.corrupt(f"places tensor {name!r} {shape} at bytes {offsets}, which cannot be")
-        return Span(tuple(shape), start, stop)
+        return Span(tuple(shape), start, stop, dtype)
 
 
 class Pair(NamedTuple):
@@ -198,15 +208,16 @@ def write_pair(
     directory: Path,
     kind: DirectoryKind,
     settings: Mapping[str, Any],
-    tensors: Mapping[str, Array],
+    tensors: Mapping[str, Stored],
     extra: Mapping[str, Any] | None = None,
 ) -> str:
-    """Store settings and contiguous float32 tensors, replacing existing ones; returns the fingerprint."""
-    ordered = {name: tensors[name] for name in sorted(tensors)}
+    """Store settings and contiguous tensors, replacing existing ones; returns the fingerprint."""
+    ordered = {name: tensors[name] for name in sorted(tensors, key=lambda name: (-tensors[name].itemsize, name))}
     sums = {name: _core.crc32c(array) for name, array in ordered.items()}
     name = fingerprint(settings, sums)
     shapes = {key: array.shape for key, array in ordered.items()}
-    head = header(shapes, {"format": kind.format, "fingerprint": name})
+    bytes_ = {key: "I8" for key, array in ordered.items() if array.dtype == np.int8}
+    head = header(shapes, {"format": kind.format, "fingerprint": name}, bytes_)
     whole = head_sum = _core.crc32c(head)
     for array in ordered.values():
         whole = _core.crc32c(array, whole)
@@ -271,19 +282,15 @@ def replace(directory: Path, kind: DirectoryKind, config: bytes, weights: list[A
 def is_kind(directory: Path, kind: DirectoryKind) -> bool:
     """Whether a directory is of this kind, by the format that its config names."""
     try:
-        body = json.loads((directory / CONFIG).read_bytes()[:MAX_CONFIG])
-    except (OSError, ValueError, RecursionError):
+        body = json.loads(disk.read_small(directory / CONFIG, MAX_CONFIG))
+    except (FileError, ValueError, RecursionError):
         return False
     return isinstance(body, dict) and body.get("format") == kind.format
 
 
 def _read_config(path: Path, kind: DirectoryKind) -> tuple[dict[str, Any], bytes]:
     """Read a config file and check that it is exactly what was written."""
-    try:
-        with path.open("rb") as file:
-            text = file.read(MAX_CONFIG)
-    except OSError as error:
-        raise FileError(f"cannot read {path}: {error.strerror}") from error
+    text = disk.read_small(path, MAX_CONFIG)
     try:
         body = json.loads(text)
         if not isinstance(body, dict) or body.get("format") != kind.format:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from rbegir.base.disk import refuse_link
 from rbegir.codes.planes import Codes
 from rbegir.encode.binarizer.store import is_binarizer
 from rbegir.encode.sentence.reference import BINARIZER, is_reference, read_reference
@@ -94,7 +95,7 @@ def verify_encoder(directory: Path) -> None:
     if is_reference(directory):
         read_reference(directory)
         if (directory / BINARIZER).is_dir():
-            Binarizer.load(directory / BINARIZER)
+            Binarizer.load(refuse_link(directory / BINARIZER))
     elif is_binarizer(directory):
         Binarizer.load(directory)
     else:

@@ -42,7 +42,8 @@ def staged(path: Path, *, overwrite: bool, resumable: bool = False) -> Iterator[
     The caller then owns the writer, which still holds the lock. If the block fails, the directory is removed,
     unless it is resumable: then it stays, and the next resumable build of `path` starts from it.
     """
-    _check_free(path, overwrite=overwrite)
+    with _free(path, overwrite=overwrite):
+        pass  # refused before the work
     with disk.explained("create", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_stale(path)
@@ -53,8 +54,8 @@ def staged(path: Path, *, overwrite: bool, resumable: bool = False) -> Iterator[
         try:
             yield writer
             disk.sync_directory(stage)
-            _check_free(path, overwrite=overwrite)
-            _give_name(stage, path)
+            with _free(path, overwrite=overwrite):
+                _give_name(stage, path)
             writer.directory = path
         except BaseException:
             writer.close()
@@ -115,9 +116,14 @@ def _give_name(stage: Path, path: Path) -> None:
         disk.remove_tree(old)
 
 
-def _check_free(path: Path, *, overwrite: bool) -> None:
-    """Raise if something at `path` is in the way: not an index, not to be overwritten, or being written."""
+@contextlib.contextmanager
+def _free(path: Path, *, overwrite: bool) -> Iterator[None]:
+    """Raise if something at `path` is in the way: not an index, not to be overwritten, or being written.
+
+    Nobody can write to an index that is about to be replaced while the block runs.
+    """
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        yield
         return
     if not (path.is_dir() and (path / NAME).is_file()):
         raise FileError(f"{path} exists and is not an rbegir index", hint="choose another path")
@@ -125,7 +131,11 @@ def _check_free(path: Path, *, overwrite: bool) -> None:
         raise FileError(
             f"{path} exists already", hint="choose another path, open it to add to it, or overwrite it"
         )
-    WriterLock(path).release()
+    lock = WriterLock(path)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _remove_stale(path: Path) -> None:

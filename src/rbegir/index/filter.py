@@ -27,9 +27,11 @@ textual filters are kept with each segment and a repeated filter costs nothing.
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -44,6 +46,8 @@ BLOCK_ROWS = 1 << 20  # rows evaluated at a time
 KEPT = 16  # masks kept per segment
 MAX_LENGTH = 1 << 20
 MAX_DEPTH = 64
+MAX_TESTS = 10_000
+CHAIN = 8  # tests that stand side by side for Arrow
 
 _TOKEN = re.compile(
     r"""(?P<space>\s+)
@@ -66,19 +70,20 @@ class Filter:
     """A `where` bound to the columns of an index."""
 
     def __init__(self, where: str | pc.Expression, types: Mapping[str, pa.DataType]) -> None:
+        self._types = dict(types)
         if isinstance(where, str):
             self._key: str | None = where
-            self._expression = parse(where, types)
+            self._expression, self._columns = parse(where, types)
+            self._evaluate(_nothing({name: types[name] for name in self._columns}))
         elif isinstance(where, pc.Expression):
             self._key = None
             self._expression = where
+            self._columns = self._named_columns()
         else:
             raise FilterError(
                 f"where must be a text or a pyarrow expression, got {type(where).__name__}",
                 hint="write for example where=\"price < 10\" or where=pyarrow.compute.field('price') < 10",
             )
-        self._types = dict(types)
-        self._columns = self._named_columns()
 
     def passing(self, segment: Segment) -> masks.Mask:
         """The positions of the segment for which the filter is true."""
@@ -104,15 +109,17 @@ class Filter:
         return mask
 
     def _named_columns(self) -> list[str]:
-        """The columns that the expression needs; raises FilterError if it fails even with all of them."""
-        self._evaluate(_nothing(self._types))
-        named: list[str] = []
-        for name in self._types:
-            rest = {other: dtype for other, dtype in self._types.items() if other != name}
-            try:
-                self._evaluate(_nothing(rest))
-            except FilterError:
-                named.append(name)
+        """The columns that an expression of pyarrow may need: Arrow does not list them, but it shows them.
+
+        Raises FilterError if the expression fails even with all columns.
+        """
+        shown = str(self._expression)
+        named = [name for name in self._types if name in shown]
+        try:
+            self._evaluate(_nothing({name: self._types[name] for name in named}))
+        except FilterError:  # it is wrong, or shown with other names or not as a whole
+            named = list(self._types)
+            self._evaluate(_nothing(self._types))
         return named
 
     def _evaluate(self, table: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -162,9 +169,21 @@ class _Value(NamedTuple):
     at: int
 
 
-def parse(text: str, types: Mapping[str, pa.DataType]) -> pc.Expression:
-    """Parse a textual filter over columns of these types."""
-    return _Parser(text, types).parse()
+def parse(text: str, types: Mapping[str, pa.DataType]) -> tuple[pc.Expression, list[str]]:
+    """Parse a textual filter over columns of these types; returns it and the columns that it names."""
+    parser = _Parser(text, types)
+    return parser.parse(), list(parser.named)
+
+
+def _joined(parts: list[pc.Expression], join: Callable[[Any, Any], Any]) -> pc.Expression:
+    """The parts joined as a tree of short chains: Arrow's recursion over a long one ends the process.
+
+    Arrow would make one chain of the tree again, but not across the double `not` between its levels.
+    """
+    while len(parts) > CHAIN:
+        chains = [functools.reduce(join, parts[at : at + CHAIN]) for at in range(0, len(parts), CHAIN)]
+        parts = [~~chain for chain in chains]
+    return functools.reduce(join, parts)
 
 
 class _Parser:
@@ -176,6 +195,8 @@ class _Parser:
         self._tokens = self._tokenize()
         self._next = 0
         self._depth = 0
+        self._tests = 0
+        self.named: dict[str, None] = {}  # the columns in the order of the text
 
     def parse(self) -> pc.Expression:
         if self._peek().kind == "end":
@@ -186,16 +207,16 @@ class _Parser:
         return found
 
     def _any(self) -> pc.Expression:
-        found = self._all()
+        parts = [self._all()]
         while self._accept("word", "or"):
-            found = found | self._all()
-        return found
+            parts.append(self._all())
+        return _joined(parts, operator.or_)
 
     def _all(self) -> pc.Expression:
-        found = self._one()
+        parts = [self._one()]
         while self._accept("word", "and"):
-            found = found & self._one()
-        return found
+            parts.append(self._one())
+        return _joined(parts, operator.and_)
 
     def _one(self) -> pc.Expression:
         self._depth += 1
@@ -212,6 +233,13 @@ class _Parser:
         return found
 
     def _test(self) -> pc.Expression:
+        self._tests += 1
+        if self._tests > MAX_TESTS:
+            self._fail(
+                f"it has more than {MAX_TESTS} tests",
+                self._peek().at,
+                hint="list values: tag in ('a', 'b', …)",
+            )
         left = self._operand()
         if isinstance(left, _Column):
             if self._accept("word", "is"):
@@ -311,6 +339,7 @@ class _Parser:
                 if self._text[token.at] == '"':
                     hint = f"a text stands in single quotes, a column in double ones; {hint}"
                 self._fail(f"there is no column {token.value!r}", token.at, hint=hint)
+            self.named[token.value] = None
             return _Column(token.value, self._types[token.value], token.at)
         return self._value()
 

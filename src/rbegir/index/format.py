@@ -35,7 +35,6 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import stat
 import struct
 from collections.abc import Iterator
 from enum import IntEnum
@@ -48,7 +47,7 @@ import numpy.typing as npt
 from rbegir._native._core import crc32c, crc32c_blocks
 from rbegir.base import disk
 from rbegir.base.mapping import Mapping
-from rbegir.errors import CorruptError, FileError, VersionError
+from rbegir.errors import CorruptError, FileError, InputError, VersionError
 
 VERSION = 1
 MAGIC = b"\x89RBEGIR\n"
@@ -77,12 +76,10 @@ class Stamp(NamedTuple):
 
 def map_file(path: Path, most: int | None = None) -> Mapping:
     """Map a file, or its first `most` bytes, for reading; links and special files are refused."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    descriptor = disk.open_regular(path)
     try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise FileError(f"{path} is not a regular file", hint="check the path; nothing was changed")
-        size = status.st_size if most is None else min(status.st_size, most)
+        whole = os.fstat(descriptor).st_size
+        size = whole if most is None else min(whole, most)
         if size == 0:
             raise CorruptError(f"{path} is damaged: it is empty", hint=_RESTORE)
         mapped = Mapping(descriptor, size, access=mmap.ACCESS_READ)
@@ -132,6 +129,12 @@ class FileWriter:
         """Write directory, table and footer; on return the bytes are durable, but not the file's name."""
         self._append(bytes(-self._size % ALIGN))
         directory = json.dumps({"meta": meta, "sections": self._sections}).encode()
+        if len(directory) > DIRECTORY_LIMIT:
+            raise InputError(
+                f"{self.path.name} would need a directory of {len(directory)} bytes, "
+                f"at most {DIRECTORY_LIMIT} can be read again",
+                hint="use fewer columns, with shorter names",
+            )
         start = self._size
         self._append(directory)
         end = self._size

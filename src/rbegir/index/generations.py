@@ -60,18 +60,16 @@ class Generations:
         if isinstance(indexes, (str, os.PathLike)) or not indexes:
             raise InputError("indexes must be a list of paths, oldest first", hint="Generations([old, new])")
         with contextlib.ExitStack() as opened:
-            *older, newest = (Path(path) for path in indexes)
-            last = opened.enter_context(
-                Index.open(newest, device, model=model, read_only=read_only, threads=threads)
-            )
-            self.model: Encoder = last.model
-            first = [
+            if model is None:
+                with Index.open(indexes[-1], read_only=True) as newest:
+                    model = newest.model
+            self.model: Encoder = model
+            self.indexes = [
                 opened.enter_context(
-                    Index.open(path, device, model=self.model, read_only=read_only, threads=threads)
+                    Index.open(path, device, model=model, read_only=read_only, threads=threads)
                 )
-                for path in older
+                for path in map(Path, indexes)
             ]
-            self.indexes = [*first, last]
             self._check_ids()
             self._open = opened.pop_all()
 

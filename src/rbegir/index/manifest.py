@@ -22,12 +22,12 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from rbegir.base import disk
-from rbegir.base.arguments import VECTORS_HINT, type_named
+from rbegir.base.arguments import RESERVED, VECTORS_HINT, type_named
 from rbegir.base.checks import whole_number
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_PLANES, check_dimension
 from rbegir.encode.encoder import Encoder, check_encoder, load_encoder, takes_vectors
@@ -108,8 +108,10 @@ def prepare(directory: Path, manifest: Manifest) -> None:
     """Write the next manifest beside the current one; it and all new file names are durable on return."""
     with contextlib.suppress(FileNotFoundError):  # left if an earlier change failed at its last step
         disk.unlink(directory / NEW)
+    meta = {**manifest.__dict__, "segments": [astuple(entry) for entry in manifest.segments]}
+    parse(meta, directory / NEW)  # what could not be read again is refused before it replaces anything
     with FileWriter(directory / NEW, FileKind.MANIFEST) as writer:
-        writer.finish({**manifest.__dict__, "segments": [astuple(entry) for entry in manifest.segments]})
+        writer.finish(meta)
     disk.sync_directory(directory)
 
 
@@ -167,6 +169,9 @@ def _parse(meta: dict[str, Any]) -> Manifest:
             raise _WrongError(f"{value!r} is not the name of a file of an index")
         return value
 
+    unknown = meta.keys() - {field.name for field in fields(Manifest)}
+    if unknown:
+        raise _WrongError(f"it has {len(unknown)} unknown entries, such as {min(unknown)[:40]!r}")
     try:
         check_dimension(meta["n"])
     except InputError as error:
@@ -188,8 +193,8 @@ def _parse(meta: dict[str, Any]) -> Manifest:
         raise _WrongError("a segment is named twice")
     columns = meta["columns"]
     for column, dtype in columns.items():
-        if type_named(dtype) is None:
-            raise _WrongError(f"column {column!r} has the unknown type {dtype!r}")
+        if type_named(dtype) is None or column in RESERVED:
+            raise _WrongError(f"there cannot be a column {column!r} of the type {dtype!r}")
     if meta["id_type"] not in (None, *ID_TYPES) or not isinstance(meta["fingerprint"], str):
         raise _WrongError("its id type or fingerprint cannot be understood")
     if type(meta["has_model"]) is not bool:
@@ -279,6 +284,6 @@ def load_stored(directory: Path, manifest: Manifest) -> Encoder:
             f"the model of {directory.parent} is gone: there is no {directory}",
             hint="copy the model that the index was built with there",
         )
-    model = load_encoder(directory)
+    model = load_encoder(disk.refuse_link(directory))
     check_match(model, manifest)
     return model

@@ -12,7 +12,7 @@ chunk by chunk, so that a merge of any size needs little memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -123,6 +123,12 @@ class LiveRows:
             else:
                 yield start + masks.to_positions(self.live[start >> 6 : -(-stop >> 6)], stop - start)
 
+    def has_values(self, column: str) -> bool:
+        """Whether any of the keywords has a value in a column."""
+        return column in self.table.types and any(
+            self.table.column(column, span).null_count < span.size for span in self.spans()
+        )
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -145,8 +151,13 @@ class Entry:
         return self.count - self.deleted
 
 
-def write_segment(path: Path, sources: Sequence[LiveRows], shape: CodeShape) -> Entry:
-    """Write the live keywords of the sources, whose rows must ascend; durable on return."""
+def write_segment(
+    path: Path, sources: Sequence[LiveRows], shape: CodeShape, without: Collection[str] = ()
+) -> Entry:
+    """Write the live keywords of the sources, whose rows must ascend; durable on return.
+
+    The columns in `without` are left out.
+    """
     count = sum(source.count for source in sources)
     assert 0 < count <= MAX_ROWS
     ends = [source.table.rows(span[[0, -1]]) for source in sources for span in source.spans() if span.size]
@@ -155,7 +166,7 @@ def write_segment(path: Path, sources: Sequence[LiveRows], shape: CodeShape) -> 
     has_ids = any(source.table.has_ids for source in sources)
     types: dict[str, pa.DataType] = {}
     for source in sources:
-        types.update(source.table.types)
+        types.update({name: kind for name, kind in source.table.types.items() if name not in without})
 
     def chunks(read: Callable[[Table, Int64s], pa.Array]) -> Callable[[], Iterator[pa.Array]]:
         return lambda: (

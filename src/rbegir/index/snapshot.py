@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from rbegir.base import masks
 from rbegir.base.arguments import type_named
-from rbegir.base.disk import explained
+from rbegir.base.disk import explained, refuse_link
 from rbegir.codes.planes import Codes
 from rbegir.encode.encoder import verify_encoder
 from rbegir.errors import CorruptError, FileError, MismatchError
@@ -112,16 +112,19 @@ class Snapshot:
     def open(cls, directory: Path, before: Snapshot | None = None) -> Snapshot:
         """The current state of a directory.
 
-        Between reading the manifest and opening its files a writer may replace it and remove files; then the
-        newer manifest is read. If a file is missing and the manifest has not changed, the file is lost.
+        Between reading the manifest and opening its files a writer may replace it and remove files, or the
+        whole index may be replaced; then the newer manifest is read. If a file is missing or wrong and the
+        manifest has not changed, the file is lost.
         """
         manifest = read_manifest(directory)
         while True:
             try:
                 return cls(directory, manifest, before)
-            except FileNotFoundError as error:
+            except (FileNotFoundError, CorruptError) as error:
                 newer = read_manifest(directory)
-                if newer.generation == manifest.generation:
+                if newer == manifest and isinstance(error, CorruptError):
+                    raise
+                if newer == manifest:
                     raise CorruptError(
                         f"{error.filename} is missing, but the manifest names it",
                         hint="restore the file from a copy",
@@ -285,7 +288,7 @@ def damage(directory: Path) -> Iterator[FileError]:
     yield from File(directory / NAME, FileKind.MANIFEST).damage()
     if manifest.has_model:
         try:
-            verify_encoder(directory / MODEL)
+            verify_encoder(refuse_link(directory / MODEL))
         except FileError as error:
             yield error
     try:

@@ -12,6 +12,8 @@ Guarantees:
 - Every byte is checked before it is used: what opening needs at open, the codes of a segment before its first
   search, the rest when hits touch it (`format.py`). Damage raises CorruptError and never changes a result.
 - Hits are the true top k of the live keywords that pass the filter, ordered by (score, row), ties included.
+- Texts are encoded by the model of the state that is searched or changed, also after another process has
+  replaced the index: the new model is loaded with the new state, or the call fails.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ class Index:
         self._snapshot = Snapshot.open(path)
         manifest = self._snapshot.manifest
         self._searcher = Searcher(device, manifest.n, manifest.keyword_planes, threads, progress)
-        self._model = model
+        self._given = self._model = model  # `_model` may also be the stored one, once it is loaded
         if model is not None:
             check_encoder(model)
             check_match(model, manifest)
@@ -117,7 +119,7 @@ class Index:
         `progress` is called with (keywords uploaded, total) while a search uploads keywords to GPUs.
         """
         return cls(
-            Path(path),
+            Path(path).absolute(),
             device=device,
             threads=threads,
             model=model,
@@ -173,9 +175,9 @@ class Index:
             self._closed = True
 
     def refresh(self) -> None:
-        """Switch to the latest committed state."""
+        """Switch to the latest committed state, and to its model if the index was replaced."""
         with self._mutex:
-            self._snapshot = Snapshot.open(self._path, self._state())
+            self._reopen(self._state())
 
     @property
     def path(self) -> Path:
@@ -189,10 +191,7 @@ class Index:
     @property
     def model(self) -> Encoder:
         """The encoder of texts; loaded from the index at the first use."""
-        with self._loading:
-            if self._model is None:
-                self._model = load_stored(self._path / MODEL, self._snapshot.manifest)
-            return self._model
+        return self._encoding()[1]
 
     # ---- change ----
 
@@ -212,8 +211,12 @@ class Index:
         *,
         texts: Any = None,
         upsert: bool = False,
+        fingerprint: str | None = None,
     ) -> Ids:
-        """Add keywords by codes made elsewhere, optionally with texts."""
+        """Add keywords by codes made elsewhere, optionally with texts.
+
+        `fingerprint` names the model that made the codes; they are refused if the index has another.
+        """
         manifest = self._state().manifest
         if not isinstance(codes, Codes):
             raise InputError(f"codes must be rbegir.Codes, got {type(codes).__name__}")
@@ -225,7 +228,8 @@ class Index:
         given = None if texts is None else check_texts(texts)
         if given is not None and len(given) != len(codes):
             raise InputError(f"texts has {len(given)} values for {len(codes)} codes")
-        return self._add(given, codes, ids, attributes, upsert=upsert)
+        made_by = manifest.fingerprint if fingerprint is None else fingerprint
+        return self._add(given, (codes, made_by), ids, attributes, upsert=upsert)
 
     def delete(self, ids: Any) -> int:
         """Delete keywords by id and return how many were deleted; unknown ids are ignored."""
@@ -235,14 +239,14 @@ class Index:
             found = int(np.count_nonzero(places.segment >= 0))
             if found:
                 writer.delete(self._snapshot, places)
-                self._snapshot = Snapshot.open(self._path, self._snapshot)
+                self._reopen(self._snapshot)
         return found
 
     def compact(self, progress: Progress | None = None) -> None:
         """Rewrite the index into few large segments without deleted keywords. Rows and ids stay."""
         with self._writing() as writer:
             if writer.compact(self._snapshot, progress):
-                self._snapshot = Snapshot.open(self._path, self._snapshot)
+                self._reopen(self._snapshot)
 
     # ---- search and read ----
 
@@ -255,10 +259,12 @@ class Index:
         """
         request = SearchRequest(k, **options)
         refuse_deadline(request)
+        self._state()
+        state, model = self._encoding()
         with _room_for(queries):
-            codes, texts = encode_queries(self.model, queries), query_texts(queries)
-            reranker = getattr(self.model, "reranker", None) if request.may_rerank else None
-            return self._searcher.search(self._state(), codes, request, texts, reranker)
+            codes, texts = encode_queries(model, queries), query_texts(queries)
+            reranker = getattr(model, "reranker", None) if request.may_rerank else None
+            return self._searcher.search(state, codes, request, texts, reranker)
 
     def search_codes(
         self, codes: Codes | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
@@ -336,6 +342,37 @@ class Index:
         arm()
         return self._snapshot
 
+    def _encoding(self) -> tuple[Snapshot, Encoder]:
+        """The current state and the encoder of its codes, whatever `refresh` does meanwhile."""
+        with self._loading:
+            if self._model is None:
+                self._model = load_stored(self._path / MODEL, self._snapshot.manifest)
+            return self._snapshot, self._model
+
+    def _encoded(self, texts: pa.Array) -> tuple[Codes, str]:
+        """The codes of texts, and the fingerprint of the state that they were made for."""
+        state, model = self._encoding()
+        check_adds(model, state.manifest)
+        return encode_keywords(model, texts), state.manifest.fingerprint
+
+    def _reopen(self, before: Snapshot) -> None:
+        """Switch to the state on disk. A model belongs to a state, so both change together or not at all."""
+        state = Snapshot.open(self._path, before)
+        old, new = before.manifest, state.manifest
+        if new.shape != old.shape:
+            raise MismatchError(
+                f"{self._path} was replaced by an index of n = {new.n} and {new.keyword_planes} planes, "
+                f"it had n = {old.n} and {old.keyword_planes}",
+                hint="open it again with Index.open",
+            )
+        with self._loading:
+            if new.fingerprint != old.fingerprint and self._model is not None:
+                if self._given is None:
+                    self._model = load_stored(self._path / MODEL, new)
+                else:
+                    check_match(self._given, new)
+            self._snapshot = state
+
     @contextlib.contextmanager
     def _writing(self) -> Iterator[Writer]:
         """Yield the writer. After a disk failure it is dropped, and the next change reads the state again."""
@@ -353,15 +390,15 @@ class Index:
                 raise
             except BaseException:
                 self._drop_writer()
-                with contextlib.suppress(FileError):  # the first failure is reported
-                    self._snapshot = Snapshot.open(self._path, self._snapshot)
+                with contextlib.suppress(FileError, MismatchError):  # the first failure is reported
+                    self._reopen(self._snapshot)
                 raise
 
     def _first_change(self, state: Snapshot) -> Writer:
         """Become the writer: take the lock, read the latest state, remove what interrupted writers left."""
         writer = Writer(self._path)
         try:
-            self._snapshot = Snapshot.open(self._path, state)
+            self._reopen(state)
             with explained("write to", self._path):
                 writer.clean(self._snapshot)
         except BaseException:
@@ -375,9 +412,16 @@ class Index:
             self._writer = None
 
     def _add(
-        self, texts: pa.Array | None, codes: Codes | None, ids: Any, attributes: Any, *, upsert: bool
+        self,
+        texts: pa.Array | None,
+        given_codes: tuple[Codes, str] | None,
+        ids: Any,
+        attributes: Any,
+        *,
+        upsert: bool,
     ) -> Ids:
-        count = len(texts) if texts is not None else len(codes) if codes is not None else 0
+        """Add keywords by texts, or by codes and the fingerprint that they were made for."""
+        count = len(given_codes[0]) if given_codes is not None else 0 if texts is None else len(texts)
         given = None if ids is None else check_ids(ids)
         if given is not None:
             if len(given) != count:
@@ -386,25 +430,31 @@ class Index:
         elif upsert:
             raise InputError("upsert needs ids", hint="without ids use add")
         with fitting(f"{count} keywords at once", "add fewer at a time; nothing was changed"):
-            if codes is None and count:
-                assert texts is not None
-                check_adds(self.model, self._state().manifest)
-                codes = encode_keywords(self.model, texts)
+            self._state()
+            encoded = given_codes or (self._encoded(texts) if count else None)
             with self._writing() as writer:
                 before = self._snapshot
                 manifest = before.manifest
+                if encoded is not None and encoded[1] != manifest.fingerprint:
+                    if given_codes is not None:
+                        raise MismatchError(
+                            f"the codes were made for an index with the fingerprint {encoded[1]!r}, "
+                            f"{self._path} has {manifest.fingerprint!r}",
+                            hint="make them with the model of this index, Index.model",
+                        )
+                    encoded = self._encoded(texts)  # the index was replaced while its texts were encoded
                 id_type = _id_type(manifest, given)
                 columns = check_attributes(attributes, count, manifest.columns)
-                if codes is None or not count:
+                if encoded is None or not count:
                     return np.zeros(0, object if id_type == "string" else np.int64)
                 types = {**manifest.columns, **{name: str(column.type) for name, column in columns.items()}}
                 if texts is not None:
                     columns = {"text": texts, **columns}
-                rows = KeywordRows(codes, manifest.next_row, given, columns)
+                rows = KeywordRows(encoded[0], manifest.next_row, given, columns)
                 all_ids = rows.ids(np.arange(count))
                 replaced = self._replaced(before, rows, all_ids, upsert=upsert)
                 writer.add(before, rows, replaced, types, id_type)
-                self._snapshot = Snapshot.open(self._path, before)
+                self._reopen(before)
             ids_out: Ids = all_ids.to_numpy(zero_copy_only=False)
             return ids_out
 

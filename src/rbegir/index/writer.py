@@ -2,7 +2,7 @@
 
     add      new rows → a segment · rows that they replace → a delete file · manifest
     delete   a delete file · manifest
-    compact  all live rows → new segments · manifest
+    compact  all live rows → new segments without columns that became empty · manifest
 
 The order of a change makes it safe: new files and their names are on disk before the manifest that names them
 replaces the old one, and old files are removed only after the new manifest is on disk.
@@ -16,7 +16,8 @@ whenever their segment is rewritten; a segment with no live row is dropped.
 
 *One writer at a time.* A writer holds an advisory lock on the file LOCK, which names the holder, from its
 first change until the index is closed. The kernel releases the lock however the process ends, so there are
-no stale locks to break. Readers never look at it.
+no stale locks to break. A forked child gives up its copy of the lock, so that it does not outlive the writer.
+Readers never look at it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,23 +56,30 @@ class WriterLock:
     def __init__(self, directory: Path) -> None:
         path = directory / LOCK
         self._descriptor = -1
+        self._owner = os.getpid()
+        _held.add(self)
         with disk.explained("lock", path):
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+            while not self._acquired(path):  # the index was replaced in between: this was the old one's lock
+                self.release()
+        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        note = json.dumps({"pid": self._owner, "host": socket.gethostname(), "since": since}).encode()
+        with disk.explained("lock", path):
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, note, 0)
+
+    def _acquired(self, path: Path) -> bool:
+        """Lock the file at `path`; False if another file has its path by then."""
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             holder = _holder(self._descriptor)
             self.release()
             raise LockedError(
-                f"{directory} is being written by {holder}",
+                f"{path.parent} is being written by {holder}",
                 hint="wait until it is done, or stop it; reading is possible meanwhile",
             ) from error
-        self._owner = os.getpid()
-        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        note = json.dumps({"pid": self._owner, "host": socket.gethostname(), "since": since}).encode()
-        with disk.explained("lock", path):
-            os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, note, 0)
+        return os.path.samestat(os.fstat(self._descriptor), os.stat(path))
 
     def check(self, directory: Path) -> None:
         """Refuse to write in a child process that inherited the lock by fork."""
@@ -87,6 +96,18 @@ class WriterLock:
             self._descriptor = -1
 
     __del__ = release
+
+
+_held: weakref.WeakSet[WriterLock] = weakref.WeakSet()
+
+
+def _release_inherited() -> None:
+    """Close a forked child's copies of the locks; those of its parent stay."""
+    for lock in list(_held):
+        lock.release()
+
+
+os.register_at_fork(after_in_child=_release_inherited)
 
 
 class _Kept(NamedTuple):
@@ -141,7 +162,12 @@ class Writer:
             change.commit()
 
     def compact(self, before: Snapshot, progress: Progress | None = None) -> bool:
-        """Rewrite the live keywords into as few segments as possible; False if nothing would change."""
+        """Rewrite the live keywords into as few segments as possible; False if nothing would change.
+
+        Columns in which no live keyword has a value are dropped.
+        """
+        columns = before.manifest.columns
+        empty = {name for name in columns if not any(one.rows().has_values(name) for one in before.segments)}
         groups: list[list[LiveSegment]] = []
         size = MAX_ROWS + 1
         for segment in before.segments:
@@ -150,19 +176,25 @@ class Writer:
                 groups.append([])
                 size = segment.entry.live
             groups[-1].append(segment)
-        if all(len(group) == 1 and not group[0].entry.deleted for group in groups):
+
+        def stays(group: list[LiveSegment]) -> bool:
+            return (
+                len(group) == 1 and not group[0].entry.deleted and not empty & group[0].segment.types.keys()
+            )
+
+        if not empty and all(map(stays, groups)):
             return False
         done, total = 0, before.keywords
         with self._change(before) as change:
             for group in groups:
-                if len(group) == 1 and not group[0].entry.deleted:
+                if stays(group):
                     change.keep([_Kept(group[0], None, group[0].entry.live)])
                 else:
-                    change.write([segment.rows() for segment in group])
+                    change.write([segment.rows() for segment in group], empty)
                 done += sum(segment.entry.live for segment in group)
                 if progress is not None:
                     progress(done, total)
-            change.commit()
+            change.commit(columns={name: kind for name, kind in columns.items() if name not in empty})
         return True
 
     def clean(self, current: Snapshot) -> None:
@@ -213,10 +245,10 @@ class _Change:
                 entry = replace(entry, deleted=entry.count - live)
             self._entries.append(entry)
 
-    def write(self, rows: Sequence[LiveRows]) -> None:
-        """Write a new segment."""
+    def write(self, rows: Sequence[LiveRows], without: Collection[str] = ()) -> None:
+        """Write a new segment, without some columns."""
         path = self._new("segment-{:08d}.rbs")
-        self._entries.append(write_segment(path, rows, self._before.shape))
+        self._entries.append(write_segment(path, rows, self._before.shape, without))
 
     def commit(self, **changes: Any) -> None:
         """Make this the current state; durable on return."""

@@ -64,15 +64,19 @@ class Service:
 
     def prepare(self) -> None:
         """Load the model, check the codes, and become the writer of the index, or say who is."""
-        info = self.index.info()
-        try:
-            self.encodes = "vectors" if takes_vectors(self.index.model) else "texts"
-        except FileError:
-            if info["has_model"]:  # it is there and cannot be loaded
-                raise
-        self.index.search_codes(np.ones((1, info["n"]), np.int16), 1)
+        self.encodes = self._encodes()
+        self.index.search_codes(np.ones((1, self.index.info()["n"]), np.int16), 1)
         if not self.settings.read_only:
             self.index.delete([])  # takes the lock and changes nothing
+
+    def _encodes(self) -> Literal["texts", "vectors", "nothing"]:
+        """What the model of the index encodes."""
+        try:
+            return "vectors" if takes_vectors(self.index.model) else "texts"
+        except FileError:
+            if self.index.info()["has_model"]:  # it is there and cannot be loaded
+                raise
+            return "nothing"
 
     async def start(self) -> None:
         """Begin to answer."""
@@ -110,7 +114,10 @@ class Service:
         """What GET /v1/index says; the path of the index is nobody's business."""
         settings = self.settings
         known = {key: value for key, value in self.index.info().items() if key != "path"}
-        limits = ("max_queries", "max_k", "max_hits", "max_keywords", "max_text_chars", "max_body_bytes")
+        limits = (
+            "max_queries", "max_k", "max_hits", "max_keywords", "max_text_chars", "max_body_bytes",
+            "max_search_bytes",
+        )  # fmt: skip
         return {
             **known,
             "has_model": self.encodes == "texts",
@@ -125,6 +132,7 @@ class Service:
             await asyncio.sleep(self.settings.refresh_s)
             try:
                 await asyncio.to_thread(index.refresh)
+                self.encodes = await asyncio.to_thread(self._encodes)  # the index may have been replaced
                 self._refresh_failure = None
             except RbegirError as error:
                 if self._refresh_failure is None:

@@ -225,6 +225,16 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
     # ---- in the thread ----
 
     def _scan(self, batch: list[_Share]) -> list[BatchSlice | BaseException]:
+        """One outcome per share. A batch is repeated if the index got another model after it was encoded."""
+        if all(share.job.search.values is not None for share in batch):
+            return self._outcomes(batch)
+        while True:
+            model = self._index.model
+            outcomes = self._outcomes(batch)
+            if self._index.model is model:
+                return outcomes
+
+    def _outcomes(self, batch: list[_Share]) -> list[BatchSlice | BaseException]:
         """One outcome per share; whatever goes wrong is the outcome of those whom it concerns."""
         outcomes: list[BatchSlice | BaseException] = []
         began = time.perf_counter()

@@ -1,10 +1,11 @@
 """From the bytes of a request to work: read, validate, hold against the limits, give up if the client leaves.
 
-    read_body ─ parse ─┬─ search_of ─ Search      for the batcher
-                       └─ rows_of ─ changes       for the committer
+    received ─ parse ─┬─ search_of ─ Search      for the batcher
+                      └─ rows_of ─ changes       for the committer
 
 The size limit holds while bytes arrive, whatever Content-Length says or leaves out, and the time limit covers
-the whole body, so a client that sends a byte per second does not keep a handler for long.
+the whole body, so a client that sends a byte per second does not keep a handler for long. Large bodies are
+parsed in a thread: the parser calls Python for most values, so the event loop gets its turn.
 """
 
 from __future__ import annotations
@@ -30,9 +31,24 @@ from rbegir.wire.search import JSON, code_values
 Model = TypeVar("Model", bound=BaseModel)
 Result = TypeVar("Result")
 DOCUMENT = "the OpenAPI document at /openapi.json describes the body"
+LARGE = 64 << 10  # bytes: a larger body is parsed in a thread
+MAX_PARTS = 1 << 16  # lists, objects and fields of a search
+MAX_ERRORS = 1000  # that are looked at one by one
 
 
-async def read_body(request: Request, settings: Settings) -> bytes:
+async def received(model: type[Model], request: Request, settings: Settings) -> Model:
+    """The body of a request, read, held against the limits of its kind and validated; or a Problem."""
+    searching = issubclass(model, SearchQueries)
+    most = settings.max_body_bytes
+    body = await read_body(request, settings, min(most, settings.max_search_bytes) if searching else most)
+    if len(body) <= LARGE:
+        return parse(model, body)
+    if searching:
+        at_most("body", sum(map(body.count, b"[{:")), MAX_PARTS, "lists, objects and fields")
+    return await asyncio.to_thread(parse, model, body)
+
+
+async def read_body(request: Request, settings: Settings, limit: int) -> bytes:
     """The whole body, or a Problem."""
     media = (header(request, b"content-type") or "").partition(";")[0].strip().lower()
     if media != JSON:
@@ -41,7 +57,6 @@ async def read_body(request: Request, settings: Settings) -> bytes:
             f"the content type is {media[:100] or 'missing'}",
             hint="send JSON with the header: Content-Type: application/json",
         )
-    limit = settings.max_body_bytes
     length = header(request, b"content-length") or ""
     if length.isdecimal() and (len(length) > 18 or int(length) > limit):
         raise _too_large(limit)
@@ -86,6 +101,8 @@ def parse(model: type[Model], body: bytes) -> Model:
 
 
 def _explained(error: ValidationError) -> Problem:
+    if error.error_count() > MAX_ERRORS:
+        return Problem("invalid", f"body: {error.error_count()} fields are wrong", hint=DOCUMENT)
     found = error.errors(include_url=False, include_context=False)
     first = found[0]
     if first["type"] == "json_invalid":

@@ -22,7 +22,7 @@ from starlette.responses import Response, StreamingResponse
 
 from rbegir.errors import InputError
 from rbegir.serve.batcher import BatchSlice, Search
-from rbegir.serve.body import at_most, parse, read_body, rows_of, search_of, unless_client_leaves
+from rbegir.serve.body import at_most, received, rows_of, search_of, unless_client_leaves
 from rbegir.serve.committer import Change
 from rbegir.serve.middleware import Handler, header
 from rbegir.serve.openapi import NDJSON, document
@@ -45,6 +45,7 @@ class Handlers:
         self._service = service
         self._index = service.index
         self._settings = service.settings
+        self._openapi: tuple[Any, bytes] = None, b""  # the document, and the facts that it was made from
 
     def routes(self) -> list[tuple[str, str, Handler]]:
         return [
@@ -65,7 +66,7 @@ class Handlers:
         """Search: every keyword is scored, the best k of each query come back."""
         service, began = self._service, time.perf_counter()
         self._check_read(request)
-        body = parse(SearchBody, await read_body(request, self._settings))
+        body = await received(SearchBody, request, self._settings)
         search = search_of(body, self._settings, self._index)
         if search.values is None:
             self._check_encodes("vectors" if search.texts is None else "texts", "search by codes")
@@ -93,7 +94,7 @@ class Handlers:
         """Add keywords, or replace those with the same ids. Durable and searchable when it responds."""
         self._check_write(request)
         self._check_encodes("texts", "add keywords by codes with the library")
-        body = parse(UpsertBody, await read_body(request, self._settings))
+        body = await received(UpsertBody, request, self._settings)
         rows = rows_of(body, self._settings, self._index.info()["attributes"])
         request.state.log["keywords"] = len(rows)
         count = await self._committed(request, Change(rows, fresh=not body.replace))
@@ -102,7 +103,7 @@ class Handlers:
     async def delete(self, request: Request) -> Response:
         """Delete keywords by id. Durable when it responds; ids that are not there are ignored."""
         self._check_write(request)
-        body = parse(DeleteBody, await read_body(request, self._settings))
+        body = await received(DeleteBody, request, self._settings)
         at_most("ids", len(body.ids), self._settings.max_keywords)
         request.state.log["ids"] = len(body.ids)
         count = await self._committed(request, Change(dict.fromkeys(body.ids)))
@@ -166,11 +167,14 @@ class Handlers:
 
     async def openapi(self, request: Request) -> Response:
         """This document."""
-        routes = [
-            (method, path, handler.__name__, handler.__doc__) for method, path, handler in self.routes()
-        ]
-        made = document(routes, self._settings, self._index.info(), self._service.encodes)
-        return Response(to_json(made), media_type=JSON)
+        info, encodes = self._index.info(), self._service.encodes
+        key = (encodes, info["n"], info["keyword_planes"], info["id_type"], bool(info["keywords"]))
+        if self._openapi[0] != key:
+            routes = [
+                (method, path, handler.__name__, handler.__doc__) for method, path, handler in self.routes()
+            ]
+            self._openapi = key, to_json(document(routes, self._settings, info, encodes))
+        return Response(self._openapi[1], media_type=JSON)
 
     def _check_read(self, request: Request) -> None:
         self._service.guard.check(header(request, b"authorization"), write=False)

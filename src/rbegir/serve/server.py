@@ -20,7 +20,7 @@ from starlette.applications import Starlette
 from rbegir.errors import FileError, InputError
 from rbegir.serve.app import Service
 from rbegir.serve.monitor import RequestLog
-from rbegir.serve.protocol import HEADER_BYTES, bounded_protocol
+from rbegir.serve.protocol import HEADER_BYTES, Unsent, bounded_protocol
 from rbegir.serve.settings import Settings, is_loopback
 
 # How long a thread may keep the interpreter from another. A scan leaves it and comes back several times; by
@@ -69,7 +69,11 @@ class Server(uvicorn.Server):
         settings = self._service.settings
         config = uvicorn.Config(
             app,
-            http=bounded_protocol(settings.header_timeout_s, settings.max_connections),
+            http=bounded_protocol(
+                settings.header_timeout_s,
+                settings.max_connections,
+                Unsent(settings.send_timeout_s, settings.max_unsent_bytes),
+            ),
             ws="none",
             lifespan="on",
             log_config=None,

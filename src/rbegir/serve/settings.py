@@ -25,6 +25,7 @@ class Settings:
 
     # limits on a request
     max_body_bytes: int = 16 << 20
+    max_search_bytes: int = 8 << 20  # of the body of a search, if that is less
     max_queries: int = 1024  # in one search request
     max_k: int = 10_000
     max_hits: int = 200_000  # queries times k of one request
@@ -37,6 +38,7 @@ class Settings:
     timeout_s: float = 30.0  # deadline of a request, and the most that its header may ask for
     body_timeout_s: float = 20.0  # from the end of the headers to the end of the body
     header_timeout_s: float = 10.0  # from the first byte, or from connecting, to the end of the headers
+    send_timeout_s: float = 10.0  # a client that reads less than 256 KiB of its response in it is dropped
     keep_alive_s: float = 30.0  # an idle connection
     drain_delay_s: float = 0.0  # after SIGTERM: still accept, with /readyz at 503, so that balancers notice
     drain_s: float = 30.0  # then, for what is in flight
@@ -54,6 +56,7 @@ class Settings:
     compact_deleted: float = 0.25  # compact when this share of the rows is deleted …
     compact_min_deleted: int = 10_000  # … and at least so many; 0 as share: never
     max_connections: int = 1024
+    max_unsent_bytes: int = 256 << 20  # of all responses that clients have yet to read
     log_queries: bool = False
     access_log: bool = True
 

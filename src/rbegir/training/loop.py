@@ -345,10 +345,10 @@ class Run:
         shape, extra = self.learner.model.config, {"gamma": self.gamma, **extra}
         if self.folder is None:
             temporary = tempfile.TemporaryDirectory()
-            checkpoint.write(temporary.name, shape, tensors, extra)
+            checkpoint.write(temporary.name, shape, tensors, extra, whole=False)
             return Finished(Model.load(temporary.name), guide, Path(temporary.name), temporary)
         if self.writes:
-            checkpoint.write(self.folder.path, shape, tensors, extra)
+            checkpoint.write(self.folder.path, shape, tensors, extra, whole=False)
         wait_for_all(self.learner.rank)
         return Finished(Model.load(self.folder.path), guide, self.folder.path, None)
 

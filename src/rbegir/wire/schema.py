@@ -3,6 +3,9 @@
 Requests are validated by these models straight from bytes. Responses are built as plain objects and turned
 into bytes once, without passing through the models again: the models describe them in the OpenAPI document,
 and the tests hold every kind of response against them. The title of a model is its name in that document.
+
+Wrong bodies must be cheap to refuse: a list ends the validation at its first wrong member and beyond
+MAX_ITEMS, and a keyword with too many members is not looked into. The limits of a service are lower.
 """
 
 from __future__ import annotations
@@ -20,9 +23,14 @@ from pydantic import (
     create_model,
 )
 
+from rbegir.base.arguments import MAX_COLUMNS
+from rbegir.codes.planes import MAX_N
 from rbegir.codes.score import QUERY_LIMIT
 from rbegir.search.request import MODES, OPTIONS, Mode, SearchRequest, Where
 from rbegir.wire.search import NOT_SENT
+
+MAX_ITEMS = 1 << 16  # of a list
+MAX_MEMBERS = 16  # of a keyword; it has three
 
 
 def _whole(value: Any) -> Any:
@@ -34,17 +42,30 @@ def _kind_of_code(code: Any) -> str:
     return "planes" if isinstance(code, list) and code and isinstance(code[0], str) else "integers"
 
 
+def _few_members(keyword: Any) -> Any:
+    """Refuse a keyword of which every member would be reported as wrong."""
+    if isinstance(keyword, dict):
+        attributes = keyword.get("attributes")
+        if len(keyword) > MAX_MEMBERS:
+            raise ValueError(f"a keyword has id, text and attributes, got {len(keyword)} members")
+        if isinstance(attributes, dict) and len(attributes) > MAX_COLUMNS:
+            raise ValueError(f"at most {MAX_COLUMNS} attributes, got {len(attributes)}")
+    return keyword
+
+
 Whole = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
 Id = Annotated[
     Annotated[int, Field(ge=-(2**63), le=2**63 - 1), BeforeValidator(_whole), Tag("integer")]
     | Annotated[str, StringConstraints(max_length=1024), Tag("string")],
     Discriminator(lambda given: "string" if isinstance(given, str) else "integer"),
 ]
+Ids = Annotated[list[Id], Field(fail_fast=True, max_length=MAX_ITEMS)]
 Scalar = bool | int | float | str | None
 Level = Annotated[int, Field(ge=-QUERY_LIMIT, le=QUERY_LIMIT), BeforeValidator(_whole)]
 Hex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]+$", max_length=4096)]
 Code = Annotated[
-    Annotated[list[Hex], Tag("planes")] | Annotated[list[Level], Tag("integers")],
+    Annotated[list[Hex], Field(fail_fast=True, max_length=MAX_ITEMS), Tag("planes")]
+    | Annotated[list[Level], Field(fail_fast=True, max_length=MAX_N), Tag("integers")],
     Discriminator(_kind_of_code),
 ]
 EXAMPLE_HIT: Any = {"id": 7, "score": 0.816, "text": "running shoes", "attributes": {"price": 89.9}}
@@ -75,17 +96,25 @@ class SearchQueries(_Request):
     )
 
     queries: list[str] = Field(
-        default_factory=list, min_length=1, description="Texts to search for, each with a letter or a digit."
+        default_factory=list,
+        fail_fast=True,
+        min_length=1,
+        max_length=MAX_ITEMS,
+        description="Texts to search for, each with a letter or a digit.",
     )
     codes: list[Code] = Field(
         default_factory=list,
+        fail_fast=True,
         min_length=1,
+        max_length=MAX_ITEMS,
         description="Instead of texts, one entry per query: a list of planes, each the n bits in hexadecimal "
         "(dimension 0 is the highest bit of the first digit; a set bit means +1), or n integers within ±255.",
     )
-    vectors: list[list[float]] = Field(
+    vectors: list[Annotated[list[float], Field(fail_fast=True)]] = Field(
         default_factory=list,
+        fail_fast=True,
         min_length=1,
+        max_length=MAX_ITEMS,
         description="Instead of texts, where the index was made with a Binarizer: one vector per query.",
     )
     explain: bool = Field(False, description="Also return codes, and ranks by fewer planes.")
@@ -103,7 +132,7 @@ JSON_TYPES: dict[Any, Any] = {
     bool | None: bool | None,
     Where: str | None,
     Mode: Literal[MODES],
-    Any: list[Id] | None,  # ids
+    Any: Ids | None,
 }
 _options: dict[str, Any] = {
     name: (JSON_TYPES[kind], Field(getattr(SearchRequest, name), description=description))
@@ -176,7 +205,9 @@ class UpsertBody(_Request):
 
     model_config = _named("UpsertRequest", {"keywords": [EXAMPLE_KEYWORD]})
 
-    keywords: list[KeywordBody] = Field(min_length=1)
+    keywords: list[Annotated[KeywordBody, BeforeValidator(_few_members)]] = Field(
+        fail_fast=True, min_length=1, max_length=MAX_ITEMS
+    )
     replace: bool = Field(True, description="false: refuse all of them if one of the ids is there already.")
 
 
@@ -191,7 +222,7 @@ class DeleteBody(_Request):
 
     model_config = _named("DeleteRequest", {"ids": [7]})
 
-    ids: list[Id] = Field(min_length=1)
+    ids: list[Id] = Field(fail_fast=True, min_length=1, max_length=MAX_ITEMS)
 
 
 class DeleteResponse(_Response):

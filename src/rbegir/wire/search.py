@@ -16,6 +16,7 @@ cluster searched, where that is not all.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -44,7 +45,8 @@ OWN = {
     "row": pa.int64(),
     "text": pa.string(),
 }  # columns of a stream that are no attributes
-PREFIX = "attribute_"  # of an attribute that is called like one of them
+PREFIX = "attribute_"  # of an attribute that is called like one of them, or like one with the prefix
+_TAKEN = re.compile(f"({PREFIX})*({'|'.join(OWN)})")
 
 
 def options_body(request: SearchRequest) -> dict[str, Any]:
@@ -137,7 +139,7 @@ def write_hits(parts: Sequence[Hits], info: Mapping[str, Any], *, attributes: bo
     if not parts[0].reranked:
         del types["code_score"]
     names = list(info["attributes"]) if attributes else []
-    columns = {f"{PREFIX}{name}" if name in OWN else name: name for name in names}
+    columns = {f"{PREFIX}{name}" if _TAKEN.fullmatch(name) else name: name for name in names}
     types |= {column: type_named(info["attributes"][name]) for column, name in columns.items()}
     schema = pa.schema(list(types.items()), metadata=_about(parts))
     sink = pa.BufferOutputStream()
@@ -233,8 +235,7 @@ def _attributes(columns: Mapping[str, pa.Array], shape: tuple[int, int]) -> list
     """One dict per hit, by query; None where there are no attributes, as in the hits of an index."""
     if not columns:
         return None
-    prefixed = {f"{PREFIX}{name}": name for name in OWN}
-    names = [prefixed.get(name, name) for name in columns]
+    names = [name.removeprefix(PREFIX) if _TAKEN.fullmatch(name) else name for name in columns]
     values = zip(*(column.to_pylist() for column in columns.values()), strict=True)
     flat = [dict(zip(names, row, strict=True)) for row in values]
     queries, k = shape

@@ -3,6 +3,11 @@
 `config.json` holds the fields of ModelConfig as `model`, and whatever the trainer adds. Its fingerprint is
 what an index remembers.
 
+*Gram tables* are most of a model. They are stored as bytes with a scale for each of the three parts of a row,
+`{tower}.conv.scale` [V, 3]: a quarter of the size. A scale has 16 significant bits, so that its product with
+a byte is exact and a table that is read and written again stays the same. Models of version 1, and those
+written with `whole`, have float32 tables.
+
 *Checking.* `read` checks every byte. `Checkpoint`, which searching uses, checks all of config.json, the
 size and the header at once and each tensor at its first use, so that the keyword tower's 200 MB are never
 touched by a process that encodes only queries, and a flipped byte is noticed in everything that is used.
@@ -18,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from rbegir._native import _core
 from rbegir.encode.clsm.presets import ModelConfig
@@ -28,6 +34,7 @@ from rbegir.encode.directory import (
     WEIGHTS,
     Array,
     DirectoryKind,
+    Stored,
     read_pair,
     replace,
     write_pair,
@@ -38,7 +45,8 @@ __all__ = ["CONFIG", "WEIGHTS", "Checkpoint", "read", "write"]
 
 KIND = DirectoryKind(
     format="rbegir-model",
-    version=1,
+    version=2,  # version 1 has no tables of bytes
+    older=(1,),
     noun="model",
     article="an rbegir model",
     weights=frozenset({"bytes", "crc32c", "header_crc32c", "tensors"}),
@@ -46,6 +54,7 @@ KIND = DirectoryKind(
     renew="train the model anew",
     repair=REPAIR,
 )
+TABLE = ".conv.weight"  # how the names of gram tables end
 RESERVED = ("format", "version", "model", "weights", "fingerprint", "crc32c")
 
 
@@ -54,14 +63,43 @@ def write(
     config: ModelConfig,
     tensors: Mapping[str, Array],
     extra: Mapping[str, Any] | None = None,
+    *,
+    whole: bool = True,
 ) -> str:
-    """Write a model into the directory `path`, replacing one that is there; returns its fingerprint."""
+    """Write a model into the directory `path`, replacing one that is there; returns its fingerprint.
+
+    `whole`: keep gram tables in float32 instead of bytes.
+    """
     _check_tensors(tensor_shapes(config), tensors)
     taken = sorted(set(extra or {}) & set(RESERVED))
     if taken:
         raise InputError(f"extra must not use the names {', '.join(taken)}")
-    whole = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
-    return write_pair(Path(path), KIND, config.to_dict(), whole, extra)
+    stored: dict[str, Stored] = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    for name in () if whole else tuple(tensors):
+        if name.endswith(TABLE):
+            stored[name], stored[scale_of(name)] = to_bytes(tensors[name])
+    return write_pair(Path(path), KIND, config.to_dict(), stored, extra)
+
+
+def scale_of(table: str) -> str:
+    """The name of the scales of a gram table."""
+    return f"{table.removesuffix(TABLE)}.conv.scale"
+
+
+def to_bytes(table: Array) -> tuple[npt.NDArray[np.int8], Array]:
+    """A gram table [V, 3c] as bytes, and the scales [V, 3] of its parts."""
+    parts = table.reshape(len(table), 3, -1)
+    scale = np.abs(parts).max(axis=2) / np.float32(127)
+    mantissa, exponent = np.frexp(scale)
+    scale = np.ldexp(np.ceil(mantissa * 65536) / 65536, exponent).astype(np.float32)  # 16 bits, never too small
+    rounded = np.rint(parts / np.where(scale > 0, scale, 1)[:, :, None])
+    return rounded.astype(np.int8).reshape(table.shape), scale
+
+
+def from_bytes(table: npt.NDArray[np.int8], scale: Array) -> Array:
+    """The float32 table that bytes and scales stand for."""
+    parts = table.reshape(len(table), 3, -1) * scale[:, :, None]
+    return parts.reshape(table.shape).astype(np.float32, copy=False)
 
 
 def read(path: str | os.PathLike[str]) -> tuple[ModelConfig, dict[str, Array], dict[str, Any]]:
@@ -85,7 +123,12 @@ class Checkpoint:
         self._checked: set[str] = set()
         self._check_header()
 
-    def tensor(self, name: str, *, guarded: bool = False) -> Array:
+    def tensor(self, name: str) -> Array:
+        """A tensor in float32; a table of bytes is converted."""
+        array = self.stored(name)
+        return array if array.dtype == np.float32 else from_bytes(array, self.stored(scale_of(name)))
+
+    def stored(self, name: str, *, guarded: bool = False) -> npt.NDArray[Any]:
         """A tensor as `TensorFile.array` gives it; its checksum is verified the first time."""
         array = self.file.array(name, guarded=guarded)
         if name not in self._checked:
@@ -97,10 +140,10 @@ class Checkpoint:
     def verify(self) -> None:
         """Check every byte of the weights now."""
         if _core.crc32c(self.file.data) != self._weights["crc32c"]:
-            for name in self.shapes:
-                self.tensor(name)
+            for name in self.file.spans:
+                self.stored(name)
             raise self.file.corrupt("does not match its checksum")
-        self._checked.update(self.shapes)
+        self._checked.update(self.file.spans)
 
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Store this model in another directory: a hard link of the weights where that works, else a copy."""
@@ -112,17 +155,23 @@ class Checkpoint:
             raise self.file.corrupt(f"should have {weights['bytes']} bytes, but has {self.file.size}")
         if _core.crc32c(self.file.data[: self.file.data_start]) != weights["header_crc32c"]:
             raise self.file.corrupt("does not match its checksum in the header")
+        shapes = dict(self.shapes)
         for name, shape in self.shapes.items():
+            if name.endswith(TABLE) and name in spans and spans[name].dtype == np.int8:
+                shapes[scale_of(name)] = (shape[0], 3)
+            elif name in spans and spans[name].dtype != np.float32:
+                raise self.file.corrupt(f"holds tensor {name!r} as bytes")
+        for name, shape in shapes.items():
             if name not in spans:
                 raise self.file.corrupt(f"lacks tensor {name!r}")
             if spans[name].shape != shape:
                 raise self.file.corrupt(
                     f"holds tensor {name!r} as {list(spans[name].shape)}, its config asks for {list(shape)}"
                 )
-        surplus = sorted(set(spans) - set(self.shapes))
+        surplus = sorted(set(spans) - set(shapes))
         if surplus:
             raise self.file.corrupt(f"holds tensor {surplus[0]!r}, of which its config knows nothing")
-        if set(weights["tensors"]) != set(self.shapes):
+        if set(weights["tensors"]) != set(shapes):
             raise CorruptError(f"{self.path / CONFIG} lists other tensors than {WEIGHTS}", hint=REPAIR)
 
 

@@ -128,7 +128,7 @@ class Model:
 
         def tensor(name: str) -> Floats:
             part, _, kind = name.rpartition(".")
-            return heads[kind] if part == f"{side}.out" else self._stored.tensor(name, guarded=True)
+            return heads[kind] if part == f"{side}.out" else self._stored.stored(name, guarded=True)
 
         check = self._stored.file.check_intact
         encoder = NativeSide(config, side, tensor, threads=self._threads, check_table=check)
@@ -187,7 +187,7 @@ class Model:
 
     def _make(self, side: Side) -> SideEncoder:
         if self._device == "cpu":
-            tensor = partial(self._stored.tensor, guarded=True)
+            tensor = partial(self._stored.stored, guarded=True)
             check = self._stored.file.check_intact
             return NativeSide(self.config, side, tensor, threads=self._threads, check_table=check)
         from rbegir.encode.clsm.sides import TorchSide

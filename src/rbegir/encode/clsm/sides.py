@@ -45,7 +45,7 @@ CACHE_BYTES = 128 << 20
 BLOCK = 1 << 17  # texts per native call; between two of them the interpreter can be interrupted
 GPU_BLOCK = 1 << 16  # texts on the GPU at a time
 
-TensorOf = Callable[[str], npt.NDArray[np.float32]]
+TensorOf = Callable[[str], npt.NDArray[Any]]  # a tensor by name, as it is stored
 
 
 class NativeSide:
@@ -70,12 +70,14 @@ class NativeSide:
         self._threads = threads or cpu_count()
         none = np.zeros(0, dtype=np.float32)
 
-        def layer(name: str) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        def layer(name: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
             return tensor(f"{name}.weight"), tensor(f"{name}.bias") if config.bias else none
 
         tower = tower_of(config, side)
         cache_words = CACHE_BYTES // (12 * config.conv)
-        self._tower = _core.Tower(*layer(f"{tower}.conv"), cache_words, choose_isa(isa))
+        table, bias = layer(f"{tower}.conv")
+        scale = tensor(f"{tower}.conv.scale") if table.dtype == np.int8 else None
+        self._tower = _core.Tower(table, scale, bias, cache_words, choose_isa(isa))
         for i in range(len(config.hidden)):
             self._tower.add_hidden(*layer(f"{tower}.hidden.{i}"))
         if self._planes == FLOAT:

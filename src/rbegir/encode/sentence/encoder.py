@@ -11,14 +11,15 @@ weights, and the Binarizer (`reference.py`). If the encoder is gone or has chang
 an error that says so; the index can still be searched by codes.
 
 *Nothing is fetched.* A name is looked up in the local Hugging Face cache and nowhere else. A model's own code
-is never run: module classes come from sentence-transformers or from here, and a model that names others is
-refused.
+is never run: the classes of its modules are those listed here, and a model that names others is refused. Its
+files are regular files inside its directory (or blobs of the cache), and its texts have a maximum size.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import threading
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from rbegir.base.disk import read_small, refuse_link
 from rbegir.codes.planes import Codes
 from rbegir.encode.binarizer.binarizer import Binarizer
 from rbegir.encode.sentence.reference import BINARIZER, NEEDED, read_reference, write_reference
@@ -39,6 +41,24 @@ if TYPE_CHECKING:
     from rbegir.encode.sentence.head import RBEHead
 
 HEAD = "rbegir.heads.sentence.RBEHead"  # as saved models name the class
+_CLASSES = (
+    "base.modules.dense.Dense", "base.modules.normalize.Normalize", "base.modules.transformer.Transformer",
+    *(
+        f"sentence_transformer.modules.{name}"
+        for name in (
+            "bow.BoW", "cnn.CNN", "dropout.Dropout", "layer_norm.LayerNorm", "lstm.LSTM", "pooling.Pooling",
+            "static_embedding.StaticEmbedding", "weighted_layer_pooling.WeightedLayerPooling",
+            "word_weights.WordWeights",
+        )
+    ),
+)  # fmt: skip
+# the classes that a model may be made of, by their names in release 6 of sentence-transformers and before
+MODULES = {
+    HEAD,
+    *(f"sentence_transformers.{name}" for name in _CLASSES),
+    *(f"sentence_transformers.models.{name.rpartition('.')[2]}" for name in _CLASSES),
+}
+MAX_TEXT_FILE = 1 << 27  # bytes of a config or a vocabulary
 FIT_TEXTS = 10_000  # that a Binarizer is fitted on at most, roughly
 
 
@@ -154,7 +174,7 @@ def load_reference(directory: Path) -> SentenceEncoder:
             hint="put it back, or open the index with Index.open(path, model=SentenceEncoder.load(…))",
         ) from error
     if (directory / BINARIZER).is_dir():
-        encoder.binarizer = Binarizer.load(directory / BINARIZER)
+        encoder.binarizer = Binarizer.load(refuse_link(directory / BINARIZER))
     if encoder.fingerprint != body["fingerprint"]:
         raise MismatchError(
             f"{reference} is not the encoder that this index was built with: its weights are others",
@@ -189,23 +209,22 @@ def _locate(name: str) -> tuple[Path, str]:
 
 def _open(path: Path, device: str) -> SentenceTransformer:
     transformers = _package()
-    from safetensors import SafetensorError
-
-    types = _module_types(path)
-    foreign = [name for name in types if not name.startswith("sentence_transformers.") and name != HEAD]
+    _check_files(path)
+    modules = _modules(path)
+    foreign = [entry["type"] for entry in modules if entry["type"] not in MODULES]
     if foreign:
         raise InputError(
             f"the encoder {path} is made of {foreign[0]}, code of its own, which is not run here",
             hint="load it with SentenceTransformer yourself and pass SentenceEncoder(model)",
         )
     try:
-        if HEAD not in types:
+        if HEAD not in [entry["type"] for entry in modules]:
             whole: SentenceTransformer = transformers.SentenceTransformer(
                 str(path), device=device, local_files_only=True
             )
             return whole
-        return _assemble(path, device)
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        return _assemble(path, modules, device)
+    except Exception as error:  # whatever several libraries raise about a broken model
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise FileError(
             f"{path} cannot be opened as a SentenceTransformer: {reason}",
@@ -213,8 +232,42 @@ def _open(path: Path, device: str) -> SentenceTransformer:
         ) from error
 
 
-def _module_types(path: Path) -> list[str]:
-    """The classes that a saved model names; none for a bare transformer."""
+def _check_files(path: Path) -> None:
+    """Refuse a directory with special files, linked folders, huge texts, or layers larger than their weights.
+
+    The libraries that load a model read such files whole and allocate such layers before they see weights.
+    """
+    for file in path.rglob("*"):
+        target = file.resolve()
+        if target.is_dir() and not file.is_symlink():
+            continue
+        if not target.is_file():
+            raise FileError(f"{file} is not a regular file", hint="pass the directory of a saved encoder")
+        if file.suffix in (".json", ".txt") and target.stat().st_size > MAX_TEXT_FILE:
+            raise FileError(f"{file} has more than {MAX_TEXT_FILE} bytes", hint="check the path")
+        if file.name == "config.json":
+            body = _json(file)
+            sizes = [body.get(name) for name in ("in_features", "out_features", "n")]
+            layer = math.prod(size for size in sizes if isinstance(size, int))
+            weights = sum(one.stat().st_size for one in file.parent.iterdir())
+            if "in_features" in body and layer > weights:
+                raise FileError(
+                    f"{file} describes a layer of {layer} numbers, its weights are in {weights} bytes",
+                    hint="copy the encoder again",
+                )
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file of a model; a cache of models keeps files behind links."""
+    try:
+        body = json.loads(read_small(path.resolve(), MAX_TEXT_FILE))
+    except (ValueError, RecursionError) as error:
+        raise FileError(f"{path} is not JSON: {error}", hint="copy the encoder again") from error
+    return body if isinstance(body, dict) else {}
+
+
+def _modules(path: Path) -> list[dict[str, str]]:
+    """The modules that a saved model lists, each with its `type` and `path`; none for a bare transformer."""
     listing = path / "modules.json"
     if not listing.is_file():
         if not (path / "config.json").is_file():
@@ -224,12 +277,17 @@ def _module_types(path: Path) -> list[str]:
             )
         return []
     try:
-        return [str(entry["type"]) for entry in json.loads(listing.read_bytes())]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        entries = json.loads(read_small(listing.resolve(), MAX_TEXT_FILE))
+        modules = [{"type": str(entry["type"]), "path": str(entry["path"])} for entry in entries]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FileError(f"{listing} does not list the modules of a SentenceTransformer") from error
+    for module in modules:
+        if Path(module["path"]).is_absolute() or ".." in Path(module["path"]).parts:
+            raise FileError(f"{listing} names the path {module['path']!r}, which leaves the directory")
+    return modules
 
 
-def _assemble(path: Path, device: str) -> SentenceTransformer:
+def _assemble(path: Path, listed: list[dict[str, str]], device: str) -> SentenceTransformer:
     """Load a model with our head module by module: SentenceTransformer would ask to trust all of its code."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.util import import_from_string
@@ -237,14 +295,12 @@ def _assemble(path: Path, device: str) -> SentenceTransformer:
     from rbegir.encode.sentence.head import RBEHead
 
     modules = []
-    for entry in json.loads((path / "modules.json").read_bytes()):
+    for entry in listed:
         kind: Any = RBEHead if entry["type"] == HEAD else import_from_string(entry["type"])
-        if Path(entry["path"]).is_absolute() or ".." in Path(entry["path"]).parts:
-            raise ValueError(f"modules.json names the path {entry['path']!r}")
         modules.append(kind.load(str(path), subfolder=entry["path"], local_files_only=True))
     settings: dict[str, Any] = {}
     if (path / "config_sentence_transformers.json").is_file():
-        settings = json.loads((path / "config_sentence_transformers.json").read_bytes())
+        settings = _json(path / "config_sentence_transformers.json")
     known = ("prompts", "default_prompt_name", "similarity_fn_name")
     given = {key: settings[key] for key in known if settings.get(key)}
     return SentenceTransformer(modules=modules, device=device, **given)

@@ -57,6 +57,15 @@ class RBEHead(Module):
         keyword_planes: int = 2,
         estimator: Estimator = "straight_through_variant",
     ) -> None:
+        self._build(in_features, n, query_planes, keyword_planes, estimator)
+        # a cloud in all directions, until `start` has seen real vectors
+        cloud = torch.randn(4 * in_features, in_features, generator=torch.Generator().manual_seed(0))
+        start_as_quantiser(self.rbe, functional.normalize(cloud))
+
+    def _build(
+        self, in_features: int, n: int | None, query_planes: int, keyword_planes: int, estimator: Estimator
+    ) -> None:
+        """Make the layers with weights that mean nothing yet."""
         super().__init__()  # type: ignore[no-untyped-call]
         most = min(MAX_KEYWORD_PLANES, query_planes) if type(query_planes) is int else MAX_KEYWORD_PLANES
         keyword_planes = whole_number("keyword_planes", keyword_planes, 1, most)
@@ -66,9 +75,6 @@ class RBEHead(Module):
         self.query_planes, self.keyword_planes = query_planes, keyword_planes
         self.estimator = estimator
         self.rbe = rbe_layers(in_features, self.n, query_planes, estimator=estimator)
-        # a cloud in all directions, until `start` has seen real vectors
-        cloud = torch.randn(4 * in_features, in_features, generator=torch.Generator().manual_seed(0))
-        start_as_quantiser(self.rbe, functional.normalize(cloud))
 
     def start(self, vectors: Tensor) -> Self:
         """Begin as a good quantiser of vectors like these [count, in_features], before training."""
@@ -117,6 +123,7 @@ class RBEHead(Module):
             for key, value in kwargs.items()
             if key in ("token", "cache_folder", "revision", "local_files_only")
         }
-        head = cls(**cls.load_config(model_name_or_path, subfolder=subfolder, **hub))
+        head = cls.__new__(cls)
+        head._build(**cls.load_config(model_name_or_path, subfolder=subfolder, **hub))
         loaded: Self = cls.load_torch_weights(model_name_or_path, subfolder=subfolder, model=head, **hub)
         return loaded

@@ -14,7 +14,7 @@ from typing import Any
 
 from rbegir._native import _core
 from rbegir.base import disk
-from rbegir.errors import CorruptError, FileError, VersionError
+from rbegir.errors import CorruptError, VersionError
 
 FORMAT, VERSION, KIND = "rbegir-encoder", 1, "sentence-transformers"
 NAME, BINARIZER = "encoder.json", "binarizer"
@@ -47,13 +47,11 @@ def read_reference(directory: Path) -> dict[str, str]:
     """The `reference` and the `fingerprint` in the file."""
     path = directory / NAME
     try:
-        body = json.loads(path.read_bytes()[:MAX_BYTES])
+        body = json.loads(disk.read_small(path, MAX_BYTES))
         check = body.pop("crc32c")
         if body["format"] != FORMAT or _sum(body) != check:
             raise ValueError("not what was written")
         known = (body["version"], body["kind"]) == (VERSION, KIND)
-    except OSError as error:
-        raise FileError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
         raise CorruptError(f"{path} is not what was written", hint="restore the index from a copy") from error
     if not known:

@@ -1,0 +1,256 @@
+"""An index that is replaced by another under the same path, while someone has it open."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rbegir.index.snapshot as snapshots
+from rbegir.encode.clsm import checkpoint
+from rbegir.encode.clsm.model import Model
+from rbegir.encode.clsm.presets import ModelConfig
+from rbegir.encode.clsm.shapes import random_tensors
+from rbegir.errors import CorruptError, LockedError, MismatchError
+from rbegir.index import creation, writer
+from rbegir.index.generations import Generations
+from rbegir.index.manifest import read_manifest
+from rbegir.index.store import Index
+from tests.index.fakes import HashEncoder, random_codes
+
+TEXTS = [f"keyword number {i} of thirty" for i in range(30)]
+
+
+def make_model(path: Path, seed: int, n: int = 64) -> Model:
+    """Both sides are equal, so a text finds itself; models of different seeds have nothing in common."""
+    config = ModelConfig(n=n, conv=32, hash_buckets=16, share_towers=True)
+    tensors = random_tensors(config, seed)
+    tensors |= {name: tensors.get(name.replace("query", "keyword"), tensors[name]) for name in tensors}
+    checkpoint.write(path, config, tensors)
+    return Model.load(path)
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> tuple[Model, Model]:
+    return make_model(tmp_path / "old", 1), make_model(tmp_path / "new", 2)
+
+
+@pytest.fixture
+def path(tmp_path: Path, models: tuple[Model, Model]) -> Path:
+    with Index.create(tmp_path / "x.rbe", models[0]) as index:
+        index.add(TEXTS)
+    return tmp_path / "x.rbe"
+
+
+def replace(path: Path, model: Model | None, **shape: Any) -> None:
+    with Index.create(path, model, overwrite=True, **shape) as index:
+        if model is not None:
+            index.add(TEXTS)
+
+
+def self_hits(index: Index, texts: list[str] = TEXTS) -> int:
+    hits = index.search(texts, k=1)
+    return sum(found == text for found, text in zip(hits.texts[:, 0], texts, strict=True))
+
+
+def test_a_reader_searches_the_new_index_with_the_new_model(path: Path, models: tuple[Model, Model]) -> None:
+    with Index.open(path, read_only=True) as index:
+        assert self_hits(index) == 30
+        replace(path, models[1])
+        assert self_hits(index) == 30  # still the old state, with its own model
+        index.refresh()
+        assert self_hits(index) == 30
+        assert index.model.fingerprint == models[1].fingerprint == index.info()["fingerprint"]
+
+
+def test_a_model_given_by_the_caller_is_never_exchanged(path: Path, models: tuple[Model, Model]) -> None:
+    with Index.open(path, model=models[0]) as index:
+        replace(path, models[1])
+        with pytest.raises(MismatchError, match="the model does not belong to this index"):
+            index.refresh()
+        assert self_hits(index) == 30  # it stays with the old state
+        with pytest.raises(MismatchError, match="the model does not belong to this index"):
+            index.add(["another"])
+    assert len(Index.open(path)) == 30
+
+
+def test_a_change_is_encoded_by_the_model_of_the_index_that_it_goes_to(
+    path: Path, models: tuple[Model, Model]
+) -> None:
+    with Index.open(path) as index:
+        assert self_hits(index) == 30
+        replace(path, models[1])
+        index.add(["one more keyword"])  # the first change: it takes the lock and sees the new index
+        assert self_hits(index, [*TEXTS, "one more keyword"]) == 31
+    with Index.open(path) as index:
+        codes = index.codes([30])
+        assert codes.planes.tolist() == models[1].encode_keywords(["one more keyword"]).planes.tolist()
+
+
+def test_codes_of_another_model_are_refused(path: Path, models: tuple[Model, Model]) -> None:
+    codes = models[0].encode_keywords(["one more"])
+    with Index.open(path) as index:
+        replace(path, models[1])
+        with pytest.raises(MismatchError, match="the codes were made for an index with the fingerprint"):
+            index.add_codes(codes)
+    with (
+        Index.open(path) as index,
+        pytest.raises(MismatchError, match="the codes were made for an index with the fingerprint"),
+    ):
+        index.add_codes(codes, fingerprint=models[0].fingerprint)
+    assert len(Index.open(path)) == 30
+
+
+def test_an_index_of_another_shape_must_be_opened_again(path: Path, models: tuple[Model, Model]) -> None:
+    with Index.open(path) as index:
+        replace(path, None, n=128, keyword_planes=1)
+        with pytest.raises(
+            MismatchError, match="replaced by an index of n = 128 and 1 planes, it had n = 64"
+        ):
+            index.refresh()
+        with pytest.raises(MismatchError, match="replaced by an index of n = 128"):
+            index.add_codes(random_codes(1))
+    assert len(Index.open(path)) == 0
+
+
+def test_generations_keep_their_model(path: Path, models: tuple[Model, Model]) -> None:
+    with Generations([path]) as both:
+        replace(path, models[1])
+        with pytest.raises(MismatchError, match="the model does not belong to this index"):
+            both.refresh()
+        assert both.search(TEXTS[7], k=1).texts.tolist() == [[TEXTS[7]]]
+
+
+def test_searches_during_refreshes_never_mix_models(path: Path, models: tuple[Model, Model]) -> None:
+    """Whatever the moment of a refresh, a search uses the model of the state that it searches."""
+    index = Index.open(path, read_only=True)
+    stop, wrong = threading.Event(), []
+
+    def search() -> None:
+        while not stop.is_set():
+            if self_hits(index) != 30:
+                wrong.append(index.info()["fingerprint"])
+
+    threads = [threading.Thread(target=search) for _ in range(2)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in threads:
+            thread.start()
+        for turn in range(12):
+            replace(path, models[turn % 2])
+            index.refresh()
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(interval)
+    assert wrong == []
+
+
+def test_a_path_is_absolute_from_the_start(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(path, elsewhere / "x.rbe")
+    monkeypatch.chdir(tmp_path)
+    with Index.open("x.rbe") as index:
+        monkeypatch.chdir(elsewhere)
+        index.add(["one more"])
+    assert (len(Index.open(path)), len(Index.open(elsewhere / "x.rbe"))) == (31, 30)
+
+
+def hooked(monkeypatch: pytest.MonkeyPatch, place: Any, name: str, then: Callable[[], None]) -> None:
+    """Call `then` once, right after the next call of a function."""
+    original = getattr(place, name)
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        result = original(*arguments, **named)
+        monkeypatch.setattr(place, name, original)
+        then()
+        return result
+
+    monkeypatch.setattr(place, name, call)
+
+
+def test_opening_while_it_is_replaced_is_no_damage(
+    path: Path, models: tuple[Model, Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manifest of the old index is read, then its files: by then those of the new one, of equal names."""
+    assert read_manifest(path).generation == 1
+    hooked(monkeypatch, snapshots, "read_manifest", lambda: replace(path, models[1]))
+    with Index.open(path) as index:
+        assert self_hits(index) == 30
+        assert index.info()["fingerprint"] == models[1].fingerprint
+
+
+def test_real_damage_is_still_damage(path: Path) -> None:
+    segment = next(path.glob("*.rbs"))
+    segment.write_bytes(segment.read_bytes()[:-1])
+    with pytest.raises(CorruptError, match=segment.name):
+        Index.open(path)
+
+
+def test_a_lock_on_what_was_replaced_is_no_lock(
+    path: Path, models: tuple[Model, Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between opening LOCK and locking it the index is replaced; the new one has a writer."""
+    made: list[Index] = []
+
+    def swap() -> None:
+        made.append(Index.create(path, models[1], overwrite=True))
+
+    with Index.open(path) as index:
+        assert index.model.fingerprint == models[0].fingerprint
+        hooked(monkeypatch, writer.os, "open", swap)
+        with pytest.raises(LockedError, match=f"is being written by process {os.getpid()}"):
+            index.add(["lost"])
+    made[0].add(["kept"])
+    made[0].close()
+    assert len(Index.open(path)) == 1
+
+
+def test_nobody_writes_to_an_index_that_is_being_replaced(
+    path: Path, models: tuple[Model, Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[str] = []
+    original = creation._give_name
+
+    def give_name(stage: Path, target: Path) -> None:
+        with Index.open(path) as index, pytest.raises(LockedError) as caught:
+            index.add(["would be lost"])
+        refused.append(caught.value.message)
+        original(stage, target)
+
+    monkeypatch.setattr(creation, "_give_name", give_name)
+    Index.create(path, models[1], overwrite=True).close()
+    assert len(refused) == 1
+
+
+def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
+    path = tmp_path / "x.rbe"
+    index = Index.create(path, HashEncoder())
+    (reader, output), (wait, go) = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(output, b"!")
+        os.close(go)
+        os.read(wait, 1)  # until the parent has written again
+        os._exit(0)
+    try:
+        assert os.read(reader, 1) == b"!"  # the child runs
+        index.close()
+        with Index.open(path, model=HashEncoder()) as again:
+            again.add(["after the fork"])
+    finally:
+        os.close(go)
+        os.waitpid(child, 0)
+        for descriptor in (reader, output, wait):
+            os.close(descriptor)
+    assert len(Index.open(path)) == 1
