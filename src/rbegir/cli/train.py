@@ -41,8 +41,16 @@ def of_recipe(help_text: str, *names: str) -> Any:
 
 @app.command("train")
 def train(
-    pairs: PairsFile,
     out: Annotated[Path, option("Directory to write the model to.")],
+    pairs: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Pairs (query, keyword): Parquet, CSV, TSV or JSONL; may be absent with --corpus."
+        ),
+    ] = None,
+    corpus: Annotated[
+        Path | None, option("Texts that will be searched: learned from too, where pairs are few or absent.")
+    ] = None,
     preset: Annotated[str, option("m_1, m_2, m_3, m_5, rbe_1, rbe_2, rbe_star or rbe_3.")] = "rbe_star",
     share_towers: Annotated[
         bool | None,
@@ -115,6 +123,7 @@ def train(
     )
     result = run(
         pairs,
+        corpus=corpus,
         config=replace(shape, share_towers=settings.share_towers),
         valid=False if no_valid else valid,
         out=out,
@@ -242,7 +251,11 @@ def evaluate(
     device: Annotated[str, option("Where texts are embedded: cpu, cuda, cuda:1 …")] = "cpu",
     bootstrap: Annotated[int, option("Replicates for the intervals; 0 for none.")] = 500,
     seed: Annotated[int, option("Seed of the negatives and of the intervals.")] = 0,
-    baseline: Annotated[bool, option("Put plain tri-letter cosine beside it.", "--baseline")] = False,
+    rerank: Annotated[
+        bool | None,
+        option("Recall and labels of reranked hits; by default where the model can.", "--rerank/--no-rerank"),
+    ] = None,
+    baseline: Annotated[bool, option("Put tri-letter cosine and BM25 beside it.", "--baseline")] = False,
     strict: Strict = False,
     as_json: AsJson = False,
 ) -> None:
@@ -256,12 +269,14 @@ def evaluate(
     from rbegir.evaluate import evaluator
     from rbegir.evaluate.evaluator import report_table
     from rbegir.evaluate.retrieval import CUTOFFS
-    from rbegir.evaluate.scorers import ModelScorer, Scorer, TriletterCosine
+    from rbegir.evaluate.scorers import BM25, ModelScorer, RerankScorer, Scorer, TriletterCosine
     from rbegir.read.pairs import read_labels, read_pairs, read_texts
 
-    scorers: dict[str, Scorer] = {str(model): ModelScorer(Model.load(model, device))}
+    loaded = Model.load(model, device)
+    reranks = loaded.reranker is not None if rerank is None else rerank
+    scorers: dict[str, Scorer] = {str(model): RerankScorer(loaded) if reranks else ModelScorer(loaded)}
     if baseline:
-        scorers[BASELINE] = TriletterCosine()
+        scorers |= {BASELINE: TriletterCosine(), "BM25": BM25()}
     pair_stream = label_stream = text_stream = None
     if pairs:
         pair_stream = read_pairs(

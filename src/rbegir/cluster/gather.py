@@ -124,7 +124,7 @@ class Gatherer:
     def rerank(
         self, values: Values, texts: list[str], reranker: Reranker, weights: Any, request: SearchRequest
     ) -> Gathered:
-        """The best k of the candidates by their texts; `weights` refers to the weights of the reranker's words."""
+        """The best k of the candidates by their texts; `weights` refers to those of the reranker's words."""
         pool = self._exact(values, request.pool, request)
         limit = lexical_count(request.pool)
         view, scope = self._view, SearchRequest(limit, **request.filters())

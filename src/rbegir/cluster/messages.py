@@ -147,8 +147,8 @@ class About:
 MESSAGES: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
-        SearchRequest, Scan, Columns, Found, FoundWords, SegmentShares, ThreadCounts, Records, Coded, Ready, Failure,
-        About,
+        SearchRequest, Scan, Columns, Found, FoundWords, SegmentShares, ThreadCounts, Records, Coded, Ready,
+        Failure, About,
     )
 }  # fmt: skip
 

@@ -24,7 +24,8 @@ every moment, even after a crash, the directory holds one complete pair: the old
     data         the tensors end to end without gaps; offsets count from here
 
 The layout is so simple that reading and writing it here costs less than a dependency, and reading can be
-strict: every number in the header is checked against the size of the file before it is used. These files and those of the `safetensors` package are interchangeable.
+strict: every number in the header is checked against the size of the file before it is used. These files and
+those of the `safetensors` package are interchangeable.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ REPAIR = "copy the model again, or train it anew"
 
 Array = npt.NDArray[np.float32]
 Stored = npt.NDArray[np.float32] | npt.NDArray[np.int8]
-DTYPES = {"F32": np.dtype("<f4"), "I8": np.dtype("i1")}
+DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "I8": np.dtype("i1")}
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,9 @@ class Span(NamedTuple):
 
 
 def header(
-    shapes: Mapping[str, tuple[int, ...]], metadata: Mapping[str, str], dtypes: Mapping[str, str] | None = None
+    shapes: Mapping[str, tuple[int, ...]],
+    metadata: Mapping[str, str],
+    dtypes: Mapping[str, str] | None = None,
 ) -> bytes:
     """Everything before the data: the length and the header, for tensors in the order of `shapes`.
 
@@ -212,7 +215,9 @@ def write_pair(
     extra: Mapping[str, Any] | None = None,
 ) -> str:
     """Store settings and contiguous tensors, replacing existing ones; returns the fingerprint."""
-    ordered = {name: tensors[name] for name in sorted(tensors, key=lambda name: (-tensors[name].itemsize, name))}
+    ordered = {
+        name: tensors[name] for name in sorted(tensors, key=lambda name: (-tensors[name].itemsize, name))
+    }
     sums = {name: _core.crc32c(array) for name, array in ordered.items()}
     name = fingerprint(settings, sums)
     shapes = {key: array.shape for key, array in ordered.items()}

@@ -119,7 +119,7 @@ class Reranker:
     def features(
         self, queries: list[str], texts: TextInput, offsets: Offsets, code_scores: npt.NDArray[Any]
     ) -> Floats:
-        """[candidates, features]; the candidates of query i are offsets[i] up to offsets[i + 1] of `texts`."""
+        """[candidates, features]; those of query i are offsets[i] up to offsets[i + 1] of `texts`."""
         asked = text_views(queries)
         spelled = np.empty((len(texts), len(_core.SPELLING_FEATURES)), np.float32)
         _core.spelling_features(

@@ -62,7 +62,7 @@ def evaluate_labels(
     queries, query = distinct(labels["query"])
     keywords, keyword = distinct(labels["keyword"])
     pairs = SampleGroups(queries, keywords, query, keyword[:, None])
-    scores = scorer.score(pairs, progress)[:, 0]  # [pairs]
+    scores = scorer.judge(pairs, progress)[:, 0]  # [pairs]
 
     def auc(bar: npt.NDArray[np.bool_]) -> Measure:
         statistic = weighted_auc(bar, scores, query)
@@ -88,18 +88,18 @@ def _ndcg(
     bootstrap: int,
     seed: int,
 ) -> Measure | None:
-    import ir_measures
-
     if (grades < 0).any() or (grades != np.round(grades)).any():
         return None
-    qrels: dict[str, dict[str, int]] = {}
-    run: dict[str, dict[str, float]] = {}
-    for row in range(len(grades)):
-        of, name = str(query[row]), str(keyword[row])
-        judged = qrels.setdefault(of, {})
-        judged[name] = max(judged.get(name, 0), int(grades[row]))
-        run.setdefault(of, {})[name] = float(scores[row])
+    discounts = 1 / np.log2(np.arange(2, NDCG_CUTOFF + 2))
     values = np.zeros(queries)
-    for found in ir_measures.iter_calc([ir_measures.nDCG @ NDCG_CUTOFF], qrels, run):
-        values[int(found.query_id)] = found.value
+    for number in range(queries):
+        rows = np.flatnonzero(query == number)
+        names, first = np.unique(keyword[rows], return_inverse=True)
+        gain, score = np.zeros(len(names)), np.full(len(names), -np.inf)
+        np.maximum.at(gain, first, grades[rows])
+        np.maximum.at(score, first, scores[rows])
+        found = gain[np.lexsort((names, -score))][:NDCG_CUTOFF]
+        ideal = np.sort(gain)[::-1][:NDCG_CUTOFF]
+        best = float(ideal @ discounts[: len(ideal)])
+        values[number] = float(found @ discounts[: len(found)]) / best if best else 0.0
     return measure_mean(values, count=bootstrap, seed=seed)

@@ -43,6 +43,9 @@ class Scorer(Protocol):
     def score(self, groups: SampleGroups, progress: Progress) -> npt.NDArray[np.float32]:
         """Scores of every pair of every group, shaped as `groups.keyword`."""
 
+    def judge(self, pairs: SampleGroups, progress: Progress) -> npt.NDArray[np.float32]:
+        """Scores of judged pairs, groups of one: what orders the hits of a search."""
+
     def search(
         self, queries: pa.StringArray, corpus: pa.StringArray, k: int, progress: Progress
     ) -> Positions:
@@ -58,7 +61,17 @@ class Embedder(Protocol):
     def encode_keywords(self, texts: pa.StringArray) -> Codes: ...
 
 
-class ModelScorer:
+class PairScorer:
+    """A scorer that orders hits by the scores of pairs."""
+
+    def score(self, groups: SampleGroups, progress: Progress) -> npt.NDArray[np.float32]:
+        raise NotImplementedError
+
+    def judge(self, pairs: SampleGroups, progress: Progress) -> npt.NDArray[np.float32]:
+        return self.score(pairs, progress)
+
+
+class ModelScorer(PairScorer):
     """Cosine of embeddings; a corpus is searched by codes, as an index would, where the model has them."""
 
     def __init__(self, model: Embedder) -> None:
@@ -101,7 +114,10 @@ class ModelScorer:
 
 
 class RerankScorer(ModelScorer):
-    """A model as an index searches with it: candidates by code and words, ordered by the reranker."""
+    """A model as an index searches with it: candidates by code and words, ordered by the reranker.
+
+    The reranker compares the candidates of one query; scores of random pairs (`score`) are the codes'.
+    """
 
     def __init__(self, model: Model) -> None:
         super().__init__(model)
@@ -111,8 +127,10 @@ class RerankScorer(ModelScorer):
             )
         self._encoder, self._reranker = model, model.reranker
 
-    def score(self, groups: SampleGroups, progress: Progress) -> npt.NDArray[np.float32]:
-        code = super().score(groups, progress)  # [G, 1 + negatives]
+    def judge(self, pairs: SampleGroups, progress: Progress) -> npt.NDArray[np.float32]:
+        return self._reranked(pairs, super().score(pairs, progress))
+
+    def _reranked(self, groups: SampleGroups, code: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         order = np.argsort(groups.query, kind="stable")
         width = groups.keyword.shape[1]
         asked = np.bincount(groups.query, minlength=len(groups.queries)) * width
@@ -169,7 +187,7 @@ def gram_vectors(texts: pa.StringArray | list[str]) -> sparse.csr_array:
     return counts
 
 
-class TriletterCosine:
+class TriletterCosine(PairScorer):
     """The cosine of gram counts, over the grams and buckets that a model sees; sparse, so exact and quick."""
 
     def score(self, groups: SampleGroups, progress: Progress) -> npt.NDArray[np.float32]:
@@ -195,7 +213,7 @@ class TriletterCosine:
         return search_blocks(len(queries), len(corpus), k, scores_of, progress)
 
 
-class BM25:
+class BM25(PairScorer):
     """BM25 (Robertson's k1 = 1.2, b = 0.75) over the words of the tokeniser."""
 
     K1, B = 1.2, 0.75

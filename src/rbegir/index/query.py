@@ -55,7 +55,7 @@ class Searcher:
         texts: list[str] | None = None,
         reranker: Reranker | None = None,
     ) -> Hits:
-        """The hits of every query among the keywords of a snapshot; `texts` of the queries, for a reranker."""
+        """The hits of every query among the keywords of a snapshot; a reranker needs the queries' `texts`."""
         values = query_values(queries, snapshot.manifest)  # [Q, n] int16
         reranks = wants_rerank(request, texts, reranker)
         numbers, partitions = candidates(snapshot, request)

@@ -70,7 +70,7 @@ class SearchRequest:
     )
     rerank: Annotated[
         bool | None,
-        "Order the first candidates by their texts; if not given, where the model can and texts are asked for.",
+        "Order the first candidates by their texts; by default where the model can and queries are texts.",
     ] = None
     candidates: Annotated[
         int | None,

@@ -4,10 +4,10 @@ A scan reads every keyword, and the kernels score a batch for little more than o
 should share a scan. Nothing waits on purpose: an idle service starts at once with what it has, and a busy one
 takes all that has gathered meanwhile, up to `max_batch` queries.
 
-Requests may share a scan if all of them are texts or none, and they differ in k only (`SearchRequest.share_key`); a scan is made with the
-largest k of its requests and each is given its own first k, which is the same result, because hits have one
-total order. So that ten hits do not wait for ten thousand, only requests with k in the same power of four
-share.
+Requests may share a scan if all or none of them are texts, and if they differ in k only
+(`SearchRequest.share_key`). A scan is made with the largest k of its requests and each is given its own first
+k, which is the same result, because hits have one total order. So that ten hits do not wait for ten thousand,
+only requests with k in the same power of four share.
 
 Fair: groups that cannot share a scan take turns. Inside a group the places of a scan are dealt out evenly
 among the waiting requests, the oldest first, so that a request of a thousand queries is spread over several

@@ -164,7 +164,7 @@ class Finished(NamedTuple):
     temporary: tempfile.TemporaryDirectory[str] | None  # the folder of a model that is only returned
 
     def load(self) -> Model:
-        """The model with what was added to its folder; a temporary folder is removed, its files stay mapped."""
+        """The model with what was added to its folder; a temporary folder is removed, its files stay open."""
         model = Model.load(self.path)
         if self.temporary is not None:
             _ = model.reranker

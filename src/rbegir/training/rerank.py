@@ -16,13 +16,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from rbegir.encode.clsm.model import Model
 from rbegir.encode.reranker import FEATURES, Combination, Floats, Reranker, Spelling
+from rbegir.evaluate.retrieval import CUTOFFS, Targets
+from rbegir.evaluate.scorers import BM25, ModelScorer, RerankScorer, Scorer, TriletterCosine
 from rbegir.read.pairs import PairStream
 from rbegir.search.rerank import TextSearch, code_scores
 from rbegir.training.corpus import corpus_pairs
 from rbegir.training.loop import Finished
 
 TEXTS = 1_000_000  # searched by a fit
+COMPARED, COMPARED_TEXTS = 500, 100_000  # pairs and texts of the comparison with other methods
 FEW = 1000  # held-out pairs; below, pairs made of their keywords are added
 QUERIES = 3000  # that a fit learns from
 BLOCK = 256  # queries searched at a time
@@ -65,6 +69,34 @@ def fit_reranker(finished: Finished, texts: pa.Array, held: pa.Table, seed: int)
         held = pa.concat_tables([held, corpus_pairs(keywords, FEW, seed + 1)])
     lists = collect(TextSearch(model, reranker, texts), held.slice(0, 2 * QUERIES), texts)
     return Reranker(spelling, fit(lists, seed=seed), finished.guide, model.guide_vectors)
+
+
+def compare(
+    model: Model, texts: pa.Array, pairs: pa.Table, *, most: int = COMPARED
+) -> dict[str, dict[str, float]]:
+    """Recall of pairs that nothing was fitted on, beside methods that need no training."""
+    wanted = pairs["keyword"].combine_chunks().cast(texts.type)
+    some = pa.concat_arrays([wanted, texts.slice(0, COMPARED_TEXTS)]).unique()
+    targets = Targets(pairs.slice(0, most), some)
+    scorers: dict[str, Scorer] = {
+        "reranked": RerankScorer(model),
+        "codes": ModelScorer(model),
+        "tri-letter cosine": TriletterCosine(),
+        "BM25": BM25(),
+    }
+    found = {}
+    for name, scorer in scorers.items():
+        positions = scorer.search(targets.queries, some, max(CUTOFFS), lambda done: None)
+        recall = targets.recall(positions, CUTOFFS)
+        found[name] = {f"recall@{k}": float(values.mean()) for k, values in recall.items()}
+    return found
+
+
+def divide(held: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Held-out pairs to fit a reranker on, and a fifth of the queries to measure it on."""
+    encoded = held["query"].combine_chunks().dictionary_encode()
+    measured = pa.array(np.asarray(encoded.indices) % 5 == 4)
+    return held.filter(pc.invert(measured)), held.filter(measured)
 
 
 def collect(search: TextSearch, pairs: pa.Table, texts: pa.Array) -> Lists:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Literal, ParamSpec
@@ -34,7 +34,7 @@ from rbegir.training.data import MAX_VALIDATION, TrainingData
 from rbegir.training.distributed import Exchange, Rank, join_processes
 from rbegir.training.loop import Folder, Validation, begun, train_all
 from rbegir.training.progress import Bar
-from rbegir.training.rerank import fit_reranker, searched_texts
+from rbegir.training.rerank import compare, divide, fit_reranker, searched_texts
 from rbegir.training.step import Learner, resolve_device
 
 
@@ -50,6 +50,8 @@ class TrainResult:
     pairs_per_s: float  # of the training steps of this process's run, validation and saving left out
     gamma: float
     skipped: dict[str, int]  # rows of the file that were left out, by reason
+    # recall of held-out pairs by method: the model reranked and by codes, and what needs no training
+    recall: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: the figures of the best epoch and of the run; None where there was no validation."""
@@ -64,6 +66,7 @@ class TrainResult:
             "best_epoch": self.best_epoch,
             "gamma": self.gamma,
             "skipped": self.skipped,
+            "recall": self.recall,
             "history": self.history,
         }
 
@@ -191,10 +194,15 @@ def run(
             history, best_epoch = run.position.history, int(run.position.best_epoch or 0)
             about = {"pairs": data.pairs, "history": history, "best_epoch": best_epoch}
             finished = run.finish({"training": {**settings.to_dict(), **about}})
+            recall: dict[str, dict[str, float]] = {}
             if run.writes_model and finished.guide and held is not None and shape.keyword_planes != FLOAT:
                 bar.begin("fitting the reranker", 1.0)
-                fitted = fit_reranker(finished, searched_texts(stream, texts, held), held, settings.seed)
-                fitted.write(finished.path)
+                to_fit, to_measure = divide(held)
+                searched = searched_texts(stream, texts, held)
+                fit_reranker(finished, searched, to_fit, settings.seed).write(finished.path)
+                if to_measure.num_rows:
+                    recall = compare(Model.load(finished.path), searched, to_measure)
+                    _tell(recall, to_measure.num_rows, bar)
             run.close()
             model = finished.load()
     return TrainResult(
@@ -206,7 +214,21 @@ def run(
         pairs_per_s=run.pairs_per_s,
         gamma=run.gamma,
         skipped=data.skipped.to_dict(),
+        recall=recall,
     )
+
+
+def _tell(recall: dict[str, dict[str, float]], pairs: int, bar: Bar) -> None:
+    """Say how the model compares with methods that need no training, and what to do where it is behind."""
+    bar.say(f"{pairs:,} held-out pairs that nothing was fitted on:")
+    for method, figures in recall.items():
+        bar.say(f"  {method:18}" + "".join(f"  {name} {value:.3f}" for name, value in figures.items()))
+    best, ours = max(figures["recall@10"] for figures in recall.values()), recall["reranked"]["recall@10"]
+    if ours < best:
+        bar.say(
+            "warning: the model finds less than a method that needs no training; "
+            "give more pairs, or the texts that will be searched (--corpus)"
+        )
 
 
 @dataclass(frozen=True)

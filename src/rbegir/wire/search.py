@@ -8,9 +8,9 @@ Planes are hexadecimal with dimension 0 first: it is the highest bit of the firs
 
 An Arrow stream has one row per hit: `query` (its number in the request), `rank` (from 1), `id`, `score`,
 `key` and `row` (the exact order: key descending, row ascending), `text`, and the attributes as columns of the
-types that they have in the index. Reranked hits also have a `code_score`. The metadata of its schema holds what concerns all hits: `recall` of a
-search by planes, the `certificate` of mode paper as JSON, and `searched`, the share of the keywords that a
-cluster searched, where that is not all.
+types that they have in the index. Reranked hits also have a `code_score`. The metadata of its schema holds
+what concerns all hits: `recall` of a search by planes, the `certificate` of mode paper as JSON, and
+`searched`, the share of the keywords that a cluster searched, where that is not all.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Tasks, each with keywords that training never saw, over all texts of its corpus:
 
     titles      aliases → Wikipedia titles, `reproduce.dataset` (all pairs, the whole corpus)
     sample      its shipped part, trained as the demo trains it
-    packages    words of descriptions → Debian packages (`tools/packages.py`), by number of pairs; 0: corpus only
+    packages:N  words of descriptions → Debian packages (`tools/packages.py`), N pairs; 0: the corpus alone
 
 Recall@k is that of `evaluate.retrieval`; intervals are over seeds, each with a training of its own.
 """
@@ -124,9 +124,8 @@ def _task(
             done = train(
                 path if pairs.num_rows else None, corpus=corpus, out=out, device=device, seed=seed, **settings
             )
-            say(
-                f"{task} seed {seed}: {done.pairs:,} pairs, {len(done.history)} epochs, {time.monotonic() - began:.0f} s"
-            )
+            took = time.monotonic() - began
+            say(f"{task} seed {seed}: {done.pairs:,} pairs, {len(done.history)} epochs, {took:.0f} s")
             models.append(Model.load(out))
         rows.append(measured("codes", [ModelScorer(model) for model in models]))
         rows.append(measured("reranked", [RerankScorer(model) for model in models]))
