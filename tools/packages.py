@@ -20,14 +20,13 @@ from pathlib import Path
 from rbegir.read.split import hash_position
 from rbegir.training.corpus import typo
 
-STOP = frozenset(  # noqa: C405
-    (
-        "the and for with that this from are can has have not you your all any its into other using used use "
-        "which will also such may more than package packages provides contains files support program library "
-        "based when these been most like one some does only but they their there what was were via per etc "
-        "allows include includes including containing provide "
-    ).split()
-)
+STOP_WORDS = """
+the and for with that this from are can has have not you your all any its into other using used use
+which will also such may more than package packages provides contains files support program library
+based when these been most like one some does only but they their there what was were via per etc
+allows include includes including containing provide
+"""
+STOP = frozenset(STOP_WORDS.split())
 QUERIES, TEST, SHORT = 3, 0.04, 0.75
 
 

@@ -27,6 +27,7 @@ CHANGED: dict[str, Any] = {
     "per_thread": 8,
     "queue": 2,
     "planes": 1,
+    "rerank": False,
     "candidates": 9,
     "measure": True,
     "texts": False,

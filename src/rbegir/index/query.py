@@ -139,7 +139,13 @@ def wants_rerank(request: SearchRequest, texts: list[str] | None, reranker: Rera
             else "rerank=True needs a model with a reranker, which the model of this index lacks",
             hint="leave rerank out to order hits by their codes",
         )
-    return request.may_rerank and texts is not None and reranker is not None
+    reranks = request.may_rerank and texts is not None and reranker is not None
+    if reranks and request.candidates is not None and request.candidates < request.k:
+        raise InputError(
+            f"candidates must be at least k = {request.k}, got {request.candidates}",
+            hint="the hits are the best of the candidates",
+        )
+    return reranks
 
 
 def query_texts(queries: Any) -> list[str] | None:

@@ -101,11 +101,6 @@ class SearchRequest:
         if self.rerank and (self.mode == "paper" or self.planes is not None):
             other = "mode='paper'" if self.mode == "paper" else "planes"
             raise InputError(f"rerank=True and {other} cannot be combined", hint="leave one of them out")
-        if self.candidates is not None and self.candidates < self.k:
-            raise InputError(
-                f"candidates must be at least k = {self.k}, got {self.candidates}",
-                hint="the hits are the best of the candidates",
-            )
         if self.mode == "paper" and self.partial:
             raise InputError(
                 "partial=True and mode='paper' cannot be combined: a certificate is of a whole search",

@@ -182,10 +182,10 @@ def test_foreign_json_is_refused(saved: Path, text: str) -> None:
         read(saved)
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None])
+@pytest.mark.parametrize("version", [0, 3, "1", None])
 def test_another_version_is_refused(saved: Path, version: object) -> None:
     forge(saved, {"version": version})
-    with pytest.raises(VersionError, match=r"is of format version .*, this rbegir reads version 1") as caught:
+    with pytest.raises(VersionError, match=r"is of format version .*, this rbegir reads version 2") as caught:
         read(saved)
     assert caught.value.hint == "upgrade rbegir, or train the model anew"
 

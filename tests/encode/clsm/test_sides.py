@@ -186,10 +186,14 @@ def test_the_native_tower_refuses_wrong_shapes() -> None:
         (table, zeros(3, np.float32)),
     ):
         with pytest.raises(ValueError, match=r"must be"):
-            _core.Tower(conv, bias, 8, "portable")
+            _core.Tower(conv, None, bias, 8, "portable")
     with pytest.raises(ValueError, match=r"this CPU runs no kernels for the instruction set 'abacus'"):
-        _core.Tower(table, none, 8, "abacus")
-    tower = _core.Tower(table, none, 8, "portable")
+        _core.Tower(table, None, none, 8, "abacus")
+    scales = zeros((len(table), 3), np.float32)
+    for conv, given in ((table, scales), (table.astype(np.int8), None), (table.astype(np.int8), scales[:-1])):
+        with pytest.raises(TypeError, match=r"float32, or int8 with float32 scales"):
+            _core.Tower(conv, given, none, 8, "portable")
+    tower = _core.Tower(table, None, none, 8, "portable")
     for weight in (zeros((64, 3), np.float32), zeros((63, 2), np.float32)):
         with pytest.raises(ValueError, match=r"shapes do not belong together"):
             tower.set_head(weight, none)

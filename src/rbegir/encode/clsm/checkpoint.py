@@ -16,6 +16,7 @@ touched by a process that encodes only queries, and a flipped byte is noticed in
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import fields
@@ -78,7 +79,8 @@ def write(
     for name in () if whole else tuple(tensors):
         if name.endswith(TABLE):
             stored[name], stored[scale_of(name)] = to_bytes(tensors[name])
-    return write_pair(Path(path), KIND, config.to_dict(), stored, extra)
+    kind = dataclasses.replace(KIND, version=1) if whole else KIND
+    return write_pair(Path(path), kind, config.to_dict(), stored, extra)
 
 
 def scale_of(table: str) -> str:
