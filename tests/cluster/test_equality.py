@@ -12,6 +12,7 @@ import pytest
 import rbegir
 from rbegir.errors import FilterError, InputError, MismatchError
 from tests.index.fakes import HashEncoder
+from tests.reranking import make_model, some_texts
 
 from .conftest import equal, grow
 
@@ -182,3 +183,27 @@ def test_an_empty_index(nodes: Any, tmp_path: Path, encoder: HashEncoder) -> Non
         assert cluster.search("w1").texts.tolist() == [["w1 w2"]]
     with pytest.raises(InputError, match="has been closed"):
         cluster.search("w1")
+
+
+def test_reranked_hits_are_those_of_one_machine(nodes: Any, tmp_path: Path) -> None:
+    texts = some_texts(700)
+    model = make_model(tmp_path / "model", texts)
+    path = tmp_path / "texts.rbe"
+    with rbegir.Index.create(path, model) as made:
+        for start in range(0, len(texts), 90):
+            some = range(start, min(start + 90, len(texts)))
+            made.add([texts[i] for i in some], ids=some, attributes={"odd": [i % 2 == 1 for i in some]})
+        made.delete(range(0, 700, 9))
+    queries = ["rivr bank", "new york city", "chess 1984"]
+    with rbegir.Index.open(path, read_only=True) as index, rbegir.Cluster.open(path, devices=2) as cluster:
+        for options in (
+            {},
+            {"candidates": 30},
+            {"where": "odd", "k": 60},
+            {"rerank": False},
+            {"texts": False},
+        ):
+            one, many = (door.search(queries, **options) for door in (index, cluster))
+            assert many.reranked == one.reranked == (options != {"rerank": False})
+            assert equal(many, one)
+            np.testing.assert_array_equal(many.code_scores, one.code_scores)

@@ -4,7 +4,7 @@ A scan reads every keyword, and the kernels score a batch for little more than o
 should share a scan. Nothing waits on purpose: an idle service starts at once with what it has, and a busy one
 takes all that has gathered meanwhile, up to `max_batch` queries.
 
-Requests may share a scan if all or none of them are texts, and if they differ in k only
+Requests may share a scan if all or none of them are reranked, and if they differ in k only
 (`SearchRequest.share_key`). A scan is made with the largest k of its requests and each is given its own first
 k, which is the same result, because hits have one total order. So that ten hits do not wait for ten thousand,
 only requests with k in the same power of four share.
@@ -145,9 +145,6 @@ class _Share:
     def queries(self) -> Any:
         return self.job.search.queries[self.start : self.start + self.count]
 
-    def texts(self) -> list[str]:
-        return (self.job.search.texts or [])[self.start : self.start + self.count]
-
 
 class Batcher(BatchLoop[QueuedSearch, _Share]):
     """The queue of searches and the one loop that empties it."""
@@ -164,12 +161,17 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
         """Queue a request; its `future` will hold the hits, in slices. Always `forget` it in the end."""
         if self.waiting and self.waiting + search.count > self._settings.max_waiting:
             raise overloaded(f"{self.waiting} queries are waiting", self.waiting * self._query_seconds)
-        group = (search.request.share_key(), search.texts is None, k_group(search.request.k))
+        group = (search.request.share_key(), self._reranks(search), k_group(search.request.k))
         job = QueuedSearch(search, group, asyncio.get_running_loop().create_future(), time.perf_counter())
         self._groups.setdefault(job.group, {})[job] = None
         self.waiting += search.count
         self._arrival.set()
         return job
+
+    def _reranks(self, search: Search) -> bool:
+        """Whether the hits of a request are reranked, for which the index needs its texts."""
+        able = search.texts is not None and search.request.may_rerank
+        return able and getattr(self._index.model, "reranker", None) is not None
 
     def forget(self, job: QueuedSearch) -> None:
         """Take what is left of a request out of the queue."""
@@ -249,8 +251,8 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
         k = max(request.k for request in requests)
         try:
             with watching(self._stopwatch()):
-                texts = [text for number in good for text in batch[number].texts()]
-                if len(texts) == len(joined):  # so that they can be reranked
+                if self._reranks(batch[good[0]].job.search):
+                    texts = [text for number in good for text in batch[number].queries()]
                     hits = self._index.search(texts, k, **requests[0].options())
                 else:
                     hits = self._index.search_codes(joined, k, **requests[0].options())

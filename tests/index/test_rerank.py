@@ -1,0 +1,136 @@
+"""Reranked searches of an index: the same however the keywords are stored, and from every door."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import rbegir
+from rbegir import Hits, Index, Model
+from rbegir.errors import InputError
+from rbegir.search.request import CANDIDATES, SearchRequest, k_group
+from rbegir.search.rerank import TextSearch
+from tests.reranking import make_model, some_texts
+
+TEXTS = some_texts(900)
+QUERIES = ["rivr bank", "new york", "chess 1984", "photo viewer"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return make_model(tmp_path_factory.mktemp("model"), TEXTS)
+
+
+@pytest.fixture(scope="module")
+def index(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Index:
+    path = tmp_path_factory.mktemp("index") / "one.rbe"
+    with Index.create(path, model) as made:
+        made.add(TEXTS, ids=range(len(TEXTS)), attributes={"even": [i % 2 == 0 for i in range(len(TEXTS))]})
+    return Index.open(path, read_only=True)
+
+
+def same(one: Hits, other: Hits) -> bool:
+    names = ("ids", "scores", "code_scores", "keys", "texts")
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)
+
+
+def test_hits_are_those_of_a_search_in_memory(index: Index, model: Model) -> None:
+    assert model.reranker is not None
+    found = TextSearch(model, model.reranker, pa.array(TEXTS)).search(QUERIES, 20, 100)
+    hits = index.search(QUERIES, 20, candidates=100)
+    np.testing.assert_array_equal(hits.ids, found)
+    assert hits.reranked
+    assert not np.array_equal(hits.scores, hits.code_scores)
+    assert (np.diff(hits.scores, axis=1) <= 0).all()
+
+
+def test_every_candidate_is_scored_by_its_text(index: Index, model: Model) -> None:
+    """With as many candidates as keywords, hits are the order of the reranker over all of them."""
+    assert model.reranker is not None
+    hits = index.search(QUERIES, len(TEXTS), candidates=len(TEXTS))
+    by_code = index.search(QUERIES, len(TEXTS), rerank=False)
+    for number, query in enumerate(QUERIES):
+        code = np.empty(len(TEXTS))
+        code[by_code.ids[number]] = by_code.scores[number]
+        score = model.reranker.scores([query], TEXTS, np.array([0, len(TEXTS)]), code)
+        wanted = np.lexsort((np.arange(len(TEXTS)), -score))
+        np.testing.assert_array_equal(hits.ids[number], wanted)
+
+
+def test_segments_and_deletes_change_nothing(model: Model, tmp_path: Path) -> None:
+    kept = [i for i in range(len(TEXTS)) if i % 7]
+    with (
+        Index.create(tmp_path / "whole.rbe", model) as whole,
+        Index.create(tmp_path / "cut.rbe", model) as cut,
+    ):
+        whole.add([TEXTS[i] for i in kept], ids=kept)
+        for start in range(0, len(TEXTS), 111):
+            some = range(start, min(start + 111, len(TEXTS)))
+            cut.add([TEXTS[i] for i in some], ids=some)
+        cut.delete([i for i in range(len(TEXTS)) if i % 7 == 0])
+        for k in (1, 10, 60):
+            assert same(whole.search(QUERIES, k, candidates=60), cut.search(QUERIES, k, candidates=60))
+        before = cut.search(QUERIES, 10)
+        cut.add(["rivr bank"], ids=[5000])
+        assert 5000 in cut.search(QUERIES, len(cut), candidates=len(cut)).ids[0]
+        cut.compact()
+        cut.delete([5000])
+        assert same(before, cut.search(QUERIES, 10))
+
+
+def test_filters_hold(index: Index) -> None:
+    hits = index.search(QUERIES, 30, where="even", deny=[0, 2, 4])
+    assert (hits.ids % 2 == 0).all()
+    assert not np.isin(hits.ids, [0, 2, 4]).any()
+    allowed = [3, 5, 7]
+    assert set(index.search("river", 10, allow=allowed).ids[0]) == set(allowed)
+
+
+def test_a_scan_without_rerank_is_that_of_the_codes(index: Index, model: Model) -> None:
+    plain = index.search(QUERIES, 10, rerank=False)
+    assert same(plain, index.search_codes(model.encode_queries(QUERIES), 10))
+    np.testing.assert_array_equal(plain.scores, plain.code_scores)
+    assert not plain.reranked
+
+
+def test_shorter_lists_begin_longer_ones(index: Index) -> None:
+    long = index.search(QUERIES, 64)
+    for k in (17, 33):
+        np.testing.assert_array_equal(index.search(QUERIES, k).ids, long.ids[:, :k])
+    request = SearchRequest(CANDIDATES + 1)
+    assert request.pool == SearchRequest(4 ** k_group(CANDIDATES + 1)).pool >= CANDIDATES + 1
+
+
+def test_keywords_without_texts_stay_findable(model: Model, tmp_path: Path) -> None:
+    with Index.create(tmp_path / "bare.rbe", model) as bare:
+        bare.add_codes(model.encode_keywords(TEXTS[:50]))
+        hits = bare.search("river", 50)
+        assert sorted(hits.ids[0].tolist()) == list(range(50))
+
+
+def test_what_cannot_be_reranked_is_refused(index: Index, model: Model, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="needs queries that are texts"):
+        index.search_codes(model.encode_queries(["river"]), 3, rerank=True)
+    with pytest.raises(InputError, match="candidates must be at least k = 10, got 9"):
+        index.search("river", 10, candidates=9)
+    for options in ({"mode": "paper"}, {"planes": 1}):
+        with pytest.raises(InputError, match="cannot be combined"):
+            index.search("river", 3, rerank=True, **options)  # type: ignore[arg-type]
+        assert not index.search("river", 3, **options).reranked  # type: ignore[arg-type]
+    plain = rbegir.Model.load(_without_reranker(model, tmp_path / "plain"))
+    with Index.create(tmp_path / "plain.rbe", plain) as without:
+        without.add(TEXTS[:5])
+        assert not without.search("river", 3).reranked
+        with pytest.raises(InputError, match="a model with a reranker"):
+            without.search("river", 3, rerank=True)
+
+
+def _without_reranker(model: Model, path: Path) -> Path:
+    import shutil
+
+    model.save(path)
+    shutil.rmtree(path / "rerank")
+    return path

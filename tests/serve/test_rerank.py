@@ -1,0 +1,80 @@
+"""Reranked hits over HTTP, alone and in shared scans."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+import rbegir
+from rbegir.search.request import SearchRequest
+from rbegir.serve.app import create_app
+from rbegir.serve.batcher import Batcher, Search
+from rbegir.serve.monitor import Metrics
+from rbegir.serve.settings import Settings
+from tests.reranking import make_model, some_texts
+
+TEXTS = some_texts(600)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("reranked")
+    with rbegir.Index.create(folder / "texts.rbe", make_model(folder / "model", TEXTS)) as made:
+        made.add(TEXTS, ids=range(len(TEXTS)))
+    return folder / "texts.rbe"
+
+
+@pytest.fixture
+def index(path: Path) -> rbegir.Index:
+    return rbegir.Index.open(path, read_only=True)
+
+
+def ask(path: Path, body: dict[str, object]) -> httpx.Response:
+    async def post() -> httpx.Response:
+        app = create_app(rbegir.Index.open(path, read_only=True), Settings(read_only=True))
+        async with app.router.lifespan_context(app):
+            transport = httpx.ASGITransport(app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+                return await client.post("/v1/search", json=body)
+
+    return asyncio.run(post())
+
+
+def test_hits_over_http_are_those_of_the_index(index: rbegir.Index, path: Path) -> None:
+    for options in ({}, {"rerank": False}, {"candidates": 40}):
+        wanted = index.search(["rivr bank", "chess"], 7, **options)  # type: ignore[arg-type]
+        answer = ask(path, {"queries": ["rivr bank", "chess"], "k": 7, **options}).json()
+        for number, result in enumerate(answer["results"]):
+            assert [hit["id"] for hit in result["hits"]] == wanted.ids[number].tolist()
+            assert [hit["score"] for hit in result["hits"]] == wanted.scores[number].tolist()
+            assert [hit["code_score"] for hit in result["hits"]] == wanted.code_scores[number].tolist()
+
+
+def test_codes_cannot_be_reranked(path: Path) -> None:
+    answer = ask(path, {"codes": [[1] * 64], "rerank": True})
+    assert answer.status_code in (400, 422)
+    assert "texts" in answer.text
+
+
+def test_requests_that_share_a_scan_get_their_own_hits(index: rbegir.Index) -> None:
+    async def together() -> None:
+        batcher = Batcher(index, Metrics(), Settings())
+        asked = [("rivr bank", 17), ("chess", 33), ("new york", 64), ("photo", 20)]
+        jobs = [batcher.submit(Search(SearchRequest(k), texts=[text])) for text, k in asked]
+        jobs.append(batcher.submit(Search(SearchRequest(17), values=np.ones((1, 64), np.int16))))
+        batcher.start()
+        for (text, k), job in zip(asked, jobs[:-1], strict=True):
+            (part,) = await job.future
+            alone = index.search(text, k)
+            np.testing.assert_array_equal(part.hits.ids, alone.ids)
+            np.testing.assert_array_equal(part.hits.scores, alone.scores)
+            np.testing.assert_array_equal(part.hits.code_scores, alone.code_scores)
+        (codes,) = await jobs[-1].future
+        assert not codes.hits.reranked
+        await batcher.stop()
+
+    asyncio.run(together())
