@@ -108,7 +108,7 @@ class Reference:
             (i for i, (x, y) in enumerate(zip(left, right, strict=False)) if x != y),
             min(len(left), len(right)),
         )
-        ratio = min(2, max(-2, math.log(len(right) / len(left))))
+        ratio = (len(right) - len(left)) / (len(right) + len(left))
         numbers = [
             sum(any(c in "0123456789" for c in w) and w not in other for w in own)
             for own, other in ((q, t), (t, q))

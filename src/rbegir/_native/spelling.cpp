@@ -1,4 +1,5 @@
-// How alike a query and a keyword are spelled: the features that a reranker combines with codes and vectors.
+// How alike a query and a keyword are spelled: the features that a reranker combines with codes and vectors. They have
+// the same bits on every machine: sums run in a fixed order, and nothing but + − · / √ is used.
 #include "spelling.hpp"
 
 #include <nanobind/stl/string.h>
@@ -21,7 +22,7 @@ constexpr const char *NAMES[] = {
     "keyword words alike",
     "lexical score",          // S(q, t) over the idf of the query
     "common prefix",          // share of the query's letters
-    "length ratio",           // log of keyword letters over query letters, within ±2
+    "length",                 // (k − q) / (k + q) for k letters of the keyword and q of the query
     "length difference",      // its size
     "query numbers missing",  // words with digits of the query that the keyword lacks, up to 2
     "keyword numbers missing",
@@ -196,8 +197,8 @@ struct Comparison {
         auto [words_of_keyword, alike_of_keyword] = likeness.of_keyword();
         size_t prefix = 0, shorter = std::min(query.letters.size(), keyword.letters.size());
         while (prefix < shorter && query.letters[prefix] == keyword.letters[prefix]) ++prefix;
-        float ratio = std::log(float(keyword.letters.size()) / float(query.letters.size()));
-        ratio = std::clamp(ratio, -2.0f, 2.0f);
+        const auto of_query = float(query.letters.size()), of_keyword = float(keyword.letters.size());
+        const float length = (of_keyword - of_query) / (of_keyword + of_query);
         std::string_view letters = std::string_view(keyword.letters).substr(0, 128);
         const float values[] = {
             query_bag.cosine(keyword_bag),
@@ -206,9 +207,9 @@ struct Comparison {
             alike_of_query,
             alike_of_keyword,
             likeness.lexical_score(weights),
-            float(prefix) / float(query.letters.size()),
-            ratio,
-            std::abs(ratio),
+            float(prefix) / of_query,
+            length,
+            std::abs(length),
             numbers_missing(query, keyword),
             numbers_missing(keyword, query),
             abbreviates(query, keyword) || abbreviates(keyword, query) ? 1.0f : 0.0f,

@@ -3,10 +3,10 @@
     candidates   the best by code, and the best by lexical score (`_native/spelling.hpp`), of all keywords
     features     of a query and a candidate: cosine of the codes, cosine of the guide (the float vectors that
                  training learned beside the codes), and how alike the two texts are spelled
-    score        w·x + v·tanh(W x + b) of the standardised features x, fitted on held-out pairs
+    score        w·x + v·max(W x + b, 0) of the standardised features x, fitted on held-out pairs
 
-A score is a function of the model, the query, and the candidate's text and code, whatever else is searched,
-so that all devices, segments and shards agree on it.
+A score is a function of the model, the query, and the candidate's text and code, to the last bit: it does
+not depend on the machine or on the other candidates, so that all devices, segments and shards agree on it.
 
 On disk it is a folder of its own within the model's, in the layout of `rbegir.encode.directory`; a model
 without it is searched by codes alone.
@@ -95,8 +95,12 @@ class Combination(NamedTuple):
 
     def __call__(self, features: Floats) -> Floats:
         """Scores [candidates] of features [candidates, features]."""
+        isa, threads = choose_isa(""), cpu_count()
         x = (features - self.mean) * self.scale
-        score: Floats = x @ self.linear + np.tanh(x @ self.inner.T + self.inner_bias) @ self.outer
+        into = np.ascontiguousarray(np.vstack([self.inner, self.linear]).T)  # [features, hidden + 1]
+        found = _core.product(x, into, threads, isa)
+        hidden = np.ascontiguousarray(np.maximum(found[:, :-1] + self.inner_bias, 0))
+        score: Floats = found[:, -1] + _core.product(hidden, self.outer[:, None].copy(), threads, isa)[:, 0]
         return score
 
 

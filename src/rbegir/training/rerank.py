@@ -155,7 +155,7 @@ def fit(
         rows = np.concatenate([np.arange(lists.offsets[i], lists.offsets[i + 1]) for i in chosen])
         group = torch.from_numpy(np.repeat(np.arange(len(chosen)), lengths[chosen]))
         x = (features[rows] - mean) * scale
-        score = x @ linear + torch.tanh(x @ inner.T + inner_bias) @ outer
+        score = x @ linear + torch.relu(x @ inner.T + inner_bias) @ outer
         weight = torch.exp(score - score.max().detach())
         right = torch.from_numpy(lists.right[rows])
         total = torch.zeros(len(chosen)).index_add(0, group, weight)
