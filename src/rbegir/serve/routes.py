@@ -182,6 +182,7 @@ class Handlers:
 
     def _check_write(self, request: Request) -> None:
         self._service.guard.check(header(request, b"authorization"), write=True)
+        self._service.guard.check_origin(request.scope["state"]["head"])
         if self._settings.read_only:
             raise Problem(
                 "read-only", "this service does not change its index", hint="send changes to the writer"

@@ -50,6 +50,7 @@ KINDS = {
     "bad-header": ProblemKind(400, "A header cannot be understood", ServiceError),
     "unauthorized": ProblemKind(401, "A token is needed", AccessError),
     "forbidden": ProblemKind(403, "The token does not allow this", AccessError),
+    "bad-origin": ProblemKind(403, "The request comes from another web origin", AccessError),
     "read-only": ProblemKind(403, "This service is read-only", AccessError),
     "not-found": ProblemKind(404, "There is no such thing", ServiceError),
     "method-not-allowed": ProblemKind(405, "The method is not allowed here", ServiceError),
