@@ -13,7 +13,7 @@ import rbegir
 from rbegir.errors import FilterError, InputError, MismatchError
 from tests.index.fakes import HashEncoder
 
-from .conftest import equal, grow
+from .conftest import PATIENT, equal, grow
 
 OPTIONS: list[dict[str, Any]] = [
     {},
@@ -182,3 +182,14 @@ def test_an_empty_index(nodes: Any, tmp_path: Path, encoder: HashEncoder) -> Non
         assert cluster.search("w1").texts.tolist() == [["w1 w2"]]
     with pytest.raises(InputError, match="has been closed"):
         cluster.search("w1")
+
+
+def test_codes_of_a_replaced_model_are_not_written(nodes: Any, tmp_path: Path, encoder: HashEncoder) -> None:
+    """The client encodes, the writer stores: it compares the model of the codes with that of the index."""
+    path = tmp_path / "ads.rbe"
+    grow(path, encoder, sizes=[50])
+    with rbegir.Cluster.open(path, devices=1, model=encoder, deadline=PATIENT) as opened:
+        rbegir.Index.create(path, HashEncoder(seed="other"), overwrite=True).close()
+        with pytest.raises(MismatchError, match="the codes were made for an index with the fingerprint"):
+            opened.upsert(["w1 w2"], [7])
+    assert len(rbegir.Index.open(path)) == 0

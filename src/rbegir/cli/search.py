@@ -119,8 +119,9 @@ def _show(queries: list[str], hits: Hits) -> None:
     console = Console()
     for query, found in zip(queries, hits, strict=True):
         names = list(found[0].attributes or {}) if found else []
-        heads = [Text(shown(name)) for name in names]
-        table = Table("", "score", "id", "text", *heads, title=Text(query), title_justify="left", box=None)
+        table = Table("", "score", "id", "text", title=Text(query), title_justify="left", box=None)
+        for name in names:
+            table.add_column(Text(shown(name)))
         for rank, hit in enumerate(found, 1):
             values = [hit.id, hit.text, *((hit.attributes or {})[name] for name in names)]
             cells = [Text("" if value is None else shown(value)) for value in values]
