@@ -11,6 +11,7 @@
 | salvage     | random blocks are damaged, what is intact must come back               | `bitrot.py`    |
 | resources   | no space, no handles, broken reads and writes, at every single call    | `resources.py` |
 | fuzz        | every loader reads hostile bytes, guided by coverage                   | `fuzz.py`      |
+| frontdoor   | requests and files that cost a service more than they are worth         | `frontdoor.py` |
 | exact       | every kernel and mode against the reference, in hard worlds            | `exact.py`     |
 | crowd       | readers, threads, forks and rival writers beside a writer              | `crowd.py`     |
 | soak        | a service under load, killed, restarted, out of disk, with wrong clocks| `soak.py`      |

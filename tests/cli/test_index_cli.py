@@ -19,6 +19,7 @@ import pytest
 
 from rbegir.cli import main
 from rbegir.encode.clsm import checkpoint
+from rbegir.encode.clsm.model import Model
 from rbegir.encode.clsm.presets import ModelConfig
 from rbegir.encode.clsm.shapes import tensor_shapes
 from rbegir.index.store import Index
@@ -264,3 +265,22 @@ def test_a_locked_index_says_who_holds_it(built: Path) -> None:
         assert done.status == 1
         assert f"is being written by process {os.getpid()}" in done.err
         assert rbegir("search", built, "tea", "--json").status == 0
+
+
+def test_what_is_stored_gives_no_orders_to_the_terminal(model: Path, tmp_path: Path) -> None:
+    orders = "\x1b]0;pwned\x07 tea \x1b[2J\x9b31m\x7f \u202egnp.exe \u2066x\n"
+    path = tmp_path / "x.rbe"
+    with Index.create(path, Model.load(model), id_type="string") as index:
+        index.add([orders], ids=["[red]\x1b[31m"], attributes={"\x1b[5mblink": [orders]})
+    for more in ([], ["--json"]):
+        done = rbegir("search", path, "tea", *more)
+        assert done.status == 0, done.err
+        assert not set(done.out) & (set(orders) - set(map(chr, range(32, 127))) - {"\n"})
+        assert "pwned" in done.out
+        assert "[red]" in done.out  # shown, and no markup
+    (found,) = done.json
+    assert found["hits"][0]["text"] == orders
+    assert found["hits"][0]["attributes"] == {"\x1b[5mblink": orders}
+    refused = rbegir("search", path, "tea", "--where", "\x1b[31m")
+    assert refused.status == 1
+    assert "\x1b" not in refused.err

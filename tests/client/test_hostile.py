@@ -13,6 +13,7 @@ from email.utils import format_datetime
 from typing import Any
 
 import httpx
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -28,6 +29,8 @@ from rbegir.errors import (
     RbegirError,
     ServiceError,
 )
+from rbegir.search.hits import Hits
+from rbegir.wire.search import read_hits, write_hits
 from tests.client.scripted import Turn, answer, arrow, hits_table, scripted
 
 GOOD = arrow(hits_table())
@@ -245,6 +248,22 @@ def test_attributes_with_our_names_get_them_back(call: Any) -> None:
     with scripted(arrow(table)) as server:
         hits = call(server.url, "search", "a")
     assert hits.attributes == [[{"rank": 7, "price": 1}, {"rank": 8, "price": None}]]
+
+
+def test_attributes_that_look_prefixed_keep_their_names() -> None:
+    names = ["rank", "attribute_rank", "attribute_attribute_rank", "attribute_price", "key", "query"]
+    hits = Hits(
+        ids=np.zeros((1, 1), np.int64),
+        scores=np.zeros((1, 1)),
+        keys=np.zeros((1, 1), np.int64),
+        rows=np.zeros((1, 1), np.int64),
+        attributes=[[{name: number for number, name in enumerate(names)}]],
+    )
+    stream = write_hits([hits], {"id_type": "int64", "attributes": dict.fromkeys(names, "int64")})
+    assert read_hits(stream, 1).attributes == hits.attributes
+    columns = pa.ipc.open_stream(stream).schema.names
+    assert len(set(columns)) == len(columns)
+    assert {"attribute_rank", "attribute_price"} < set(columns)  # as before
 
 
 BAD_SETTINGS: list[tuple[dict[str, Any], str]] = [

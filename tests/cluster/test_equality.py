@@ -14,7 +14,7 @@ from rbegir.errors import FilterError, InputError, MismatchError
 from tests.index.fakes import HashEncoder
 from tests.reranking import make_model, some_texts
 
-from .conftest import equal, grow
+from .conftest import PATIENT, equal, grow
 
 OPTIONS: list[dict[str, Any]] = [
     {},
@@ -195,15 +195,24 @@ def test_reranked_hits_are_those_of_one_machine(nodes: Any, tmp_path: Path) -> N
             made.add([texts[i] for i in some], ids=some, attributes={"odd": [i % 2 == 1 for i in some]})
         made.delete(range(0, 700, 9))
     queries = ["rivr bank", "new york city", "chess 1984"]
-    with rbegir.Index.open(path, read_only=True) as index, rbegir.Cluster.open(path, devices=2) as cluster:
-        for options in (
-            {},
-            {"candidates": 30},
-            {"where": "odd", "k": 60},
-            {"rerank": False},
-            {"texts": False},
-        ):
+    with (
+        rbegir.Index.open(path, read_only=True) as index,
+        rbegir.Cluster.open(path, devices=2, deadline=PATIENT) as cluster,
+    ):
+        asked: list[dict[str, Any]] = [{}, {"candidates": 30}, {"where": "odd", "k": 60}, {"rerank": False}]
+        for options in [*asked, {"texts": False}]:
             one, many = (door.search(queries, **options) for door in (index, cluster))
             assert many.reranked == one.reranked == (options != {"rerank": False})
             assert equal(many, one)
             np.testing.assert_array_equal(many.code_scores, one.code_scores)
+
+
+def test_codes_of_a_replaced_model_are_not_written(nodes: Any, tmp_path: Path, encoder: HashEncoder) -> None:
+    """The client encodes, the writer stores: it compares the model of the codes with that of the index."""
+    path = tmp_path / "ads.rbe"
+    grow(path, encoder, sizes=[50])
+    with rbegir.Cluster.open(path, devices=1, model=encoder, deadline=PATIENT) as opened:
+        rbegir.Index.create(path, HashEncoder(seed="other"), overwrite=True).close()
+        with pytest.raises(MismatchError, match="the codes were made for an index with the fingerprint"):
+            opened.upsert(["w1 w2"], [7])
+    assert len(rbegir.Index.open(path)) == 0

@@ -10,13 +10,28 @@ import httpx
 import pytest
 
 import rbegir
-from rbegir.cluster.http import application
+from rbegir.cluster.http import Builder, application
 from rbegir.errors import BusyError, ClusterError, DeadlineError, InputError
 from rbegir.wire.problems import from_error
 from tests.index.fakes import HashEncoder
 
 # Ray Serve's own settings use arguments that pydantic has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")
+
+
+TOKEN = "a-token-for-reading"
+
+
+def test_tokens_are_needed(index_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray Serve answers other machines too, and passes on any Host header."""
+    for name in ("RBEGIR_READ_TOKEN", "RBEGIR_WRITE_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(
+        InputError, match="can be reached from other machines, which needs a read and a write token"
+    ):
+        Builder(str(index_path), 1, 1, read_only=False)()
+    with pytest.raises(InputError, match="can be reached from other machines, which needs a read token"):
+        Builder(str(index_path), 1, 1, read_only=True)()
 
 
 def test_hosted_by_ray_serve(nodes: Any, index_path: Path, index: rbegir.Index, encoder: HashEncoder) -> None:
@@ -28,15 +43,21 @@ def test_hosted_by_ray_serve(nodes: Any, index_path: Path, index: rbegir.Index, 
         port = free.getsockname()[1]
     serve.start(http_options={"host": "127.0.0.1", "port": port}, logging_config={"log_level": "ERROR"})
     try:
-        serve.run(application({"index": str(index_path), "shards": "2", "read_only": "true"}))
+        made = application({"index": str(index_path), "shards": "2", "read_only": "true"})
+        environment = made._bound_deployment.ray_actor_options.setdefault("runtime_env", {})
+        environment["env_vars"] = {"RBEGIR_READ_TOKEN": TOKEN}
+        serve.run(made)
         body = {"codes": codes.values().tolist(), "k": 5, "where": "price < 50"}
-        answer = httpx.post(f"http://127.0.0.1:{port}/v1/search", json=body, timeout=30)
+        refused = httpx.post(f"http://127.0.0.1:{port}/v1/search", json=body, timeout=30)
+        assert refused.status_code == 401
+        ours = {"Authorization": f"Bearer {TOKEN}"}
+        answer = httpx.post(f"http://127.0.0.1:{port}/v1/search", json=body, headers=ours, timeout=30)
         assert answer.status_code == 200, answer.text
         wanted = index.search_codes(codes, 5, where="price < 50")
         hits = answer.json()["results"][0]["hits"]
         assert [(hit["id"], hit["text"]) for hit in hits] == [(hit.id, hit.text) for hit in wanted[0]]
         assert [hit["score"] for hit in hits] == pytest.approx([hit.score for hit in wanted[0]])
-        about = httpx.get(f"http://127.0.0.1:{port}/v1/index", timeout=30).json()
+        about = httpx.get(f"http://127.0.0.1:{port}/v1/index", headers=ours, timeout=30).json()
         assert about["keywords"] == len(index)
     finally:
         serve.shutdown()

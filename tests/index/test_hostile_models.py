@@ -12,7 +12,7 @@ import pytest
 from rbegir.encode.clsm.model import Model
 from rbegir.errors import FileError
 from rbegir.index.store import Index
-from tests.index.test_replaced import make_model
+from torture.frontdoor import make_model
 
 
 @pytest.fixture

@@ -13,27 +13,16 @@ from typing import Any
 import pytest
 
 import rbegir.index.snapshot as snapshots
-from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.model import Model
-from rbegir.encode.clsm.presets import ModelConfig
-from rbegir.encode.clsm.shapes import random_tensors
 from rbegir.errors import CorruptError, LockedError, MismatchError
 from rbegir.index import creation, writer
 from rbegir.index.generations import Generations
 from rbegir.index.manifest import read_manifest
 from rbegir.index.store import Index
 from tests.index.fakes import HashEncoder, random_codes
+from torture.frontdoor import make_model
 
 TEXTS = [f"keyword number {i} of thirty" for i in range(30)]
-
-
-def make_model(path: Path, seed: int, n: int = 64) -> Model:
-    """Both sides are equal, so a text finds itself; models of different seeds have nothing in common."""
-    config = ModelConfig(n=n, conv=32, hash_buckets=16, share_towers=True)
-    tensors = random_tensors(config, seed)
-    tensors |= {name: tensors.get(name.replace("query", "keyword"), tensors[name]) for name in tensors}
-    checkpoint.write(path, config, tensors)
-    return Model.load(path)
 
 
 @pytest.fixture

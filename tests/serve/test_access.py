@@ -104,6 +104,7 @@ def test_a_read_only_service_refuses_changes(local: Start) -> None:
 def test_tokens_come_from_files_or_the_environment(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("from-the-file\n")
+    file.chmod(0o640)
     assert load_token("read", file, {"RBEGIR_READ_TOKEN": "other"}) == "from-the-file"
     assert load_token("write", None, {"RBEGIR_WRITE_TOKEN": "from-outside"}) == "from-outside"
     assert load_token("write", None, {"RBEGIR_WRITE_TOKEN": ""}) is None
@@ -112,6 +113,74 @@ def test_tokens_come_from_files_or_the_environment(tmp_path: Path) -> None:
         load_token("read", file, {})
     with pytest.raises(FileError, match=r"cannot read the write token from .*: No such file"):
         load_token("write", tmp_path / "nowhere", {})
+
+
+def test_a_token_file_that_everybody_can_read_is_no_secret(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("from-the-file\n")
+    file.chmod(0o604)
+    with pytest.raises(InputError, match="can be read by every user of this machine") as caught:
+        load_token("write", file, {})
+    assert caught.value.hint == f"chmod 600 {file}"
+
+
+CHANGES = [
+    ("POST", "/v1/index:compact", None),
+    ("POST", "/v1/keywords", KEYWORD),
+    ("DELETE", "/v1/keywords", {"ids": [1]}),
+]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "https://evil.example"},
+        {"origin": "https://evil.example", "sec-fetch-site": "cross-site"},
+        {"origin": "http://localhost:9999", "sec-fetch-site": "same-site"},
+        {"origin": "http://localhost:9999"},
+        {"origin": "null", "sec-fetch-site": "cross-site"},
+        {"origin": "null"},
+        {"sec-fetch-site": "cross-site"},  # no origin: a form sent by an image, or a stripped header
+    ],
+)
+def test_a_page_of_another_origin_changes_nothing_without_tokens(
+    local: Start, headers: dict[str, str]
+) -> None:
+    service = local(allowed_hosts=LOOPBACK_NAMES)
+    before = service.index.info()["generation"]
+    for method, path, body in CHANGES:
+        answer = service.client.request(method, path, json=body, headers=headers)
+        problem(answer, 403, "bad-origin")
+    assert service.index.info()["generation"] == before
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"origin": "http://localhost"},
+        {"origin": "http://localhost", "sec-fetch-site": "same-origin"},
+        {"sec-fetch-site": "none"},
+        {"origin": "https://shop.example"},
+        {"origin": "https://shop.example", "sec-fetch-site": "cross-site"},
+    ],
+)
+def test_programs_our_page_and_named_origins_change_it(local: Start, headers: dict[str, str]) -> None:
+    service = local(allowed_hosts=LOOPBACK_NAMES, cors_origins=("https://shop.example",))
+    for method, path, body in CHANGES:
+        assert service.client.request(method, path, json=body, headers=headers).status_code == 200
+
+
+def test_a_token_is_enough_from_any_origin(guarded: Local) -> None:
+    headers = {"authorization": f"Bearer {WRITE}", "origin": "https://proxied.example"}
+    assert guarded.client.post("/v1/index:compact", headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize("hosts", [(), LOOPBACK_NAMES])
+def test_two_hosts_are_none(local: Start, hosts: tuple[str, ...]) -> None:
+    twice = [("host", "evil.example"), ("host", "localhost")]
+    answer = local(allowed_hosts=hosts).client.post("/v1/search", json=BODY, headers=twice)
+    assert "more than one Host" in problem(answer, 400, "bad-host")["detail"]
 
 
 def test_only_loopback_is_bound_without_tokens() -> None:
@@ -143,6 +212,8 @@ def test_a_port_in_use_is_named() -> None:
         ({"timeout_s": -1}, "timeout_s must be a number from 0, got -1"),
         ({"read_token": "short"}, "read_token must have at least 8 printable ASCII characters, got 5"),
         ({"write_token": "with a\nnewline"}, "write_token must have at least 8 printable ASCII characters"),
+        ({"read_token": READ, "write_token": READ}, "read_token and write_token are equal"),
+        ({"cors_origins": ("*",)}, "any web page could read and change the index"),
     ],
 )
 def test_wrong_settings_are_named(settings: dict[str, object], message: str) -> None:

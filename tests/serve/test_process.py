@@ -141,6 +141,7 @@ def test_tokens_guard_a_service_for_other_machines(serve: Serve, index_path: Pat
     assert "needs a read and a write token" in fails(index_path, "--host", "0.0.0.0")
     file = tmp_path / "token"
     file.write_text("the-write-token\n")
+    file.chmod(0o600)
     process = serve(
         index_path, "--host", "0.0.0.0", "--write-token-file", file, RBEGIR_READ_TOKEN="the-read-token"
     )

@@ -10,10 +10,10 @@ import pytest
 
 import rbegir
 from rbegir.encode.binarizer.binarizer import Binarizer
-from tests.index.test_replaced import make_model
 from tests.serve.conftest import TEXTS, Local
 from tests.serve.test_requests import problem
 from tests.serve.test_socket import wait_until
+from torture.frontdoor import make_model
 
 Start = Callable[..., Local]
 

@@ -117,6 +117,22 @@ def test_what_rbegir_requires_binds_nobody() -> None:
         assert "GPL" not in listed[name]
 
 
+def test_packages_under_the_gpl_are_explained() -> None:
+    listed = runpy.run_path(str(ROOT / "tools" / "licences.py"))["read"]()
+    bound = {name for name, said in listed.items() if said.startswith("GPL")}  # and nothing else to choose
+    said = (ROOT / "SECURITY.md").read_text()
+    assert bound
+    assert all(f"`{name}`" in said for name in bound), bound
+
+
+def test_a_build_uses_the_pinned_tools() -> None:
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    pins = {name.lower().replace("_", "-"): version for name, version in _pins().items()}
+    for line in wanted:
+        name, version = line.split("==")
+        assert pins[name] == version
+
+
 @pytest.mark.parametrize(
     ("report", "status", "words"),
     [

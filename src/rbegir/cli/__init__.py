@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import typer
 
 import rbegir
-from rbegir.cli.options import with_cluster_address
+from rbegir.cli.options import shown, with_cluster_address
 from rbegir.errors import RbegirError
 
 COMMANDS = {  # command → the file that has it
@@ -65,9 +65,9 @@ def main() -> None:
     try:
         build(known or (*COMMANDS, *GROUPS))(with_cluster_address(sys.argv[1:]))
     except RbegirError as error:
-        print(f"error: {error.message}", file=sys.stderr)
+        print(f"error: {shown(error.message)}", file=sys.stderr)
         if error.hint:
-            print(f"hint: {error.hint}", file=sys.stderr)
+            print(f"hint: {shown(error.hint)}", file=sys.stderr)
         sys.exit(1)
     except BrokenPipeError:
         sys.exit(141)  # the reader of a pipe left, as `head` does

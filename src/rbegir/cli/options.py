@@ -105,9 +105,20 @@ def bar(title: str) -> Iterator[Callable[..., None]]:
         yield lambda share, what=title: progress.update(task, completed=share, description=what)
 
 
+# Characters that a terminal obeys instead of showing them: controls, and changes of the writing direction.
+_ORDERS = {
+    code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+}
+
+
+def shown(value: object) -> str:
+    """A value for a terminal, which obeys no character of it."""
+    return str(value).translate({**_ORDERS, **{code: f"\\u{code:04x}" for code in range(32)}})
+
+
 def print_json(result: object, **settings: Any) -> None:
-    """One JSON value on stdout."""
-    print(json.dumps(result, **settings))
+    """One JSON value on stdout; json itself escapes the controls of ASCII."""
+    print(json.dumps(result, **settings).translate(_ORDERS))
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], **notes: str) -> None:
@@ -119,7 +130,7 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], **notes: str
     for number, name in enumerate(head):
         table.add_column(name, justify="right" if number else "left")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(shown, row))
     Console().print(table)
 
 

@@ -19,6 +19,7 @@ from rbegir.cli.options import (
     needing,
     option,
     print_json,
+    shown,
 )
 
 if TYPE_CHECKING:
@@ -106,12 +107,16 @@ def _upload_bar() -> Iterator[Callable[[int, int], None]]:
 def _as_json(queries: list[str], hits: Hits) -> list[dict[str, Any]]:
     results: list[dict[str, Any]] = []
     for query, found in zip(queries, hits, strict=True):
-        shown: list[dict[str, Any]] = []
+        listed: list[dict[str, Any]] = []
         for hit in found:
+<<<<<<< HEAD
             shown.append({"id": hit.id, "score": hit.score, "code_score": hit.code_score, "text": hit.text})
+=======
+            listed.append({"id": hit.id, "score": hit.score, "text": hit.text})
+>>>>>>> trust
             if hit.attributes is not None:
-                shown[-1]["attributes"] = dict(hit.attributes)
-        result: dict[str, Any] = {"query": query, "hits": shown}
+                listed[-1]["attributes"] = dict(hit.attributes)
+        result: dict[str, Any] = {"query": query, "hits": listed}
         if hits.recall is not None:
             result["recall"] = hits.recall
         if hits.certificate is not None:
@@ -128,11 +133,13 @@ def _show(queries: list[str], hits: Hits) -> None:
     console = Console()
     for query, found in zip(queries, hits, strict=True):
         names = list(found[0].attributes or {}) if found else []
-        table = Table("", "score", "id", "text", *names, title=Text(query), title_justify="left", box=None)
+        table = Table("", "score", "id", "text", title=Text(query), title_justify="left", box=None)
+        for name in names:
+            table.add_column(Text(shown(name)))
         for rank, hit in enumerate(found, 1):
-            shown = [hit.text, *((hit.attributes or {})[name] for name in names)]
-            cells = ["" if value is None else str(value) for value in shown]
-            table.add_row(str(rank), f"{hit.score:.4f}", str(hit.id), *(Text(cell) for cell in cells))
+            values = [hit.id, hit.text, *((hit.attributes or {})[name] for name in names)]
+            cells = [Text("" if value is None else shown(value)) for value in values]
+            table.add_row(str(rank), f"{hit.score:.4f}", *cells)
         console.print(table)
     if hits.recall is not None:
         console.print(f"recall of the search by fewer planes: {hits.recall:.4f}")
@@ -228,8 +235,8 @@ def serve(
     except BaseException:
         engine.close()
         raise
-    shown = f"[{host}]" if ":" in host else host
-    address = f"http://{shown}:{listener.getsockname()[1]}"
+    name = f"[{host}]" if ":" in host else host
+    address = f"http://{name}:{listener.getsockname()[1]}"
 
     def ready() -> None:
         say(f"serving {len(engine):,} keywords at [bold]{address}[/] (process {os.getpid()})")

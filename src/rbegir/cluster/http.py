@@ -3,10 +3,11 @@
     serve run rbegir.cluster.http:application index=/shared/ads.rbe shards=4 replicas=2 copies=2
 
 Each copy of the service is a client of its own; all of them share the shards. Ray Serve restarts copies,
-spreads requests over them and listens on every node. Tokens are taken from RBEGIR_READ_TOKEN and
-RBEGIR_WRITE_TOKEN in the environment of the nodes; without them only requests from the machine itself are
-answered. A copy sees changes that went through another one after `refresh_s` if it is read-only, and after
-its own next change otherwise: let one copy write.
+spreads requests over them and listens on every node. Its HTTP front is not ours: anyone who reaches the port
+is answered, whatever the Host header says. So tokens are needed in the environment of the nodes:
+RBEGIR_READ_TOKEN and, unless the service is read-only, RBEGIR_WRITE_TOKEN. A copy sees changes that went
+through another one after `refresh_s` if it is read-only, and after its own next change otherwise: let one
+copy write.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ def build(index: str, shards: int | None, replicas: int, read_only: bool) -> Sta
     from rbegir.serve.auth import load_token
     from rbegir.serve.settings import LOOPBACK_NAMES, Settings
 
+<<<<<<< HEAD
     read, write = load_token("read", None), load_token("write", None)
     settings = Settings(
         read_token=read,
@@ -41,6 +43,29 @@ def build(index: str, shards: int | None, replicas: int, read_only: bool) -> Sta
     app = create_app(Cluster.open(index, replicas=replicas, devices=devices), settings)
     app.state.service.prepare()
     return app
+=======
+    index: str
+    shards: int | None
+    replicas: int
+    read_only: bool
+
+    def __call__(self) -> Starlette:
+        from rbegir.serve.app import create_app
+        from rbegir.serve.auth import load_token
+        from rbegir.serve.server import check_exposure
+        from rbegir.serve.settings import Settings
+
+        settings = Settings(
+            read_token=load_token("read", None),
+            write_token=load_token("write", None),
+            read_only=self.read_only,
+        )
+        check_exposure("of Ray Serve", settings)
+        devices = "auto" if self.shards is None else self.shards
+        app = create_app(Cluster.open(self.index, replicas=self.replicas, devices=devices), settings)
+        app.state.service.prepare()
+        return app
+>>>>>>> trust
 
 
 def application(arguments: dict[str, Any]) -> Any:

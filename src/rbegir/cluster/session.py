@@ -3,18 +3,24 @@
 Ray is imported at the first use, never with `import rbegir`. It is told to be quiet: no usage statistics, no
 dashboard, no output of workers on the terminal of whoever searches.
 
+A Ray that is started here, for this machine alone, listens on the loopback interface and asks for a token:
+whoever reaches the ports of a Ray without one can run any code. How to start one for several machines is said
+in docs/cluster.md.
+
 An address is tried by a short-lived process first. Ray ends the process that cannot reach its head node,
 after a minute of trying, and a library must not do that to its caller.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,6 +29,7 @@ from rbegir.errors import ClusterError, InputError, VersionError, needing
 
 NAMESPACE = "rbegir"
 AUTH_MODE = "RAY_AUTH_MODE"
+CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 PROBE_SECONDS = 20.0
 DIAL_SECONDS = 3.0
 STORE_BYTES = 256 << 20  # of a cluster on this machine alone: questions and answers are small
@@ -105,13 +112,34 @@ def _connect(ray: Any, address: str | None, *, probed: bool) -> None:
     elif address != "auto" and not probed:
         probe(address)
     try:
-        ray.init(address=address, **quiet)
+        with _on_loopback(ray) if address == "local" else contextlib.nullcontext():
+            ray.init(address=address, **quiet)
     except ConnectionError as error:
         raise ClusterError(f"no Ray cluster was found at address {address!r}", hint=START_HINT) from error
     except (RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise _refusal(address, reason, str(error)) from error
     _hush(ray)
+
+
+@contextlib.contextmanager
+def _on_loopback(ray: Any) -> Iterator[None]:
+    """Let a Ray that is started meanwhile listen on the loopback interface alone.
+
+    There is no option for it on Linux; this is the switch by which Ray does so on macOS, where no other
+    machine can join. Ray itself asks for a token unless RAY_AUTH_MODE says otherwise.
+    """
+    constants, given = ray._private.ray_constants, os.environ.get(CLUSTERS)
+    joined = getattr(constants, "ENABLE_RAY_CLUSTER", True)
+    constants.ENABLE_RAY_CLUSTER, os.environ[CLUSTERS] = False, "0"
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = joined
+        if given is None:
+            del os.environ[CLUSTERS]
+        else:
+            os.environ[CLUSTERS] = given
 
 
 def probe(address: str) -> None:

@@ -61,7 +61,7 @@ class Generations:
             raise InputError("indexes must be a list of paths, oldest first", hint="Generations([old, new])")
         with contextlib.ExitStack() as opened:
             if model is None:
-                with Index.open(indexes[-1], read_only=True) as newest:
+                with Index.open(Path(indexes[-1]), read_only=True) as newest:
                     model = newest.model
             self.model: Encoder = model
             self.indexes = [

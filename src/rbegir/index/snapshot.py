@@ -121,15 +121,15 @@ class Snapshot:
             try:
                 return cls(directory, manifest, before)
             except (FileNotFoundError, CorruptError) as error:
-                newer = read_manifest(directory)
-                if newer == manifest and isinstance(error, CorruptError):
+                older, manifest = manifest, read_manifest(directory)
+                if manifest != older:
+                    continue
+                if isinstance(error, CorruptError):
                     raise
-                if newer == manifest:
-                    raise CorruptError(
-                        f"{error.filename} is missing, but the manifest names it",
-                        hint="restore the file from a copy",
-                    ) from error
-                manifest = newer
+                raise CorruptError(
+                    f"{error.filename} is missing, but the manifest names it",
+                    hint="restore the file from a copy",
+                ) from error
             except OSError as error:
                 with explained("read", Path(str(error.filename or directory))):
                     raise

@@ -2,15 +2,17 @@
 
 The write token also reads. Without tokens everyone may do everything, which only a service bound to loopback
 is allowed to do (`server.py` sees to that); then the Host header must name this machine, so that a web page
-somewhere cannot reach the service through a name of its own that resolves to 127.0.0.1. Comparisons take the
-same time whatever was sent.
+somewhere cannot reach the service through a name of its own that resolves to 127.0.0.1, and a change must not
+come from a page of another origin, which needs no answer to do harm. Comparisons take the same time whatever
+was sent.
 """
 
 from __future__ import annotations
 
 import hmac
 import os
-from collections.abc import Mapping
+import stat
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rbegir.errors import FileError, InputError
@@ -25,6 +27,11 @@ def load_token(kind: str, file: Path | None, environment: Mapping[str, str] = os
     if file is None:
         return environment.get(f"RBEGIR_{kind.upper()}_TOKEN") or None
     try:
+        if file.stat().st_mode & stat.S_IROTH:
+            raise InputError(
+                f"the {kind} token file {file} can be read by every user of this machine",
+                hint=f"chmod 600 {file}",
+            )
         token = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
@@ -42,18 +49,37 @@ class Guard:
         self._write = [settings.write_token.encode()] if settings.write_token is not None else []
         self._open = settings.read_token is None and settings.write_token is None
         self._hosts = settings.allowed_hosts
+        self._origins = settings.cors_origins
 
-    def check_host(self, header: bytes | None) -> None:
-        """Refuse a Host header that is none of ours."""
+    def check_host(self, headers: Sequence[bytes]) -> None:
+        """Refuse a Host header that is none of ours, and more than one."""
+        if len(headers) > 1:
+            raise Problem("bad-host", "there is more than one Host header", hint="send one")
         if not self._hosts:
             return
-        host = (header or b"").decode("latin-1").lower()
+        host = b"".join(headers).decode("latin-1").lower()
         name = host if host.endswith("]") else host.rsplit(":", 1)[0]
         if name not in self._hosts:
             raise Problem(
                 "bad-host",
                 "the service answers to local names only while it has no tokens",
                 hint=f"use one of {', '.join(self._hosts)}, or configure tokens",
+            )
+
+    def check_origin(self, head: Mapping[bytes, bytes]) -> None:
+        """Refuse a change that a page of another origin makes a browser send. A token would prove more."""
+        if not self._open:
+            return
+        origin, site = head.get(b"origin"), head.get(b"sec-fetch-site")
+        if site is None:  # an old browser, or none
+            ours = origin is None or origin.partition(b"://")[2] == head.get(b"host")
+        else:
+            ours = site in (b"same-origin", b"none")
+        if not ours and (origin or b"").decode("latin-1") not in self._origins:
+            raise Problem(
+                "bad-origin",
+                "a page of another origin cannot change the index of a service without tokens",
+                hint="name the origin with --cors-origin, or configure tokens",
             )
 
     def check(self, authorization: str | None, *, write: bool) -> None:

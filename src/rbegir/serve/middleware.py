@@ -107,7 +107,7 @@ class Edge:
     async def _respond(self, scope: Scope, receive: Receive, respond: Send) -> Response | None:
         """The response of a direct route, or None after the router has answered."""
         head = scope["state"]["head"]
-        self._service.guard.check_host(head.get(b"host"))
+        self._service.guard.check_host([value for name, value in scope["headers"] if name == b"host"])
         seconds = deadline_of(head.get(b"x-timeout-ms"), self._service.settings.timeout_s)
         method, path = scope["method"], scope["path"]
         handler = self._direct.get((method, path))

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from rbegir.serve.app import Service
 
 EXPLAIN_TRIES = 3
+LARGE_HITS = 2000  # more than these become bytes in a thread, while the event loop goes on
 INT64 = re.compile(r"0|-?[1-9][0-9]{0,18}")
 
 
@@ -77,7 +78,20 @@ class Handlers:
         explained: list[dict[str, Any]] = []
         if body.explain:
             slices, explained = await self._explained(request, search, slices)
-        parts = [slice_.hits for slice_ in slices]
+        if search.count * search.request.k <= LARGE_HITS:
+            return self._found(request, search, slices, explained, began)
+        return await asyncio.to_thread(self._found, request, search, slices, explained, began)
+
+    def _found(
+        self,
+        request: Request,
+        search: Search,
+        slices: list[BatchSlice],
+        explained: list[dict[str, Any]],
+        began: float,
+    ) -> Response:
+        """The hits as bytes."""
+        parts, service = [slice_.hits for slice_ in slices], self._service
         with service.metrics.search_stage["serialise"].time():
             if wants_arrow(request):
                 stream = write_hits(parts, self._index.info(), attributes=search.request.attributes)
@@ -181,6 +195,7 @@ class Handlers:
 
     def _check_write(self, request: Request) -> None:
         self._service.guard.check(header(request, b"authorization"), write=True)
+        self._service.guard.check_origin(request.scope["state"]["head"])
         if self._settings.read_only:
             raise Problem(
                 "read-only", "this service does not change its index", hint="send changes to the writer"

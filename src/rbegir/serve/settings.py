@@ -74,6 +74,16 @@ class Settings:
                     f"{name} must have at least 8 printable ASCII characters, got {len(token)} characters",
                     hint='make one with: python -c "import secrets; print(secrets.token_urlsafe())"',
                 )
+        if self.read_token is not None and self.read_token == self.write_token:
+            raise InputError(
+                "read_token and write_token are equal, so whoever may read may write",
+                hint="use two tokens, or the write token alone",
+            )
+        if "*" in self.cors_origins and self.read_token is None and self.write_token is None:
+            raise InputError(
+                "with the CORS origin '*' and no tokens any web page could read and change the index",
+                hint="name the origins, or configure tokens",
+            )
 
 
 def number_limits(settings: Settings) -> dict[str, int]:

@@ -1,0 +1,313 @@
+"""The front door: one request or one file that tries to cost a service more than it is worth.
+
+A real service on loopback is attacked, one attack per try, while it is asked for its health:
+
+    bodies       wrong in a million places, or with thousands of columns
+    pipelines    megabytes of requests whose responses nobody reads
+    trailers     megabytes behind a chunked body
+    readers      many large responses, not read
+    models       an index is replaced by one of another model while it is open
+    files        a stored model with links, pipes, sparse files and wild JSON
+
+A try is lost if the health check had to wait for more than HEALTH_CPU seconds of the service's own CPU time
+(so that a busy machine is not counted), if the service holds more than MEMORY bytes more than at the start
+after an attack, if an acknowledged keyword is gone or a search finds another one, or if an error is not ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from rbegir.encode.clsm import checkpoint
+from rbegir.encode.clsm.model import Model
+from rbegir.encode.clsm.presets import ModelConfig
+from rbegir.encode.clsm.shapes import random_tensors
+from rbegir.errors import RbegirError
+from rbegir.index.store import Index
+from torture.limits import Limits
+from torture.server import Server, make_index
+
+MIB = 1 << 20
+SIZE = 7 * MIB  # of a body
+HEALTH_CPU = 0.25  # seconds
+MEMORY = 300 * MIB
+TICKS = os.sysconf("SC_CLK_TCK")
+JSON = {"content-type": "application/json"}
+READERS = 20
+
+# ---- bodies ----
+
+
+def many(piece: bytes) -> bytes:
+    """A piece as often as it fits, between commas."""
+    return b",".join([piece] * (SIZE // (len(piece) + 1)))
+
+
+def fields(value: bytes) -> bytes:
+    """As many fields with this value as fit."""
+    return b",".join(b'"%07x":%b' % (number, value) for number in range(SIZE // (11 + len(value))))
+
+
+def keyword(members: bytes) -> bytes:
+    return b'{"keywords":[{"id":1,"text":"a",' + members + b"}]}"
+
+
+def columns() -> bytes:
+    rows = [{"id": i, "text": "a", "attributes": {f"c{i}-{j}": 1 for j in range(200)}} for i in range(1000)]
+    return json.dumps({"keywords": rows}).encode()
+
+
+SEARCHES: dict[str, Callable[[], bytes]] = {
+    "wrong ids": lambda: b'{"queries":["a"],"allow":[' + many(b"1.5") + b"]}",
+    "many ids": lambda: b'{"queries":["a"],"deny":[' + many(b"1") + b"]}",
+    "empty codes": lambda: b'{"codes":[' + many(b"[]") + b"]}",
+    "a long code": lambda: b'{"codes":[[' + many(b"1") + b"]]}",
+    "a wrong code": lambda: b'{"codes":[[' + many(b'"z"') + b"]]}",
+    "wrong vectors": lambda: b'{"vectors":[' + many(b'""') + b"]}",
+    "a wrong vector": lambda: b'{"vectors":[[' + many(b'""') + b"]]}",
+    "wrong queries": lambda: b'{"queries":[' + many(b"1") + b"]}",
+    "unknown fields": lambda: b'{"queries":["a"],' + fields(b"1") + b"}",
+}
+UPSERTS: dict[str, Callable[[], bytes]] = {
+    "wrong keywords": lambda: b'{"keywords":[' + many(b"1") + b"]}",
+    "empty keywords": lambda: b'{"keywords":[' + many(b"{}") + b"]}",
+    "unknown members": lambda: keyword(fields(b"1")),
+    "many attributes": lambda: keyword(b'"attributes":{' + fields(b"1") + b"}"),
+    "wrong attributes": lambda: keyword(b'"attributes":{' + fields(b"[]") + b"}"),
+    "many columns": columns,
+}
+
+
+# ---- attacks on a service ----
+
+
+class Attacks:
+    """What is done to a service. Each attack returns when its last byte is sent or refused."""
+
+    def __init__(self, server: Server, chance: random.Random) -> None:
+        self.server = server
+        self.chance = chance
+
+    def body(self) -> None:
+        name = self.chance.choice([*SEARCHES, *UPSERTS])
+        path, make = ("search", SEARCHES[name]) if name in SEARCHES else ("keywords", UPSERTS[name])
+        answer = httpx.post(f"{self.server.url}/v1/{path}", content=make(), headers=JSON, timeout=120)
+        assert answer.status_code in (413, 422), f"{name}: {answer.status_code}"
+
+    def pipeline(self) -> None:
+        request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        self._send(request * (30 * MIB // len(request)))
+
+    def trailers(self) -> None:
+        head = b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        trailer = b"X-Trailer: " + b"a" * self.chance.choice([10, 1000, 60 * MIB]) + b"\r\n"
+        chunked = b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
+        self._send(head + chunked + trailer * (30 * MIB // len(trailer) + 1))
+
+    def readers(self) -> None:
+        body = json.dumps({"queries": ["base"] * 800, "k": 100}).encode()
+        head = b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        with contextlib.ExitStack() as opened:
+            for _ in range(READERS):
+                client = opened.enter_context(self._connect())
+                client.sendall(head + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+                assert client.recv(1) == b"H"  # and no more
+
+    def _connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.server.port), timeout=30)
+
+    def _send(self, data: bytes) -> None:
+        with self._connect() as client, contextlib.suppress(OSError):
+            client.settimeout(1)
+            for start in range(0, len(data), MIB):
+                client.sendall(data[start : start + MIB])
+
+
+class Witness:
+    """A client that writes, reads back, and asks for the health while others attack."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._http = httpx.Client(base_url=server.url, timeout=120)
+        self._written: dict[int, str] = {}
+        self.close = self._http.close
+        self.slowest = 0.0  # CPU seconds of the service during one health check
+
+    def cpu(self) -> float:
+        assert self._server.process is not None
+        stat = Path(f"/proc/{self._server.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(stat[11]) + int(stat[12])) / TICKS
+
+    def health(self) -> None:
+        before = self.cpu()
+        assert self._http.get("/healthz").status_code == 200
+        waited = self.cpu() - before
+        self.slowest = max(self.slowest, waited)
+        assert waited <= HEALTH_CPU, f"a health check waited for {waited:.2f} s of CPU time"
+
+    def write(self, key: int) -> None:
+        text = f"written {key} {'abcdefgh'[key % 8] * 4}"
+        body = {"keywords": [{"id": key, "text": text, "attributes": {"price": key % 100}}]}
+        assert self._http.post("/v1/keywords", json=body).json() == {"upserted": 1}
+        self._written[key] = text
+
+    def check(self) -> None:
+        """Everything that was acknowledged is there, and a search finds it."""
+        for key, text in self._written.items():
+            found = self._http.get(f"/v1/keywords/{key}").json()
+            assert found.get("text") == text, f"keyword {key} is {found}"
+        key, text = max(self._written.items())
+        body = {"queries": [text], "k": 3, "where": f"id = {key}"}
+        (result,) = self._http.post("/v1/search", json=body).json()["results"]
+        assert [hit["text"] for hit in result["hits"]] == [text], f"a search for {text!r} found {result}"
+
+
+def attacked(attack: Callable[[], None], witness: Witness) -> None:
+    """Run an attack in a thread, asking for the health all the while."""
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            attack()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    while thread.is_alive():
+        try:
+            witness.health()
+        except AssertionError as error:
+            failed.append(error)  # the attack goes on, so that none meets the next one
+        time.sleep(0.01)
+    thread.join()
+    if failed:
+        raise failed[0]
+
+
+# ---- attacks on files ----
+
+
+def make_model(path: Path, seed: int) -> Model:
+    """Both sides are equal, so that a text finds itself."""
+    config = ModelConfig(n=64, conv=32, hash_buckets=16, share_towers=True)
+    tensors = random_tensors(config, seed)
+    tensors |= {name: tensors.get(name.replace("query", "keyword"), tensors[name]) for name in tensors}
+    checkpoint.write(path, config, tensors)
+    return Model.load(path, threads=1)
+
+
+def replaced_model(folder: Path, chance: random.Random) -> None:
+    """A reader and a late writer of an index that is replaced by one of another model."""
+    texts = [f"keyword number {i}" for i in range(30)]
+    models = [make_model(folder / f"model{turn}", chance.randrange(10**6)) for turn in range(2)]
+    path = folder / "replaced.rbe"
+    for model in models:
+        with Index.create(path, model, overwrite=True, threads=1) as index:
+            index.add(texts)
+        if model is models[0]:
+            reader, writer = Index.open(path, read_only=True, threads=1), Index.open(path, threads=1)
+            _ = reader.model, writer.model
+    reader.refresh()
+    _find_themselves(reader, texts)
+    writer.add(["a late keyword"])
+    _find_themselves(writer, [*texts, "a late keyword"])
+    writer.close()
+
+
+def _find_themselves(index: Index, texts: list[str]) -> None:
+    found = index.search(texts, k=1).texts[:, 0].tolist()
+    lost = sum(map(str.__ne__, found, texts))
+    assert not lost, f"{lost} of {len(texts)} do not find themselves"
+
+
+def hostile_model(folder: Path, chance: random.Random) -> None:
+    """A stored model of which one file is not what it seems: our error, or the right codes."""
+    path = folder / "hostile.rbe"
+    model = make_model(folder / "model", 1)
+    wanted = model.encode_queries(["red shoes"]).planes.tolist()
+    Index.create(path, model).close()
+    victim = path / "model" / chance.choice(["config.json", "model.safetensors"])
+    raw = victim.read_bytes()
+    harm = chance.choice(["fifo", "endless", "sparse", "link", "folder", "bytes", "directory"])
+    victim.unlink()
+    if harm == "fifo":
+        os.mkfifo(victim)
+    elif harm in ("endless", "link"):
+        victim.symlink_to("/dev/zero" if harm == "endless" else folder / "model" / victim.name)
+    elif harm == "sparse":
+        with victim.open("wb") as file:
+            file.truncate(8 << 30)
+    elif harm == "directory":
+        victim.mkdir()
+    else:
+        at = chance.randrange(len(raw))
+        victim.write_bytes(raw[:at] + chance.randbytes(chance.randrange(1, 9)) + raw[at:])
+    if harm == "folder":
+        victim.write_bytes(raw)
+        (path / "model").rename(path / "moved")
+        (path / "model").symlink_to(path / "moved")
+    with contextlib.suppress(RbegirError):
+        assert Index.open(path).model.encode_queries(["red shoes"]).planes.tolist() == wanted
+
+
+def run(limits: Limits) -> dict[str, Any]:
+    """Attack until the limits are reached."""
+    chance = random.Random(limits.seed)
+    losses: list[str] = []
+    tries: Counter[str] = Counter()
+    end = time.monotonic() + limits.seconds
+    with tempfile.TemporaryDirectory(prefix="frontdoor") as name:
+        folder = Path(name)
+        server = Server(make_index(folder), folder)
+        server.has_clock = False
+        server.start()
+        server.wait_ready()
+        attacks, witness = Attacks(server, chance), Witness(server)
+        witness.write(10**6)
+        witness.check()
+        before, most = server.memory(), 0
+        kinds = ["body", "pipeline", "trailers", "readers", "models", "files"]
+        while sum(tries.values()) < limits.points and time.monotonic() < end:
+            kind = kinds[sum(tries.values()) % len(kinds)]
+            own = folder / "own"
+            own.mkdir()
+            try:
+                if kind in ("models", "files"):
+                    (replaced_model if kind == "models" else hostile_model)(own, chance)
+                else:
+                    attacked(getattr(attacks, kind), witness)
+                    witness.write(10**6 + sum(tries.values()) + 1)
+                    witness.check()
+                    most = max(most, server.memory() - before)
+                    assert server.memory() - before < MEMORY, (
+                        f"it holds {most >> 20} MB more than at the start"
+                    )
+            except Exception as error:
+                losses.append(f"{kind}: {type(error).__name__}: {error}"[:300])
+            tries[kind] += 1
+            shutil.rmtree(own)
+        witness.close()
+        server.stop(signal.SIGTERM)
+    return {
+        "losses": len(losses),
+        "first_losses": losses[:10],
+        "tries": dict(tries),
+        "slowest_health_cpu_s": round(witness.slowest, 3),
+        "memory_growth_mb": most >> 20,
+    }
