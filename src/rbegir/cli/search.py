@@ -109,11 +109,8 @@ def _as_json(queries: list[str], hits: Hits) -> list[dict[str, Any]]:
     for query, found in zip(queries, hits, strict=True):
         listed: list[dict[str, Any]] = []
         for hit in found:
-<<<<<<< HEAD
-            shown.append({"id": hit.id, "score": hit.score, "code_score": hit.code_score, "text": hit.text})
-=======
-            listed.append({"id": hit.id, "score": hit.score, "text": hit.text})
->>>>>>> trust
+            row = {"id": hit.id, "score": hit.score, "code_score": hit.code_score, "text": hit.text}
+            listed.append(row)
             if hit.attributes is not None:
                 listed[-1]["attributes"] = dict(hit.attributes)
         result: dict[str, Any] = {"query": query, "hits": listed}

@@ -29,43 +29,17 @@ def build(index: str, shards: int | None, replicas: int, read_only: bool) -> Sta
     """The app, made in the process of a copy."""
     from rbegir.serve.app import create_app
     from rbegir.serve.auth import load_token
-    from rbegir.serve.settings import LOOPBACK_NAMES, Settings
+    from rbegir.serve.server import check_exposure
+    from rbegir.serve.settings import Settings
 
-<<<<<<< HEAD
-    read, write = load_token("read", None), load_token("write", None)
     settings = Settings(
-        read_token=read,
-        write_token=write,
-        read_only=read_only,
-        allowed_hosts=() if read or write else LOOPBACK_NAMES,
+        read_token=load_token("read", None), write_token=load_token("write", None), read_only=read_only
     )
+    check_exposure("of Ray Serve", settings)
     devices = "auto" if shards is None else shards
     app = create_app(Cluster.open(index, replicas=replicas, devices=devices), settings)
     app.state.service.prepare()
     return app
-=======
-    index: str
-    shards: int | None
-    replicas: int
-    read_only: bool
-
-    def __call__(self) -> Starlette:
-        from rbegir.serve.app import create_app
-        from rbegir.serve.auth import load_token
-        from rbegir.serve.server import check_exposure
-        from rbegir.serve.settings import Settings
-
-        settings = Settings(
-            read_token=load_token("read", None),
-            write_token=load_token("write", None),
-            read_only=self.read_only,
-        )
-        check_exposure("of Ray Serve", settings)
-        devices = "auto" if self.shards is None else self.shards
-        app = create_app(Cluster.open(self.index, replicas=self.replicas, devices=devices), settings)
-        app.state.service.prepare()
-        return app
->>>>>>> trust
 
 
 def application(arguments: dict[str, Any]) -> Any:

@@ -30,12 +30,12 @@ class ProblemKind(NamedTuple):
 
 
 KINDS = {
-<<<<<<< HEAD
     "malformed": ProblemKind(400, "The body is not valid JSON", errors.InputError),
     "bad-host": ProblemKind(400, "The Host header is not one of this service", errors.ServiceError),
     "bad-header": ProblemKind(400, "A header cannot be understood", errors.ServiceError),
     "unauthorized": ProblemKind(401, "A token is needed", errors.AccessError),
     "forbidden": ProblemKind(403, "The token does not allow this", errors.AccessError),
+    "bad-origin": ProblemKind(403, "The request comes from another web origin", errors.AccessError),
     "read-only": ProblemKind(403, "This service is read-only", errors.AccessError),
     "not-found": ProblemKind(404, "There is no such thing", errors.ServiceError),
     "method-not-allowed": ProblemKind(405, "The method is not allowed here", errors.ServiceError),
@@ -55,33 +55,6 @@ KINDS = {
     "locked": ProblemKind(503, "Another process is writing to the index", errors.LockedError),
     "deadline": ProblemKind(504, "The deadline has passed", errors.ServiceError),
     "full": ProblemKind(507, "There is no room on the disk", errors.FullError),
-=======
-    "malformed": ProblemKind(400, "The body is not valid JSON", InputError),
-    "bad-host": ProblemKind(400, "The Host header is not one of this service", ServiceError),
-    "bad-header": ProblemKind(400, "A header cannot be understood", ServiceError),
-    "unauthorized": ProblemKind(401, "A token is needed", AccessError),
-    "forbidden": ProblemKind(403, "The token does not allow this", AccessError),
-    "bad-origin": ProblemKind(403, "The request comes from another web origin", AccessError),
-    "read-only": ProblemKind(403, "This service is read-only", AccessError),
-    "not-found": ProblemKind(404, "There is no such thing", ServiceError),
-    "method-not-allowed": ProblemKind(405, "The method is not allowed here", ServiceError),
-    "body-timeout": ProblemKind(408, "The body took too long to arrive", ServiceError),
-    "too-large": ProblemKind(413, "The body is too large", InputError),
-    "unsupported-media-type": ProblemKind(415, "The body must be JSON", ServiceError),
-    "invalid": ProblemKind(422, "The request is not valid", InputError),
-    "invalid-text": ProblemKind(422, "A text has nothing to encode", TextError),
-    "invalid-filter": ProblemKind(422, "The filter cannot be understood", FilterError),
-    "mismatch": ProblemKind(422, "The request does not fit the index", MismatchError),
-    "internal": ProblemKind(500, "The service failed", ServiceError),
-    "storage": ProblemKind(500, "The index cannot be read or written", FileError),
-    "device": ProblemKind(500, "The device failed", DeviceError),
-    "not-supported": ProblemKind(501, "This index cannot do that", ServiceError),
-    "overloaded": ProblemKind(503, "The service is busy", BusyError),
-    "not-ready": ProblemKind(503, "The service is not ready", BusyError),
-    "locked": ProblemKind(503, "Another process is writing to the index", LockedError),
-    "deadline": ProblemKind(504, "The deadline has passed", ServiceError),
-    "full": ProblemKind(507, "There is no room on the disk", FullError),
->>>>>>> trust
 }
 
 
