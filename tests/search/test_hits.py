@@ -77,7 +77,7 @@ def test_iteration_and_tables() -> None:
 
 def test_bare_hits() -> None:
     hits = Hits(ids=np.array([[3]]), scores=np.array([[0.5]]), keys=np.array([[1]]), rows=np.array([[3]]))
-    assert hits[0] == [Hit(3, 0.5, None, None)]
+    assert hits[0] == [Hit(3, 0.5, None, None, 0.5)]
     assert hits.to_arrow().column_names == ["query", "rank", "id", "score"]
 
 

@@ -370,6 +370,36 @@ def cluster(
 
 
 @app.command()
+def hits(
+    tasks: Annotated[str, option("Of titles, sample and packages:PAIRS.")] = "sample",
+    data: Annotated[Path | None, option("Folder of the task titles, as `rbegir reproduce` takes it.")] = None,
+    packages: Annotated[Path | None, option("Folder that tools/packages.py wrote.")] = None,
+    seeds: Annotated[int, option("Trainings per task.", min=1)] = 3,
+    device: TorchDevice = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Recall of hits as a user gets them: codes, reranked, and methods that need no training."""
+    from rbegir.lab.bench import hits as bench
+
+    with bar("hits") as show:
+        result = bench.run(
+            tasks.split(","),
+            data=data,
+            packages=packages,
+            seeds=seeds,
+            device=device,
+            say=lambda line: show(0, line),
+        )
+    names = ("recall@1", "recall@10", "recall@100")
+    report(
+        result,
+        as_json,
+        ["task", "method", *names],
+        ([row["task"], row["method"], *(f"{row[n]['mean']:.3f}" for n in names)] for row in result["rows"]),
+    )
+
+
+@app.command()
 def costs(
     device: Annotated[str, option("A GPU: cuda, cuda:1.")] = "cuda",
     rounds: Rounds = 5,

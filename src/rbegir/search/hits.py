@@ -33,7 +33,7 @@ class Hit(NamedTuple):
     score: float
     text: str | None
     attributes: Mapping[str, Any] | None
-    code_score: float
+    code_score: float | None = None  # cosine of the codes, which the score is if hits are not reranked
 
 
 @dataclass(frozen=True, eq=False)

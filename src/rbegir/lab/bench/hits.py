@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rbegir.encode.clsm.model import Model
+from rbegir.errors import InputError
 from rbegir.evaluate.evaluator import corpus_texts
 from rbegir.evaluate.groups import SampleGroups, distinct
 from rbegir.evaluate.metrics import roc_auc
@@ -54,6 +55,8 @@ def run(
     began, rows = time.monotonic(), []
     for task in tasks:
         name, _, number = task.partition(":")
+        if (name == "titles" and data is None) or (name == "packages" and packages is None):
+            raise InputError(f"the task {name} needs its folder", hint="give --data or --packages")
         if name == "titles":
             assert data is not None
             found = dataset.load(data)
@@ -66,8 +69,7 @@ def run(
             texts = corpus_texts(read_texts(sample_path("titles")))
             rows += _task(task, pairs, texts, test, {}, seeds, device, untrained, say, settings)
         else:
-            assert packages is not None
-            folder = Path(packages)
+            folder = Path(packages or "")
             pairs, test = (read_pairs(_file(folder, part)).read_all() for part in ("train", "test"))
             chosen = np.random.default_rng(0).permutation(pairs.num_rows)[: int(number)]
             texts = corpus_texts(read_texts(_file(folder, "texts")))
