@@ -142,9 +142,8 @@ def _figures(scorer: Scorer, targets: Targets, texts: pa.Array, judged: pa.Table
     figures = {f"recall@{k}": float(values.mean()) for k, values in targets.recall(found, CUTOFFS).items()}
     if judged is not None:
         (queries, query), (keywords, keyword) = distinct(judged["query"]), distinct(judged["keyword"])
-        score = scorer.score(SampleGroups(queries, keywords, query, keyword[:, None]), lambda done: None)[
-            :, 0
-        ]
+        judged_pairs = SampleGroups(queries, keywords, query, keyword[:, None])
+        score = scorer.judge(judged_pairs, lambda done: None)[:, 0]
         grade = np.asarray(judged["label"])
         figures |= {f"auc_{bar}": float(roc_auc(grade >= bar, score)) for bar in (1, 2)}
     return figures
