@@ -45,6 +45,7 @@ async def received(model: type[Model], request: Request, settings: Settings) -> 
     body = await read_body(request, settings, min(most, settings.max_search_bytes) if searching else most)
     if len(body) <= LARGE:
         return parse(model, body)
+    request.scope["state"]["large"] = True
     parts = sum(map(body.count, b"[{:"))
     at_most("body", parts, MAX_SEARCH_PARTS if searching else MAX_PARTS, "lists, objects and fields")
     return await asyncio.get_running_loop().run_in_executor(_PARSER, parse, model, body)
