@@ -233,16 +233,20 @@ def replaced_model(folder: Path, chance: random.Random) -> None:
             reader, writer = Index.open(path, read_only=True, threads=1), Index.open(path, threads=1)
             _ = reader.model, writer.model
     reader.refresh()
-    _find_themselves(reader, texts)
+    _as_if_opened_now(reader, models[1], texts)
     writer.add(["a late keyword"])
-    _find_themselves(writer, [*texts, "a late keyword"])
+    _as_if_opened_now(writer, models[1], [*texts, "a late keyword"])
+    stored = writer.codes([len(texts)]).planes.tolist()
+    assert stored == models[1].encode_keywords(["a late keyword"]).planes.tolist(), "stored by the old model"
     writer.close()
 
 
-def _find_themselves(index: Index, texts: list[str]) -> None:
-    found = index.search(texts, k=1).texts[:, 0].tolist()
-    lost = sum(map(str.__ne__, found, texts))
-    assert not lost, f"{lost} of {len(texts)} do not find themselves"
+def _as_if_opened_now(index: Index, model: Model, texts: list[str]) -> None:
+    """An index that was open all the while finds what a new one finds with the new model."""
+    found = index.search(texts, k=3).keys
+    wanted = Index.open(index.path, read_only=True, threads=1).search_codes(model.encode_queries(texts), k=3)
+    other = int((found != wanted.keys).any(axis=1).sum())
+    assert not other, f"{other} of {len(texts)} queries find other keywords"
 
 
 def hostile_model(folder: Path, chance: random.Random) -> None:
