@@ -29,7 +29,7 @@ def test_a_stale_model_would_be_noticed(tmp_path: Path, monkeypatch: pytest.Monk
         return state, first.setdefault(id(self), model)
 
     monkeypatch.setattr(Index, "_encoding", stale)
-    with pytest.raises(AssertionError, match="of 30 do not find themselves"):
+    with pytest.raises(AssertionError, match="of 30 queries find other keywords"):
         frontdoor.replaced_model(tmp_path, random.Random(1))
 
 

@@ -62,7 +62,7 @@ class Index:
         read_only: bool,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        self._path = path
+        self._name, self._path = str(path), path.absolute()  # the process may change its directory
         self._snapshot = Snapshot.open(path)
         manifest = self._snapshot.manifest
         self._searcher = Searcher(device, manifest.n, manifest.keyword_planes, threads, progress)
@@ -119,7 +119,7 @@ class Index:
         `progress` is called with (keywords uploaded, total) while a search uploads keywords to GPUs.
         """
         return cls(
-            Path(path).absolute(),
+            Path(path),
             device=device,
             threads=threads,
             model=model,
@@ -315,7 +315,7 @@ class Index:
 
     def info(self) -> dict[str, Any]:
         """The size, shape and columns of the index."""
-        return {"path": str(self._path), **self._state().manifest.facts()}
+        return {"path": self._name, **self._state().manifest.facts()}
 
     def verify(self) -> None:
         """Check every byte on disk; raises a CorruptError that names the damaged files and blocks."""

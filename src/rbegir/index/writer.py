@@ -178,9 +178,8 @@ class Writer:
             groups[-1].append(segment)
 
         def stays(group: list[LiveSegment]) -> bool:
-            return (
-                len(group) == 1 and not group[0].entry.deleted and not empty & group[0].segment.types.keys()
-            )
+            first = group[0]
+            return len(group) == 1 and not first.entry.deleted and not empty & first.segment.types.keys()
 
         if not empty and all(map(stays, groups)):
             return False

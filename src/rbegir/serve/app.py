@@ -28,12 +28,13 @@ from rbegir.serve.auth import Guard
 from rbegir.serve.batcher import Batcher
 from rbegir.serve.committer import Committer
 from rbegir.serve.middleware import Edge, http_problem, problem_response
-from rbegir.serve.monitor import Metrics, RequestLog
+from rbegir.serve.monitor import Metrics, RequestLog, trim_memory
 from rbegir.serve.routes import Handlers
 from rbegir.serve.served import Refreshing, ServedIndex
 from rbegir.serve.settings import Settings
 
 STATIC = Path(__file__).parent / "static"
+TRIM_S = 1.0
 
 
 class Service:
@@ -50,6 +51,7 @@ class Service:
         self.ready = False
         self._refresh_failure: str | None = None
         self._refresher: asyncio.Task[None] | None = None
+        self._trimming: asyncio.TimerHandle | None = None
         self.batcher = Batcher(index, self.metrics, settings)
         self.committer = Committer(index, self.metrics, log, settings)
         gauges = [
@@ -97,6 +99,17 @@ class Service:
         await self.batcher.stop()
         await self.committer.stop()
         await asyncio.to_thread(self.index.close)
+
+    def trim_soon(self) -> None:
+        """After a large request: give its memory back to the system in a moment, when it is freed."""
+
+        def trim() -> None:
+            self._trimming = None
+            loop.run_in_executor(None, trim_memory)
+
+        if self._trimming is None:
+            loop = asyncio.get_running_loop()
+            self._trimming = loop.call_later(TRIM_S, trim)
 
     def not_ready(self) -> str | None:
         """Why requests should go elsewhere, if they should."""

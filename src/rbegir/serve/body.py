@@ -33,14 +33,9 @@ Model = TypeVar("Model", bound=BaseModel)
 Result = TypeVar("Result")
 DOCUMENT = "the OpenAPI document at /openapi.json describes the body"
 LARGE = 64 << 10  # bytes: a larger body is parsed in a thread
-MAX_PARTS = (
-    1 << 19
-)  # lists, objects and fields of a change, each of which costs some time before it is refused
-MAX_SEARCH_PARTS = 1 << 16
+MAX_PARTS, MAX_SEARCH_PARTS = 1 << 19, 1 << 16  # lists, objects and fields of a change, of a search
 MAX_ERRORS = 1000  # that are looked at one by one
-_PARSER = ThreadPoolExecutor(
-    1, "rbegir-parse"
-)  # one large body at a time: a parsed one is many times as large
+_PARSER = ThreadPoolExecutor(1, "rbegir-parse")  # one at a time: a parsed body is many times as large
 
 
 async def received(model: type[Model], request: Request, settings: Settings) -> Model:
@@ -50,6 +45,7 @@ async def received(model: type[Model], request: Request, settings: Settings) -> 
     body = await read_body(request, settings, min(most, settings.max_search_bytes) if searching else most)
     if len(body) <= LARGE:
         return parse(model, body)
+    request.scope["state"]["large"] = True
     parts = sum(map(body.count, b"[{:"))
     at_most("body", parts, MAX_SEARCH_PARTS if searching else MAX_PARTS, "lists, objects and fields")
     return await asyncio.get_running_loop().run_in_executor(_PARSER, parse, model, body)

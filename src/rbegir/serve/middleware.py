@@ -102,6 +102,8 @@ class Edge:
                 raise
             await problem_response(problem)(scope, receive, respond)
         finally:
+            if "large" in state:
+                self._service.trim_soon()
             self._tell(scope, request_id, state["log"], status, time.perf_counter() - began)
 
     async def _respond(self, scope: Scope, receive: Receive, respond: Send) -> Response | None:

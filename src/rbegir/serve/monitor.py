@@ -11,6 +11,7 @@ For changes: `queue` and `commit`.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import sys
 import time
 import traceback
@@ -76,6 +77,13 @@ class Metrics:
 
     def page(self) -> bytes:
         return generate_latest(self.registry)
+
+
+def trim_memory() -> None:
+    """Give freed memory back to the system, where the C library can; glibc would keep most of it."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)
 
 
 class RequestLog:

@@ -80,6 +80,7 @@ class Handlers:
             slices, explained = await self._explained(request, search, slices)
         if search.count * search.request.k <= LARGE_HITS:
             return self._found(request, search, slices, explained, began)
+        request.scope["state"]["large"] = True
         return await asyncio.to_thread(self._found, request, search, slices, explained, began)
 
     def _found(
