@@ -125,7 +125,16 @@ def benchmarks() -> Json:
         (found,) = (c for c in result["cells"] if all(c[key] == value for key, value in wanted.items()))
         return dict(found)
 
+    hits = load("hits")
+
+    def method(name: str) -> dict[str, Json]:
+        return {row["task"]: row for row in hits["rows"] if row["method"] == name}
+
     return {
+        "hits": hits,
+        "reranked": method("reranked"),
+        "coded": method("codes"),
+        "bm25": method("BM25"),
         "peers": load("scan-cpu-peers"),
         "sizes": load("scan-cpu"),
         "gpu": gpu,

@@ -8,6 +8,7 @@
     gpu            one or several GPUs
     paper          the published selection
     missrate       what the published selection may miss: its certificate
+    rerank         the first candidates ordered by their texts
     hits           `Hits`, the public result
 
 The CPU path imports no torch, and `hits` needs only NumPy.

@@ -35,14 +35,15 @@ through memory are most of the cost of a step on a GPU. Three facts cut them dow
       ∂Q = (w/s) ∘ (E K) − w ∘ K[target]              ∂K = Eᵀ ((w/s) ∘ Q) − Σ_i w_i Q_i at row target_i
 - the division by s is applied to the [pairs, n] products, not to E.
 
-*Guide.* A float head that guides the tower while codes are learned, and is thrown away afterwards:
+*Guide.* A float head that guides the tower while codes are learned:
 
     L = L(codes) + weight · L(tanh(G f))         G: [dims, m] of either side, with a γ of its own
 
 The gradient that reaches the tower through ρ is an estimate, and a noisy one. The loss of a plain float
 embedding of the same features has an exact gradient: it keeps the tower on course while the head learns to
-put into bits what the tower found. A checkpoint has no trace of the guide, and codes cost what they would
-without it. A float model gains as well: the guide is wider than its vectors.
+put into bits what the tower found. Codes do not depend on the guide, and cost what they would without it;
+the reranker keeps it as one of its features (`rerank.py`). A float model gains as well: the guide is wider
+than its vectors.
 
 Recall@10 among 4.5 million titles, one seed each: rbe* .5432 without, .5514 with 64 dimensions and half the
 weight; m_1 .5767 without, .5800 with 256 dimensions and the full weight, which is the default.
