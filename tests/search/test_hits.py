@@ -62,7 +62,7 @@ def test_iteration_and_tables() -> None:
     )
     assert len(hits) == 2
     assert repr(hits) == "Hits(2 queries × 2)"
-    assert next(iter(hits))[0] == Hit("a", 0.9, "x", {"score": 1, "lang": "en"})
+    assert next(iter(hits))[0] == Hit("a", 0.9, "x", {"score": 1, "lang": "en"}, 0.9)
     assert [[hit.id for hit in query] for query in hits] == [["a", "b"], ["c", "a"]]
     table = hits.to_arrow()
     names = ["query", "rank", "id", "score", "text", "attribute_score", "lang"]

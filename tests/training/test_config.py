@@ -12,7 +12,14 @@ from rbegir.training.config import RECIPES, TrainConfig, recipe
 
 @pytest.mark.parametrize(
     ("pairs", "batch_size", "epochs"),
-    [(2, 1024, 5), (150_000, 1024, 5), (300_000, 2048, 5), (1_370_000, 16384, 15), (175_000_000, 16384, 15)],
+    [
+        (2, 512, 40),
+        (10_000, 512, 40),
+        (150_000, 1024, 8),
+        (300_000, 2048, 8),
+        (1_333_000, 16384, 15),
+        (10**8, 16384, 5),
+    ],
 )
 def test_settings_by_size(pairs: int, batch_size: int, epochs: int) -> None:
     config = TrainConfig().for_pairs(pairs)

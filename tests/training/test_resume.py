@@ -85,8 +85,8 @@ def test_killed_again_and_again(pairs_file: Path, tmp_path: Path) -> None:
         assert child(where, count) == -signal.SIGKILL, where
         assert (broken / state.NAME).exists() == (where != "before-replacing-the-state")
     assert child("nowhere", 0) == 0
-    assert sorted(p.name for p in broken.iterdir()) == ["config.json", "log", "model.safetensors"]
-    for name in ("model.safetensors", "config.json"):
+    assert sorted(p.name for p in broken.iterdir()) == ["config.json", "log", "model.safetensors", "rerank"]
+    for name in ("model.safetensors", "config.json", "rerank/model.safetensors", "rerank/config.json"):
         assert (broken / name).read_bytes() == (whole / name).read_bytes()
 
 
@@ -97,7 +97,7 @@ def _about(out: Path) -> str:
         return str(file.metadata()["state"])
 
 
-QUICK = {"config": SMALL, "device": "cpu", "batch_size": 1000, "epochs": 1}
+QUICK = {"config": SMALL, "device": "cpu", "batch_size": 1000, "epochs": 1, "rerank": False}
 
 
 @pytest.fixture(scope="module")

@@ -24,12 +24,13 @@ from rbegir.training.trainer import TrainResult, run
 
 from .conftest import SMALL, TRAINED
 
-QUICK = {"config": SMALL, "device": "cpu", "batch_size": 200}
+QUICK = {"config": SMALL, "device": "cpu", "batch_size": 200, "rerank": False}
 
 
 def test_it_learns(pairs_file: Path, tmp_path: Path) -> None:
     untrained = run(pairs_file, **QUICK, settings=TrainConfig(epochs=1, lr=1e-9, table_lr=1e-9))
-    result = run(pairs_file, **QUICK, epochs=10, out=tmp_path / "model")
+    result = run(pairs_file, **{**QUICK, "rerank": True}, epochs=10, out=tmp_path / "model")
+    assert result.recall["reranked"]["recall@10"] >= result.recall["codes"]["recall@10"] - 0.1
     before, after = untrained.to_dict(), result.to_dict()
     assert after["roc_auc"] > max(0.9, before["roc_auc"] + 0.1)
     assert after["log_loss"] < before["log_loss"] - 0.3
@@ -42,6 +43,7 @@ def test_it_learns(pairs_file: Path, tmp_path: Path) -> None:
         "config.json",
         "log",
         "model.safetensors",
+        "rerank",
     ]
     log = EventAccumulator(str(tmp_path / "model" / "log")).Reload()
     figures = [event.value for event in log.Scalars("valid_roc_auc")]
@@ -52,8 +54,16 @@ def test_it_learns(pairs_file: Path, tmp_path: Path) -> None:
     assert extra["training"]["history"] == result.history
 
 
-def test_the_model_gives_the_codes_that_training_measured(pairs_file: Path, tmp_path: Path) -> None:
-    """Validation ran in torch, `Model` runs without: the figures agree to the last tie."""
+_stored = checkpoint.write
+
+
+@pytest.mark.parametrize(("whole", "tolerance"), [(True, 2e-4), (False, 1e-3)])
+def test_the_model_gives_the_codes_that_training_measured(
+    pairs_file: Path, monkeypatch: pytest.MonkeyPatch, whole: bool, tolerance: float
+) -> None:
+    """Validation ran in torch, `Model` runs without: the figures agree to the last tie; with tables that are
+    rounded to bytes, nearly."""
+    monkeypatch.setattr(checkpoint, "write", lambda *args, **more: _stored(*args, **{**more, "whole": whole}))
     result = run(pairs_file, **QUICK, epochs=2, valid=pairs_file)
     from rbegir.evaluate.groups import sample_groups
     from rbegir.evaluate.metrics import fit_gamma, group_auc, log_loss
@@ -64,8 +74,8 @@ def test_the_model_gives_the_codes_that_training_measured(pairs_file: Path, tmp_
         result.model.embed_queries(groups.queries), result.model.embed_keywords(groups.keywords)
     )
     figures = result.to_dict()
-    assert group_auc(scores) == pytest.approx(figures["roc_auc"], abs=2e-4)
-    assert log_loss(scores, fit_gamma(scores)) == pytest.approx(figures["log_loss"], rel=1e-3)
+    assert group_auc(scores) == pytest.approx(figures["roc_auc"], abs=tolerance)
+    assert log_loss(scores, fit_gamma(scores)) == pytest.approx(figures["log_loss"], rel=10 * tolerance)
 
 
 def test_the_same_seed_gives_the_same_weights(pairs_file: Path, trained: tuple[TrainResult, Path]) -> None:
@@ -149,7 +159,10 @@ def test_the_best_epoch_is_kept_and_patience_stops(
     assert result.best_epoch == 2
     _, tensors, _ = checkpoint.read(tmp_path / "model")
     for name, value in states[1].items():
-        assert np.array_equal(tensors[name], value.numpy())
+        wanted = value.numpy()
+        if name.endswith(".conv.weight"):
+            wanted = checkpoint.from_bytes(*checkpoint.to_bytes(wanted))
+        assert np.array_equal(tensors[name], wanted)
 
 
 def test_without_tensorboard_one_line_says_so(

@@ -73,7 +73,7 @@ def kept(old: rbegir.Model, pairs: tuple[pa.Table, pa.Table]) -> Upgrade:
 
 def test_a_new_query_side_is_better_on_the_old_codes(kept: Upgrade) -> None:
     figures = kept.kept
-    assert figures["new/old"]["recall@10"] > 1.2 * figures["old/old"]["recall@10"]
+    assert figures["new/old"]["recall@10"] > 1.1 * figures["old/old"]["recall@10"]
     assert figures["new/old"]["roc_auc"] > figures["old/old"]["roc_auc"]
     assert figures["new/new"] == figures["new/old"] == figures["new/both"]  # its keyword side is the old one
 

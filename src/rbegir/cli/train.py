@@ -80,6 +80,9 @@ def train(
     word_dropout: Annotated[float | None, of_recipe("Share of words left out in training.")] = None,
     gram_dropout: Annotated[float | None, of_recipe("Share of a word's grams left out in training.")] = None,
     feature_dropout: Annotated[float | None, of_recipe("Share of features left out in training.")] = None,
+    rerank: Annotated[
+        bool | None, of_recipe("Fit a reranker on the held-out pairs.", "--rerank/--no-rerank")
+    ] = None,
     patience: Annotated[int | None, option("Stop after this many epochs without a better AUC.")] = None,
     seed: Seed = 0,
     device: TorchDevice = "auto",
@@ -116,6 +119,7 @@ def train(
         word_dropout=word_dropout,
         gram_dropout=gram_dropout,
         feature_dropout=feature_dropout,
+        rerank=rerank,
         share_towers=share_towers,
         patience=patience,
         precision=precision,

@@ -43,6 +43,7 @@ class TrainConfig:
     )
     guide: float = 1.0  # weight of the float head beside the codes, see loss.py; 0: none
     guide_dims: int = 256  # of that head
+    rerank: bool = True  # fit a reranker on the held-out pairs, which needs the guide
     share_towers: bool = True  # of a preset; a shape of its own (`config`) says so itself
     tolerance: float = 1.0  # standard errors of AUC that a later epoch may lack to be kept; 0: the best one
     precision: Precision = "auto"
@@ -77,8 +78,9 @@ class TrainConfig:
             raise InputError(
                 f"gamma must be 'learned' or a number above 0 and at most {MAX_GAMMA:g}, got {self.gamma!r}"
             )
-        if not isinstance(self.share_towers, bool):
-            raise InputError(f"share_towers must be True or False, got {self.share_towers!r}")
+        for name in ("rerank", "share_towers"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(f"{name} must be True or False, got {getattr(self, name)!r}")
         if self.precision not in ("auto", "float32", "bfloat16"):
             raise InputError(f"precision must be auto, float32 or bfloat16, got {self.precision!r}")
 
@@ -109,6 +111,7 @@ RECIPES: dict[str, TrainConfig] = {
         gram_dropout=0.0,
         feature_dropout=0.0,
         guide=0.0,
+        rerank=False,
         share_towers=False,
     ),
 }

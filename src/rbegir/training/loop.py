@@ -155,20 +155,26 @@ def train_all(runs: list[Run]) -> None:
         run.log.close()
 
 
-class Finished(NamedTuple):
-    """A model as it was written, and what its checkpoint does not hold."""
+@dataclass(frozen=True)
+class Finished:
+    """A model as it was written, and what its checkpoint lacks; a temporary folder goes at the exit."""
 
     model: Model
     guide: dict[str, npt.NDArray[np.float32]]  # weight and bias of either side's float head; empty without
     path: Path
     temporary: tempfile.TemporaryDirectory[str] | None  # the folder of a model that is only returned
 
-    def load(self) -> Model:
-        """The model with what was added to its folder; a temporary folder is removed, its files stay open."""
-        model = Model.load(self.path)
+    def __enter__(self) -> Finished:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
         if self.temporary is not None:
-            _ = model.reranker
             self.temporary.cleanup()
+
+    def load(self) -> Model:
+        """The model with what was added to its folder; what it needs of a temporary one stays open."""
+        model = Model.load(self.path)
+        _ = model.reranker
         return model
 
 

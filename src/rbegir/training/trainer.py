@@ -88,6 +88,7 @@ def run(
     word_dropout: float | None = None,
     gram_dropout: float | None = None,
     feature_dropout: float | None = None,
+    rerank: bool | None = None,
     share_towers: bool | None = None,
     patience: int | None = None,
     precision: Precision | None = None,
@@ -120,6 +121,7 @@ def run(
         word_dropout=word_dropout,
         gram_dropout=gram_dropout,
         feature_dropout=feature_dropout,
+        rerank=rerank,
         share_towers=share_towers,
         patience=patience,
         precision=precision,
@@ -195,16 +197,19 @@ def run(
             about = {"pairs": data.pairs, "history": history, "best_epoch": best_epoch}
             finished = run.finish({"training": {**settings.to_dict(), **about}})
             recall: dict[str, dict[str, float]] = {}
-            if run.writes_model and finished.guide and held is not None and shape.keyword_planes != FLOAT:
-                bar.begin("fitting the reranker", 1.0)
-                to_fit, to_measure = divide(held)
-                searched = searched_texts(stream, texts, held)
-                fit_reranker(finished, searched, to_fit, settings.seed).write(finished.path)
-                if to_measure.num_rows:
-                    recall = compare(Model.load(finished.path), searched, to_measure)
-                    _tell(recall, to_measure.num_rows, bar)
-            run.close()
-            model = finished.load()
+            with finished:
+                wanted = settings.rerank and finished.guide and held is not None and _searchable(shape)
+                if wanted and run.writes_model:
+                    assert held is not None
+                    bar.begin("fitting the reranker", 1.0)
+                    to_fit, to_measure = divide(held)
+                    searched = searched_texts(stream, texts, held)
+                    fit_reranker(finished, searched, to_fit, settings.seed).write(finished.path)
+                    if to_measure.num_rows:
+                        recall = compare(Model.load(finished.path), searched, to_measure)
+                        _tell(recall, to_measure.num_rows, bar)
+                run.close()
+                model = finished.load()
     return TrainResult(
         model=model,
         history=history,
@@ -216,6 +221,12 @@ def run(
         skipped=data.skipped.to_dict(),
         recall=recall,
     )
+
+
+def _searchable(shape: ModelConfig) -> bool:
+    """Whether keywords have codes that an index can hold."""
+    planes = max(shape.query_planes, shape.keyword_planes)
+    return shape.keyword_planes != FLOAT and (shape.residual_weights or planes == 1)
 
 
 def _tell(recall: dict[str, dict[str, float]], pairs: int, bar: Bar) -> None:

@@ -321,9 +321,9 @@ def _train(
     steps = steps_in(data.pairs, settings.batch_size)
     with begun(learner, plain, CPU, data, folder=folder, progress=progress, epoch_steps=steps) as run:
         train_all([run])
-        finished = run.finish(extra)
-        run.close()
-        return finished.load()
+        with run.finish(extra) as finished:
+            run.close()
+            return finished.load()
 
 
 # ---- what is asked for ----
