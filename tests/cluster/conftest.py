@@ -19,6 +19,9 @@ from tests.index.fakes import HashEncoder
 # Before Ray is imported anywhere: nothing leaves the machine, and nothing is written into the user's home.
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_AUTH_MODE"] = "disabled"
+# A node of a loaded machine that is slow to answer is not dead.
+os.environ["RAY_health_check_timeout_ms"] = "60000"
+os.environ["RAY_health_check_failure_threshold"] = "20"
 
 
 @pytest.fixture(scope="package")

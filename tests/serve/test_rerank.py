@@ -54,6 +54,14 @@ def test_hits_over_http_are_those_of_the_index(index: rbegir.Index, path: Path) 
             assert [hit["code_score"] for hit in result["hits"]] == wanted.code_scores[number].tolist()
 
 
+def test_an_explained_hit_has_its_rank_by_code(index: rbegir.Index, path: Path) -> None:
+    answer = ask(path, {"queries": ["rivr bank"], "k": 10, "explain": True}).json()
+    by_code = index.search("rivr bank", len(TEXTS), rerank=False).ids[0].tolist()
+    hits = answer["results"][0]["hits"]
+    assert [hit["ranks"][-1] for hit in hits] == [by_code.index(hit["id"]) + 1 for hit in hits]
+    assert {len(hit["ranks"]) for hit in hits} == {index.info()["keyword_planes"]}
+
+
 def test_codes_cannot_be_reranked(path: Path) -> None:
     answer = ask(path, {"codes": [[1] * 64], "rerank": True})
     assert answer.status_code in (400, 422)

@@ -82,7 +82,12 @@ def transpose_grams(
 # tower.cpp
 class Tower:
     def __init__(
-        self, conv: npt.NDArray[np.float32], bias: npt.NDArray[np.float32], cache_words: int, isa: str
+        self,
+        conv: npt.NDArray[np.float32] | npt.NDArray[np.int8],
+        scales: npt.NDArray[np.float32] | None,
+        bias: npt.NDArray[np.float32],
+        cache_words: int,
+        isa: str,
     ) -> None: ...
     def add_hidden(self, weight: npt.NDArray[np.float32], bias: npt.NDArray[np.float32]) -> None: ...
     def set_head(self, weight: npt.NDArray[np.float32], bias: npt.NDArray[np.float32]) -> None: ...
@@ -106,7 +111,44 @@ def product(
 def nearest(
     y: npt.NDArray[np.float32], planes: int, steps: npt.NDArray[np.float32], threads: int, isa: str
 ) -> npt.NDArray[np.int16]: ...
+def group_cosines(
+    queries: npt.NDArray[np.float32],
+    keywords: npt.NDArray[np.float32],
+    offsets: npt.NDArray[np.int64],
+    isa: str,
+) -> npt.NDArray[np.float32]: ...
 def dots(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32], isa: str) -> npt.NDArray[np.float32]: ...
+
+# spelling.cpp
+SPELLING_FEATURES: list[str]
+
+class SpellingWeights:
+    def __init__(
+        self, grams: npt.NDArray[np.float32], words: npt.NDArray[np.float32], mean_words: float
+    ) -> None: ...
+
+def spelling_features(
+    queries: Texts,
+    keywords: Texts,
+    offsets: npt.NDArray[np.int64],
+    weights: SpellingWeights,
+    out: npt.NDArray[np.float32],
+    threads: int,
+) -> None: ...
+def spelling_counts(texts: Texts, grams: npt.NDArray[np.uint32], words: npt.NDArray[np.uint32]) -> int: ...
+
+# lexical.cpp
+class LexicalIndex:
+    def __init__(self, texts: Texts, weights: SpellingWeights) -> None: ...
+    def __len__(self) -> int: ...
+    def search(
+        self,
+        queries: Texts,
+        mask: npt.NDArray[np.uint64] | None,
+        rows: npt.NDArray[np.int64],
+        scores: npt.NDArray[np.float32],
+        threads: int,
+    ) -> None: ...
 
 # refine.cpp
 def refine(

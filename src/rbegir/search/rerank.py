@@ -23,8 +23,9 @@ from rbegir.codes.score import cosine, norm_squared
 from rbegir.encode.encoder import Encoder, encode_keywords
 from rbegir.encode.reranker import Reranker
 from rbegir.read.tokenizer import text_views
-from rbegir.search.backend import Backend, Candidates, Int64s, Partition, Values
+from rbegir.search.backend import Backend, Candidates, Partition
 from rbegir.search.cpu import CpuBackend
+from rbegir.search.partition import Int64s, Values
 from rbegir.search.request import CANDIDATES
 
 if TYPE_CHECKING:
@@ -125,9 +126,15 @@ def merge_words(parts: Sequence[WordHits], limit: int) -> WordHits:
     """The best of several parts of the keywords."""
     if len(parts) == 1:
         return parts[0]
-    joined = WordHits(*(np.concatenate(arrays, axis=1) for arrays in zip(*parts, strict=True)))
-    order = np.lexsort((joined.positions, -joined.scores, joined.positions < 0), axis=1)[:, :limit]
-    return WordHits(*(np.take_along_axis(array, order, axis=1) for array in joined))
+    positions = np.concatenate([part.positions for part in parts], axis=1)
+    scores = np.concatenate([part.scores for part in parts], axis=1)
+    keys = np.concatenate([part.keys for part in parts], axis=1)
+    order = np.lexsort((positions, -scores, positions < 0), axis=1)[:, :limit]
+
+    def pick(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return np.take_along_axis(array, order, axis=1)
+
+    return WordHits(pick(positions), pick(scores), pick(keys))
 
 
 def union(by_code: Candidates, by_words: WordHits) -> Reranked:

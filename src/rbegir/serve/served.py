@@ -5,8 +5,8 @@ All calls block and may come from several threads at once; changes come from one
 `explain` shows people the bits of a hit and how its rank changes plane by plane. `planes` are the bits of a
 code as hexadecimal strings (see `wire.search`). `ranks[t−1]` is the rank of the keyword among all that pass
 the filter when keywords are scored by their first t planes only (the query always by all of its own); the
-last is its rank in the result. Ranks by fewer planes are looked up in the best DEPTH by those planes, and
-null beyond.
+last is its rank by the whole code, which is its place in the result unless hits are reranked. Ranks are
+looked up in the best DEPTH by those planes, and null beyond.
 """
 
 from __future__ import annotations
@@ -77,15 +77,16 @@ def explain(
 ) -> list[dict[str, Any]]:
     """For each query of `values` [queries, n]: `query_planes`, and `planes` and `ranks` of its hits."""
     keyword_planes: int = index.info()["keyword_planes"]
+    looked_up = range(1, keyword_planes + hits.reranked)  # the place of hits in code order is known
     coarse = [
-        index.coarse_rows(values, DEPTH, planes=planes, **filters) for planes in range(1, keyword_planes)
+        index.coarse_rows(values, DEPTH, planes=planes, **filters) for planes in looked_up
     ]  # each [queries, ≤ DEPTH]
     explained: list[dict[str, Any]] = []
     for number, shown in enumerate(query_planes(values)):
         ranks = [{row: rank for rank, row in enumerate(found[number].tolist(), 1)} for found in coarse]
         planes_of_hits = hex_planes(index.codes(hits.ids[number]))
         found = [
-            {"planes": planes, "ranks": [*(of.get(row) for of in ranks), place]}
+            {"planes": planes, "ranks": [*(of.get(row) for of in ranks), *([] if hits.reranked else [place])]}
             for place, (planes, row) in enumerate(
                 zip(planes_of_hits, hits.rows[number].tolist(), strict=True), 1
             )

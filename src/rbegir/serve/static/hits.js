@@ -51,9 +51,9 @@ export function hitItem(hit, at, { query, last, open, actions }) {
     planes ? make("div", { class: "planes" }, planesPicture(planes.bits, query, { label: planes.label })) : null,
     hit.ranks && hit.ranks.length > 1
       ? make("div", { class: "rank" }, slope(hit.ranks, last, {}), make("span", { class: "small" }, journey(hit.ranks))) : null,
-    make("div", { class: "score" }, make("span", {}, hit.score.toFixed(3)), meter(hit.score)),
+    make("div", { class: "score" }, make("span", {}, hit.score.toFixed(3)), meter(hit.code_score ?? hit.score)),
   );
-  if (open) item.append(detail(hit, planes, query, actions));
+  if (open) item.append(detail(hit, at, planes, query, actions));
   return item;
 }
 
@@ -63,7 +63,7 @@ function meter(score) {
     make("rect", { class: "track", width: 56, height: 3, rx: 1.5 }), make("rect", { class: "full", width, height: 3, rx: 1.5 }));
 }
 
-function detail(hit, planes, query, actions) {
+function detail(hit, at, planes, query, actions) {
   const like = make("button", { type: "button", class: "quiet" }, "Search for this text");
   const remove = make("button", { type: "button", class: "quiet", "data-do": "delete" }, "Delete");
   like.addEventListener("click", () => actions.like(hit.text));
@@ -79,6 +79,9 @@ function detail(hit, planes, query, actions) {
     make("div", { class: "layers" }, ...layers),
     make("dl", { class: "facts" }, make("dt", {}, "id"), make("dd", { class: "mono" }, String(hit.id)),
       make("dt", {}, "score"), make("dd", { class: "mono" }, hit.score.toFixed(6)),
+      ...(hit.code_score === hit.score || hit.code_score === undefined ? [] : [
+        make("dt", {}, "cosine of the codes"), make("dd", { class: "mono" }, hit.code_score.toFixed(6)),
+        make("dt", {}, "rank by code, reranked"), make("dd", { class: "mono" }, `${hit.ranks?.at(-1) ?? "beyond"}, ${at + 1}`)]),
       ...Object.entries(hit.attributes ?? {}).flatMap(([name, value]) => [
         make("dt", {}, name), make("dd", { class: "mono" }, value === null ? "null" : String(value))])),
     make("div", { class: "row" }, hit.text ? like : null, actions.remove ? remove : null));
