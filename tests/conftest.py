@@ -14,8 +14,8 @@ settings.load_profile("fixed")
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# Each process of a parallel run has a core of its own: threads of torch and BLAS that wait by spinning would take
-# it from the others. Set before either is imported.
+# Each process of a parallel run has a core of its own: threads of torch and BLAS that wait by spinning would
+# take it from the others. Set before either is imported.
 if "PYTEST_XDIST_WORKER" in os.environ:
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
