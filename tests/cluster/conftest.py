@@ -20,7 +20,7 @@ from tests.index.fakes import HashEncoder
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_AUTH_MODE"] = "disabled"
 # A node of a loaded machine that is slow to answer is not dead.
-os.environ["RAY_health_check_timeout_ms"] = "60000"  # noqa: SIM112: how Ray spells it
+os.environ["RAY_health_check_timeout_ms"] = "60000"  # noqa: SIM112
 os.environ["RAY_health_check_failure_threshold"] = "20"  # noqa: SIM112
 
 
