@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import ir_measures
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -109,3 +110,19 @@ def test_one_class_only(grade: float, message: str) -> None:
     with pytest.raises(InputError, match=f"the labels are of one class only: {message}") as caught:
         judge(rows)
     assert "both kinds" in caught.value.hint
+
+
+def test_ndcg_is_that_of_ir_measures() -> None:
+    """Without ties, which ir-measures orders by name."""
+    draw = np.random.default_rng(3)
+    scores = draw.permutation(400) / 400
+    rows = [(f"q{i % 17}", f"k{i}", float(draw.integers(0, 4)), float(scores[i])) for i in range(400)]
+    qrels: dict[str, dict[str, int]] = {}
+    run: dict[str, dict[str, float]] = {}
+    for query, keyword, grade, score in rows:
+        qrels.setdefault(query, {})[keyword] = int(grade)
+        run.setdefault(query, {})[keyword] = score
+    wanted = ir_measures.calc_aggregate([ir_measures.nDCG @ 10], qrels, run)
+    found = judge(rows).ndcg
+    assert found is not None
+    assert found.value == pytest.approx(wanted[ir_measures.nDCG @ 10])

@@ -6,7 +6,7 @@ The protocol, whatever the model:
 - a query is right for the keywords that the pairs give it, found in the corpus by their exact text; keywords
   that are not there are counted, and a query with none of its keywords there is left out;
 - the search is exhaustive and exact, ordered by (score descending, position in the corpus ascending);
-- recall@k of a query is the share of its keywords among its first k (ir-measures' R@k: with one keyword per
+- recall@k of a query is the share of its keywords among its first k (R@k of ir-measures: with one keyword per
   query, whether it was found), and recall@k is the mean over queries.
 
 *Two ways.* `TopK` keeps the best k of a stream of scores; it needs NumPy alone. `ranks` never selects: recall
