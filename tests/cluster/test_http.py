@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 import rbegir
-from rbegir.cluster.http import Builder, application
+from rbegir.cluster.http import application, build
 from rbegir.errors import BusyError, ClusterError, DeadlineError, InputError
 from rbegir.wire.problems import from_error
 from tests.index.fakes import HashEncoder
@@ -29,9 +29,9 @@ def test_tokens_are_needed(index_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(
         InputError, match="can be reached from other machines, which needs a read and a write token"
     ):
-        Builder(str(index_path), 1, 1, read_only=False)()
+        build(str(index_path), 1, 1, read_only=False)
     with pytest.raises(InputError, match="can be reached from other machines, which needs a read token"):
-        Builder(str(index_path), 1, 1, read_only=True)()
+        build(str(index_path), 1, 1, read_only=True)
 
 
 def test_hosted_by_ray_serve(nodes: Any, index_path: Path, index: rbegir.Index, encoder: HashEncoder) -> None:

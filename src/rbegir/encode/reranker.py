@@ -26,7 +26,7 @@ from rbegir._native import _core
 from rbegir._native.isa import choose_isa
 from rbegir.base.devices import cpu_count
 from rbegir.encode.directory import REPAIR, WEIGHTS, DirectoryKind, read_pair, write_pair
-from rbegir.errors import CorruptError
+from rbegir.errors import CorruptError, VersionError
 from rbegir.read.tokenizer import VOCABULARY, text_views
 
 if TYPE_CHECKING:
@@ -165,7 +165,10 @@ def read(
         raise CorruptError(f"{directory / WEIGHTS} does not match its checksum", hint=REPAIR)
     settings = body[KIND.noun]
     if tuple(settings.get("features", ())) != FEATURES:
-        raise CorruptError(f"{directory} combines other features than this rbegir computes", hint=REPAIR)
+        raise VersionError(
+            f"{directory} combines other features than this rbegir computes",
+            hint="upgrade rbegir, or train the model anew",
+        )
     tensors = {name: file.array(name) for name in file.spans}
 
     def under(prefix: str) -> dict[str, Floats]:
