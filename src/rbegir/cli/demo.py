@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 PRESET = "rbe_star"
-EPOCHS = 4
+EPOCHS = 5
 SPELLING, CODES, RERANKED = "tri-letter cosine", "codes, 16 bytes", "reranked"
 SHOWN_QUERIES = 8
 SHOWN_HITS = 3
@@ -53,7 +53,6 @@ def demo(
     say(f"[bold]1. Train[/] {PRESET} on aliases of Wikipedia titles (editor-made, a stand-in for clicks)")
     trained = run(
         sample_path("train"),
-        corpus=sample_path("titles"),
         preset=PRESET,
         out=out / "model",
         progress=True,

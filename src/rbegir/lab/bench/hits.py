@@ -3,7 +3,7 @@
 Tasks, each with keywords that training never saw, over all texts of its corpus:
 
     titles      aliases → Wikipedia titles, `reproduce.dataset` (all pairs, the whole corpus)
-    sample      its shipped part, trained as the demo trains it
+    sample      its shipped part
     packages:N  words of descriptions → Debian packages (`tools/packages.py`), N pairs; 0: the corpus alone
 
 Recall@k is that of `evaluate.retrieval`; intervals are over seeds, each with a training of its own.
