@@ -85,5 +85,5 @@ def make_model(path: Path, texts: list[str], seed: int = 0) -> Model:
         for name, shape in (("weight", (64, CONFIG.conv)), ("bias", (64,)))
     }
     spelling = Spelling.of([texts], hash_buckets=CONFIG.hash_buckets)
-    Reranker(spelling, combination, guide, model.guide_vectors).write(path)
+    Reranker(spelling, combination, guide, model.guide_vectors).write(path, model.fingerprint)
     return Model.load(path)

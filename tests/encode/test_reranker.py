@@ -252,6 +252,16 @@ def test_a_reranker_is_stored_with_its_model(tmp_path: Path) -> None:
     assert Model.load(tmp_path / "copy").reranker is None
 
 
+def test_the_reranker_of_a_replaced_model_is_not_used(tmp_path: Path) -> None:
+    """Its guide belongs to the tower of the model that was there before."""
+    first, second = make_model(tmp_path / "first", TEXTS, 0), make_model(tmp_path / "second", TEXTS, 1)
+    shutil.rmtree(tmp_path / "second" / FOLDER)
+    first.save(tmp_path / "place")
+    Model.load(tmp_path / "second").save(tmp_path / "place")
+    assert Model.load(tmp_path / "place").fingerprint == second.fingerprint
+    assert Model.load(tmp_path / "place").reranker is None
+
+
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
 def test_damage_is_noticed(tmp_path: Path, name: str) -> None:
     make_model(tmp_path / "model", TEXTS)

@@ -68,6 +68,12 @@ def test_codes_cannot_be_reranked(path: Path) -> None:
     assert "texts" in answer.text
 
 
+def test_a_request_cannot_ask_for_endless_reranking(path: Path) -> None:
+    answer = ask(path, {"queries": ["river"] * 100, "k": 1, "candidates": 10_000})
+    assert answer.status_code == 422
+    assert "queries times candidates: at most 200000" in answer.text
+
+
 def test_requests_that_share_a_scan_get_their_own_hits(index: rbegir.Index) -> None:
     async def together() -> None:
         batcher = Batcher(index, Metrics(), Settings())

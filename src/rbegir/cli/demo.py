@@ -26,6 +26,7 @@ EPOCHS = 5
 SPELLING, CODES, RERANKED = "tri-letter cosine", "codes, 16 bytes", "reranked"
 SHOWN_QUERIES = 8
 SHOWN_HITS = 3
+CODE_DEPTH = 1000  # how far the rank by code alone is looked up
 PARTS = ("model", "index.rbe")
 
 
@@ -72,7 +73,7 @@ def demo(
         shown = _everyday(valid)
         queries, meant = shown["query"].to_pylist(), shown["keyword"].to_pylist()
         hits = index.search(queries, k=10)
-        by_code = index.search(queries, k=index_depth(len(index)), rerank=False)
+        by_code = index.search(queries, k=CODE_DEPTH, rerank=False)
     took = time.monotonic() - began
 
     figures = {name: report.to_dict() for name, report in reports.items()}
@@ -96,11 +97,6 @@ def demo(
     _show(reports, queries, meant, hits, by_code)
     say(f'Done in {took:.0f} s. Go on with:  rbegir search {out / "index.rbe"} "your query"')
     say(f"or look at it in a browser:  rbegir serve {out / 'index.rbe'}")
-
-
-def index_depth(keywords: int) -> int:
-    """How far the rank by code alone is looked up."""
-    return min(keywords, 1000)
 
 
 def _everyday(valid: pa.Table) -> pa.Table:

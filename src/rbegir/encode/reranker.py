@@ -8,8 +8,8 @@
 A score is a function of the model, the query, and the candidate's text and code, to the last bit: it does
 not depend on the machine or on the other candidates, so that all devices, segments and shards agree on it.
 
-On disk it is a folder of its own within the model's, in the layout of `rbegir.encode.directory`; a model
-without it is searched by codes alone.
+On disk it is a folder within the model's, in the layout of `rbegir.encode.directory`, that names the model it
+belongs to. A model without it is searched by codes alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import numpy.typing as npt
 from rbegir._native import _core
 from rbegir._native.isa import choose_isa
 from rbegir.base.devices import cpu_count
-from rbegir.encode.directory import REPAIR, WEIGHTS, DirectoryKind, read_pair, write_pair
+from rbegir.encode.directory import REPAIR, DirectoryKind, read_checked, write_pair
 from rbegir.errors import CorruptError, VersionError
 from rbegir.read.tokenizer import VOCABULARY, text_views
 
@@ -93,6 +93,13 @@ class Combination(NamedTuple):
     inner_bias: Floats  # [hidden] b
     outer: Floats  # [hidden] v
 
+    def check(self) -> None:
+        """Raise ValueError if shapes do not belong together."""
+        count, hidden = len(FEATURES), len(self.outer)
+        shapes = [(count,), (count,), (count,), (hidden, count), (hidden,), (hidden,)]
+        if [array.shape for array in self] != shapes:
+            raise ValueError("shapes do not belong together")
+
     def __call__(self, features: Floats) -> Floats:
         """Scores [candidates] of features [candidates, features]."""
         isa, threads = choose_isa(""), cpu_count()
@@ -140,36 +147,44 @@ class Reranker:
         """What orders the candidates, higher is better.  [candidates]"""
         return self.combination(self.features(queries, texts, offsets, code_scores))
 
-    def write(self, model: str | os.PathLike[str]) -> None:
-        """Store it in a model's directory."""
+    def write(self, model: str | os.PathLike[str], fingerprint: str) -> None:
+        """Store it in the directory of the model with this fingerprint."""
         tensors = {
             "spelling.grams": self.spelling.grams,
             "spelling.words": self.spelling.words,
             **{f"combination.{name}": value for name, value in self.combination._asdict().items()},
             **{f"guide.{name}": value for name, value in self.guide.items()},
         }
-        settings = {"features": list(FEATURES), "mean_words": self.spelling.mean_words}
+        settings = {
+            "model": fingerprint,
+            "features": list(FEATURES),
+            "mean_words": self.spelling.mean_words,
+        }
         whole = {name: np.ascontiguousarray(array, "<f4") for name, array in tensors.items()}
         write_pair(Path(model) / FOLDER, KIND, settings, whole)
 
 
 def read(
-    model: Path, vectors: Callable[[str, dict[str, Floats]], Vectors], threads: int | None = None
+    model: Path,
+    fingerprint: str,
+    vectors: Callable[[str, dict[str, Floats]], Vectors],
+    threads: int | None = None,
 ) -> Reranker | None:
-    """The reranker of a model's directory, every byte checked; None if there is none."""
+    """The reranker of a model, every byte checked.
+
+    None if its directory has none, or that of another model which was there before.
+    """
     directory = model / FOLDER
     if not directory.is_dir():
         return None
-    file, body, _ = read_pair(directory, KIND)
-    if file.size != body["weights"]["bytes"] or _core.crc32c(file.data) != body["weights"]["crc32c"]:
-        raise CorruptError(f"{directory / WEIGHTS} does not match its checksum", hint=REPAIR)
-    settings = body[KIND.noun]
+    settings, tensors = read_checked(directory, KIND)
+    if settings.get("model") != fingerprint:
+        return None
     if tuple(settings.get("features", ())) != FEATURES:
         raise VersionError(
             f"{directory} combines other features than this rbegir computes",
             hint="upgrade rbegir, or train the model anew",
         )
-    tensors = {name: file.array(name) for name in file.spans}
 
     def under(prefix: str) -> dict[str, Floats]:
         return {name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}
@@ -177,6 +192,7 @@ def read(
     try:
         spelling = Spelling(tensors["spelling.grams"], tensors["spelling.words"], settings["mean_words"])
         combination = Combination(**under("combination."))
+        combination.check()
         return Reranker(spelling, combination, under("guide."), vectors, threads)
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptError(f"{directory} does not hold a whole reranker", hint=REPAIR) from error

@@ -45,6 +45,7 @@ class Scorer(Protocol):
 
     def judge(self, pairs: SampleGroups, progress: Progress) -> npt.NDArray[np.float32]:
         """Scores of judged pairs, groups of one: what orders the hits of a search."""
+        return self.score(pairs, progress)
 
     def search(
         self, queries: pa.StringArray, corpus: pa.StringArray, k: int, progress: Progress
@@ -61,17 +62,7 @@ class Embedder(Protocol):
     def encode_keywords(self, texts: pa.StringArray) -> Codes: ...
 
 
-class PairScorer:
-    """A scorer that orders hits by the scores of pairs."""
-
-    def score(self, groups: SampleGroups, progress: Progress) -> npt.NDArray[np.float32]:
-        raise NotImplementedError
-
-    def judge(self, pairs: SampleGroups, progress: Progress) -> npt.NDArray[np.float32]:
-        return self.score(pairs, progress)
-
-
-class ModelScorer(PairScorer):
+class ModelScorer(Scorer):
     """Cosine of embeddings; a corpus is searched by codes, as an index would, where the model has them."""
 
     def __init__(self, model: Embedder) -> None:
@@ -187,7 +178,7 @@ def gram_vectors(texts: pa.StringArray | list[str]) -> sparse.csr_array:
     return counts
 
 
-class TriletterCosine(PairScorer):
+class TriletterCosine(Scorer):
     """The cosine of gram counts, over the grams and buckets that a model sees; sparse, so exact and quick."""
 
     def score(self, groups: SampleGroups, progress: Progress) -> npt.NDArray[np.float32]:
@@ -213,7 +204,7 @@ class TriletterCosine(PairScorer):
         return search_blocks(len(queries), len(corpus), k, scores_of, progress)
 
 
-class BM25(PairScorer):
+class BM25(Scorer):
     """BM25 (Robertson's k1 = 1.2, b = 0.75) over the words of the tokeniser."""
 
     K1, B = 1.2, 0.75

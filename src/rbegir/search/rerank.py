@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 LEXICAL_SHARE = 2  # one lexical candidate for this many by code
 
 
-class Reranked(NamedTuple):
+class CandidatePool(NamedTuple):
     """The candidates of several queries end to end; those of query i are offsets[i] up to offsets[i + 1]."""
 
     keys: Int64s  # [all] exact order keys of the codes
@@ -55,7 +55,7 @@ class TextSearch:
         self._backend = CpuBackend(codes.n, codes.plane_count)
         self._lexical = [reranker.spelling.lexical_index(texts)]
 
-    def find(self, queries: list[str], count: int = CANDIDATES) -> tuple[Reranked, Values, TextInput]:
+    def find(self, queries: list[str], count: int = CANDIDATES) -> tuple[CandidatePool, Values, TextInput]:
         """The candidates, the queries' codes as integers, and the candidates' texts."""
         values = self._model.encode_queries(queries).values()
         found = find_candidates(
@@ -78,7 +78,7 @@ def find_candidates(
     count: int = CANDIDATES,
     *,
     threads: int = 1,
-) -> Reranked:
+) -> CandidatePool:
     """The candidates of each query, those by code first; `lexical` has the words of each partition."""
     by_code = backend.search(partitions, values, count)
     limit = lexical_count(count)
@@ -137,7 +137,7 @@ def merge_words(parts: Sequence[WordHits], limit: int) -> WordHits:
     return WordHits(pick(positions), pick(scores), pick(keys))
 
 
-def union(by_code: Candidates, by_words: WordHits) -> Reranked:
+def union(by_code: Candidates, by_words: WordHits) -> CandidatePool:
     """The candidates of each query, each once."""
     keys, positions = list(by_code.keys), list(by_code.positions)
     for i, known in enumerate(by_code.positions):
@@ -146,7 +146,7 @@ def union(by_code: Candidates, by_words: WordHits) -> Reranked:
         positions[i] = np.concatenate([known, by_words.positions[i][new]])
     ends = np.cumsum([len(row) for row in keys])
     none = np.zeros(0, np.int64)
-    return Reranked(
+    return CandidatePool(
         np.concatenate([none, *keys]),
         np.concatenate([none, *positions]),
         np.concatenate([[0], ends]).astype(np.int64),
@@ -157,7 +157,7 @@ def rerank(
     reranker: Reranker,
     queries: list[str],
     values: Values,
-    found: Reranked,
+    found: CandidatePool,
     texts: TextInput,
     k: int,
 ) -> tuple[Candidates, npt.NDArray[np.float64]]:
@@ -176,7 +176,7 @@ def rerank(
     return Candidates(found.keys[chosen], found.positions[chosen]), score[chosen]
 
 
-def code_scores(found: Reranked, values: Values) -> npt.NDArray[Any]:
+def code_scores(found: CandidatePool, values: Values) -> npt.NDArray[Any]:
     """The cosines of the candidates' codes with those of their queries."""
     norms = np.repeat(norm_squared(values), np.diff(found.offsets))
     return cosine(found.keys[:, None], norms)[:, 0]

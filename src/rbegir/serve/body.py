@@ -144,6 +144,7 @@ def search_of(body: SearchQueries, settings: Settings, index: ServedIndex) -> Se
     for name, limit in number_limits(settings).items():
         at_most(name, getattr(request, name) or 0, limit, "")
     at_most("queries times k", count * request.k, settings.max_hits, "hits")
+    at_most("queries times candidates", count * (request.candidates or 0), settings.max_hits, "candidates")
     at_most("where", len(str(request.where or "")), settings.max_where_chars, "characters")
     for name, ids in (("allow", request.allow), ("deny", request.deny)):
         at_most(name, 0 if ids is None else len(ids), settings.max_keywords)

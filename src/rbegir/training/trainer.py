@@ -204,7 +204,8 @@ def run(
                     bar.begin("fitting the reranker", 1.0)
                     to_fit, to_measure = divide(held)
                     searched = searched_texts(stream, texts, held)
-                    fit_reranker(finished, searched, to_fit, settings.seed).write(finished.path)
+                    fitted = fit_reranker(finished, searched, to_fit, settings.seed)
+                    fitted.write(finished.path, finished.model.fingerprint)
                     if to_measure.num_rows:
                         recall = compare(Model.load(finished.path), searched, to_measure)
                         _tell(recall, to_measure.num_rows, bar)

@@ -16,8 +16,7 @@ import numpy as np
 from rbegir._native import _core
 from rbegir.encode import directory
 from rbegir.encode.binarizer.vectors import Floats
-from rbegir.encode.directory import WEIGHTS, DirectoryKind, read_pair, write_pair
-from rbegir.errors import CorruptError
+from rbegir.encode.directory import DirectoryKind, write_pair
 
 REPAIR = "copy the binarizer again, or fit it anew"
 KIND = DirectoryKind(
@@ -46,10 +45,7 @@ def write(path: str | os.PathLike[str], settings: Mapping[str, Any], tensors: Ma
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Floats]]:
     """Settings and tensors, every byte checked."""
-    file, body, _ = read_pair(Path(path), KIND)
-    if file.size != body["weights"]["bytes"] or _core.crc32c(file.data) != body["weights"]["crc32c"]:
-        raise CorruptError(f"{Path(path) / WEIGHTS} does not match its checksum", hint=REPAIR)
-    return dict(body["binarizer"]), {name: file.array(name) for name in file.spans}
+    return directory.read_checked(Path(path), KIND)
 
 
 def is_binarizer(path: Path) -> bool:

@@ -93,9 +93,8 @@ def to_bytes(table: Array) -> tuple[npt.NDArray[np.int8], Array]:
     parts = table.reshape(len(table), 3, -1)
     scale = np.abs(parts).max(axis=2) / np.float32(127)
     mantissa, exponent = np.frexp(scale)
-    scale = np.ldexp(np.ceil(mantissa * 65536) / 65536, exponent).astype(
-        np.float32
-    )  # 16 bits, never too small
+    # rounded up to 16 bits, so that the largest number of a part still fits into a byte
+    scale = np.ldexp(np.ceil(mantissa * 65536) / 65536, exponent).astype(np.float32)
     rounded = np.rint(parts / np.where(scale > 0, scale, 1)[:, :, None])
     return rounded.astype(np.int8).reshape(table.shape), scale
 

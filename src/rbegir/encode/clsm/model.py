@@ -71,7 +71,7 @@ class Model:
         """Store this model in another directory, by hard link where the file system allows it."""
         self._stored.save(directory)
         if self.reranker is not None:
-            self.reranker.write(directory)
+            self.reranker.write(directory, self.fingerprint)
 
     def verify(self) -> None:
         """Check every byte on disk now; otherwise each tensor is checked when it is first used."""
@@ -117,7 +117,7 @@ class Model:
         return self._read_reranker()
 
     def _read_reranker(self) -> Reranker | None:
-        return read_reranker(self._stored.path, self.guide_vectors, self._threads)
+        return read_reranker(self._stored.path, self.fingerprint, self.guide_vectors, self._threads)
 
     def guide_vectors(self, side: str, tensors: dict[str, Floats]) -> Vectors:
         """The encoder of the guide's vectors of one side: its own head on the tower of the codes."""

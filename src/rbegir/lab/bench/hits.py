@@ -55,6 +55,8 @@ def run(
     began, rows = time.monotonic(), []
     for task in tasks:
         name, _, number = task.partition(":")
+        if name not in ("titles", "sample", "packages") or (name == "packages") != number.isdigit():
+            raise InputError(f"unknown task {task!r}", hint="choose titles, sample or packages:PAIRS")
         if (name == "titles" and data is None) or (name == "packages" and packages is None):
             raise InputError(f"the task {name} needs its folder", hint="give --data or --packages")
         if name == "titles":
