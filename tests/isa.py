@@ -1,7 +1,8 @@
 """Instruction sets as parameters of tests.
 
-One that this CPU lacks is reported as skipped, with the reason. RBEGIR_REQUIRE_ISA (names separated by
-commas) turns that skip into a failure, for machines that are there to test an instruction set.
+One that this CPU lacks is reported as skipped once, by tests/native/test_isa.py, and not by every test that
+would use it. RBEGIR_REQUIRE_ISA (names separated by commas) makes these tests run and fail, for machines that
+are there to test an instruction set.
 """
 
 from __future__ import annotations
@@ -27,6 +28,6 @@ def needs_isa(name: str) -> pytest.MarkDecorator:
 
 
 def every_isa(*emulated: str) -> pytest.MarkDecorator:
-    """Runs a test with `isa` set to every known instruction set, and to the emulated ones named here."""
-    params = [pytest.param(name, id=name, marks=needs_isa(name)) for name in _core.isas()]
-    return pytest.mark.parametrize("isa", [*params, *emulated])
+    """Runs a test with `isa` set to every set that the CPU has or must have, and to these emulated ones."""
+    names = [name for name, runs in _core.isas().items() if runs or name in _required()]
+    return pytest.mark.parametrize("isa", [*names, *emulated])

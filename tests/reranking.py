@@ -1,16 +1,18 @@
-"""A small model with a reranker, made without training, and texts to search."""
+"""A small model with a reranker, made without training, texts to search, and short fits of rerankers."""
 
 from __future__ import annotations
 
 import random
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import numpy as np
 
 from rbegir import Model
 from rbegir.encode.clsm import checkpoint
-from rbegir.encode.clsm.presets import ModelConfig
-from rbegir.encode.clsm.shapes import random_tensors
+from rbegir.encode.clsm.presets import ModelConfig, random_tensors
 from rbegir.encode.reranker import FEATURES, Combination, Reranker, Spelling
 
 CONFIG = ModelConfig(n=64, conv=8, hash_buckets=16, share_towers=True)
@@ -53,6 +55,13 @@ WORDS = [
     "data",
     "base",
 ]
+
+
+def short_fits() -> AbstractContextManager[Any]:
+    """Training fits its reranker in few steps, for tests that do not ask how well it ranks."""
+    from rbegir.training import rerank
+
+    return mock.patch.multiple(rerank, FEW=100, QUERIES=100, STEPS=20)
 
 
 def some_texts(count: int, seed: int = 0) -> list[str]:

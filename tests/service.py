@@ -50,7 +50,7 @@ class Running:
     """A running service: its address, and how to end it."""
 
     def __init__(
-        self, path: Path, *options: str, port: int = 0, environment: dict[str, str] | None = None
+        self, path: Path | str, *options: str, port: int = 0, environment: dict[str, str] | None = None
     ) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "rbegir", "serve", str(path), "--port", str(port), *options],
@@ -78,7 +78,7 @@ class Running:
 
 
 @contextlib.contextmanager
-def running(path: Path, *options: str, environment: dict[str, str] | None = None) -> Iterator[Running]:
+def running(path: Path | str, *options: str, environment: dict[str, str] | None = None) -> Iterator[Running]:
     """A service that ends with the block."""
     service = Running(path, "--no-access-log", *options, environment=environment)
     try:

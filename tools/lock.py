@@ -43,9 +43,9 @@ def pins() -> dict[str, str]:
 
 
 def links(index: str, name: str) -> list[tuple[str, str]]:
-    """(file name, sha256) of everything an index has of a package."""
-    with urllib.request.urlopen(f"{index}/{canonicalize_name(name)}/", timeout=60) as answer:
-        page = answer.read().decode()
+    """(file name, sha256) of every file of a package in an index."""
+    with urllib.request.urlopen(f"{index}/{canonicalize_name(name)}/", timeout=60) as response:
+        page = response.read().decode()
     return [(unquote(url.rsplit("/", 1)[1]), digest) for url, digest in LINK.findall(page)]
 
 

@@ -76,7 +76,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("redirects", type=Path, help="table with the columns alias and title")
-    parser.add_argument("titles", type=Path, help="one title a line")
+    parser.add_argument("titles", type=Path, help="one title per line")
     parser.add_argument("out", type=Path)
     args = parser.parse_args()
     try:

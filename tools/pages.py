@@ -21,8 +21,7 @@ import plan_figures
 
 from rbegir.errors import InputError
 from rbegir.lab.markdown import Json, big, environment
-from rbegir.lab.plan import Wish, plan
-from rbegir.lab.plan_figures import parse
+from rbegir.lab.plan import Wish, parse, plan
 from rbegir.lab.reproduce.job import read_results
 from rbegir.lab.reproduce.report import page as reproduction_page
 from rbegir.lab.reproduce.results import stat
@@ -32,8 +31,10 @@ DOCS, RESULTS = ROOT / "docs", ROOT / "benchmarks" / "results"
 MARKS = ("<!-- results: written by tools/pages.py -->\n", "<!-- end of results -->\n")
 TEMPLATES = environment(Path(__file__).with_name("templates"))
 DATABASES = {
-    "qdrant_local": "qdrant-client, local mode, in memory (not Qdrant's server)",
+    "qdrant_edge": "Qdrant's embedded core, on disk, exact",
+    "qdrant_local": "qdrant-client, local mode, in memory, 100,000 of the keywords",
     "lancedb": "LanceDB, on disk, exhaustive",
+    "lancedb_ivf": "LanceDB, on disk, IVF_HNSW_SQ index (approximate)",
     "rbegir": "rbegir.Index, one query at a time, every write durable",
 }
 SCAN_PEERS = {
@@ -41,6 +42,10 @@ SCAN_PEERS = {
     "faiss_bin": "FAISS IndexBinaryFlat",
     "faiss_rabitq": "FAISS RaBitQ fast-scan",
     "turbovec": "turbovec 2-bit",
+    "scann": "ScaNN 4-bit",
+    "rabitqlib": "RaBitQ library 2-bit",
+    "usearch": "usearch, exact bits",
+    "numkong": "NumKong, distances alone",
 }
 MODELS = {"rbe_star": 16, "m_5": 16, "m_3": 16, "64x1, 8-plane query": 8, "rbe_3": 24, "m_1": 256}
 VECTOR_SETS = {  # title, and bytes at 2 bits per dimension
@@ -57,7 +62,9 @@ METHODS = {
     "binarizer_quick": "Binarizer, an eighth of the moves",
     "binarizer_3_planes": "Binarizer, 3-bit query",
     "binarizer_start": "Binarizer, `rounds=0`",
-    "rq": "FAISS residual quantiser",
+    "rq": "FAISS residual quantiser, encoding beam 5",
+    "rq_16": "the same, beam 16",
+    "rq_32": "the same, beam 32",
     "prq": "FAISS residual quantisers of parts",
     "lsq": "FAISS LSQ",
     "opq": "FAISS OPQ",
@@ -135,6 +142,8 @@ def benchmarks() -> Json:
         "reranked": method("reranked"),
         "coded": method("codes"),
         "bm25": method("BM25"),
+        "grams": method("tri-letter cosine"),
+        "untrained": {run["row"]: run for run in accuracy["runs"] if run["row"] in ("bm25", "triletter")},
         "peers": load("scan-cpu-peers"),
         "sizes": load("scan-cpu"),
         "gpu": gpu,
@@ -143,10 +152,12 @@ def benchmarks() -> Json:
         "encode_gpu": load("encode-h200"),
         "train": load("train-h200"),
         "accuracy": accuracy,
-        "vectors": {row["method"]: row for row in load("accuracy-vectors-minilm")["summary"]},
+        "vectors": vectors(),
         "third_plane": 100 * (planes[3] / planes[2] - 1),
         "exact_ms": {c["keywords"]: c["ms"] for c in gpu["cells"] if c["batch"] == 1},
-        "peer_names": SCAN_PEERS,
+        "peer_names": lambda result: {
+            key: name for key, name in SCAN_PEERS.items() if key in result["cells"][0]["ratios"]
+        },
         "databases": DATABASES,
         "models": MODELS,
         "host": host,
@@ -161,6 +172,13 @@ def benchmarks() -> Json:
 def vectors() -> Json:
     """The figures of the tables in docs/vectors.md."""
     results = {name: load(f"accuracy-vectors-{name}") for name in VECTOR_SETS}
+
+    def dagger(name: str, row: Json) -> str:
+        """A mark for figures of peers that were measured without the cosine among their scores."""
+        cells = [c for c in results[name]["cells"] if c["method"] == row["method"]]
+        sized = [c for c in cells if c["budget_bytes"] == row["budget_bytes"]]
+        ours = row["method"].startswith("binarizer") or row["method"] == "sign_rescore"
+        return "" if ours or all("metric" in c for c in sized) else " †"
 
     def at(name: str, method: str, size: int | None = None) -> Json | None:
         """A line of a summary by its budget; without one, that of 2 bits per dimension."""
@@ -187,12 +205,14 @@ def vectors() -> Json:
         "results": results,
         "task": load("accuracy-title-task"),
         "shown": {name: title for name, (title, _) in VECTOR_SETS.items()},
+        "dagger": dagger,
         "methods": METHODS,
         "at": at,
         "any_of": lambda method: any(at(name, method) for name in VECTOR_SETS),
         "budgets": budgets,
         "half_width": half_width,
         "best_peer": best_peer,
+        "short": lambda method: METHODS[method.removesuffix("_16").removesuffix("_32")].split(",")[0],
         "compared": compared,
         "mean": lambda rows, key: statistics.fmean(row[key] for row in rows),
     }
@@ -257,8 +277,9 @@ def pages() -> Iterator[tuple[Path, str]]:
     parts = (("cluster", cluster), ("plan", plans()), ("upgrade", upgrade()), ("vectors", vectors()))
     for name, found in parts:
         yield DOCS / f"{name}.md", between_marks(DOCS / f"{name}.md", render(name, **found))
-    both = [read_results(RESULTS / f"reproduce-{size}.json") for size in ("full", "small")]
-    yield DOCS / "reproduction.md", reproduction_page(both)
+    yield DOCS / "reproduction.md", reproduction_page(read_results(RESULTS / "reproduce-full.json"))
+    small = reproduction_page(read_results(RESULTS / "reproduce-small.json"), pictures=False)
+    yield DOCS / "reproduction-small.md", small
     yield DOCS / "cli.md", cli_docs.page()
     yield plan_figures.PATH, plan_figures.text()
 
@@ -320,7 +341,7 @@ def bars(title: str, rows: list[Json], figure: str, note: str) -> str:
 
 def recall_bars(figures: Json) -> str:
     """Bars of recall@10 at 2 bits per dimension, one block per set of vectors, best first."""
-    width, line, left = 720, 18, 220
+    width, line, left = 760, 18, 260
     parts: list[str] = []
     y = 10
     for name, title in figures["shown"].items():
@@ -330,7 +351,8 @@ def recall_bars(figures: Json) -> str:
         for row in sorted(rows, key=lambda row: -row["recall@10"]["mean"]):
             value = row["recall@10"]["mean"]
             colour = "#1f4e79" if row["method"].startswith("binarizer") else "#b8c4d0"
-            label = f"{METHODS[row['method']].replace('`', '')} ({row['bytes']:g} B)"
+            named = METHODS[row["method"]].replace("`", "").replace("the same", "residual quantiser")
+            label = f"{named} ({row['bytes']:g} B)"
             length = round(value * (width - left - 60), 1)
             parts += [
                 f'<text x="{left - 6}" y="{y + 12}" text-anchor="end">{label}</text>',

@@ -1,4 +1,4 @@
-"""What the planner knows, from the committed results: src/rbegir/lab/plan_figures.json, written by pages.py."""
+"""The planner's figures from the committed results: src/rbegir/lab/plan_figures.json, written by pages.py."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def figures() -> Json:
         ),
         "spread": {
             "quantiles": cluster["spread"]["over_median_ms"],
-            "source": f"benchmarks/results/cluster.json: {cluster['spread']['answers']:,} answers of a shard",
+            "source": f"benchmarks/results/cluster.json: {cluster['spread']['answers']:,} responses of a shard",
         },
         "encode": {
             name: constant(

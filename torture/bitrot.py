@@ -33,8 +33,7 @@ import numpy as np
 
 from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.model import Model
-from rbegir.encode.clsm.presets import ModelConfig
-from rbegir.encode.clsm.shapes import tensor_shapes
+from rbegir.encode.clsm.presets import ModelConfig, tensor_shapes
 from rbegir.errors import FileError
 from rbegir.index import writer
 from rbegir.index.snapshot import damage

@@ -21,8 +21,7 @@ from rbegir._native._core import crc32c, crc32c_blocks
 from rbegir.codes.planes import Codes
 from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.model import Model
-from rbegir.encode.clsm.presets import ModelConfig
-from rbegir.encode.clsm.shapes import random_tensors
+from rbegir.encode.clsm.presets import ModelConfig, random_tensors
 from rbegir.encode.directory import TensorFile
 from rbegir.encode.directory import seal as seal_config
 from rbegir.index.filter import Filter

@@ -150,7 +150,7 @@ class World:
         everything = np.ones(len(self.wanted.ids), np.bool_)
         keys, rows = self.wanted.hits(values, self.n, k, everything)
         snapshot = self.index._state()
-        numbers, partitions = snapshot.candidates(None, None, None)
+        numbers, partitions = snapshot.candidates()
         found: list[Candidates] = []
         for shard in range(3):
             mine = range(shard, len(numbers), 3)
@@ -167,7 +167,7 @@ class World:
 
     def _lossy(self, values: npt.NDArray[np.int16], k: int) -> Iterator[tuple[str, int, bool]]:
         """The modes that may miss: they must miss exactly what the algorithm misses."""
-        numbers, partitions = self.index._state().candidates(None, None, None)
+        numbers, partitions = self.index._state().candidates()
         plain = ReferenceBackend(self.n, self.planes)
         per_thread, queue = int(self.rng.choice((1, 4, 256))), int(self.rng.choice((1, 2)))
         first = int(self.rng.integers(1, self.planes + 1))

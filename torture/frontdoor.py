@@ -35,8 +35,7 @@ import httpx
 
 from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.model import Model
-from rbegir.encode.clsm.presets import ModelConfig
-from rbegir.encode.clsm.shapes import random_tensors
+from rbegir.encode.clsm.presets import ModelConfig, random_tensors
 from rbegir.errors import RbegirError
 from rbegir.index.store import Index
 from torture.limits import Limits

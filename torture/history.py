@@ -1,10 +1,11 @@
 """Random histories of an index, recorded call by call, with what a reader may see after each call.
 
-A history is a sequence of changes (add, upsert, delete, compact, a build that replaces the index, close and
-open again), some of which die half-way: the process is killed at one of its calls, or one of its calls fails
-with an error of the system and the process goes on. `Moment.allowed` is what the index may hold if the power
-is cut after a step of the trace: the last acknowledged state, or that of the change in flight; after a death
-either, until the next acknowledged change settles it.
+A history is a sequence of changes (add, upsert, update, delete by id and by filter, compact, a build that
+replaces the index, close and open again), some of which die half-way: the process is killed at one of its
+calls, or one of its calls fails with an error of the system and the process goes on. While an index is
+compacted, other changes are made: before a new segment is synced, and before the swap. `History.allowed` is
+what the index may hold if the power is cut after a step of the trace: the last acknowledged state, or that of
+the change in flight; after a death either, until the next acknowledged change settles it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import contextlib
 import errno
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,8 @@ from unittest import mock
 
 import pyarrow as pa
 
-from rbegir.errors import FileError
-from rbegir.index import writer
+from rbegir.errors import FileError, LockedError
+from rbegir.index import format, writer
 from rbegir.index.store import Index
 from tests.index.fakes import HashEncoder
 from torture.simdisk import KilledError, Recorder, Step, no_fault
@@ -31,6 +32,10 @@ ENCODER = HashEncoder()
 QUERY = ENCODER.encode_queries(["the one question"])
 NAME = "x.rbe"
 IDS = 24  # ids are 0 … IDS − 1, so that upserts and deletes meet what is there
+KINDS = {
+    "upsert": 35, "add": 10, "update": 10, "delete": 20, "where": 5, "compact": 10, "build": 5, "reopen": 12
+}  # fmt: skip
+MEANWHILE = ("upsert", "add", "update", "delete", "where")  # what is done during a compaction
 FAULTS = (errno.ENOSPC, errno.EIO, errno.EMFILE, errno.EROFS)
 
 Record = tuple[str, int | None, str | None]  # text, price, lang
@@ -96,14 +101,14 @@ def record(
     recorder = Recorder(root)
     moments: list[tuple[int, frozenset[State]]] = [(0, frozenset([None]))]
     with recorder.recording(), small_tiers(), no_fsync(), sabotage():
-        life = Life(root / NAME, chance)
-        life.begin(recorder, moments, lambda: life.create(), lambda state: ())
+        life = Life(root / NAME, chance, recorder, moments)
+        life.begin(lambda: life.create(), lambda state: ())
         for _ in range(steps):
-            act, change = life.choose()
+            act, change = life.choose(KINDS)
             if change is None:
                 act()
             else:
-                life.begin(recorder, moments, act, change)
+                life.begin(act, change)
         life.close()
     return History(recorder.trace, moments)
 
@@ -111,9 +116,17 @@ def record(
 class Life:
     """The process that uses the index, and what it has been told."""
 
-    def __init__(self, path: Path, chance: random.Random) -> None:
+    def __init__(
+        self,
+        path: Path,
+        chance: random.Random,
+        recorder: Recorder,
+        moments: list[tuple[int, frozenset[State]]],
+    ) -> None:
         self.path = path
         self.chance = chance
+        self.recorder = recorder
+        self.moments = moments
         self.index: Index | None = None
         self.state: State = None
         self.made = 0
@@ -131,39 +144,63 @@ class Life:
             self.index = Index.open(self.path, model=ENCODER, threads=1)
         return self.index
 
-    def begin(
-        self,
-        recorder: Recorder,
-        moments: list[tuple[int, frozenset[State]]],
-        act: Callable[[], Any],
-        change: Callable[[dict[int, Record]], Any],
-    ) -> None:
+    def begin(self, act: Callable[[], Any], change: Callable[[dict[int, Record]], Any]) -> None:
         """Do one change; some of them die at a random call."""
-        before = moments[-1][1]
+        if self.state is not None and self.chance.random() < 0.25:
+            self._doom(self.recorder)
+        try:
+            self._promise(act, change)
+        except (KilledError, FileError, LockedError):  # the last: a change failed while it was compacted
+            self.recorder.revive()
+            self.close()
+            self._look()
+        self.recorder.fault = no_fault
+
+    def _promise(self, act: Callable[[], Any], change: Callable[[dict[int, Record]], Any]) -> None:
+        """Note what may be seen while a change is made, and what must be seen when it is acknowledged."""
+        self.moments.append((len(self.recorder.trace), self.moments[-1][1] | {self._after(change)}))
+        act()
+        self.state = self._after(change)
+        self.moments.append((len(self.recorder.trace), frozenset([self.state])))
+
+    def _after(self, change: Callable[[dict[int, Record]], Any]) -> State:
         wanted = dict(self.state or ())
         change(wanted)
-        after: State = tuple(sorted(wanted.items()))
-        moments.append((len(recorder.trace), before | {after}))
-        if self.state is not None and self.chance.random() < 0.25:
-            self._doom(recorder)
-        try:
-            act()
-        except (KilledError, FileError):
-            recorder.revive()
-            recorder.fault = no_fault
-            self.close()
-            with Index.open(self.path, model=ENCODER, threads=1, read_only=True) as seen:
-                self.state = contents(seen)
-            assert self.state in before | {after}, "a process that failed left neither state"
-            return
-        recorder.fault = no_fault
-        self.state = after
-        moments.append((len(recorder.trace), frozenset([after])))
+        return tuple(sorted(wanted.items()))
+
+    def _look(self) -> None:
+        """See which state a change that failed has left."""
+        self.recorder.fault = no_fault
+        with Index.open(self.path, model=ENCODER, threads=1, read_only=True) as seen:
+            self.state = contents(seen)
+        assert self.state in self.moments[-1][1], "a process that failed left neither state"
+
+    def _compact(self) -> None:
+        """Compact, and make other changes before and after each new segment is finished."""
+        index, finish = self.open(), format.FileWriter.finish
+
+        def meanwhile() -> None:
+            for _ in range(self.chance.choice((0, 1, 1, 2))):
+                try:
+                    self._promise(*self.choose(MEANWHILE))
+                except FileError:  # the process goes on, and the compaction with it
+                    self._look()
+
+        def interrupted(self_: format.FileWriter, meta: dict[str, Any]) -> format.Stamp:
+            if not writer.UNNAMED.fullmatch(self_.path.name):
+                return finish(self_, meta)
+            meanwhile()
+            stamp = finish(self_, meta)
+            meanwhile()
+            return stamp
+
+        with mock.patch.object(format.FileWriter, "finish", interrupted):
+            index.compact()
 
     def _doom(self, recorder: Recorder) -> None:
         """Let one of the next calls fail: any of them, or the one after the commit, where most is open."""
         at_commit = self.chance.random() < 0.3
-        victim = 0 if at_commit else recorder.calls + self.chance.randint(1, 14)
+        victim = 0 if at_commit else recorder.calls + self.chance.randint(1, self.chance.choice((14, 60)))
         code = self.chance.choice((0, 0, 0, *FAULTS))
 
         def fault(name: str, number: int, arguments: tuple[Any, ...]) -> None:
@@ -175,16 +212,30 @@ class Life:
 
         recorder.fault = fault
 
-    def choose(self) -> tuple[Callable[[], Any], Callable[[dict[int, Record]], Any] | None]:
+    def choose(self, kinds: Iterable[str]) -> tuple[Callable[[], Any], Any]:
         """What to do next, and what it does to the keywords; None for what promises nothing."""
-        kind = self.chance.choices(
-            ("upsert", "add", "delete", "compact", "build", "reopen"), (40, 10, 25, 8, 5, 12)
-        )[0]
+        (kind,) = self.chance.choices([*kinds], [KINDS[kind] for kind in kinds])
+        if kind == "where":
+            low = self.chance.randrange(IDS)
+
+            def delete(state: dict[int, Record]) -> None:
+                for key in [key for key in state if key >= low]:
+                    del state[key]
+
+            return lambda: self.open().delete(where=f"id >= {low}"), delete
+        if kind == "update" and self.state:
+            prices = {key: self.made + key for key, _ in self.chance.sample(self.state, 1)}
+            attributes = {"price": pa.array(prices.values(), pa.int64())}
+
+            def update(state: dict[int, Record]) -> None:
+                state.update({key: (state[key][0], price, state[key][2]) for key, price in prices.items()})
+
+            return lambda: self.open().update([*prices], attributes), update
         if kind == "delete":
             ids = self.chance.sample(range(IDS), self.chance.choice((1, 2, 5, IDS)))
             return lambda: self.open().delete(ids), lambda state: [state.pop(i, None) for i in ids]
         if kind == "compact":
-            return lambda: self.open().compact(), lambda state: None
+            return self._compact, lambda state: None
         if kind == "reopen":
             return self.close, None
         there = dict(self.state or ())

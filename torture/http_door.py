@@ -14,8 +14,7 @@ from starlette.testclient import TestClient
 
 from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.model import Model
-from rbegir.encode.clsm.presets import ModelConfig
-from rbegir.encode.clsm.shapes import random_tensors
+from rbegir.encode.clsm.presets import ModelConfig, random_tensors
 from rbegir.index.store import Index
 from rbegir.serve.app import create_app
 from rbegir.serve.monitor import RequestLog

@@ -23,15 +23,23 @@ from typing import Any
 from rbegir.errors import RbegirError
 from rbegir.index import manifest, writer
 from rbegir.index.store import Index
-from torture.history import ENCODER, NAME, Life, Record, State, contents, small_tiers
+from torture.history import ENCODER, KINDS, NAME, Life, Record, State, contents, small_tiers
 from torture.limits import Limits
+from torture.simdisk import Recorder
+
+
+class Steady(Life):
+    """A life in which nothing else is changed while an index is compacted."""
+
+    def _compact(self) -> None:
+        self.open().compact()
 
 
 class Victim:
     """The changes of one seed, made one after the other from a given state."""
 
     def __init__(self, path: Path, seed: int, number: int, state: State) -> None:
-        self.life = Life(path, random.Random())
+        self.life = Steady(path, random.Random(), Recorder(path.parent), [])
         self.life.state = state
         self.seed = seed
         self.number = number
@@ -40,7 +48,7 @@ class Victim:
         """Make the next change, or only think it."""
         self.life.chance = random.Random(f"{self.seed}/{self.number}")
         self.life.made = 100 * self.number
-        act, change = self.life.choose()
+        act, change = self.life.choose(KINDS)
         after: dict[int, Record] = dict(self.life.state or ())
         if change is not None:
             change(after)

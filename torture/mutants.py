@@ -7,13 +7,13 @@ every one. A harness that passes the sound index proves something only if it fai
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from rbegir.base import disk
-from rbegir.index import creation, format, manifest, writer
+from rbegir.base import disk, masks
+from rbegir.index import creation, format, manifest, segment, writer
 
 Change = Callable[..., Any]
 
@@ -142,6 +142,57 @@ def clean_without_sync() -> Iterator[None]:
         yield
 
 
+def no_compacted_sync() -> contextlib.AbstractContextManager[None]:
+    """The segments of a compaction get their names unsynced."""
+    return _no_sync_of("unnamed-")
+
+
+@contextlib.contextmanager
+def no_carried_deletes() -> Iterator[None]:
+    """What is deleted while an index is compacted comes back with the new segments."""
+
+    def nothing(old: Any, now: Any, count: int) -> masks.Mask:
+        return masks.empty(count)
+
+    with mock.patch.object(writer, "_carried_over", nothing):
+        yield
+
+
+@contextlib.contextmanager
+def numbered_before_deletes() -> Iterator[None]:
+    """A compacted segment may have its number while the deletes that it needs are not on disk."""
+    commit = writer._Change.commit
+
+    def hasty(self: writer._Change, **changes: Any) -> None:
+        for old, new in self._renames:
+            disk.rename(old, new)
+        self._renames.clear()
+        commit(self, **changes)
+
+    with mock.patch.object(writer._Change, "commit", hasty):
+        yield
+
+
+@contextlib.contextmanager
+def numbered_at_once() -> Iterator[None]:
+    """A compacted segment has its number from the start, and seems newer than later deletes."""
+
+    remove, early = writer._remove, "segment-00000100.rbs"
+
+    def write(path: Path, *arguments: Any) -> Any:
+        unnamed = manifest.UNNAMED.fullmatch(path.name)
+        return segment.write_segment(path.with_name(early) if unnamed else path, *arguments)
+
+    def remove_others(paths: Iterable[Path]) -> None:
+        remove(path for path in paths if path.name != early)
+
+    with (
+        mock.patch.object(writer, "write_segment", write),
+        mock.patch.object(writer, "_remove", remove_others),
+    ):
+        yield
+
+
 @contextlib.contextmanager
 def build_without_sync() -> Iterator[None]:
     """A build is acknowledged before the name of its directory is on disk."""
@@ -167,5 +218,8 @@ MUTANTS = (
     no_sync_before_rename,
     remove_before_commit,
     clean_without_sync,
+    no_compacted_sync,
+    no_carried_deletes,
     build_without_sync,
 )
+SALVAGE_MUTANTS = (no_carried_deletes, numbered_before_deletes, numbered_at_once)

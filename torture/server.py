@@ -23,8 +23,7 @@ import numpy as np
 
 from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.model import Model
-from rbegir.encode.clsm.presets import ModelConfig
-from rbegir.encode.clsm.shapes import tensor_shapes
+from rbegir.encode.clsm.presets import ModelConfig, tensor_shapes
 from rbegir.index.store import Index
 
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")

@@ -8,8 +8,8 @@ any of its steps, what a disk may hold if the power is cut there:
                        (the file ends before it), zero, or garbage, whatever the order it was written in; the
                        length lies anywhere between
     names              those before the last fsync of their directory are there; each later change (create,
-                       rename, swap, unlink, mkdir) has happened or has not, independently of the others, and
-                       a rename may have given the new name without taking the old one
+                       link, rename, swap, unlink, mkdir) has happened or has not, whatever the others did,
+                       and a rename may have given the new name without taking the old one
 
 That is weaker than any real file system, so what survives here survives there. A trace is recorded once and
 cut everywhere: a hundred thousand cuts cost a hundred thousand openings, not as many sessions.
@@ -35,6 +35,7 @@ CALLS = (
     "sync",
     "sync_directory",
     "rename",
+    "link",
     "exchange",
     "unlink",
     "make_directory",
@@ -135,6 +136,10 @@ class Recorder:
     def _rename(self, result: None, old: Path, new: Path) -> None:
         assert old.parent == new.parent
         self._change(new.parent, {new.name: self._inode(old), old.name: None})
+
+    def _link(self, result: bool, old: Path, new: Path) -> None:
+        if result:
+            self._change(new.parent, {new.name: self._inode(old)})
 
     def _exchange(self, result: bool, one: Path, other: Path) -> None:
         if result:

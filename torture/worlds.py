@@ -2,7 +2,8 @@
 
 A still world is a set of codes that does not change, a batch of queries, and the order of all keywords for
 each query, computed from `codes.score` alone. It is asked for different k, in batches of different sizes,
-with and without masks, whole and cut into partitions. What makes it hard:
+with and without masks, whole and cut into partitions, and half of the time with limits for each query: a
+least score, a hit behind which to continue, a filter. What makes it hard:
 
     keywords    planted around the queries or opposite to them, with the smallest norm, the largest and all
                 between; one bit apart; few distinct ones, so that ties abound; codes of a model and of a
@@ -12,6 +13,8 @@ with and without masks, whole and cut into partitions. What makes it hard:
     order       shuffled, best first, best last, the best only in groups that the scan samples for its first
                 threshold, or only in groups that it does not
     k, batch    around every size at which the scan changes its way
+    limits      exactly at the key of a hit and one beside it, behind the very last hit, filters that pass
+                nothing, one keyword, few, many and all
 """
 
 from __future__ import annotations
@@ -31,10 +34,10 @@ from rbegir.codes.planes import Codes
 from rbegir.encode.binarizer.binarizer import Binarizer
 from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.model import Model
-from rbegir.encode.clsm.presets import ModelConfig
-from rbegir.encode.clsm.shapes import tensor_shapes
+from rbegir.encode.clsm.presets import ModelConfig, tensor_shapes
 from rbegir.search.backend import Backend, Partition
 from rbegir.search.cpu import CpuBackend
+from rbegir.search.partition import NO_KEY, Limits
 
 Ints = npt.NDArray[np.int64]
 Values = npt.NDArray[np.int16]
@@ -198,18 +201,68 @@ class Still:
         """(way of answering, queries, whether all answers are right, what was asked)."""
         for _ in range(asks):
             parts, wanted = self._partitions()
-            k = self._k(wanted.shape[1])
+            k: int | None = self._k(wanted.shape[1])
             batch = int(self.rng.choice(BATCHES))
-            rows = wanted[:, :k]
-            keys = np.take_along_axis(self.keys, rows, axis=1)
+            limits, rows, asked = None, list(wanted), ""
+            if wanted.shape[1] and self.rng.random() < 0.5:
+                parts, limits, rows, asked = self._limited(parts, wanted)
+                k = None if self.rng.random() < 0.2 else k
+            rows = [row[:k] for row in rows]
             for name, backend in backends.items():
                 same = True
                 for first in range(0, len(self.values), batch):
-                    ours = slice(first, first + batch)
-                    found = backend.search(parts, self.values[ours], k)
-                    same = same and np.array_equal(found.keys, keys[ours])
-                    same = same and np.array_equal(found.positions, rows[ours])
-                yield name, len(self.values), same, f"{self.name}, k = {k}, batches of {batch}"
+                    ours = np.arange(first, min(first + batch, len(self.values)))
+                    found = backend.search(
+                        parts, self.values[ours], k, None if limits is None else limits.of(ours)
+                    )
+                    same = same and found.keys.shape[1] == max(len(rows[query]) for query in ours)
+                    for query, keys, positions in zip(ours, *found, strict=True):
+                        count = len(rows[query])
+                        same = same and np.array_equal(positions[:count], rows[query])
+                        same = same and np.array_equal(keys[:count], self.keys[query, rows[query]])
+                        same = same and not np.any(positions[count:] != -1)
+                        same = same and not np.any(keys[count:] != NO_KEY)
+                yield name, len(self.values), same, f"{self.name}, k = {k}, batches of {batch}{asked}"
+
+    def _limited(
+        self, parts: list[Partition], wanted: Ints
+    ) -> tuple[list[Partition], Limits, list[Ints], str]:
+        """Partitions with filters, limits of each query, what each may then have in order, and in words."""
+        rng, queries = self.rng, len(wanted)
+        limits, rows, asked = Limits.none(queries), list(wanted), ", limited by"
+        least, behind, filtered = rng.random(3) < 0.6
+        if behind:
+            last = rng.integers(0, [max(1, len(row)) for row in rows], queries)
+            last[rng.random(queries) < 0.2] = wanted.shape[1] - 1
+            limits = limits._replace(
+                keys=self.keys[np.arange(queries), wanted[np.arange(queries), last]],
+                positions=wanted[np.arange(queries), last],
+            )
+            rows = [row[place + 1 :] for row, place in zip(rows, last, strict=True)]
+            asked += " a hit before,"
+        if least:
+            place = np.minimum(rng.geometric(rng.choice((0.5, 0.05, 0.002)), queries), wanted.shape[1]) - 1
+            floors = self.keys[np.arange(queries), wanted[np.arange(queries), place]]
+            floors = floors + rng.choice((-1, 0, 0, 1), queries)
+            limits = limits._replace(floors=floors)
+            rows = [row[self.keys[query, row] >= floors[query]] for query, row in enumerate(rows)]
+            asked += " a least key,"
+        if filtered:
+            share = np.array([0.0, 1.0, 1 / self.count, 0.005, 0.03, 0.3, 0.7])
+            flags = rng.random((rng.choice((1, 3, queries)), self.count)) < rng.choice(share)
+            ends = np.cumsum([part.count for part in parts]).tolist()
+            parts = [
+                part._replace(filters=tuple(masks.from_bools(own[end - part.count : end]) for own in flags))
+                for part, end in zip(parts, ends, strict=True)
+            ]
+            numbers = rng.integers(-1 if rng.random() < 0.5 else 0, len(flags), queries)
+            limits = limits._replace(filters=numbers)
+            rows = [
+                row if number < 0 else row[flags[number][row]]
+                for row, number in zip(rows, numbers, strict=True)
+            ]
+            asked += f" {len(flags)} filters,"
+        return parts, limits, rows, asked
 
     def _k(self, candidates: int) -> int:
         """Small for the most part: for large k everything passes the filter."""

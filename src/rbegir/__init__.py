@@ -3,8 +3,6 @@
 Names are loaded on first use, so that `import rbegir` is instant and search never imports torch.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +22,7 @@ if TYPE_CHECKING:
     from rbegir.errors import RbegirError as RbegirError
     from rbegir.index.exchange.faiss import IndexRBE as IndexRBE
     from rbegir.index.generations import Generations as Generations
+    from rbegir.index.mine import mine as mine
     from rbegir.index.store import Index as Index
     from rbegir.search.hits import Hits as Hits
     from rbegir.training.trainer import train as train
@@ -42,6 +41,7 @@ _HOME = {
     "Model": "rbegir.encode.clsm.model",
     "RbegirError": "rbegir.errors",
     "SentenceEncoder": "rbegir.encode.sentence.encoder",
+    "mine": "rbegir.index.mine",
     "train": "rbegir.training.trainer",
     "upgrade": "rbegir.training.upgrade",
 }

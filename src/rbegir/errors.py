@@ -21,8 +21,6 @@ RbegirError                     one sentence: what was expected, what came; `.hi
 The command line prints `error: …` and `hint: …` for these and nothing else; a traceback is a bug.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

@@ -4,8 +4,6 @@
 path is the same class. Nothing is imported until an old path is asked for.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -18,16 +16,22 @@ MOVED = {
     "rbegir.binarizer.shape": "rbegir.encode.binarizer.binarizer",
     "rbegir.data": "rbegir.read.sample",
     "rbegir.encode.binarizer.rerank": "rbegir.encode.binarizer.vectors",
+    "rbegir.encode.binarizer.rounding": "rbegir.encode.binarizer.learn",
     "rbegir.encode.binarizer.shape": "rbegir.encode.binarizer.binarizer",
+    "rbegir.encode.clsm.shapes": "rbegir.encode.clsm.presets",
+    "rbegir.encode.sentence.reference": "rbegir.encode.encoder",
+    "rbegir.evaluate.labels": "rbegir.evaluate.evaluator",
     "rbegir.heads.cbow": "rbegir.lab.cbow",
     "rbegir.heads.hashing": "rbegir.lab.hashing",
     "rbegir.heads.sentence": "rbegir.encode.sentence.head",
     "rbegir.heads.upgrade": "rbegir.training.upgrade",
+    "rbegir.index.exchange.arrays": "rbegir.index.exchange.files",
+    "rbegir.index.exchange.tables": "rbegir.index.exchange.files",
     "rbegir.model.presets": "rbegir.encode.clsm.presets",
     "rbegir.peers.annbench": "rbegir.lab.annbench",
-    "rbegir.peers.arrays": "rbegir.index.exchange.arrays",
+    "rbegir.peers.arrays": "rbegir.index.exchange.files",
     "rbegir.peers.faiss": "rbegir.index.exchange.faiss",
-    "rbegir.peers.tables": "rbegir.index.exchange.tables",
+    "rbegir.peers.tables": "rbegir.index.exchange.files",
     "rbegir.reproduce.job": "rbegir.lab.reproduce.job",
     "rbegir.training.pairs": "rbegir.read.pairs",
     "rbegir.training.split": "rbegir.read.split",
@@ -35,6 +39,10 @@ MOVED = {
 PACKAGES = {old.rpartition(".")[0] for old in MOVED} - {
     "rbegir",
     "rbegir.encode.binarizer",
+    "rbegir.encode.clsm",
+    "rbegir.encode.sentence",
+    "rbegir.evaluate",
+    "rbegir.index.exchange",
     "rbegir.training",
 }
 

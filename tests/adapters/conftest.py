@@ -7,10 +7,17 @@ import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import rbegir
 from tests.service import make_index, make_model, running
+
+
+def embed(text: str) -> list[float]:
+    """A vector of 96 dimensions: a random one per word, added up, so texts with common words are near."""
+    words = [np.random.default_rng(list(word.encode())).standard_normal(96) for word in text.split()]
+    return list(np.sum(words, axis=0))
 
 
 @pytest.fixture(scope="session")

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
+from langchain_core.vectorstores.utils import maximal_marginal_relevance
 from langchain_tests.integration_tests.vectorstores import VectorStoreIntegrationTests
 
 import rbegir
 from rbegir.adapters.langchain import RbegirVectorStore
 from rbegir.errors import FilterError, InputError, MismatchError, MissingExtraError
+from tests.adapters.conftest import embed
 
 SHOP = ["red shoes", "blue shoes", "green tea", "black tea"]
 ABOUT: list[dict[str, Any]] = [
@@ -30,6 +35,100 @@ class TestStandard(VectorStoreIntegrationTests):
     @pytest.fixture
     def vectorstore(self, keywords: Any) -> VectorStore:
         return RbegirVectorStore(keywords)
+
+
+class TestStandardWithEmbeddings(VectorStoreIntegrationTests):
+    """The same tests over an index that is made of the vectors of any embedding."""
+
+    @pytest.fixture
+    def vectorstore(self) -> VectorStore:
+        return RbegirVectorStore(embedding=self.get_embeddings())
+
+
+class Words(Embeddings):
+    """LangChain's interface over vectors of words."""
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return [embed(text) for text in texts]
+
+    def embed_query(self, text: str) -> list[float]:
+        return embed(text)
+
+
+STOCK = ["red shoes", "red shoes size nine", "red shoes size ten", "green tea", "black tea", "red tea pot"]
+
+
+def contents(found: list[Document]) -> list[str]:
+    return [document.page_content for document in found]
+
+
+def test_any_embedding_of_langchain(tmp_path: Path) -> None:
+    documents = [Document(page_content=text, metadata={"tea": "tea" in text}, id=text) for text in STOCK]
+    store = RbegirVectorStore.from_documents(documents, Words(), path=tmp_path / "stock.rbe")
+    assert isinstance(store.embeddings, Words)
+    scored = store.similarity_search_with_score("red shoes", k=3)
+    assert scored[0][0] == documents[0]
+    assert {document.id for document, _ in scored} == set(STOCK[:3])
+    query = np.array(embed("red shoes"))
+    for document, score in scored:  # an estimate of the cosine of the embeddings
+        vector = np.array(embed(document.page_content))
+        cosine = query @ vector / np.linalg.norm(query) / np.linalg.norm(vector)
+        assert score == pytest.approx(cosine, abs=0.15)
+    assert set(contents(store.similarity_search("red", k=9, filter={"tea": True}))) == set(STOCK[3:])
+    assert contents(store.similarity_search_by_vector(embed("green tea"), k=1)) == ["green tea"]
+    assert contents(asyncio.run(store.asimilarity_search("black tea", k=1))) == ["black tea"]
+    store.add_texts(["yellow submarine"])
+    assert contents(store.similarity_search("yellow submarine", k=1)) == ["yellow submarine"]
+    store.index._index.close()  # type: ignore[attr-defined]
+    with rbegir.Index.open(tmp_path / "stock.rbe") as index:  # a new store over what was stored
+        again = RbegirVectorStore(index, Words())
+        again.add_texts(["purple rain"], ids=["p"])
+        assert contents(again.similarity_search("purple rain", k=1)) == ["purple rain"]
+        assert len(index) == 8
+
+
+def test_one_text_makes_a_store_that_later_texts_fit() -> None:
+    """Codes fitted to one vector would lose the directions of all later ones."""
+    store = asyncio.run(RbegirVectorStore.afrom_texts(["first"], Words()))
+    words = [f"word{i} and{i % 7} more{i % 11}" for i in range(300)]
+    asyncio.run(store.aadd_texts(words))
+    assert [contents(store.similarity_search(text, k=1))[0] for text in words] == words
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.3, 0.5, 1.0])
+def test_diverse_documents(model: Path, tmp_path: Path, weight: float) -> None:
+    """The choice is that of LangChain's own function, for the codes."""
+    with rbegir.Index.create(tmp_path / "own.rbe", rbegir.Model.load(model), id_type="string") as index:
+        store = RbegirVectorStore.from_texts(STOCK, None, ids=STOCK, index=index)
+        among = index.search("red shoes", 5)[0]
+        codes = index.codes([hit.id for hit in among]).values().astype(float)
+        query = index.model.encode_queries(["red shoes"]).values()[0].astype(float)
+        wanted = [among[i].text for i in maximal_marginal_relevance(query, list(codes), weight, 3)]
+        assert contents(store.max_marginal_relevance_search("red shoes", 3, 5, weight)) == wanted
+        later = store.amax_marginal_relevance_search("red shoes", 3, 5, weight)
+        assert contents(asyncio.run(later)) == wanted
+        kwargs = {"k": 3, "fetch_k": 5, "lambda_mult": weight}
+        retriever = store.as_retriever(search_type="mmr", search_kwargs=kwargs)
+        assert contents(retriever.invoke("red shoes")) == wanted
+
+
+def test_diverse_documents_of_an_embedding() -> None:
+    store = RbegirVectorStore.from_texts(STOCK, Words(), ids=STOCK)
+    near, far = contents(store.max_marginal_relevance_search("red shoes", 2, 6, 0.2))
+    assert near == "red shoes"
+    assert "shoes" not in far
+    assert contents(store.max_marginal_relevance_search_by_vector(embed("red shoes"), 2, 6, 0.2)) == [
+        near,
+        far,
+    ]
+    only = store.max_marginal_relevance_search("red shoes", 3, 5, filter="id = 'green tea'")
+    assert contents(only) == ["green tea"]
+    assert store.max_marginal_relevance_search("red", 3, 5, filter="id = 'none'") == []
+
+
+def test_a_service_tells_no_codes(service: rbegir.Client) -> None:
+    with pytest.raises(InputError, match="a service does not tell the codes of its hits"):
+        RbegirVectorStore(service).max_marginal_relevance_search("red")
 
 
 @pytest.fixture
@@ -135,6 +234,11 @@ def test_whole_numbers_as_ids(model: Path, tmp_path: Path) -> None:
         assert len(index) == 2
 
 
+class Ragged(Words):
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return [[1.0] * number for number in range(1, len(texts) + 1)]
+
+
 def test_mistakes(shop: RbegirVectorStore, keywords: Any) -> None:
     for wrong, message in (
         (lambda: shop.add_texts(["a"], [{}, {}]), "metadatas has 2 values for 1 texts"),
@@ -145,7 +249,9 @@ def test_mistakes(shop: RbegirVectorStore, keywords: Any) -> None:
         (lambda: shop.delete(), "ids must be given"),
         (lambda: shop.similarity_search("a", fetch_k=3), "similarity_search does not know fetch_k"),
         (lambda: RbegirVectorStore.from_texts(["a"]), "index must be given"),
-        (lambda: RbegirVectorStore.from_texts(["a"], object(), index=keywords), "embedding must be None"),  # type: ignore[arg-type]
+        (lambda: RbegirVectorStore.from_texts(["a"], Words(), index=keywords), "embedding must be None"),
+        (lambda: RbegirVectorStore(embedding=Ragged()).add_texts(["a", "b"]), "embeddings must be lists of"),
+        (lambda: RbegirVectorStore(embedding=Words()).index.upsert(["a"], ["a"]), "need vectors"),
     ):
         with pytest.raises(InputError, match=message):
             wrong()

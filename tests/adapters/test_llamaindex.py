@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 from llama_index.core import StorageContext, VectorStoreIndex
+from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.embeddings import MockEmbedding
 from llama_index.core.schema import Document, NodeRelationship, RelatedNodeInfo, TextNode
 from llama_index.core.vector_stores.types import (
@@ -17,8 +20,10 @@ from llama_index.core.vector_stores.types import (
     VectorStoreQueryMode,
 )
 
+import rbegir
 from rbegir.adapters.llamaindex import RbegirVectorStore
 from rbegir.errors import FilterError, InputError
+from tests.adapters.conftest import embed
 
 
 def node(name: str, text: str, document: str, **metadata: Any) -> TextNode:
@@ -130,8 +135,8 @@ def test_deleting_from_an_empty_index(keywords: Any) -> None:
 def test_mistakes(store: RbegirVectorStore, keywords: Any) -> None:
     with pytest.raises(InputError, match="query_str must be given"):
         store.query(VectorStoreQuery(query_embedding=[0.0]))
-    with pytest.raises(InputError, match="mode must be 'default', got 'mmr'"):
-        names(store, mode=VectorStoreQueryMode.MMR)
+    with pytest.raises(InputError, match="mode must be 'default' or 'mmr', got 'sparse'"):
+        names(store, mode=VectorStoreQueryMode.SPARSE)
     with pytest.raises(FilterError, match="the operator 'contains' cannot be used here"):
         names(store, filters=one("sizes", FilterOperator.CONTAINS, "38"))
     with pytest.raises(InputError, match="node_ids or filters must be given"):
@@ -157,3 +162,59 @@ def test_under_a_vector_store_index(keywords: Any) -> None:
     index.delete_ref_doc("two")
     (rest,) = index.as_retriever(similarity_top_k=5).retrieve("green tea")
     assert rest.node.metadata == {"price": 10.5}
+
+
+TEXTS = ["red shoes", "red shoes size nine", "red shoes size ten", "green tea", "black tea", "red tea pot"]
+
+
+class Words(BaseEmbedding):
+    """LlamaIndex's interface over vectors of words."""
+
+    def _get_text_embedding(self, text: str) -> list[float]:
+        return embed(text)
+
+    def _get_query_embedding(self, query: str) -> list[float]:
+        return embed(query)
+
+    async def _aget_query_embedding(self, query: str) -> list[float]:
+        return embed(query)
+
+
+def test_any_embedding_of_llamaindex(tmp_path: Path) -> None:
+    documents = [Document(text=text, id_=text, excluded_embed_metadata_keys=["kind"]) for text in TEXTS]
+    for document in documents:
+        document.metadata["kind"] = "tea" if "tea" in document.text else "shoe"
+    store = RbegirVectorStore(path=tmp_path / "nodes.rbe")
+    assert store.is_embedding_query
+    assert store.query(VectorStoreQuery(query_embedding=embed("tea"), similarity_top_k=2)).ids == []
+    index = VectorStoreIndex.from_documents(
+        documents, StorageContext.from_defaults(vector_store=store), embed_model=Words()
+    )
+
+    def found(**options: Any) -> list[str]:
+        return [hit.node.get_content() for hit in index.as_retriever(**options).retrieve("red shoes")]
+
+    assert found(similarity_top_k=1) == TEXTS[:1]
+    assert set(found(similarity_top_k=3)) == set(TEXTS[:3])
+    assert set(found(similarity_top_k=9, filters=one("kind", FilterOperator.EQ, "tea"))) == set(TEXTS[3:])
+    diverse = found(
+        similarity_top_k=2, vector_store_query_mode="mmr", vector_store_kwargs={"mmr_threshold": 0.2}
+    )
+    assert diverse[0] == "red shoes"
+    assert "shoes" not in diverse[1]
+    later = asyncio.run(index.as_retriever(similarity_top_k=1).aretrieve("green tea"))
+    assert later[0].node.get_content() == "green tea"
+    assert len(store.get_nodes(filters=one("kind", FilterOperator.EQ, "tea"))) == 3
+    index.delete_ref_doc("green tea")
+    with pytest.raises(InputError, match="query_embedding must be given: nodes are found by embeddings"):
+        store.query(VectorStoreQuery(query_str="tea"))
+    store.client._index.close()  # type: ignore[attr-defined]
+    with rbegir.Index.open(tmp_path / "nodes.rbe") as stored:  # a new store over what was stored
+        again = RbegirVectorStore(stored)
+        assert again.is_embedding_query
+        best = again.query(VectorStoreQuery(query_embedding=embed("black tea"), similarity_top_k=9))
+        assert best.nodes is not None
+        assert best.nodes[0].get_content() == "black tea"
+        assert len(best.nodes) == 5
+        again.clear()
+        assert len(stored) == 0

@@ -20,8 +20,7 @@ import pytest
 from rbegir.cli import main
 from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.model import Model
-from rbegir.encode.clsm.presets import ModelConfig
-from rbegir.encode.clsm.shapes import tensor_shapes
+from rbegir.encode.clsm.presets import ModelConfig, tensor_shapes
 from rbegir.index.store import Index
 
 TEXTS = ["red running shoes", "blue running shoes", "green tea", "black tea", "cheap flights to rome"]
@@ -160,6 +159,27 @@ def test_other_ways_to_search(built: Path, options: list[str]) -> None:
     assert "recall" in rbegir("search", built, TEXTS[2], "-k", 1, *options).out
 
 
+def test_pages_and_everything_above_a_score(built: Path) -> None:
+    """Pages continue for each query on its own."""
+
+    def search(*options: object) -> Any:
+        done = rbegir("search", built, "shoes", "tea", "--no-rerank", "--json", *options)
+        assert done.status == 0, done.err
+        return done.json
+
+    whole, page = search("-k", 5), search("-k", 2)
+    seen: list[list[Any]] = [[], []]
+    while any(result["hits"] for result in page):
+        seen = [old + result["hits"] for old, result in zip(seen, page, strict=True)]
+        page = search("-k", 2, *(word for result in page for word in ("--after", result["cursor"])))
+    assert seen == [result["hits"] for result in whole]
+    least = whole[0]["hits"][2]["code_score"]
+    assert [result["hits"] for result in search("--min-score", least)] == [
+        [hit for hit in result["hits"] if hit["code_score"] >= least] for result in whole
+    ]
+    assert [result["hits"] for result in search("--min-score", 1.5)] == [[], []]
+
+
 def test_damage(built: Path) -> None:
     segment = next(built.glob("segment-*.rbs"))
     data = bytearray(segment.read_bytes())
@@ -215,7 +235,7 @@ def test_ids_that_come_twice(model: Path, tmp_path: Path) -> None:
     lines.write_text("no id\n")
     assert "name their column with --id-column" in rbegir("index", "add", path, lines).err
     mixed = rbegir("index", "build", model, file, "--out", path, "--upsert", "--cluster", "local")
-    assert "--cluster refuses ids that come twice" in mixed.err
+    assert "--cluster refuses duplicate ids" in mixed.err
 
 
 def test_an_index_whose_model_is_gone(built: Path) -> None:
@@ -284,3 +304,41 @@ def test_what_is_stored_gives_no_orders_to_the_terminal(model: Path, tmp_path: P
     refused = rbegir("search", path, "tea", "--where", "\x1b[31m")
     assert refused.status == 1
     assert "\x1b" not in refused.err
+
+
+def test_join_writes_the_neighbors_of_every_keyword(built: Path, tmp_path: Path) -> None:
+    out = tmp_path / "pairs.parquet"
+    done = rbegir("join", built, "--k", 2, "--texts", "--out", out, "--json")
+    assert (done.status, done.json) == (0, {"pairs": 10, "queries": 5, "keywords": 5, "resumed_queries": 0})
+    with Index.open(built, read_only=True) as index:
+        assert pq.read_table(out) == index.neighbors(2, texts=True)
+        again = rbegir("join", built, built, "--min-score", 0.5, "--out", tmp_path / "other.parquet")
+        assert (again.status, again.err) == (0, "")
+        assert pq.read_table(tmp_path / "other.parquet") == index.join(index, min_score=0.5)
+    refused = rbegir("join", built, "--out", tmp_path / "nothing.parquet")
+    assert (refused.status, refused.err.splitlines()[0]) == (1, "error: a join needs k, min_score or both")
+    assert "exists already" in rbegir("join", built, "--k", 2, "--out", out).err
+
+
+def test_tenants(model: Path, table: Path, tmp_path: Path) -> None:
+    path = tmp_path / "products.rbe"
+    ids = ["--text-column", "name", "--tenant", "sku"]
+    refused = rbegir("index", "build", model, table, "--out", path, *ids[:-1], "price")
+    assert "error: attributes['price'] must be strings or 64-bit integers" in refused.err
+    assert rbegir("index", "build", model, table, "--out", path, *ids, "--json").json["tenant"] == "sku"
+    found = rbegir("search", path, TEXTS[0], "--tenant", "p3", "--json").json
+    assert [hit["text"] for hit in found[0]["hits"]] == [TEXTS[3]]
+    assert rbegir("index", "delete", path, "--tenant", "p3", "--json").json["deleted_now"] == 1
+    assert rbegir("index", "delete", path, "0", "1", "--tenant", "p1", "--json").json["deleted_now"] == 1
+    assert rbegir("index", "info", path, "--json").json["keywords"] == 3
+
+
+def test_backup_and_delete_by_filter(built: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.rbe"
+    done = rbegir("index", "backup", built, copy, "--json")
+    assert (done.status, done.json["keywords"], done.json["copied"]) == (0, 5, 1)
+    assert rbegir("index", "delete", built, "--where", "price < 5", "--json").json["deleted_now"] == 2
+    assert rbegir("index", "backup", built, copy).out == f"{copy}: 3 keywords; 1 of 2 files copied\n"
+    assert rbegir("index", "verify", copy).status == 0
+    both = rbegir("index", "delete", built, "p1", "--where", "price < 5")
+    assert both.err.splitlines()[0] == "error: delete needs ids or where, and not both"

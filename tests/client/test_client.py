@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pyarrow.compute as pc
 import pytest
@@ -72,6 +74,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"where": "price < 0"},
     {"allow": [101, 104, 9999], "where": "price < 30"},
     {"allow": []},
+    {"must": "SHOES"},
     {"deny": np.arange(100, 120)},
     {"mode": "paper"},
     {"planes": 1, "k": 5},
@@ -81,6 +84,15 @@ OPTIONS: list[dict[str, Any]] = [
     {"texts": False},
     {"attributes": False, "k": 3},
     {"partial": True},
+    {"min_score": 0.25},
+    {"k": None, "min_score": 0.0},
+    {"k": None, "min_score": 2.0, "attributes": False},
+]
+EACH: list[dict[str, Any]] = [
+    {"where": ["price < 100", None, "price < 0"]},
+    {"must": ["shoes", None, "no such word"]},
+    {"allow": [[101, 104], None, []], "deny": [None, [105], None], "k": 30},
+    {"where": ["lang = 'en'", "lang = 'de'", "lang is null"], "min_score": 0.0},
 ]
 
 
@@ -91,6 +103,62 @@ def test_search_is_that_of_the_index(
 ) -> None:
     with rbegir.Index.open(shared[0], read_only=True) as index:
         assert_same(reader("search", queries, **options), index.search(queries, **options))
+
+
+@pytest.mark.parametrize("options", EACH, ids=str)
+def test_a_filter_per_query_is_that_of_the_index(
+    reader: Do, shared: tuple[Path, Running], options: dict[str, Any]
+) -> None:
+    queries = ["bike", "tea", "boots for rain"]
+    with rbegir.Index.open(shared[0], read_only=True) as index:
+        assert_same(reader("search", queries, **options), index.search(queries, **options))
+
+
+def test_tenants(model: Path, tmp_path: Path) -> None:
+    """Searches of a tenant, in JSON too, and its export; what a service without tenants refuses."""
+    with rbegir.Index.create(tmp_path / "a.rbe", rbegir.Model.load(model), tenant="shop") as index:
+        index.add(list(TEXTS), attributes={"shop": [i % 3 for i in range(len(TEXTS))]})
+    with running(tmp_path / "a.rbe") as service, rbegir.Index.open(tmp_path / "a.rbe") as index:
+        for kind in ("sync", "async"):
+            do = caller(kind, service.url)
+            for own in (1, 7):
+                for rerank in (False, None):
+                    ours = do("search", ["rome", "bike"], 5, tenant=own, rerank=rerank)
+                    assert_same(ours, index.search(["rome", "bike"], 5, tenant=own, rerank=rerank))
+            with pytest.raises(MismatchError, match="tenant is 'x', in this index 'shop' is int64"):
+                do("search", "rome", tenant="x")
+            with pytest.raises(InputError, match="attributes lack 'shop'"):
+                do("add", ["tea"])
+        body = {"queries": ["rome"], "k": 3, "tenant": 2, "explain": True, "rerank": False}
+        (found,) = httpx.post(f"{service.url}/v1/search", json=body).json()["results"]
+        assert [hit["attributes"]["shop"] for hit in found["hits"]] == [2, 2, 2]
+        assert [hit["ranks"][-1] for hit in found["hits"]] == [1, 2, 3]
+        lines = httpx.get(f"{service.url}/v1/keywords", params={"tenant": 2, "limit": 4}).text.splitlines()
+        assert [json.loads(line)["id"] for line in lines] == [2, 5, 8, 11]
+        assert httpx.get(f"{service.url}/v1/keywords?tenant=x").status_code == 422
+        properties = httpx.get(f"{service.url}/openapi.json").json()["components"]["schemas"]["SearchRequest"]
+        assert [one["type"] for one in properties["properties"]["tenant"]["anyOf"]] == ["integer", "null"]
+
+
+def test_pages_and_ranges_longer_than_a_page(model: Path, tmp_path: Path) -> None:
+    """A service of small pages: the client asks for as many as there are."""
+    path = make_index(tmp_path / "a.rbe", model)
+    with (
+        running(path, "--max-k", "4") as service,
+        rbegir.Client(service.url) as client,
+        rbegir.Index.open(path) as index,
+    ):
+        for queries in ("rome", ["bike", "tea", "shoes"]):
+            for least in (-1.0, 0.3, 0.9):
+                ours = client.search(queries, None, min_score=least)
+                assert_same(ours, index.search(queries, None, min_score=least))
+                assert ours.counts.max() > 4 or least > 0
+            page, seen = client.search(queries, 4, rerank=False), []
+            while page.k:
+                seen.append(page.rows)
+                page = client.search(queries, 4, after=page.cursor)
+            wanted = index.search(queries, 99, rerank=False).rows
+            np.testing.assert_array_equal(np.concatenate(seen, axis=1), wanted)
 
 
 def test_search_by_codes_is_that_of_the_index(reader: Do, shared: tuple[Path, Running]) -> None:
@@ -139,6 +207,15 @@ def test_a_life(kind: str, id_type: str, model: Path, tmp_path: Path) -> None:
         assert do("get", [name(9)]) == [None], "a refused add must leave nothing behind"
         assert do("delete", [name(1), name(77)]) == 1
         assert do("delete", []) == 0
+        assert do("count", where="price = 1.5 or lang = 'fr'") == 1
+        assert do("update", [name(2)], attributes={"price": [2.5], "lang": [None]}) == 1
+        assert do("update", [name(2)], attributes={}) == 0
+        assert [do("get", [name(2)])[0][column] for column in ("text", "price", "lang")] == [
+            "green paint", 2.5, None
+        ]  # fmt: skip
+        assert do("count") == 6
+        assert do("delete", where="price = 2.5") == 1
+        do("upsert", ["green paint"], ids=[name(2)], attributes=[{"lang": "fr"}])
         assert do("upsert", [], ids=[]).tolist() == []
         do("compact")
         assert do("info")["keywords"] == 6
@@ -205,6 +282,13 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], type[RbegirError], str]]
     ),
     ("upsert", (["a"], ["x"]), {}, MismatchError, "ids are string, the ids of this index are int64"),
     ("delete", ("x",), {}, InputError, "ids must be a list of int or str, got str"),
+    ("delete", (), {}, InputError, "delete needs ids or where, and not both"),
+    ("delete", ([1],), {"where": "id = 1"}, InputError, "delete needs ids or where, and not both"),
+    ("delete", (), {"where": "prize < 3"}, FilterError, "there is no column 'prize'"),
+    ("count", ("prize < 3",), {}, FilterError, "there is no column 'prize'"),
+    ("count", (pc.field("price") < 3,), {}, InputError, "where must be a text, got Expression"),
+    ("update", ([100, 7], {"price": [1, 2]}), {}, InputError, "7"),
+    ("update", ([100], {"price": ["dear"]}), {}, MismatchError, "in this index it is double"),
 ]
 
 
@@ -243,8 +327,8 @@ def test_tokens(
 
 
 def test_vectors_search_an_index_made_with_a_binarizer(tmp_path: Path) -> None:
-    vectors = np.random.default_rng(3).standard_normal((300, 24)).astype(np.float32)
-    binarizer = rbegir.Binarizer(24, n=64).fit(vectors)
+    vectors = np.random.default_rng(3).standard_normal((600, 24)).astype(np.float32)
+    binarizer = rbegir.Binarizer(24, n=64, metric="l2").fit(vectors)
     path = tmp_path / "vectors.rbe"
     with rbegir.Index.create(path, binarizer) as index:
         index.add_codes(binarizer.encode_keywords(vectors))
@@ -266,7 +350,7 @@ def test_a_deadline_is_sent_and_kept(shared: tuple[Path, Running]) -> None:
 
 
 def test_both_clients_have_the_methods_of_an_index() -> None:
-    for name in ("add", "upsert", "delete", "get", "info", "compact", "close"):
+    for name in ("add", "upsert", "update", "delete", "count", "get", "info", "compact", "close"):
         index = inspect.signature(getattr(rbegir.Index, name))
         for cls in (rbegir.Client, rbegir.AsyncClient):
             method = inspect.signature(getattr(cls, name))

@@ -19,7 +19,8 @@ import pytest
 
 import rbegir
 from rbegir.client import transport
-from rbegir.client.transport import Attempts, retry_after
+from rbegir.client.calls import Call, read_json
+from rbegir.client.transport import HttpExchange, retry_after
 from rbegir.errors import (
     AccessError,
     BusyError,
@@ -107,7 +108,7 @@ def test_a_wait_that_is_too_long_is_not_made(call: Any) -> None:
 def test_a_cut_connection_every_time(call: Any) -> None:
     with scripted(SLAM) as server:
         with pytest.raises(
-            ServiceError, match=r"POST /v1/search got no answer.*the connection broke \(tried 3 times\)"
+            ServiceError, match=r"POST /v1/search got no response.*the connection broke \(tried 3 times\)"
         ):
             call(server.url, "search", "a", retries=2)
         assert len(server.asked) == 3
@@ -117,7 +118,7 @@ def test_nobody_listens(call: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
     with pytest.raises(
-        ServiceError, match=r"GET /v1/index got no answer.*no connection \(.+\) \(tried 2 times\)"
+        ServiceError, match=r"GET /v1/index got no response.*no connection \(.+\) \(tried 2 times\)"
     ) as caught:
         call(url, "info", retries=1)
     assert caught.value.hint == "is it running, and is the address right?"
@@ -155,7 +156,7 @@ def test_an_endless_answer_is_not_collected(call: Any, monkeypatch: pytest.Monke
     for turn in (answer("200 OK", bytes(2000)), answer("200 OK", packed, Content_Encoding="gzip")):
         with (
             scripted(turn) as server,
-            pytest.raises(ServiceError, match="the answer has more than 1000 bytes"),
+            pytest.raises(ServiceError, match="the response has more than 1000 bytes"),
         ):
             call(server.url, "info")
 
@@ -227,16 +228,18 @@ STREAMS = {
 def test_a_stream_that_is_no_answer(call: Any, turn: bytes) -> None:
     with (
         scripted(turn) as server,
-        pytest.raises(ServiceError, match="the answer to POST /v1/search cannot be understood") as caught,
+        pytest.raises(ServiceError, match="the response to POST /v1/search cannot be understood") as caught,
     ):
         call(server.url, "search", "a")
     assert caught.value.hint == "is the address that of a rbegir service of this version?"
 
 
-def test_queries_answered_from_different_states_are_cut_to_one_k(call: Any) -> None:
+def test_queries_have_as_many_hits_as_the_service_found_for_each(call: Any) -> None:
     table = pa.concat_tables([hits_table(1, 3), hits_table(1, 2, query=[1, 1])])
     with scripted(arrow(table)) as server:
-        assert call(server.url, "search", ["a", "b"]).ids.tolist() == [[0, 1], [0, 1]]
+        hits = call(server.url, "search", ["a", "b"])
+        assert hits.ids.tolist() == [[0, 1, 2], [0, 1, -1]]
+        assert hits.counts.tolist() == [3, 2]
 
 
 def test_attributes_with_our_names_get_them_back(call: Any) -> None:
@@ -270,6 +273,11 @@ BAD_SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"url": "localhost:8080"}, "url must be the address of a service"),
     ({"url": "ftp://x"}, "url must be the address of a service"),
     ({"url": None}, "url must be the address of a service"),
+    ({"url": "http://[bad"}, "url must be the address of a service"),
+    ({"url": "http://a b/"}, "url must be the address of a service"),
+    ({"url": "http://x:99999"}, "url must be the address of a service"),
+    ({"url": "http://x", "index": 7}, "index must be the name of an index of the service, got 7"),
+    ({"url": "http://x", "index": ""}, "index must be the name of an index of the service, got ''"),
     ({"url": "http://me:secret@x"}, "url must hold nothing but scheme, host, port and path"),
     ({"url": "http://x", "token": "a\nb"}, "token must be a text of printable ASCII characters"),
     ({"url": "http://x", "token": ""}, "token must be a text of printable ASCII characters"),
@@ -294,18 +302,31 @@ def test_without_httpx(cls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert caught.value.hint == "pip install 'rbegir[client]'"
 
 
+def exchange(repeatable: bool, retries: int = 2, draw: Any = min) -> HttpExchange[Any]:
+    return HttpExchange(Call("GET", "/", read_json, repeatable=repeatable), 1.0, retries, draw)
+
+
 def test_waits_grow_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "BACKOFF", 0.1)
-    attempts = Attempts(repeatable=True, retries=10, draw=lambda low, high: high)
-    waits = [attempts.after_break() for _ in range(11)]
-    assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0, 10.0, None]
-    polite = Attempts(repeatable=True, retries=2, draw=lambda low, high: low)
-    assert polite.after_response(503, "2") == 2.0
-    assert polite.after_response(500, "2") is None
-    assert polite.after_response(503, "11") is None
-    assert Attempts(repeatable=False, retries=2).after_response(503, None) is None
-    assert Attempts(repeatable=False, retries=2).after_break() is None
-    assert Attempts(repeatable=False, retries=2).after_no_connection() is not None
+    broken, unreachable = httpx.ReadError("broke"), httpx.ConnectError("")
+    attempts = exchange(True, retries=10, draw=max)
+    waits = [attempts.wait_after_failure(broken) for _ in range(10)]
+    assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0, 10.0]
+    with pytest.raises(ServiceError, match=r"the connection broke \(tried 11 times\)"):
+        attempts.wait_after_failure(broken)
+
+    def answered(status: int, retry_after: str) -> httpx.Response:
+        return httpx.Response(status, headers={"Retry-After": retry_after})
+
+    polite = exchange(True)
+    assert polite.wait_after_response(answered(503, "2")) == 2.0
+    assert polite.wait_after_response(answered(429, "3")) == 3.0
+    assert polite.wait_after_response(answered(500, "2")) is None
+    assert polite.wait_after_response(answered(503, "11")) is None
+    assert exchange(False).wait_after_response(answered(503, "0")) is None
+    assert exchange(False).wait_after_failure(unreachable) == 0.0
+    with pytest.raises(ServiceError, match="the connection broke"):
+        exchange(False).wait_after_failure(broken)
 
 
 def test_retry_after() -> None:

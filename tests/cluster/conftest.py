@@ -124,7 +124,7 @@ def equal(ours: rbegir.Hits, theirs: rbegir.Hits) -> None:
         mine, other = getattr(ours, name), getattr(theirs, name)
         assert mine.dtype == other.dtype, name
         assert mine.shape == other.shape, name
-        assert np.array_equal(mine, other), name
+        assert np.array_equal(mine, other, equal_nan=name == "scores"), name
     assert (ours.texts is None) == (theirs.texts is None)
     assert ours.texts is None or ours.texts.tolist() == theirs.texts.tolist()
     assert ours.attributes == theirs.attributes

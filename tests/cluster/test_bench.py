@@ -25,7 +25,7 @@ def test_killed_under_load(nodes: Any, small: Path) -> None:
         seconds=2.0,
         every=0.7,
         clients=2,
-        progress=lambda what, done: seen.append(done),
+        progress=lambda share, what: seen.append(share),
     )
     assert found["kills"] >= 1
     assert found["asked"] > 0

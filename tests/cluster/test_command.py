@@ -13,8 +13,7 @@ import pytest
 
 import rbegir
 from rbegir.encode.clsm import checkpoint
-from rbegir.encode.clsm.presets import ModelConfig
-from rbegir.encode.clsm.shapes import random_tensors
+from rbegir.encode.clsm.presets import ModelConfig, random_tensors
 from tests.index.fakes import HashEncoder
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -26,9 +26,14 @@ OPTIONS: list[dict[str, Any]] = [
     {"where": pc.field("price") >= 50.0},
     {"allow": list(range(1000, 1400)), "k": 50},
     {"allow": []},
+    {"must": "W1"},
+    {"must": "w1 w2", "where": "price < 90"},
     {"deny": list(range(1000, 3000)), "k": 50},
     {"allow": list(range(1000, 3000)), "deny": list(range(1500, 2500)), "where": "price < 90"},
     {"texts": False, "attributes": False},
+    {"min_score": 0.2},
+    {"k": None, "min_score": 0.1, "where": "price < 70"},
+    {"k": None, "min_score": 2.0},
     {"mode": "paper", "per_thread": 4, "k": 100},
     {"mode": "paper", "per_thread": 3, "queue": 2, "k": 300, "where": "price < 60"},
     {"mode": "paper", "per_thread": 1, "k": 700, "deny": list(range(1000, 1200))},
@@ -49,6 +54,64 @@ def test_equal_to_one_machine(
 ) -> None:
     codes = encoder.encode_queries([f"w{i} w{i + 1}" for i in range(count)])
     equal(cluster.search_codes(codes, **options), index.search_codes(codes, **options))
+
+
+def test_a_filter_per_query_is_that_of_one_machine(
+    cluster: rbegir.Cluster, index: rbegir.Index, encoder: HashEncoder
+) -> None:
+    codes = encoder.encode_queries(["w1 w2", "w3 w4", "w5 w6", "w7"])
+    options: dict[str, Any]
+    for options in (
+        {"where": ["price < 30", None, "price > 1000", "lang = 'de'"]},
+        {"allow": [[1000, 2400], None, [], [1000, 1200]], "deny": [None, [1003], None, None], "k": 50},
+        {"where": ["price < 30", None, "lang is null", None], "min_score": 0.1, "k": None},
+        {"must": ["w1", None, "w5", "w99"], "k": 50},
+    ):
+        equal(cluster.search_codes(codes, **options), index.search_codes(codes, **options))
+
+
+@pytest.mark.parametrize("k", [3, 100])
+def test_pages_are_those_of_one_machine(
+    cluster: rbegir.Cluster, index: rbegir.Index, encoder: HashEncoder, k: int
+) -> None:
+    codes = encoder.encode_queries(["w1 w2", "w3 w4"])
+    ours, theirs = cluster.search_codes(codes, k), index.search_codes(codes, k)
+    for _ in range(4):
+        assert ours.cursor == theirs.cursor
+        equal(ours, theirs)
+        options: dict[str, Any] = {"after": ours.cursor, "min_score": -0.1}
+        ours, theirs = cluster.search_codes(codes, k, **options), index.search_codes(codes, k, **options)
+
+
+def test_tenants_are_those_of_one_machine(nodes: Any, tmp_path: Path) -> None:
+    texts = some_texts(900)
+    model = make_model(tmp_path / "model", texts)
+    with rbegir.Index.create(tmp_path / "x.rbe", model, tenant="shop") as index:
+        for start in (0, 400, 500):
+            part = range(start, {0: 400, 400: 500, 500: 900}[start])
+            index.add([texts[i] for i in part], attributes={"shop": [f"s{i % 11}" for i in part]})
+        index.delete(list(range(0, 900, 5)))
+        codes = model.encode_queries(texts[:3])
+        with rbegir.Cluster.open(tmp_path / "x.rbe", devices=3, model=model, deadline=PATIENT) as cluster:
+            options: dict[str, Any]
+            for options in (
+                {},
+                {"where": "id > 300", "k": 100},
+                {"where": [None, "id < 0", "id > 100"], "k": 30},
+                {"k": None, "min_score": 0.1},
+                {"planes": 1, "k": 5, "candidates": 20},
+            ):
+                for own in ("s3", "s9", "nobody"):
+                    ours = cluster.search_codes(codes, tenant=own, **options)
+                    equal(ours, index.search_codes(codes, tenant=own, **options))
+            equal(cluster.search(texts[:3], 7, tenant="s4"), index.search(texts[:3], 7, tenant="s4"))
+            page = cluster.search_codes(codes, 4, tenant="s4")
+            ours = cluster.search_codes(codes, 4, tenant="s4", after=page.cursor)
+            equal(ours, index.search_codes(codes, 4, tenant="s4", after=page.cursor))
+            coarse = cluster.coarse_rows(codes, 9, planes=1, tenant="s4")
+            assert np.array_equal(coarse, index.coarse_rows(codes, 9, planes=1, tenant="s4"))
+            with pytest.raises(MismatchError, match="tenant is 4, in this index 'shop' is string"):
+                cluster.search_codes(codes, tenant=4)
 
 
 def test_equal_on_random_questions(
@@ -162,6 +225,8 @@ def test_changes_are_searchable_at_once(nodes: Any, tmp_path: Path, encoder: Has
             lambda on: on.add(["w1 w2", "w1"], [name(5000), name(5001)], {"price": [1.0, 2.0]}).tolist(),
             lambda on: on.upsert(["w5 w5"], [name(1001)]).tolist(),
             lambda on: on.delete([name(5001), name(1002), name(77)]),
+            lambda on: on.update([name(1001)], {"price": [1e6]}),
+            lambda on: on.delete(where="price = 1000000"),
             lambda on: on.compact(),
         ):
             assert change(cluster) == change(index)
@@ -200,11 +265,12 @@ def test_reranked_hits_are_those_of_one_machine(nodes: Any, tmp_path: Path) -> N
         rbegir.Cluster.open(path, devices=2, deadline=PATIENT) as cluster,
     ):
         asked: list[dict[str, Any]] = [{}, {"candidates": 30}, {"where": "odd", "k": 60}, {"rerank": False}]
-        for options in [*asked, {"texts": False}]:
+        for options in [*asked, {"texts": False}, {"why": True}]:
             one, many = (door.search(queries, **options) for door in (index, cluster))
             assert many.reranked == one.reranked == (options != {"rerank": False})
             equal(many, one)
             np.testing.assert_array_equal(many.code_scores, one.code_scores)
+            np.testing.assert_array_equal(many.why, one.why)
 
 
 def test_codes_of_a_replaced_model_are_not_written(nodes: Any, tmp_path: Path, encoder: HashEncoder) -> None:
@@ -216,3 +282,18 @@ def test_codes_of_a_replaced_model_are_not_written(nodes: Any, tmp_path: Path, e
         with pytest.raises(MismatchError, match="the codes were made for an index with the fingerprint"):
             opened.upsert(["w1 w2"], [7])
     assert len(rbegir.Index.open(path)) == 0
+
+
+def test_scores_of_a_binarizer_are_those_of_an_index(nodes: Any, tmp_path: Path) -> None:
+    vectors = np.random.default_rng(3).standard_normal((600, 24)).astype(np.float32)
+    binarizer = rbegir.Binarizer(24, metric="ip", moves=20).fit(vectors)
+    with rbegir.Index.create(tmp_path / "v.rbe", binarizer) as index:
+        for part in np.split(vectors, 3):
+            index.add_codes(binarizer.encode_keywords(part))
+        hits = index.search(vectors[:20], k=5)
+    products = np.sum(vectors[:20, None] * vectors[hits.rows], axis=2)
+    products /= np.linalg.norm(vectors[:20], axis=1)[:, None]
+    assert np.abs(hits.scores - products).mean() < 0.5
+    with rbegir.Cluster.open(tmp_path / "v.rbe", devices=2, deadline=PATIENT) as cluster:
+        equal(cluster.search_codes(binarizer.encode_queries(vectors[:20]), k=5), hits)
+        equal(cluster.search(vectors[:20], k=5), hits)

@@ -15,10 +15,8 @@ from pyarrow import fs
 
 import rbegir
 from rbegir.cluster import session
-from rbegir.cluster.messages import About, Found, Scan
 from rbegir.cluster.pool import layout, refuse
-from rbegir.cluster.shard import ScanQueue
-from rbegir.cluster.view import Location, cache_directory
+from rbegir.cluster.shard import About, Found, Scan, ScanQueue
 from rbegir.codes.layout import LAYOUT_VERSION
 from rbegir.errors import (
     BusyError,
@@ -32,6 +30,7 @@ from rbegir.errors import (
     VersionError,
 )
 from rbegir.index.format import VERSION
+from rbegir.index.location import Location, cache_directory
 from rbegir.search.request import SearchRequest
 from tests.index.fakes import HashEncoder
 
@@ -253,28 +252,29 @@ class Slow:
         self.busy.set()
         self.go.wait()
         keys = np.repeat(scan.values[:, :1].astype(np.int64), scan.request.k, axis=1)
-        return Found(state, keys, keys, None, 0)
+        return Found(keys, keys, counted=state)
 
 
 def test_waiting_questions_share_a_scan_and_the_queue_is_bounded() -> None:
     slow = Slow()
     queue = ScanQueue(slow, batch=8, queue=12)
-    first = queue.put("v", "v", scan(1))
+    first = queue.put("v", 1, scan(1))
     slow.busy.wait()
-    together = [queue.put("v", "v", scan(count, k)) for count, k in ((2, 1), (3, 4))]
-    filtered = queue.put("v", "v", scan(1, 2, "price < 3"))
-    other = queue.put("w", "w", scan(1))
-    late = queue.put("v", "v", scan(1, 2, seconds=0.0))
+    together = [queue.put("v", 1, scan(count, k)) for count, k in ((2, 1), (3, 4))]
+    filtered = queue.put("v", 1, scan(1, 2, "price < 3"))
+    other = queue.put("w", 2, scan(1))
+    late = queue.put("v", 1, scan(1, 2, seconds=0.0))
     with pytest.raises(BusyError, match="8 queries are waiting, at most 12 may"):
-        queue.put("v", "v", scan(5))
+        queue.put("v", 1, scan(5))
     slow.go.set()
     assert first.result().keys.tolist() == [[1, 1]]
     assert [future.result().keys.tolist() for future in together] == [[[2], [2]], [[3] * 4] * 3]
-    assert (filtered.result().view, other.result().view) == ("v", "w")
+    assert (filtered.result().counted, other.result().counted) == (1, 2)
     with pytest.raises(DeadlineError):
         late.result()
-    assert [len(asked.values) for asked in slow.asked] == [1, 5, 1, 1]
+    assert [len(asked.values) for asked in slow.asked] == [1, 6, 1]
     assert slow.asked[1].request.k == 4
+    assert slow.asked[1].request.where == [None] * 5 + ["price < 3"]  # each query has its own filter
     queue.close()
 
 

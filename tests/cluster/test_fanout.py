@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rbegir.cluster.fanout import Fanout, GoneError
-from rbegir.cluster.messages import Answer, Failure, Ready, pack, unpack
 from rbegir.cluster.pool import Layout
+from rbegir.cluster.shard import Failure, pack, unpack
 from rbegir.errors import (
     BusyError,
     ClusterError,
@@ -23,11 +23,11 @@ from rbegir.errors import (
 
 from .conftest import PATIENT, in_time, late
 
-GOOD = Ready("now", 7)
+GOOD = 7
 
 
 def failure(kind: Any, error: RbegirError) -> Failure:
-    return Failure("now", kind, error, "far (10.0.0.9)")
+    return Failure(kind, error, "far (10.0.0.9)")
 
 
 BUSY = failure("busy", BusyError("the queue is full"))
@@ -37,9 +37,9 @@ LATE = failure("late", DeadlineError("too late"))
 class Replicas:
     """A pool of one shard whose replicas say what they are told to, in turn; None: nothing at all."""
 
-    def __init__(self, *says: list[Answer | None]) -> None:
+    def __init__(self, *says: list[Any], view: str = "now") -> None:
         self.layout = Layout("cpu", 1, len(says), 1, 0.1)
-        self.says = says
+        self.says, self.view = says, view
         self.asked: list[int] = []
 
     def actor(self, shard: int, replica: int) -> int:
@@ -51,7 +51,7 @@ class Replicas:
         self.asked.append(replica)
         said = self.says[replica].pop(0) if len(self.says[replica]) > 1 else self.says[replica][0]
         if said is not None:
-            return ray.put(pack(said))
+            return ray.put([self.view, pack(said)])
 
         @ray.remote(num_cpus=0)
         def silent() -> None:
@@ -101,7 +101,7 @@ def test_a_file_that_has_gone_is_not_asked_for_again(nodes: Any) -> None:
 
 def test_an_answer_about_another_state_is_refused(nodes: Any) -> None:
     with pytest.raises(ClusterError, match="shard 0 answered for state then, not for now"):
-        ask(Replicas([Ready("then", 7)]))
+        ask(Replicas([GOOD], view="then"))
 
 
 def test_asked_again_until_the_deadline(nodes: Any) -> None:

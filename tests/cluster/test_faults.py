@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import rbegir
-from rbegir.cluster.messages import About
+from rbegir.cluster.shard import About
 from rbegir.errors import ClusterError
 from tests.index.fakes import HashEncoder
 

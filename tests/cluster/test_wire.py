@@ -14,22 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from rbegir.cluster.messages import (
-    Columns,
-    Failure,
-    Found,
-    Records,
-    Scan,
-    SegmentShares,
-    ThreadCounts,
-    pack,
-    unpack,
-)
+from rbegir.cluster.shard import Failure, Found, Scan, pack, unpack
 from rbegir.errors import BusyError
 from rbegir.search.request import SearchRequest
 
-COLUMNS = Columns(
-    "v",
+COLUMNS = (
     np.array([3, 1], np.int64),
     np.array(["a", "ü"], object),
     {"tags": np.array([["x", "y"], None], object), "at": np.array([datetime.date(2020, 1, 2), None], object)},
@@ -37,11 +26,12 @@ COLUMNS = Columns(
 MESSAGES = [
     Scan(np.array([[1, -3]], np.int16), SearchRequest(5, "price < 3"), 1, 2.5, ("text", "price")),
     Scan(np.zeros((0, 64), np.int16), SearchRequest(1)),
-    Found("v", np.array([[9, 7]]), np.array([[0, 5]]), None, 12, COLUMNS),
-    Found("v", np.zeros((2, 0), np.int64), np.zeros((2, 0), np.int64), np.zeros((2, 0), np.int64)),
-    SegmentShares("v", {0: True, 3: False}),
-    ThreadCounts("v", [(256, np.array([1, 2], np.uint32))]),
-    Records("v", [None, {"id": 1, "text": "t", "price": 2.5, "at": datetime.datetime(2020, 1, 2)}]),
+    Found(np.array([[9, 7]]), np.array([[0, 5]]), None, 12, COLUMNS),
+    Found(np.zeros((2, 0), np.int64), np.zeros((2, 0), np.int64), np.zeros((2, 0), np.int64)),
+    COLUMNS,
+    {0: True, 3: False},
+    [(256, np.array([1, 2], np.uint32))],
+    [None, {"id": 1, "text": "t", "price": 2.5, "at": datetime.datetime(2020, 1, 2)}],
 ]
 
 
@@ -90,5 +80,5 @@ def test_what_has_no_plain_form_stays_itself() -> None:
     query = unpack(pack(SearchRequest(1, where, allowed)))
     assert query.where is where
     assert query.allow.equals(allowed)
-    failure = Failure("v", "busy", BusyError("full"), "node")
+    failure = Failure("busy", BusyError("full"), "node")
     assert unpack(pack(failure)).error is failure.error

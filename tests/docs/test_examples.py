@@ -27,6 +27,7 @@ import urllib.error
 import urllib.request
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,18 +36,29 @@ import pyarrow.parquet as pq
 import pytest
 
 from rbegir import cli
+from rbegir.encode.clsm.presets import PRESETS
 from rbegir.read.pairs import read_pairs
 from rbegir.read.sample import sample_path
 from rbegir.training.trainer import train
+from tests.reranking import short_fits
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-WITHOUT_EXAMPLES = {"api.md", "architecture.md", "benchmarks.md", "glossary.md"}
+WITHOUT_EXAMPLES = {"api.md", "architecture.md", "benchmarks.md", "glossary.md", "reproduction-small.md"}
 MAKES_MODEL = {"README.md", "train.md"}
 BLOCK = re.compile(r"^```(python|console|output)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PORT = re.compile(r"\b(?:808\d|6380)\b")
 SHELL = re.compile(r"[|&;<>$`*]|^[A-Z_]+=")
 START_S = 120.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_training() -> Iterator[None]:
+    """Presets with narrower towers, and short fits of rerankers: pages say nothing that depends on them."""
+    with short_fits(), pytest.MonkeyPatch.context() as patch:
+        for name, config in PRESETS.items():
+            patch.setitem(PRESETS, name, replace(config, conv=64))
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
+import runpy
 from pathlib import Path
 
 import pytest
@@ -18,26 +17,21 @@ NAMES = [
         for name in ("benchmarks", "generalisations", "reliability", "cluster", "plan", "upgrade", "vectors")
     ),
     "docs/reproduction.md",
+    "docs/reproduction-small.md",
     "docs/cli.md",
     "src/rbegir/lab/plan_figures.json",
     *(f"docs/img/{name}.svg" for name in ("hashing", "cbow", "recall")),
 ]
-PROGRAM = """
-import json, sys
-sys.path.insert(0, "tools")
-import pages
-made = [*pages.pages(), *pages.pictures()]
-json.dump({str(path.relative_to(pages.ROOT)): text for path, text in made}, sys.stdout)
-"""
 
 
 @pytest.fixture(scope="module")
 def made() -> dict[str, str]:
     """What tools/pages.py would write, by path."""
-    done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, str] = json.loads(done.stdout)
-    return found
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "tools")
+        tool = runpy.run_path(str(ROOT / "tools" / "pages.py"))
+        found = [*tool["pages"](), *tool["pictures"]()]
+    return {str(path.relative_to(ROOT)): text for path, text in found}
 
 
 def test_all_are_checked(made: dict[str, str]) -> None:

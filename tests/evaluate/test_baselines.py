@@ -1,4 +1,4 @@
-"""Tri-letter cosine against counting grams in plain Python."""
+"""Tri-letter cosine against counting grams in plain Python, BM25 against its formula."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from rbegir.evaluate import retrieval, scorers
 from rbegir.evaluate.groups import sample_groups
-from rbegir.evaluate.scorers import TriletterCosine, gram_vectors
+from rbegir.evaluate.scorers import BM25, TriletterCosine, gram_vectors
 
 TEXTS = [
     "cheap flights", "cheap cheap flights", "flight", "a", "a a a", "ab", "banana", "bananas nanana",
@@ -64,3 +64,30 @@ def test_search_is_the_sorted_cosine(monkeypatch: pytest.MonkeyPatch, k: int) ->
         order = np.argsort(-np.round(exact, 6), kind="stable")[:k]
         assert np.allclose(exact[found[row]], exact[order], atol=1e-6)
         assert sorted(set(found[row].tolist())) == sorted(found[row].tolist())
+
+
+def bm25(query: list[str], texts: list[list[str]], k1: float = 1.2, b: float = 0.75) -> list[float]:
+    """Robertson's formula, one text at a time."""
+    mean = sum(map(len, texts)) / len(texts)
+    out = []
+    for text in texts:
+        score = 0.0
+        for word in query:
+            holders = sum(word in other for other in texts)
+            if holders:
+                idf = math.log(1 + (len(texts) - holders + 0.5) / (holders + 0.5))
+                tf = text.count(word)
+                score += idf * tf * (k1 + 1) / (tf + k1 * (1 - b + b * len(text) / mean))
+        out.append(score)
+    return out
+
+
+def test_bm25_is_the_formula() -> None:
+    rng = np.random.default_rng(0)
+    words = [f"w{i}" for i in range(12)]
+    texts = [list(rng.choice(words, rng.integers(1, 6))) for _ in range(40)]
+    corpus = pa.array([" ".join(text) for text in texts], pa.large_string())
+    for query in (["w0"], ["w3", "w7", "w11"], ["nothing", "w2"]):
+        exact = np.array(bm25(query, texts))
+        (found,) = BM25().search(pa.array([" ".join(query)]), corpus, 10, lambda _: None)
+        assert exact[found] == pytest.approx(np.sort(exact)[::-1][:10], rel=1e-5)

@@ -13,8 +13,7 @@ import pytest
 
 from rbegir.cli import main
 from rbegir.encode.clsm import checkpoint
-from rbegir.encode.clsm.presets import preset
-from rbegir.encode.clsm.shapes import random_tensors
+from rbegir.encode.clsm.presets import preset, random_tensors
 
 
 class Done(NamedTuple):

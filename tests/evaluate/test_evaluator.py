@@ -14,7 +14,7 @@ from rbegir.codes import score
 from rbegir.codes.planes import Codes
 from rbegir.errors import InputError, MismatchError
 from rbegir.evaluate import scorers
-from rbegir.evaluate.evaluator import Evaluation, corpus_texts, evaluate, evaluate_model, report_table
+from rbegir.evaluate.evaluator import Evaluation, corpus_texts, evaluate_model, report_table
 from rbegir.evaluate.scorers import TriletterCosine
 
 KEYS = ["log_loss", "roc_auc", "recall@1", "recall@10", "recall@100"]
@@ -179,7 +179,9 @@ def test_the_baseline_runs_on_the_same_protocol() -> None:
     table = pa.table(
         {"query": ["red shoe", "blue hats", "moscow"], "keyword": ["red shoes", "blue hat", "москва"]}
     )
-    report = evaluate(TriletterCosine(), table, corpus=["x", *table["keyword"].to_pylist()], cutoffs=[1])
+    report = evaluate_model(
+        TriletterCosine(), table, corpus=["x", *table["keyword"].to_pylist()], cutoffs=[1]
+    )
     assert report.recall[1].value == pytest.approx(2 / 3)  # "moscow" shares no gram with any: "x" comes first
     assert report.roc_auc is not None
     assert report.roc_auc.value == pytest.approx((2 + 0.5) / 3)

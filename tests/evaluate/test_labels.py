@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from rbegir.errors import InputError
+from rbegir.evaluate.evaluator import LabelReport, evaluate_labels
 from rbegir.evaluate.groups import SampleGroups
-from rbegir.evaluate.labels import LabelReport, evaluate_labels
 from rbegir.evaluate.retrieval import Positions
 from rbegir.evaluate.scorers import Progress
 

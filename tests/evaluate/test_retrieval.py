@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rbegir.errors import InputError
+from rbegir.codes.planes import Codes
+from rbegir.errors import InputError, MismatchError
 from rbegir.evaluate import retrieval
 from rbegir.evaluate.retrieval import Targets, TopK, search_blocks
+from rbegir.evaluate.scorers import ModelScorer
 
 
 def sorted_all(scores: np.ndarray, k: int) -> np.ndarray:
@@ -43,8 +49,9 @@ def test_top_k_of_a_stream(
 
 @pytest.mark.parametrize("count", [1, 63, 64, 65, 1000])
 @pytest.mark.parametrize("k", [1, 10, 100])
+@pytest.mark.parametrize("placed", [np.asarray, torch.from_numpy])
 def test_search_in_blocks(
-    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, count: int, k: int
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, count: int, k: int, placed: Callable[..., Any]
 ) -> None:
     monkeypatch.setattr(retrieval, "BLOCK", 64)
     monkeypatch.setattr(retrieval, "QUERY_BLOCK", 7)
@@ -55,7 +62,7 @@ def test_search_in_blocks(
         len(queries),
         count,
         k,
-        lambda low, high: lambda rows: queries[rows] @ keywords[low:high].T,
+        lambda low, high: lambda rows: placed(queries)[rows] @ placed(keywords)[low:high].T,
         seen.append,
     )
     assert np.array_equal(found, sorted_all(queries @ keywords.T, k))
@@ -103,3 +110,31 @@ def test_no_target_at_all() -> None:
     with pytest.raises(InputError, match="none of the keywords of the pairs is in the corpus") as caught:
         Targets(table([("a", "Paris")]), pa.array(["paris"]))
     assert "same texts" in caught.value.hint
+
+
+class FloatModel:
+    """Unit vectors along the axes by the length and the first letter of a text: exact scores, many ties."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+
+    def embed_queries(self, texts: pa.StringArray) -> np.ndarray:
+        signs = [1 if ord(text[0]) % 2 else -1 for text in texts.to_pylist()]
+        axes = [len(text) % 4 for text in texts.to_pylist()]
+        return np.array(signs, np.float32)[:, None] * np.eye(4, dtype=np.float32)[axes]
+
+    embed_keywords = embed_queries
+
+    def encode_queries(self, texts: pa.StringArray) -> Codes:
+        raise MismatchError("float keywords have no codes")
+
+    encode_keywords = encode_queries
+
+
+def test_float_vectors_are_compared_on_the_device() -> None:
+    queries, corpus = (pa.array([f"{chr(97 + i % 26)}{'x' * (i % 7)}" for i in range(n)]) for n in (9, 200))
+    embed = FloatModel("").embed_queries
+    wanted = sorted_all(embed(queries) @ embed(corpus).T, 20)
+    for device in ("cpu", "cpu:0"):  # torch has a name of its own for the CPU
+        found = ModelScorer(FloatModel(device)).search(queries, corpus, 20, lambda done: None)
+        assert np.array_equal(found, wanted)

@@ -16,8 +16,9 @@ from rbegir.base.arguments import MAX_COLUMNS
 from rbegir.errors import CorruptError, FilterError, InputError, RbegirError
 from rbegir.index import format as file_format
 from rbegir.index import manifest
-from rbegir.index.filter import MAX_TESTS, Filter
+from rbegir.index.filter import Filter
 from rbegir.index.store import Index
+from rbegir.index.where import MAX_TESTS
 from tests.index.fakes import HashEncoder
 
 ENCODER = HashEncoder()

@@ -196,6 +196,40 @@ def test_a_killed_build_is_all_or_nothing(
     assert seen >= ({1, 9} if overwrite else {None, 9})
 
 
+def test_a_killed_backup_is_all_or_nothing(tmp_path: Path) -> None:
+    """Killed at any call, a backup leaves the earlier one or the new one; the next one tidies up."""
+    source, earlier, folder = tmp_path / "x.rbe", tmp_path / "earlier", tmp_path / "folder"
+    with Index.create(source, ENCODER) as index:
+        index.add(["a", "b", "c"])
+        index.backup(earlier / "x.rbe")
+        index.delete([1])
+    seen = []
+
+    def back_up(acknowledge: Callable[[], Any] = lambda: None) -> None:
+        with Index.open(source, read_only=True) as index:
+            assert index.backup(folder / "x.rbe")["unchanged"] in (1, 2)
+        acknowledge()
+
+    for victim in range(1, 1000):
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(earlier, folder)
+        done, status = _run_and_kill(back_up, victim)
+        with Index.open(folder / "x.rbe", model=ENCODER, read_only=True) as copy:
+            copy.verify()
+            seen.append(_contents(copy))
+        if status == 0:
+            break
+        assert (done, status) == (0, 9)
+        back_up()
+        with Index.open(folder / "x.rbe", model=ENCODER, read_only=True) as copy:
+            assert _contents(copy) == {0: "a", 2: "c"}
+        assert os.listdir(folder) == ["x.rbe"]
+    swapped = seen.index({0: "a", 2: "c"})
+    assert seen[:swapped] == [{0: "a", 1: "b", 2: "c"}] * swapped
+    assert seen[swapped:] == [{0: "a", 2: "c"}] * (len(seen) - swapped)
+    assert 10 < swapped < len(seen) - 1
+
+
 def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
     """The system itself refuses to write on: nothing is lost, and the reason is said."""
     path = tmp_path / "x.rbe"

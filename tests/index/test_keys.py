@@ -19,9 +19,9 @@ from tests.index.fakes import HashEncoder
 def _stored(path: Path, keys: npt.NDArray[np.uint64]) -> SortedKeys:
     path.unlink(missing_ok=True)
     with FileWriter(path, FileKind.SEGMENT) as writer:
-        write_keys(writer, keys)
+        write_keys(writer, "id", keys)
         writer.finish({})
-    return SortedKeys.of_ids(File(path, FileKind.SEGMENT), keys.size)
+    return SortedKeys.named(File(path, FileKind.SEGMENT), "id", keys.size)
 
 
 @pytest.mark.parametrize("count", [1, 2, STRIDE - 1, STRIDE, STRIDE + 1, 3 * STRIDE, 5000, 20_000])
@@ -50,7 +50,7 @@ def test_a_lookup_reads_little_and_checks_it(tmp_path: Path) -> None:
     data = bytearray((tmp_path / "keys").read_bytes())
     data[stored._section.offset + 8 * 50_000] ^= 1
     (tmp_path / "bad").write_bytes(data)
-    damaged = SortedKeys.of_ids(File(tmp_path / "bad", FileKind.SEGMENT), keys.size)
+    damaged = SortedKeys.named(File(tmp_path / "bad", FileKind.SEGMENT), "id", keys.size)
     assert damaged.find(np.array([7], np.uint64)).first.tolist() == [1]  # another block
     block = (stored._section.offset + 8 * 50_000) // BLOCK
     with pytest.raises(CorruptError, match=f"block {block} "):

@@ -55,7 +55,7 @@ def test_bad_texts_ids_and_attributes(index: Index) -> None:
         ("attributes['price'] has 2 values for 1 keywords", ["a"], [1], {"price": [1.0, 2.0]}),
         ("attributes['price'][0] is nan", ["a"], [1], {"price": [float("nan")]}),
         ("attributes['price'][1] is inf", ["a", "b"], [1, 2], {"price": [1.0, float("inf")]}),
-        ("attributes['new'] has the type list<item: int64>", ["a"], [1], {"new": [[1]]}),
+        ("attributes['new'] has the type struct<x: int64>", ["a"], [1], {"new": [{"x": 1}]}),
         ("attributes['new'] must be a list, one value per keyword, got float", ["a"], [1], {"new": 3.0}),
         ("attributes['new'] must be a list, one value per keyword, got str", ["a"], [1], {"new": "x"}),
         ("attributes['new'] must hold values of one type", ["a", "b"], [1, 2], {"new": [1, "x"]}),
@@ -106,9 +106,10 @@ def test_bad_codes_and_queries(index: Index) -> None:
     _refused(MismatchError, "queries have n = 8", lambda: index.search_codes(np.zeros((1, 8), np.int8)))
     wide = np.full((1, 64), 256, np.int16)
     _refused(InputError, "integer queries must lie within ±255", lambda: index.search_codes(wide))
-    for k in (0, -1, 1.5, None, True, "3"):
+    for k in (0, -1, 1.5, True, "3"):
         message = f"k must be a whole number of at least 1, got {k!r}"
         _refused(InputError, message, lambda k=k: index.search("a", k=k))
+    _refused(InputError, "k=None needs a min_score", lambda: index.search("a", k=None))
     _refused(InputError, "queries must be a list of texts, got int", lambda: index.search(5))
     _refused(InputError, "queries[0] is None", lambda: index.search([None]))
     _refused(
@@ -127,7 +128,7 @@ def test_vectors_and_texts_in_each_others_place(tmp_path: Path) -> None:
     for use in ("a text", ["a text"], ("a", "b")):
         _refused(InputError, "is searched with vectors, got a text", lambda use=use: index.search(use))
     with pytest.raises(InputError, match=r"texts must be a list of texts, got float32 \[200, 16\]") as caught:
-        index.add(vectors)  # type: ignore[arg-type]
+        Index.create(tmp_path / "texts.rbe", ENCODER).add(vectors)
     assert "add_codes" in caught.value.hint
     _refused(InputError, "a Binarizer encodes vectors, not texts", lambda: index.add(["a text"]))
 

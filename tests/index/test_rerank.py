@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,12 @@ import pytest
 
 import rbegir
 from rbegir import Hits, Index, Model
+from rbegir.encode.reranker import FEATURES
 from rbegir.errors import InputError
+from rbegir.search.hits import Why
 from rbegir.search.request import CANDIDATES, SearchRequest, k_group
 from rbegir.search.rerank import TextSearch
+from tests.cli.test_index_cli import rbegir as rbegir_command
 from tests.reranking import make_model, some_texts
 
 TEXTS = some_texts(900)
@@ -58,6 +62,35 @@ def test_every_candidate_is_scored_by_its_text(index: Index, model: Model) -> No
         score = model.reranker.scores([query], TEXTS, np.array([0, len(TEXTS)]), code)
         wanted = np.lexsort((np.arange(len(TEXTS)), -score))
         np.testing.assert_array_equal(hits.ids[number], wanted)
+
+
+def test_hits_say_why_they_are_there(index: Index, model: Model) -> None:
+    assert model.reranker is not None
+    hits = index.search(QUERIES, 100, candidates=100, why=True)
+    assert same(hits, index.search(QUERIES, 100, candidates=100))
+    by_code = index.search(QUERIES, 100, rerank=False)
+    found_by_words = 0
+    for number, query in enumerate(QUERIES):
+        ranks = {id_: rank for rank, id_ in enumerate(by_code.ids[number].tolist(), 1)}
+        for hit in hits[number]:
+            assert hit.why is not None
+            code = np.array([hit.code_score])
+            features = model.reranker.features([query], [hit.text], np.array([0, 1]), code)  # type: ignore[list-item]
+            measured = dict(zip(FEATURES, features[0].tolist(), strict=True))
+            assert hit.why.meaning == pytest.approx(measured["guide"], abs=1e-4)
+            assert hit.why.spelling == pytest.approx(measured["letters alike"], abs=1e-4)
+            assert hit.why.words == pytest.approx(measured["query words alike"], abs=1e-4)
+            assert hit.why.code_rank == ranks.get(int(hit.id))
+            found_by_words += hit.why.code_rank is None
+    assert 0 < found_by_words < hits.ids.size
+    assert str(hits.why[0, 0]) in hits.to_arrow()["why"].to_pylist()  # type: ignore[index]
+    for options in ({"rerank": False}, {"planes": 1}, {"mode": "paper"}):
+        assert index.search(QUERIES, 3, why=True, **options).why is None  # type: ignore[arg-type]
+
+
+def test_a_reason_is_one_line() -> None:
+    assert str(Why(0.714, 0.9, 0.5, 4)) == "meaning .71 · spelling .90 · words .50 · code rank 4"
+    assert str(Why(1, 0, 0.25, None)) == "meaning 1.00 · spelling .00 · words .25 · found by words"
 
 
 def test_segments_and_deletes_change_nothing(model: Model, tmp_path: Path) -> None:
@@ -134,3 +167,13 @@ def _without_reranker(model: Model, path: Path) -> Path:
     model.save(path)
     shutil.rmtree(path / "rerank")
     return path
+
+
+def test_the_command_says_why(index: Index) -> None:
+    asked = ("search", index.path, "rivr bank", "chess", "-k", "5", "--why")
+    wanted = index.search(["rivr bank", "chess"], 5, why=True)
+    for result, hits in zip(rbegir_command(*asked, "--json").json, wanted, strict=True):
+        assert [hit["why"] for hit in result["hits"]] == [asdict(hit.why) for hit in hits if hit.why]
+    shown = " ".join(rbegir_command(*asked).out.split())
+    assert all(str(hit.why).split(" · ")[0] in shown for hits in wanted for hit in hits)
+    assert "why" not in rbegir_command(*asked[:-1], "--json").json[0]["hits"][0]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,50 @@ FILTERS: list[tuple[str, Any]] = [
 ]
 
 
+class Compaction(threading.Thread):
+    """A compaction that stops wherever `pause` is called, until the next `step`."""
+
+    def __init__(self, index: Index) -> None:
+        super().__init__()
+        self._compact = index.compact
+        self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
+        self.running = True
+        self.failure: BaseException | None = None
+        self.start()
+        self._stopped.acquire()
+
+    def run(self) -> None:
+        try:
+            self._compact()
+        except BaseException as error:
+            self.failure = error
+        self.running = False
+        self._stopped.release()
+
+    def pause(self) -> None:
+        self._stopped.release()
+        self._go.acquire()
+
+    def step(self) -> None:
+        self._go.release()
+        self._stopped.acquire()
+
+
+def pausing(work: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, but a `Compaction` stops before and after it."""
+
+    def paused(*arguments: Any) -> Any:
+        thread = threading.current_thread()
+        if not isinstance(thread, Compaction):
+            return work(*arguments)
+        thread.pause()
+        result = work(*arguments)
+        thread.pause()
+        return result
+
+    return paused
+
+
 class History(RuleBasedStateMachine):
     """One writer that is also read, a reader that refreshes now and then, and what they should say."""
 
@@ -55,9 +101,11 @@ class History(RuleBasedStateMachine):
         self.model = PlainIndex(self.encoder)
         self.reader = Index.open(self.folder / "x.rbe", model=self.encoder, read_only=True)
         self.seen = dict(self.model.live)  # what the reader should see
+        self.compaction: Compaction | None = None
 
     def teardown(self) -> None:
         if hasattr(self, "folder"):
+            self.end_compaction()
             self.index.close()
             shutil.rmtree(self.folder)
 
@@ -95,18 +143,58 @@ class History(RuleBasedStateMachine):
         ids = [self.some_id(number) for number in numbers]
         assert self.index.delete(ids) == self.model.delete(ids)
 
+    @rule(choice=st.sampled_from(FILTERS))
+    def delete_by_filter(self, choice: tuple[str, Any]) -> None:
+        where, passes = choice
+        if {"price", "lang"} <= set(self.index.info()["attributes"]):
+            gone = [key for key, record in self.model.live.items() if passes(record)]
+            assert self.index.count(where) == len(gone)
+            assert [row["id"] for row in self.index.rows(where)] == gone
+            assert self.index.delete(where=where) == self.model.delete(gone)
+
+    @rule(numbers=st.lists(st.integers(0, 60), max_size=6, unique=True), price=prices)
+    def update(self, numbers: list[int], price: int | None) -> None:
+        ids = [key for number in numbers if (key := self.some_id(number)) in self.model.live]
+        if "price" not in self.index.info()["attributes"]:
+            return
+        assert self.index.update(ids, {"price": [price] * len(ids)}) == len(ids)
+        before = [self.model.live.pop(key) for key in ids]
+        changed = [{"price": price, "lang": record["lang"]} for record in before]
+        self.model.add([record["text"] for record in before], ids, changed)
+
     @rule()
     def delete_everything(self) -> None:
         assert self.index.delete(list(self.model.live)) == self.model.delete(list(self.model.live))
 
+    @precondition(lambda self: self.compaction is None)
+    @rule()
+    def begin_compaction(self) -> None:
+        self.compaction = Compaction(self.index)
+
+    @precondition(lambda self: self.compaction is not None)
+    @rule()
+    def continue_compaction(self) -> None:
+        compaction = self.compaction
+        assert compaction is not None
+        compaction.step()
+        if not compaction.running:
+            self.compaction = None
+        assert compaction.failure is None
+
+    def end_compaction(self) -> None:
+        while self.compaction is not None:
+            self.continue_compaction()
+
     @rule()
     def compact(self) -> None:
+        self.end_compaction()
         self.index.compact()
         assert self.index.info()["segments"] <= 1
         assert self.index.info()["deleted"] == 0
 
     @rule()
     def reopen(self) -> None:
+        self.end_compaction()
         self.index.close()
         self.index = Index.open(self.folder / "x.rbe", model=self.encoder)
 
@@ -165,6 +253,12 @@ def _merge_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiers of a few rows, so that short histories see merges of merges."""
     monkeypatch.setattr(writer, "TIER_ROWS", 4)
     monkeypatch.setattr(writer, "FAN", 3)
+
+
+@pytest.fixture(autouse=True)
+def _compact_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer.Compaction, "write", pausing(writer.Compaction.write))
+    monkeypatch.setattr(writer, "write_segment", pausing(writer.write_segment))
 
 
 History.TestCase.settings = settings(

@@ -286,3 +286,44 @@ print(len(index))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("8\n", "")
+
+
+def test_update_changes_attributes_alone(index: Index) -> None:
+    index.add(["a", "b", "c"], attributes={"price": [1, 2, 3], "lang": ["en", None, "de"]})
+    index.add_codes(random_codes(1), [9])  # without a text
+    codes = index.codes([1, 9])
+    assert index.update([1, 9], {"price": [20, None], "sold": [True, False]}) == 2
+    assert index.get([0, 1, 2, 9]) == [
+        {"id": 0, "text": "a", "price": 1, "lang": "en", "sold": None},
+        {"id": 1, "text": "b", "price": 20, "lang": None, "sold": True},
+        {"id": 2, "text": "c", "price": 3, "lang": "de", "sold": None},
+        {"id": 9, "text": None, "price": None, "lang": None, "sold": False},
+    ]
+    assert index.codes([1, 9]) == codes
+    assert [row["id"] for row in index.rows()] == [0, 2, 1, 9]  # as after upsert: new rows
+    assert index.search("b", k=1).ids.tolist() == [[1]]
+    assert index.update([], {"price": []}) == index.update([0], {"new": [None]}) == 0
+    index.verify()
+    with pytest.raises(InputError, match="id 7 is not in the index"):
+        index.update([0, 7], {"price": [1, 2]})
+    with pytest.raises(InputError, match="ids holds 0 more than once"):
+        index.update([0, 0], {"price": [1, 2]})
+    with pytest.raises(MismatchError, match="in this index it is int64"):
+        index.update([0], {"price": ["dear"]})
+
+
+def test_filters_count_list_and_delete(index: Index) -> None:
+    index.add(["a", "b", "c", "d"], attributes={"price": [1, 2, 3, None]})
+    assert (index.count(), index.count("price < 3"), index.count("price > 9")) == (4, 2, 0)
+    assert list(index.rows("price < 2")) == [{"id": 0, "text": "a", "price": 1}]
+    assert [batch.num_rows for batch in index.batches(where="price > 9")] == [0]
+    assert index.delete(where="price is null") == 1
+    assert index.delete(where="price > 9") == 0
+    assert [row["id"] for row in index.rows()] == [0, 1, 2]
+    for wrong in ({}, {"ids": [1], "where": "price < 3"}):
+        with pytest.raises(InputError, match="delete needs ids or where, and not both"):
+            index.delete(**wrong)
+    with pytest.raises(InputError, match="prise"):
+        index.count("prise < 3")
+    assert index.delete(where="id is not null") == 3
+    assert index.count() == 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import itertools
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rbegir.errors import FilterError
-from rbegir.index.filter import MAX_LENGTH, parse
+from rbegir.index.filter import Filter
 from rbegir.index.store import Index
+from rbegir.index.where import MAX_LENGTH
 from tests.index.fakes import HashEncoder
 
 DAY = datetime.date(2024, 5, 17)
+PHRASES = [
+    "Red shoes", "red  shoes, cheap", "SHOES red", "redshoes", "red_shoes!", "", "…", "a_b%c\\d",
+    "100 % wool", "ÜBER-größe", "über größe", "cafe\u0301 rouge", "cafe rouge", "東京 tower", "東京",
+    "red\nshoes",
+]  # fmt: skip
+ASKED = ["red shoes", "RED", "größe", "shoes-red", "cafe", "café", "cafe\u0301", "東京", "c d", "100"]
+PATTERNS = ["%red%", "red%", "%shoes", "_ed %", "%", "", "Red shoes", "%\\%%", "a\\_b%", "___"]
 ROWS: list[dict[str, Any]] = [
     {
         "small": None if i % 5 == 0 else i % 7 - 3,
@@ -27,6 +37,9 @@ ROWS: list[dict[str, Any]] = [
         "real": None if i % 4 == 0 else (i % 9 - 4) / 2,
         "word": None if i % 6 == 0 else ["a", "b", "it's", "Ü"][i % 4],
         "flag": None if i % 3 == 0 else i % 2 == 0,
+        "phrase": None if i % 7 == 0 else PHRASES[i % len(PHRASES)],
+        "tags": None if i % 9 == 0 else [["a", "b", "it's", "Ü"][j % 4] for j in range(i % 4)],
+        "nums": None if i % 10 == 0 else [j * i % 7 - 3 for j in range(i % 3)],
         "day": None if i % 8 == 0 else DAY + datetime.timedelta(days=i % 5),
         'odd "name"': i,
     }
@@ -38,6 +51,9 @@ SCHEMA = pa.schema(
         ("big", pa.uint64()),
         ("real", pa.float32()),
         ("word", pa.string()),
+        ("phrase", pa.string()),
+        ("tags", pa.list_(pa.string())),
+        ("nums", pa.list_(pa.int16())),
         ("flag", pa.bool_()),
         ("day", pa.date32()),
         ('odd "name"', pa.int64()),
@@ -82,6 +98,69 @@ LITERALS: dict[str, list[tuple[str, Any]]] = {
         ("'1999-12-31'", datetime.date(1999, 12, 31)),
     ],
 }
+
+
+ITEMS: dict[str, list[tuple[str, Any]]] = {
+    "tags": [("'a'", "a"), ("'Ü'", "Ü"), ("'it''s'", "it's"), ("'none'", "none")],
+    "nums": [("-3", -3), ("2", 2), ("1.5", 1.5), ("99999999", 99999999), ("1e30", 1e30)],
+}
+
+
+@st.composite
+def item_tests(draw: st.DrawFn) -> Expression:
+    name = draw(st.sampled_from(sorted(ITEMS)))
+    options = draw(st.lists(st.sampled_from(ITEMS[name]), min_size=1, max_size=3))
+    values = [value for _, value in options]
+    shape = draw(st.sampled_from(["in", "not in", "contains"]))
+    if shape == "contains":
+        literal, value = options[0]
+        return f"contains({name}, {literal})", lambda row: None if row[name] is None else value in row[name]
+    text = f"{name} {shape} ({', '.join(literal for literal, _ in options)})"
+    return (
+        text,
+        lambda row: (
+            None if row[name] is None else any(item in values for item in row[name]) == (shape == "in")
+        ),
+    )
+
+
+def words(text: str) -> list[str]:
+    """Runs of letters, marks and digits, in lower case."""
+    runs = itertools.groupby(text.lower(), lambda one: unicodedata.category(one)[0] in "LMN")
+    return ["".join(run) for inside, run in runs if inside]
+
+
+def like(text: str, pattern: str) -> bool:
+    """SQL's LIKE, character by character."""
+    if not pattern:
+        return not text
+    head, rest = pattern[0], pattern[1:]
+    if head == "%":
+        return any(like(text[start:], rest) for start in range(len(text) + 1))
+    if head == "\\" and rest:
+        return text[:1] == rest[0] and like(text[1:], rest[1:])
+    return bool(text) and (head == "_" or head == text[0]) and like(text[1:], rest)
+
+
+@st.composite
+def text_tests(draw: st.DrawFn) -> Expression:
+    shape = draw(st.sampled_from(["like", "not like", "contains"]))
+    if shape == "contains":
+        asked = draw(st.sampled_from(ASKED))
+        wanted = words(asked)
+
+        def meaning(row: dict[str, Any]) -> Truth:
+            if row["phrase"] is None:
+                return None
+            found = words(row["phrase"])
+            return any(found[at : at + len(wanted)] == wanted for at in range(len(found)))
+
+        return f"CONTAINS(phrase, '{asked}')", meaning
+    pattern = draw(st.sampled_from(PATTERNS))
+    return (
+        f"phrase {shape} '{pattern}'",
+        lambda row: None if row["phrase"] is None else like(row["phrase"], pattern) == (shape == "like"),
+    )
 
 
 @st.composite
@@ -130,7 +209,7 @@ def _negated(inner: Expression) -> Expression:
 
 
 filters = st.recursive(
-    comparisons(),
+    st.one_of(comparisons(), item_tests(), text_tests()),
     lambda inner: st.one_of(
         st.builds(_both, st.sampled_from(["and", "or"]), inner, inner), st.builds(_negated, inner)
     ),
@@ -150,6 +229,12 @@ def test_and_binds_tighter_than_or(index: Index) -> None:
         i for i, row in enumerate(ROWS) if row["flag"] is True or (row["word"] == "a" and row["small"] == 1)
     ]
     assert _passing(index, "flag or word = 'a' and small = 1") == wanted
+
+
+def test_columns_may_be_called_like_a_test() -> None:
+    types = {"like": pa.string(), "contains": pa.string(), "In": pa.int8()}
+    for text in ("like like 'a%'", "contains = 'a' and contains(contains, 'a')", "\"contains\" not like 'a'"):
+        Filter(text, types)
 
 
 def test_columns_of_every_segment(index: Index) -> None:
@@ -177,17 +262,17 @@ def test_arrow_expressions(index: Index) -> None:
         ("   ", "there is nothing in it", 1),
         ("small <", "expected a column or a value, found the end", 8),
         ("small < 3 4", "expected and, or, or the end, found 4", 11),
-        ("(small < 3", "expected ), found the end", 11),
+        ("(small < 3", "expected ')', found the end", 11),
         ("nope = 3", "there is no column 'nope'", 1),
         ("small", "expected a comparison, found the end", 6),
         ("3 < 4", "one side of a comparison must be a column", 1),
         ("word = 'open", "a text without its closing quote", 8),
         ("small < 3; drop", "';' is not understood", 10),
         ("small = null", "nothing equals null", 9),
-        ("small is 3", "expected null, found 3", 10),
-        ("small in 3", "expected (, found 3", 10),
+        ("small is 3", "expected 'null', found 3", 10),
+        ("small in 3", "expected '(', found 3", 10),
         ("small in ()", "expected a column or a value, found ')'", 11),
-        ("small not 3", "expected in, found 3", 11),
+        ("small not 3", "expected 'in', found 3", 11),
         ("small = 'a'", "small is int8, which does not compare with 'a'", 9),
         ("word = 3", "word is string, which does not compare with 3", 8),
         ("flag = 1", "flag is bool, which does not compare with 1", 8),
@@ -196,12 +281,21 @@ def test_arrow_expressions(index: Index) -> None:
         ("small < 1e999", "1e999 is too large a number", 9),
         ("small = word", "small (int8) and word (string) cannot be compared", 7),
         ("not " * 65 + "flag", "it is nested more than 64 deep", 257),
+        ("tags = 'a'", "tags is list<item: string>, which does not compare with 'a'", 8),
+        ("tags = tags", "tags (list<item: string>) and tags (list<item: string>) cannot be compared", 6),
+        ("contains(nums, 'a')", "nums is int16, which does not compare with 'a'", 16),
+        ("contains('a', 'a')", "the first argument of contains must be a column", 10),
+        ("contains(small, 3)", "small is int8, which cannot contain 3", 17),
+        ("contains(word, '—')", "contains needs a word: letters or digits", 16),
+        ("contains(word 'a')", "expected ',', found 'a'", 15),
+        ("small like 'a'", "like compares a column of texts with a pattern in quotes, got int8 and 'a'", 12),
+        ("word like 3", "like compares a column of texts with a pattern in quotes, got string and 3", 11),
         ("__import__('os')", "there is no column '__import__'", 1),
     ],
 )
 def test_errors_point_at_the_place(text: str, message: str, place: int) -> None:
     with pytest.raises(FilterError) as caught:
-        parse(text, TYPES)
+        Filter(text, TYPES)
     assert caught.value.message.startswith(f"where cannot be understood at character {place}: {message}: ")
     assert "⟨here⟩" in caught.value.message
     assert caught.value.hint
@@ -209,7 +303,7 @@ def test_errors_point_at_the_place(text: str, message: str, place: int) -> None:
 
 def test_texts_in_double_quotes_are_explained() -> None:
     with pytest.raises(FilterError, match="there is no column 'en'") as caught:
-        parse('word == "en"', TYPES)
+        Filter('word == "en"', TYPES)
     assert caught.value.hint.startswith(
         "a text stands in single quotes, a column in double ones; the columns"
     )
@@ -217,14 +311,14 @@ def test_texts_in_double_quotes_are_explained() -> None:
 
 def test_too_long_a_filter() -> None:
     with pytest.raises(FilterError, match=f"at most {MAX_LENGTH} are read"):
-        parse("flag and " * (MAX_LENGTH // 9 + 1) + "flag", TYPES)
+        Filter("flag and " * (MAX_LENGTH // 9 + 1) + "flag", TYPES)
 
 
 @settings(max_examples=300)
 @given(text=st.text(alphabet="ab'\"()<>=!,. 019-+eflaginotru sml\n\t\0é", max_size=40))
 def test_any_text_is_a_filter_or_an_error(text: str) -> None:
     with contextlib.suppress(FilterError):
-        assert isinstance(parse(text, TYPES)[0], pc.Expression)
+        Filter(text, TYPES)
 
 
 def test_masks_are_kept_and_not_mixed_up(tmp_path: Path) -> None:

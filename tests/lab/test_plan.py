@@ -16,9 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rbegir.errors import InputError
-from rbegir.lab import plan_figures
-from rbegir.lab.plan import ImpossibleError, Planner, Wish, plan
-from rbegir.lab.plan_figures import Constant, load
+from rbegir.lab import plan as planning
+from rbegir.lab.plan import Constant, ImpossibleError, Planner, Wish, load, plan
 
 ROOT = Path(__file__).resolve().parents[2]
 # the measured machines with a network that costs little and is never late: what follows is then plain to see
@@ -103,14 +102,14 @@ def test_the_impossible_is_explained() -> None:
 
 def test_the_slowest_of_many_agrees_with_theory() -> None:
     """Uniform times: the slowest of S has the median 2^(−1/S); one draw in the tail becomes the rule."""
-    uniform = plan_figures.delays(np.linspace(0, 1, 101))
+    uniform = planning.delays(np.linspace(0, 1, 101))
     for shards in (1, 4, 64):
-        times = plan_figures.slowest(uniform, shards, draws=20_000)
+        times = planning.slowest(uniform, shards, draws=20_000)
         assert np.median(times) == pytest.approx(0.5 ** (1 / shards), abs=0.01)
     rare = np.ones(10_001)
     rare[9901:] = 10.0  # one answer in a hundred takes ten times as long
-    times = plan_figures.delays(rare)
-    found = [np.mean(plan_figures.slowest(times, shards) > 5) for shards in (1, 100)]
+    times = planning.delays(rare)
+    found = [np.mean(planning.slowest(times, shards) > 5) for shards in (1, 100)]
     assert found[0] == pytest.approx(0.01, abs=0.006)
     assert found[1] == pytest.approx(1 - 0.99**100, abs=0.03)
 
@@ -118,9 +117,9 @@ def test_the_slowest_of_many_agrees_with_theory() -> None:
 def test_hedging_cuts_the_tail_and_draws_are_fixed() -> None:
     late = np.zeros(10_001)
     late[9951:] = 10.0  # one answer in two hundred is 10 ms late
-    table = {(tail.shards, tail.hedged): tail for tail in plan_figures.tails(late, usual_ms=2.0)}
-    for shards in plan_figures.SHARDS:
-        assert table[shards, True].p99_ms <= table[shards, False].p99_ms
-    assert table[64, False].p99_ms == 10.0
-    assert table[64, True].p99_ms == 2.0  # asked again elsewhere, which takes the usual time
-    assert plan_figures.tails(late, 2.0) == plan_figures.tails(late, 2.0)
+    table = {(tail["shards"], tail["hedged"]): tail["p99_ms"] for tail in planning.tails(late, usual_ms=2.0)}
+    for shards in planning.SHARDS:
+        assert table[shards, True] <= table[shards, False]
+    assert table[64, False] == 10.0
+    assert table[64, True] == 2.0  # asked again elsewhere, which takes the usual time
+    assert planning.tails(late, 2.0) == planning.tails(late, 2.0)

@@ -58,6 +58,8 @@ struct Results {
         add("bit_or", Ops::bit_or(a, b));
         add("bit_xor", Ops::bit_xor(a, b));
         add("select", Ops::select(a, b, c));
+        add("repeat16", Ops::repeat16(in.bytes[0]));
+        add("shuffle8", Ops::shuffle8(a, Ops::bit_and(b, Ops::set8(15))));
         add("permute8", Ops::permute8(a, b, c));
         add("compress8", Ops::compress8(in.lanes, a));
         add("at_most8", Ops::at_most8(a, b));

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import platform
+
 import pytest
 
 from rbegir._native import _core
 from rbegir._native.isa import available_isas, choose_isa
 from rbegir.errors import InputError
-from tests.isa import every_isa
+from tests.isa import every_isa, needs_isa
 
 
 def test_every_cpu_runs_portable_code() -> None:
-    assert list(_core.isas()) == ["avx512", "avx2", "portable"]
+    x86 = platform.machine() == "x86_64"
+    assert list(_core.isas()) == [*(["avx512", "avx512bw", "avx2"] if x86 else ["neon"]), "portable"]
     assert available_isas()[-1] == "portable"
 
 
@@ -48,18 +51,20 @@ def test_emulated_sets_are_never_chosen_unasked(monkeypatch: pytest.MonkeyPatch)
         choose_isa("toy")
 
 
-def test_a_missing_instruction_set_is_skipped_unless_it_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("isa", [pytest.param(name, marks=needs_isa(name)) for name in _core.isas()])
+def test_kernels_of_every_instruction_set_are_tested(isa: str) -> None:
+    assert isa in every_isa().args[1]
+
+
+def test_a_missing_instruction_set_is_left_out_unless_it_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_core, "isas", lambda: {"avx512": False, "avx2": False, "portable": True})
-
-    def skipped() -> dict[str, list[str]]:
-        params = every_isa().args[1]
-        return {p.id: [mark.kwargs["reason"] for mark in p.marks if mark.args[0]] for p in params}
-
     monkeypatch.setenv("RBEGIR_REQUIRE_ISA", "")
-    reasons = {"avx512": ["this CPU does not run avx512"], "avx2": ["this CPU does not run avx2"]}
-    assert skipped() == reasons | {"portable": []}
+    assert every_isa("toy").args[1] == ["portable", "toy"]
+    assert needs_isa("avx512").args == (True,)
+    assert needs_isa("avx512").kwargs == {"reason": "this CPU does not run avx512"}
     monkeypatch.setenv("RBEGIR_REQUIRE_ISA", "avx512, portable")
-    assert skipped() == reasons | {"avx512": [], "portable": []}
+    assert every_isa("toy").args[1] == ["avx512", "portable", "toy"]
+    assert needs_isa("avx512").args == (False,)
     monkeypatch.setenv("RBEGIR_REQUIRE_ISA", "avx3")
     with pytest.raises(pytest.UsageError, match="RBEGIR_REQUIRE_ISA names avx3, which is not known"):
         every_isa()

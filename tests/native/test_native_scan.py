@@ -11,15 +11,17 @@ def call(**change):
         "packed": np.zeros(1024, np.uint8),
         "count": 64,
         "mask": None,
+        "filters": (),
+        "limits": None,
         "k": 1,
         "planes": 2,
         "threads": 1,
     }
     settings |= {"isa": "portable", "values": np.zeros((1, 64), np.int16), "positions": None, **change}
-    part = (settings["packed"], settings["count"], settings["mask"])
+    part = (settings["packed"], settings["count"], settings["mask"], settings["filters"])
     shared = {name: settings[name] for name in ("planes", "threads", "isa")}
     if settings["positions"] is None:
-        return _core.scan_search([part], settings["values"], settings["k"], **shared)
+        return _core.scan_search([part], settings["values"], settings["k"], settings["limits"], **shared)
     return _core.scan_rescore([part], settings["values"], settings["positions"], settings["k"], **shared)
 
 
@@ -35,6 +37,11 @@ def test_good_calls() -> None:
     [
         ({"count": 65}, "packed is too small for its count"),
         ({"mask": np.zeros(0, np.uint64)}, "mask is too small for its count"),
+        ({"filters": (np.zeros(0, np.uint64),)}, "mask is too small for its count"),
+        ({"limits": np.zeros((2, 4), np.int64)}, r"limits must be \[queries, 4\]"),
+        ({"limits": np.zeros((1, 3), np.int64)}, r"limits must be \[queries, 4\]"),
+        ({"filters": (None,), "limits": np.array([[0, 0, 0, 1]])}, "filter out of range"),
+        ({"filters": (None,), "limits": np.array([[0, 0, 0, -2]])}, "filter out of range"),
         ({"planes": 0}, "n, planes or threads out of range"),
         ({"planes": 5}, "n, planes or threads out of range"),
         ({"threads": 0}, "n, planes or threads out of range"),
@@ -59,6 +66,8 @@ def test_refuses_values(change: dict, message: str) -> None:
         {"values": np.zeros((64, 2), np.int16).T},
         {"packed": np.zeros(2048, np.uint8)[::2]},
         {"mask": np.zeros(1, np.int64)},
+        {"filters": (np.zeros(1, np.int64),)},
+        {"limits": np.zeros((1, 4), np.int32)},
         {"count": -1},
         {"k": -1},
     ],

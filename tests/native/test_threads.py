@@ -26,7 +26,7 @@ def everything(threads):
     yield _core.product(a, gram, threads, "portable")
     yield from _core.tokenize(texts, 50, threads)
     yield from _core.scan_search(
-        [(packed, 64 * 5000, None)], values, 10, planes=1, threads=threads, isa="portable"
+        [(packed, 64 * 5000, None, ())], values, 10, None, planes=1, threads=threads, isa="portable"
     )
 
 alone = list(everything(1))
@@ -46,7 +46,7 @@ import os, threading
 import numpy as np
 from rbegir.encode.clsm.sides import NativeSide
 from rbegir.encode.clsm.presets import ModelConfig
-from rbegir.encode.clsm.shapes import random_tensors
+from rbegir.encode.clsm.presets import random_tensors
 
 config = ModelConfig(conv=8, hash_buckets=50)
 side = NativeSide(config, "query", random_tensors(config).__getitem__, threads=2)

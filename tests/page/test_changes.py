@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from playwright.sync_api import expect
+from playwright.sync_api import Dialog, expect
 
 import rbegir
 from tests.page.conftest import Open
@@ -148,3 +148,49 @@ def test_an_empty_index(visit: Open, model: Path, tmp_path: Path) -> None:
         page.get_by_role("dialog").get_by_role("button", name="Add", exact=True).click()
         expect(page.locator(".hit button.text")).to_have_text("the very first")
         page.close()  # before its service ends
+
+
+def test_delete_all_that_pass_the_filter(visit: Open, model: Path, tmp_path: Path) -> None:
+    path = make_index(tmp_path / "filtered.rbe", model)
+    with running(path) as service:
+        page, _ = visit(f"{service.url}/?q=rome")
+        button = page.get_by_role("button", name="Delete all that pass")
+        expect(page.locator("#about")).to_contain_text("30 keywords")
+        expect(button).to_be_hidden()
+        page.get_by_label("Filter", exact=True).fill("price < 40")
+        said: list[str] = []
+
+        def answer(dialog: Dialog) -> None:
+            said.append(dialog.message)
+            dialog.accept() if len(said) > 1 else dialog.dismiss()
+
+        page.on("dialog", answer)
+        expect(button).to_be_visible()
+        button.click()
+        expect(page.locator("#about")).to_contain_text("30 keywords")
+        button.click()
+        expect(page.locator("#toast")).to_contain_text("Deleted 5 keywords")
+        expect(page.locator("#about")).to_contain_text("25 keywords")
+        assert said == ["Delete 5 keywords that pass “price < 40”? This cannot be undone."] * 2
+        page.close()
+
+
+def test_an_index_is_chosen_by_name(visit: Open, model: Path, tmp_path: Path) -> None:
+    one, two = make_index(tmp_path / "one.rbe", model), make_index(tmp_path / "two.rbe", model, count=4)
+    with running(f"one={one}", f"two={two}") as service:
+        page, _ = visit(f"{service.url}/?q=shoes")
+        expect(page.locator("#about")).to_contain_text("30 keywords")
+        page.get_by_role("combobox", name="Index").select_option("two")
+        expect(page.locator("#about")).to_contain_text("4 keywords")
+        expect(page.locator(".hit")).to_have_count(4)
+        assert "index=two" in page.url
+        page.reload()
+        expect(page.locator("#about")).to_contain_text("4 keywords")
+        page.get_by_role("button", name="Add a keyword").click()
+        sheet = page.get_by_role("dialog", name="Add a keyword")
+        sheet.get_by_label("Text").fill("sandals")
+        sheet.get_by_role("button", name="Add").click()
+        expect(page.locator("#about")).to_contain_text("5 keywords")
+        with rbegir.Client(service.url) as first, rbegir.Client(service.url, index="two") as second:
+            assert (len(first), len(second)) == (30, 5)
+        page.close()

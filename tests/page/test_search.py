@@ -12,7 +12,8 @@ from playwright.sync_api import Page, Route, expect
 import rbegir
 from rbegir.codes import score
 from tests.page.conftest import Open
-from tests.service import TEXTS, Running
+from tests.reranking import make_model, some_texts
+from tests.service import TEXTS, Running, running
 
 Site = tuple[Path, Running]
 
@@ -69,7 +70,7 @@ def test_bits_and_ranks_are_those_of_the_codes(visit: Open, site: Site) -> None:
         )
         first = int(np.flatnonzero(order == hits.rows[0, place])[0]) + 1
         expect(item.locator(".rank .small")).to_have_text(f"{first} → {place + 1}")
-    assert page.locator("#query-planes path.yes").get_attribute("d", timeout=1000)
+    assert page.locator("#query-planes path.yes").get_attribute("d")
     expect(page.locator("#slopes .line")).to_have_count(20)
 
 
@@ -219,3 +220,17 @@ def test_the_panel_lives(visit: Open, site: Site) -> None:
                 p.quantile([], 0.5), read.map((m) => [m.name, m.labels, m.value])]; }"""
     )
     assert figures == [1, 1.75, None, [["a", {"b": 'c\\"d', "e": "f"}, 2], ["n", {}, 30]]]
+
+
+def test_a_reranked_hit_says_why_it_is_there(visit: Open, tmp_path: Path) -> None:
+    texts = some_texts(300)
+    with rbegir.Index.create(tmp_path / "x.rbe", make_model(tmp_path / "model", texts)) as index:
+        index.add(texts)
+        wanted = index.search("rivr bank", k=20, why=True)
+    with running(tmp_path / "x.rbe") as service:
+        page, _ = visit(f"{service.url}/?q=rivr+bank")
+        expect(page.locator(".hit")).to_have_count(20)
+        assert page.locator(".hit .why").all_inner_texts() == [str(hit.why) for hit in wanted[0]]
+        page.get_by_label("paper").check()
+        expect(page.locator("#certificate")).to_contain_text("Expected recall")
+        expect(page.locator(".hit .why")).to_have_count(0)

@@ -92,7 +92,8 @@ def test_refuses() -> None:
         ({"ids": np.zeros(3)}, r"ids must have shape \[queries, k\], got \[3\]"),
         ({"scores": np.zeros((2, 4))}, r"scores must have the shape of ids \[2, 3\], got \[2, 4\]"),
         ({"texts": np.zeros((1, 3), object)}, r"texts must have the shape of ids \[2, 3\], got \[1, 3\]"),
-        ({"attributes": [[{}] * 3]}, "attributes must be 2 lists of 3 dictionaries"),
+        ({"attributes": [[{}] * 3]}, "attributes must be 2 lists of as many dictionaries as there are hits"),
+        ({"attributes": [[{}] * 3, [{}] * 2]}, "as many dictionaries as there are hits"),
     ):
         with pytest.raises(InputError, match=message):
             Hits(**{**good, **change})

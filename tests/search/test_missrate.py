@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from rbegir.errors import InputError
+from rbegir.search import missrate
 from rbegir.search.missrate import certificate, certificate_of_threads
 
 
@@ -139,3 +140,21 @@ def test_command() -> None:
     assert table.exit_code == 0
     assert "expected recall" in table.stdout
     assert "99.99" in table.stdout
+
+
+def test_a_repeated_certificate_is_not_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    laws = []
+
+    def law(*arguments: object) -> object:
+        laws.append(arguments)
+        return computed(*arguments)  # type: ignore[arg-type]
+
+    computed = missrate._law_of_misses
+    monkeypatch.setattr(missrate, "_law_of_misses", law)
+    missrate._certificate.cache_clear()
+    first = certificate_of_threads({64: 9, 3: 1}, 20, 64, 1)
+    assert certificate_of_threads({3: 1, 64: 9}, 20, 64, 1) is first
+    assert len(laws) == 1
+    for other in (({64: 9, 4: 1}, 20, 64, 1), ({64: 9, 3: 1}, 21, 64, 1), ({64: 9, 3: 1}, 20, 64, 2)):
+        assert certificate_of_threads(*other) != first
+    assert len(laws) == 4

@@ -24,8 +24,7 @@ from starlette.testclient import TestClient
 
 import rbegir
 from rbegir.encode.clsm import checkpoint
-from rbegir.encode.clsm.presets import ModelConfig
-from rbegir.encode.clsm.shapes import random_tensors
+from rbegir.encode.clsm.presets import ModelConfig, random_tensors
 from rbegir.serve.app import create_app
 from rbegir.serve.monitor import RequestLog
 from rbegir.serve.served import ServedIndex

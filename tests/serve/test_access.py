@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 import pytest
 
 from rbegir.errors import FileError, InputError
@@ -18,6 +21,7 @@ Start = Callable[..., Local]
 READ, WRITE = "read-token-123", "write-token-456"
 BODY = {"queries": ["hat"]}
 KEYWORD = {"keywords": [{"id": 1, "text": "hat"}]}
+UPDATE = {"keywords": [{"id": 1, "attributes": {"price": 1.5}}]}
 
 
 @pytest.fixture
@@ -32,7 +36,9 @@ def test_a_token_is_needed(guarded: Local, header: str | None) -> None:
     headers = {} if header is None else {"authorization": header.encode()}
     requests = [
         ("POST", "/v1/search", BODY), ("POST", "/v1/keywords", KEYWORD),
-        ("DELETE", "/v1/keywords", {"ids": [1]}), ("GET", "/v1/keywords/1", None),
+        ("DELETE", "/v1/keywords", {"ids": [1]}), ("DELETE", "/v1/keywords", {"where": "id = 1"}),
+        ("PATCH", "/v1/keywords", UPDATE), ("GET", "/v1/keywords:count", None),
+        ("GET", "/v1/keywords/1", None),
         ("GET", "/v1/keywords", None), ("GET", "/v1/index", None),
         ("POST", "/v1/index:compact", None), ("GET", "/metrics", None),
     ]  # fmt: skip
@@ -52,8 +58,69 @@ def test_each_token_allows_its_own(guarded: Local) -> None:
     assert guarded.client.post("/v1/search", json=BODY, headers=read).status_code == 200
     assert guarded.client.post("/v1/search", json=BODY, headers=write).status_code == 200
     assert guarded.client.post("/v1/keywords", json=KEYWORD, headers=write).status_code == 200
-    problem(guarded.client.post("/v1/keywords", json=KEYWORD, headers=read), 403, "forbidden")
-    problem(guarded.client.post("/v1/index:compact", headers=read), 403, "forbidden")
+    assert guarded.client.get("/v1/keywords:count", headers=read).status_code == 200
+    for method, path, body in CHANGES:
+        problem(guarded.client.request(method, path, json=body, headers=read), 403, "forbidden")
+
+
+def test_several_tokens_of_a_kind(local: Start) -> None:
+    service = local(read_token=(READ, "another-reader"), write_token=(WRITE, "another-writer"))
+    for token, status in ((READ, 403), ("another-reader", 403), (WRITE, 200), ("another-writer", 200)):
+        headers = {"authorization": f"Bearer {token}"}
+        assert service.client.post("/v1/search", json=BODY, headers=headers).status_code == 200
+        assert service.client.post("/v1/keywords", json=KEYWORD, headers=headers).status_code == status
+    problem(
+        service.client.get("/v1/index", headers={"authorization": "Bearer a-stranger"}), 401, "unauthorized"
+    )
+
+
+@pytest.mark.parametrize("tokens", [(), (READ, "another-reader")])
+def test_searches_are_queued_by_token_or_by_address(
+    local: Start, monkeypatch: pytest.MonkeyPatch, tokens: tuple[str, ...]
+) -> None:
+    service = local(read_token=tokens or None)
+    batcher = service.client.app.state.catalog.default.batcher  # type: ignore[attr-defined]
+    clients: list[object] = []
+    submit = batcher.submit
+
+    def noted(search: object, client: object) -> object:
+        clients.append(client)
+        return submit(search, client)
+
+    monkeypatch.setattr(batcher, "submit", noted)
+    for token in tokens or ("one", "another"):
+        headers = {"authorization": f"Bearer {token}"}
+        assert service.client.post("/v1/search", json=BODY, headers=headers).status_code == 200
+    assert clients == ([0, 1] if tokens else ["testclient"] * 2)
+
+
+def test_each_token_has_a_limit_of_its_own(local: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = local(read_token=(READ, "another-reader"), write_token=WRITE, max_client_requests=2)
+    began, go = threading.Semaphore(0), threading.Event()
+    get = service.index.get
+
+    def slow(ids: list[int]) -> object:
+        began.release()
+        assert go.wait(60)
+        return get(ids)
+
+    def ask(token: str, path: str = "/v1/keywords/1") -> httpx.Response:
+        return service.client.get(path, headers={"authorization": f"Bearer {token}"})
+
+    monkeypatch.setattr(service.index, "get", slow)
+    with ThreadPoolExecutor(2) as threads:
+        waiting = [threads.submit(ask, READ) for _ in range(2)]
+        for _ in waiting:
+            assert began.acquire(timeout=60)
+        refused = ask(READ, "/v1/index")
+        said = problem(refused, 429, "too-many-requests")
+        assert said["detail"] == "2 requests of this client are under way; nothing was done"
+        assert refused.headers["retry-after"] == "1"
+        assert ask("another-reader", "/v1/index").status_code == 200
+        assert ask(READ, "/metrics").status_code == 200
+        go.set()
+        assert [answer.result(60).status_code for answer in waiting] == [200, 200]
+    assert ask(READ, "/v1/index").status_code == 200
 
 
 def test_with_a_read_token_alone_nobody_writes(local: Start) -> None:
@@ -84,9 +151,11 @@ def test_no_other_origin_by_default(local: Start) -> None:
 
 def test_an_origin_can_be_allowed(local: Start) -> None:
     service = local(cors_origins=("https://shop.example",))
-    asked = {"origin": "https://shop.example", "access-control-request-method": "POST"}
-    answer = service.client.options("/v1/search", headers=asked)
-    assert answer.headers["access-control-allow-origin"] == "https://shop.example"
+    for method in ("POST", "PATCH", "DELETE"):
+        asked = {"origin": "https://shop.example", "access-control-request-method": method}
+        answer = service.client.options("/v1/search", headers=asked)
+        assert answer.status_code == 200
+        assert answer.headers["access-control-allow-origin"] == "https://shop.example"
     wrong = service.client.post("/v1/search", json={}, headers={"origin": "https://shop.example"})
     assert wrong.status_code == 422
     assert wrong.headers["access-control-allow-origin"] == "https://shop.example"
@@ -96,8 +165,8 @@ def test_an_origin_can_be_allowed(local: Start) -> None:
 
 def test_a_read_only_service_refuses_changes(local: Start) -> None:
     service = local(read_only=True)
-    problem(service.post("/v1/keywords", KEYWORD), 403, "read-only")
-    problem(service.client.post("/v1/index:compact"), 403, "read-only")
+    for method, path, body in CHANGES:
+        problem(service.client.request(method, path, json=body), 403, "read-only")
     assert service.search(queries=["hat"])
 
 
@@ -108,6 +177,12 @@ def test_tokens_come_from_files_or_the_environment(tmp_path: Path) -> None:
     assert load_token("read", file, {"RBEGIR_READ_TOKEN": "other"}) == "from-the-file"
     assert load_token("write", None, {"RBEGIR_WRITE_TOKEN": "from-outside"}) == "from-outside"
     assert load_token("write", None, {"RBEGIR_WRITE_TOKEN": ""}) is None
+    file.write_text("token-of-anna\n\n token-of-bert\n")
+    assert load_token("read", file, {}) == ("token-of-anna", "token-of-bert")
+    assert load_token("read", None, {"RBEGIR_READ_TOKEN": "one-token\ntwo-token"}) == (
+        "one-token",
+        "two-token",
+    )
     file.write_text(" \n")
     with pytest.raises(InputError, match=r"the read token file .* is empty"):
         load_token("read", file, {})
@@ -127,7 +202,9 @@ def test_a_token_file_that_everybody_can_read_is_no_secret(tmp_path: Path) -> No
 CHANGES = [
     ("POST", "/v1/index:compact", None),
     ("POST", "/v1/keywords", KEYWORD),
+    ("PATCH", "/v1/keywords", UPDATE),
     ("DELETE", "/v1/keywords", {"ids": [1]}),
+    ("DELETE", "/v1/keywords", {"where": "id = 2"}),
 ]
 
 
@@ -213,6 +290,12 @@ def test_a_port_in_use_is_named() -> None:
         ({"read_token": "short"}, "read_token must have at least 8 printable ASCII characters, got 5"),
         ({"write_token": "with a\nnewline"}, "write_token must have at least 8 printable ASCII characters"),
         ({"read_token": READ, "write_token": READ}, "read_token and write_token are equal"),
+        ({"read_token": (READ, WRITE), "write_token": WRITE}, "read_token and write_token are equal"),
+        (
+            {"read_token": (READ, "short")},
+            "read_token must have at least 8 printable ASCII characters, got 5",
+        ),
+        ({"max_client_requests": -1}, "max_client_requests must be a whole number of at least 0, got -1"),
         ({"cors_origins": ("*",)}, "any web page could read and change the index"),
     ],
 )

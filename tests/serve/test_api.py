@@ -6,7 +6,10 @@ import datetime
 import errno
 import json
 import os
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,7 @@ import rbegir
 from rbegir.base import disk
 from rbegir.codes.planes import Codes
 from rbegir.errors import InputError
+from rbegir.index import writer
 from rbegir.serve.app import create_app
 from rbegir.wire import schema
 from tests.serve.conftest import TEXTS, Local
@@ -30,7 +34,8 @@ ARROW = "application/vnd.apache.arrow.stream"
 def expected(local: Local, query: str, k: int, **options: Any) -> list[dict[str, Any]]:
     """What the library finds."""
     (hits,) = local.index.search([query], k, **options)
-    return [hit._asdict() for hit in hits]
+    found = [hit._asdict() for hit in hits]
+    return [{name: value for name, value in hit.items() if name != "why"} for hit in found]
 
 
 def test_search_finds_what_the_library_finds(local: Start) -> None:
@@ -61,6 +66,51 @@ def test_options_reach_the_search(local: Start, options: dict[str, Any]) -> None
     assert result["hits"] == expected(service, "green bicycle", 20, **options)
     assert ("recall" in result) == ("planes" in options)
     assert ("expected_recall" in result) == ("mode" in options)
+
+
+def test_a_filter_per_query(local: Start) -> None:
+    service = local(max_keywords=4)
+    wheres, queries = ["price < 10", None, "price > 1e9"], ["red hat", "hat", "blue"]
+    found = service.search(queries=queries, k=5, where=wheres, explain=True)
+    for result, query, where in zip(found, queries, wheres, strict=True):
+        wanted = service.search(queries=[query], k=5, where=where, explain=True)
+        assert result["hits"] == wanted[0]["hits"]
+    found = service.search(queries=queries, k=5, allow=[[1, 2], None, []], deny=[[2], [3], None])
+    assert [len(result["hits"]) for result in found] == [1, 5, 0]
+    for body, message in (
+        ({"where": wheres[:2]}, "where has 2 entries for 3 queries"),
+        ({"where": [7, None, None]}, "where.each.0: Input should be a valid string"),
+        ({"allow": [[1, 2], [1, 2], [1]]}, "allow: at most 4 items, got 5"),
+        ({"allow": [[1], 2, None]}, "allow.each.1"),
+        ({"where": wheres, "mode": "paper"}, "a filter per query and mode='paper' cannot be combined"),
+    ):
+        said = problem(service.post("/v1/search", {"queries": queries, **body}), 422, "invalid")["detail"]
+        assert message in said
+
+
+def test_pages_and_ranges(local: Start) -> None:
+    service = local(max_k=30)
+    whole = expected(service, "green bicycle", 200)
+    page = service.post("/v1/search", {"queries": ["green bicycle"], "k": 30}).json()
+    seen: list[Any] = []
+    while page["results"][0]["hits"]:
+        seen += page["results"][0]["hits"]
+        body = {"queries": ["green bicycle"], "k": 30, "after": page["cursor"]}
+        answer = service.post("/v1/search", body)
+        schema.SearchResponse.model_validate_json(answer.content, strict=True)
+        page = answer.json()
+    assert seen == whole
+    least = whole[12]["score"]
+    (result,) = service.search(queries=["green bicycle"], k=None, min_score=least)
+    assert result["hits"] == [hit for hit in whole if hit["score"] >= least]
+    (result,) = service.search(queries=["green bicycle"], k=None, min_score=-1)
+    assert result["hits"] == whole[:30]  # the largest page
+    answer = service.post("/v1/search", {"queries": ["a", "b"], "after": page["cursor"]})
+    assert problem(answer, 422, "invalid")["detail"] == "after is a cursor of 1 queries, got 2"
+    answer = service.post("/v1/search", {"queries": ["a"], "k": None})
+    said = problem(answer, 422, "invalid")["detail"]
+    assert said == "k=None needs a min_score: it asks for all hits that reach one"
+    assert service.post("/v1/search", {"queries": ["a"], "mode": "paper"}).json()["cursor"] is None
 
 
 def test_k_beyond_the_index_gives_all_of_it(local: Start) -> None:
@@ -146,6 +196,70 @@ def test_upsert_get_search_delete(local: Start) -> None:
     assert gone.json() == {"deleted": 2}
     assert service.client.get("/v1/keywords/7").status_code == 404
     assert len(service.index) == len(TEXTS) - 1
+
+
+def test_count_and_delete_by_filter(local: Start) -> None:
+    service = local()
+
+    def count(**parameters: Any) -> int:
+        response = service.client.get("/v1/keywords:count", params=parameters)
+        schema.CountResponse.model_validate_json(response.content, strict=True)
+        return int(response.json()["keywords"])
+
+    cheap = [i for i in range(len(TEXTS)) if i % 50 < 10]
+    assert count() == len(TEXTS)
+    assert count(where="price < 10") == len(cheap)
+    gone = service.client.request("DELETE", "/v1/keywords", json={"where": "price < 10"})
+    schema.DeleteResponse.model_validate_json(gone.content, strict=True)
+    assert gone.json() == {"deleted": len(cheap)}
+    assert count() == len(service.index) == len(TEXTS) - len(cheap)
+    assert count(where="price < 10") == 0
+    assert service.index.get(cheap) == [None] * len(cheap)
+    for body, kind in (
+        ({}, "invalid"),
+        ({"ids": [1], "where": "price > 1"}, "invalid"),
+        ({"where": None}, "invalid"),
+        ({"where": ""}, "invalid"),
+        ({"where": "x" * 5000}, "invalid"),
+        ({"where": "prise < 3"}, "invalid-filter"),
+    ):
+        problem(service.client.request("DELETE", "/v1/keywords", json=body), 422, kind)
+    for wrong, kind in (({"limit": "3"}, "invalid"), ({"where": "prise < 3"}, "invalid-filter")):
+        problem(service.client.get("/v1/keywords:count", params=wrong), 422, kind)
+    assert count() == len(TEXTS) - len(cheap)
+
+
+def test_update_of_attributes(local: Start) -> None:
+    service = local()
+    before = service.index.get([1, 2, 4])
+
+    def update(*keywords: dict[str, Any]) -> Any:
+        return service.client.patch("/v1/keywords", json={"keywords": list(keywords)})
+
+    done = update(
+        {"id": 1, "attributes": {"price": 7.5}},
+        {"id": 2, "attributes": {"lang": None, "day": "2024-05-31"}},
+        {"id": 4, "attributes": {"price": None, "sold": True}},
+    )
+    schema.UpdateResponse.model_validate_json(done.content, strict=True)
+    assert done.json() == {"updated": 3}
+    new = [
+        {"price": 7.5, "day": None, "sold": None},
+        {"lang": None, "day": "2024-05-31", "sold": None},
+        {"price": None, "day": None, "sold": True},
+    ]
+    wanted = [{**(old or {}), **changed} for old, changed in zip(before, new, strict=True)]
+    assert service.index.get([1, 2, 4]) == wanted
+    for keywords, kind in (
+        ([{"id": 1, "attributes": {}}], "invalid"),
+        ([{"id": 1, "attributes": {"price": 1}}, {"id": 123456, "attributes": {"price": 1}}], "invalid"),
+        ([{"id": 1, "attributes": {"price": 1}}, {"id": 1, "attributes": {"price": 2}}], "invalid"),
+        ([{"id": 1, "text": "hat", "attributes": {"price": 1}}], "invalid"),
+        ([{"id": 1, "attributes": {"price": "dear"}}], "mismatch"),
+        ([{"id": "one", "attributes": {"price": 1}}], "mismatch"),
+    ):
+        problem(update(*keywords), 422, kind)
+    assert service.index.get([1, 2, 4]) == wanted
 
 
 def test_new_columns_and_dates(local: Start) -> None:
@@ -241,6 +355,37 @@ def test_compact(local: Start) -> None:
     assert service.client.get("/v1/index").json()["deleted"] == 0
 
 
+def test_changes_are_acknowledged_during_a_compaction(local: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = local()
+    service.client.request("DELETE", "/v1/keywords", json={"ids": list(range(50))})
+    begun, go = threading.Event(), threading.Event()
+    write = writer.write_segment
+
+    def held(path: Path, *arguments: Any) -> Any:
+        if path.name.startswith("unnamed"):
+            begun.set()
+            assert go.wait(60)
+        return write(path, *arguments)
+
+    monkeypatch.setattr(writer, "write_segment", held)
+    with ThreadPoolExecutor(1) as pool:
+        compaction = pool.submit(service.client.post, "/v1/index:compact")
+        try:
+            assert begun.wait(60)
+            rows = [{"id": 60, "text": "changed"}, {"id": 300, "text": "new"}]
+            assert service.post("/v1/keywords", {"keywords": rows}).json() == {"upserted": 2}
+            gone = service.client.request("DELETE", "/v1/keywords", json={"ids": [70, 71]})
+            assert gone.json() == {"deleted": 2}
+            assert not compaction.done()
+        finally:
+            go.set()
+        assert compaction.result().json() == {"keywords": len(TEXTS) - 51, "segments": 2}
+    assert service.client.get("/v1/index").json()["deleted"] == 3  # carried over to the new segment
+    found = service.index.get([60, 70, 71, 300])
+    assert [row and row["text"] for row in found] == ["changed", None, None, "new"]
+    assert service.index.count() == len(TEXTS) - 51
+
+
 def test_hits_as_arrow(local: Start) -> None:
     service = local()
     answer = service.post("/v1/search", {"queries": ["red hat", "shoes"], "k": 3}, accept=ARROW)
@@ -269,6 +414,32 @@ def test_export_of_all_keywords(local: Start, accept: str) -> None:
     else:
         rows = [json.loads(line) for line in answer.text.splitlines()]
         assert [{"id": r["id"], "text": r["text"], **r["attributes"]} for r in rows] == wanted
+
+
+@pytest.mark.parametrize("accept", [ARROW, "*/*"])
+def test_export_of_some_keywords(local: Start, accept: str) -> None:
+    service = local()
+
+    def ids(**parameters: Any) -> list[int]:
+        response = service.client.get("/v1/keywords", params=parameters, headers={"accept": accept})
+        assert response.status_code == 200
+        if accept == ARROW:
+            return pa.ipc.open_stream(response.content).read_all()["id"].to_pylist()
+        return [json.loads(line)["id"] for line in response.text.splitlines()]
+
+    assert ids(limit=3) == [0, 1, 2]
+    assert ids(where="id >= 5", limit=2) == [5, 6]
+    assert ids(where="id < 0") == []
+    assert ids(limit=10**6) == list(range(len(TEXTS)))
+    for wrong, kind in (
+        ({"limit": "0"}, "invalid"),
+        ({"limit": "many"}, "invalid"),
+        ({"top": "3"}, "invalid"),
+        ({"limit": ["1", "2"]}, "invalid"),
+        ({"where": "prise < 3"}, "invalid-filter"),
+        ({"where": "x" * 5000}, "invalid"),
+    ):
+        problem(service.client.get("/v1/keywords", params=wrong, headers={"accept": accept}), 422, kind)
 
 
 def test_health_readiness_and_metrics(local: Start) -> None:

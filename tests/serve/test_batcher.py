@@ -34,6 +34,7 @@ class Gated:
         self.gate = threading.Event()
         self.started = threading.Semaphore(0)
         self.scans: list[tuple[int, int]] = []  # queries, k
+        self.modest: list[int] = []  # queries whose values are all negative, per scan
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._index, name)
@@ -43,6 +44,7 @@ class Gated:
 
     def search_codes(self, codes: Any, k: int, **options: Any) -> Any:
         self.scans.append((len(codes), k))
+        self.modest.append(sum(bool((values < 0).all()) for values in codes))
         self.started.release()
         assert self.gate.wait(30)
         return self._index.search_codes(codes, k, **options)
@@ -61,7 +63,7 @@ def run(
 
     async def main() -> None:
         settings = Settings(max_batch=max_batch, max_waiting=more.get("max_waiting", 1000))
-        batcher = Batcher(gated, Metrics(), settings)
+        batcher = Batcher(gated, Metrics().of(), settings)
         batcher.start()
         try:
             await asyncio.wait_for(work(gated, batcher), 60)
@@ -160,6 +162,43 @@ def test_texts_and_codes_share_a_scan(index: rbegir.Index) -> None:
     assert run(index, work).scans[1:] == [(2, 5)]
 
 
+def test_different_filters_share_a_scan(index: rbegir.Index) -> None:
+    """One filter for a request, one per query, none; a large request is spread over two scans."""
+    searches = [
+        texts_of(["red hat"], 5, where="price < 20"),
+        texts_of(["red hat", "hat", "blue"], 7, where=[None, "price > 40", "lang is null"]),
+        texts_of(["green"], 5),
+        texts_of(["shoes"] * 9, 5, allow=[[number, number + 1] for number in range(9)]),
+    ]
+
+    async def work(gated: Gated, batcher: Batcher) -> None:
+        await busy(gated, batcher)
+        jobs = [batcher.submit(search) for search in searches]
+        gated.gate.set()
+        for search, found in zip(searches, await asyncio.gather(*(job.future for job in jobs)), strict=True):
+            assert search.texts is not None
+            alone = index.search(search.texts, search.request.k, **search.request.options())
+            assert body(search, [slice_.hits for slice_ in found]) == body(search, [alone])
+
+    assert [count for count, _ in run(index, work).scans] == [1, 8, 6]
+
+
+def test_a_filter_that_is_refused_fails_alone(index: rbegir.Index) -> None:
+    wheres = ["price < 20", "nonsense <", None, "prize < 3", "price < 9", "lang = 'en'"]
+
+    async def work(gated: Gated, batcher: Batcher) -> None:
+        await busy(gated, batcher)
+        jobs = [batcher.submit(texts_of(["hat"], 2, where=where)) for where in wheres]
+        gated.gate.set()
+        found = await asyncio.gather(*(job.future for job in jobs), return_exceptions=True)
+        assert [isinstance(one, FilterError) for one in found] == [where in wheres[1:4:2] for where in wheres]
+        for where, one in zip(wheres, found, strict=True):
+            if not isinstance(one, BaseException):
+                assert one[0].hits.rows.tolist() == index.search(["hat"], 2, where=where).rows.tolist()
+
+    run(index, work)
+
+
 def test_small_and_large_k_are_not_put_together(index: rbegir.Index) -> None:
     async def work(gated: Gated, batcher: Batcher) -> None:
         await busy(gated, batcher)
@@ -185,7 +224,7 @@ def test_a_large_request_does_not_hold_up_small_ones(index: rbegir.Index) -> Non
         await busy(gated, batcher)
         order: list[str] = []
         large = batcher.submit(texts_of(TEXTS[:50], 5))
-        other = batcher.submit(texts_of([TEXTS[0]], 5, where="price < 20"))
+        other = batcher.submit(texts_of([TEXTS[0]], 5, min_score=0.0))
         small = [batcher.submit(texts_of([text], 5)) for text in TEXTS[:3]]
         named = [("large", large), ("other", other), *(("small", job) for job in small)]
         for name, job in named:
@@ -215,6 +254,50 @@ def test_places_are_dealt_out_fairly(wanted: list[int], places: int) -> None:
         assert all(other <= got for later, other in enumerate(given_) if later > number)
 
 
+GREEDY, MODEST = np.ones((1, 64), np.int16), -np.ones((1, 64), np.int16)
+
+
+def values_of(values: Any, count: int, k: int = 2) -> Search:
+    return Search(SearchRequest(k), values=np.repeat(values, count, axis=0))
+
+
+def test_a_greedy_client_gets_no_more_places_than_a_modest_one(index: rbegir.Index) -> None:
+    async def work(gated: Gated, batcher: Batcher) -> None:
+        await busy(gated, batcher)
+        jobs = [batcher.submit(values_of(GREEDY, 8), "greedy") for _ in range(10)]
+        jobs += [batcher.submit(values_of(MODEST, 1), "modest") for _ in range(10)]
+        gated.gate.set()
+        await asyncio.gather(*(job.future for job in jobs))
+
+    gated = run(index, work)
+    assert gated.modest[1:] == [4, 4, 2] + [0] * 9  # of 8 places, half while it wants them
+    assert [count for count, _ in gated.scans[1:]] == [8] * 11 + [2]
+
+
+def test_a_client_that_queues_many_kinds_of_searches_gets_no_more_turns(index: rbegir.Index) -> None:
+    async def work(gated: Gated, batcher: Batcher) -> None:
+        await busy(gated, batcher)
+        jobs = [batcher.submit(values_of(GREEDY, 1, k), "greedy") for k in (1, 5, 17, 70, 260, 1030)]
+        jobs += [batcher.submit(values_of(MODEST, 1, k), "modest") for k in (5000, 20000)]
+        gated.gate.set()
+        await asyncio.gather(*(job.future for job in jobs))
+
+    gated = run(index, work)
+    assert gated.modest[1:] == [0, 1, 0, 1, 0, 0, 0, 0]
+
+
+def test_more_clients_than_places_take_turns(index: rbegir.Index) -> None:
+    async def work(gated: Gated, batcher: Batcher) -> None:
+        await busy(gated, batcher)
+        jobs = [batcher.submit(values_of(GREEDY, 3), f"client {i}") for i in range(11)]
+        jobs.append(batcher.submit(values_of(MODEST, 3), "modest"))
+        gated.gate.set()
+        await asyncio.gather(*(job.future for job in jobs))
+
+    gated = run(index, work)
+    assert gated.modest[1:] == [0, 1, 1, 0, 1]  # eight of twelve clients, then the other four first
+
+
 def test_a_bad_text_fails_alone(index: rbegir.Index) -> None:
     async def work(gated: Gated, batcher: Batcher) -> None:
         await busy(gated, batcher)
@@ -234,18 +317,6 @@ def test_the_position_of_a_bad_text_counts_from_the_start_of_its_request(index: 
         gated.gate.set()
         with pytest.raises(TextError, match="position 13 "):
             await batcher.submit(texts_of([*TEXTS[:13], "?"], 2)).future
-
-    run(index, work)
-
-
-def test_a_bad_filter_fails_its_group_and_no_other(index: rbegir.Index) -> None:
-    async def work(gated: Gated, batcher: Batcher) -> None:
-        await busy(gated, batcher)
-        wheres = ["nonsense <", None, "nonsense <"]
-        jobs = [batcher.submit(texts_of(["hat"], 2, where=where)) for where in wheres]
-        gated.gate.set()
-        found = await asyncio.gather(*(job.future for job in jobs), return_exceptions=True)
-        assert [type(answer) for answer in found] == [FilterError, list, FilterError]
 
     run(index, work)
 

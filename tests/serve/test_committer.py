@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rbegir
-from rbegir.errors import FileError, InputError, MismatchError
+from rbegir.errors import FileError, FilterError, InputError, MismatchError
 from rbegir.serve.committer import Change, Committer, KeywordChange, counts_of, merge_changes
 from rbegir.serve.monitor import Metrics, RequestLog
 from rbegir.serve.settings import Settings
@@ -28,6 +28,8 @@ class Gated:
     def __init__(self, index: rbegir.Index) -> None:
         self._index = index
         self.gate = threading.Event()
+        self.compaction = threading.Event()  # set: compactions need not wait
+        self.compacting = threading.Event()  # set: one has begun
         self.started = threading.Semaphore(0)
         self.writes: list[tuple[str, int]] = []
         self.failing = False
@@ -49,12 +51,14 @@ class Gated:
         self._pass("upsert", len(texts))
         return self._index.upsert(texts, ids, attributes)
 
-    def delete(self, ids: Any) -> int:
-        self._pass("delete", len(ids))
-        return self._index.delete(ids)
+    def delete(self, ids: Any = None, *, where: Any = None) -> int:
+        self._pass("delete", -1 if ids is None else len(ids))
+        return self._index.delete(ids, where=where)
 
     def compact(self) -> None:
-        self._pass("compact", 0)
+        self.writes.append(("compact", 0))
+        self.compacting.set()
+        assert self.compaction.wait(30)
         self._index.compact()
 
 
@@ -71,12 +75,13 @@ def run(
     }
 
     async def main(gated: Gated) -> None:
-        committer = Committer(gated, Metrics(), RequestLog(io.StringIO()), Settings(**chosen))
+        committer = Committer(gated, Metrics().of(), RequestLog(io.StringIO()), Settings(**chosen))
         committer.start()
         try:
             await asyncio.wait_for(work(gated, committer), 60)
         finally:
             gated.gate.set()
+            gated.compaction.set()
             await committer.stop()
 
     with rbegir.Index.open(path) as index:
@@ -104,6 +109,30 @@ async def together(gated: Gated, committer: Committer, *changes: Change) -> list
     gated.gate.set()
     await first
     return list(await asyncio.gather(*tasks, return_exceptions=True))
+
+
+def test_a_deletion_by_filter_and_an_update_keep_their_turn(index_path: Path) -> None:
+    async def work(gated: Gated, committer: Committer) -> None:
+        outcomes = await together(
+            gated,
+            committer,
+            upsert((1000, "old"), price=1e6),
+            Change(where="price = 1000000"),  # of the one before
+            upsert((1001, "new"), price=1e6),
+            Change(update={1001: {"price": 2.0}, 3: {"lang": "fr"}}),
+            Change(where="prise < 3"),
+            upsert((1002, "last")),
+        )
+        assert outcomes[:4] == [1, 1, 1, 2]
+        assert isinstance(outcomes[4], FilterError)
+        assert outcomes[5] == 1
+        old, new, third, last = gated.get([1000, 1001, 3, 1002])
+        assert old is None
+        assert new["price"] == 2.0
+        assert (third["price"], third["lang"]) == (3.0, "fr")
+        assert last["text"] == "last"
+
+    assert [size for _, size in run(index_path, work)] == [1, 1, -1, 1, -1, 1]
 
 
 def test_changes_that_gather_are_one_write(index_path: Path) -> None:
@@ -246,9 +275,33 @@ def test_compaction_when_enough_is_deleted(index_path: Path) -> None:
         await committer.commit(upsert((500, "next")))
         assert gated.info()["deleted"] == 30
         await committer.commit(delete(*range(30, 60)))
-        await committer.commit(upsert((501, "after")))  # waits for the compaction before it
+        assert await asyncio.to_thread(gated.compacting.wait, 30)
+        await committer.commit(upsert((501, "meanwhile")))
+        asked = asyncio.ensure_future(committer.compact())
+        await asyncio.sleep(0)
+        assert gated.info()["deleted"] == 60
+        gated.compaction.set()
+        await asked  # made after the first, by the same thread
         assert gated.info()["deleted"] == 0
         assert len(gated._index) == len(TEXTS) - 58
 
     writes = run(index_path, work, compact_deleted=0.25)
-    assert [what for what, _ in writes] == ["delete", "upsert", "delete", "compact", "upsert"]
+    assert [what for what, _ in writes] == ["delete", "upsert", "delete", "compact", "upsert", "compact"]
+
+
+def test_a_compaction_that_fails_is_logged_and_reported(index_path: Path) -> None:
+    async def work(gated: Gated, committer: Committer) -> None:
+        gated.gate.set()
+        gated.compaction.set()
+        gated._index.compact = failing  # type: ignore[method-assign]
+        await committer.commit(delete(*range(100)))  # starts one that nobody waits for
+        with pytest.raises(FileError, match="disk full"):
+            await committer.compact()
+        assert await committer.commit(upsert((1, "one"))) == 1
+        assert committer.failure is None
+        assert committer._log._stream.getvalue().count("compaction failed") >= 2  # type: ignore[attr-defined]
+
+    def failing() -> None:
+        raise FileError("cannot write: disk full")
+
+    run(index_path, work, compact_deleted=0.25)

@@ -82,7 +82,7 @@ def test_the_openapi_document_is_made_once(
 ) -> None:
     service = local()
     first = service.client.get("/openapi.json").json()
-    monkeypatch.setattr("rbegir.serve.routes.document", lambda *_: pytest.fail("it was made again"))
+    monkeypatch.setattr("rbegir.serve.app.document", lambda *_: pytest.fail("it was made again"))
     assert service.client.get("/openapi.json").json() == first
     monkeypatch.undo()
     service.client.request("DELETE", "/v1/keywords", json={"ids": list(range(200))})

@@ -75,7 +75,7 @@ def test_a_service_learns_that_its_index_takes_vectors(local: Start, index_path:
     binarizer = Binarizer(64, n=64).fit(vectors)
     with rbegir.Index.create(index_path, binarizer, overwrite=True) as index:
         index.add_codes(binarizer.encode_keywords(vectors))
-    service_state = service.client.app.state.service  # type: ignore[attr-defined]
-    wait_until(lambda: service_state.encodes == "vectors")
+    service_state = service.client.app.state.catalog.default  # type: ignore[attr-defined]
+    wait_until(lambda: service_state.encodes == "vectors" and len(service.index) == 300)
     problem(service.post("/v1/search", {"queries": ["hat"]}), 501, "not-supported")
     assert service.search(vectors=[vectors[3].tolist()], k=1)[0]["hits"][0]["id"] == 3

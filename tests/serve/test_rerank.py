@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from pathlib import Path
 
 import httpx
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import rbegir
@@ -15,6 +17,7 @@ from rbegir.serve.app import create_app
 from rbegir.serve.batcher import Batcher, Search
 from rbegir.serve.monitor import Metrics
 from rbegir.serve.settings import Settings
+from rbegir.wire.search import ARROW, JSON, read_hits
 from tests.reranking import make_model, some_texts
 
 TEXTS = some_texts(600)
@@ -33,13 +36,13 @@ def index(path: Path) -> rbegir.Index:
     return rbegir.Index.open(path, read_only=True)
 
 
-def ask(path: Path, body: dict[str, object]) -> httpx.Response:
+def ask(path: Path, body: dict[str, object], accept: str = JSON) -> httpx.Response:
     async def post() -> httpx.Response:
         app = create_app(rbegir.Index.open(path, read_only=True), Settings(read_only=True))
         async with app.router.lifespan_context(app):
             transport = httpx.ASGITransport(app)
             async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-                return await client.post("/v1/search", json=body)
+                return await client.post("/v1/search", json=body, headers={"Accept": accept})
 
     return asyncio.run(post())
 
@@ -62,6 +65,26 @@ def test_an_explained_hit_has_its_rank_by_code(index: rbegir.Index, path: Path) 
     assert {len(hit["ranks"]) for hit in hits} == {index.info()["keyword_planes"]}
 
 
+def test_a_hit_says_why_it_is_there_if_asked(index: rbegir.Index, path: Path) -> None:
+    body = {"queries": ["rivr bank", "chess"], "k": 300, "why": True}
+    wanted = index.search(["rivr bank", "chess"], 300, candidates=300, why=True)
+    answer = ask(path, {**body, "candidates": 300}).json()
+    for hits, result in zip(wanted, answer["results"], strict=True):
+        assert [hit["why"] for hit in result["hits"]] == [asdict(hit.why) for hit in hits if hit.why]
+    stream = ask(path, {**body, "candidates": 300}, accept=ARROW).content
+    read = read_hits(stream, 2)
+    np.testing.assert_array_equal(read.why, wanted.why)
+    assert "why" not in ask(path, {"queries": ["chess"]}).json()["results"][0]["hits"][0]
+    other = pa.ipc.open_stream(stream).read_all()
+    column = other.column_names.index("why")
+    other = other.set_column(column, "why", pa.array(["because"] * len(other)))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, other.schema) as writer:
+        writer.write_table(other)
+    with pytest.raises(TypeError, match="a column is string, expected struct"):
+        read_hits(sink.getvalue().to_pybytes(), 2)
+
+
 def test_codes_cannot_be_reranked(path: Path) -> None:
     answer = ask(path, {"codes": [[1] * 64], "rerank": True})
     assert answer.status_code in (400, 422)
@@ -76,7 +99,7 @@ def test_a_request_cannot_ask_for_endless_reranking(path: Path) -> None:
 
 def test_requests_that_share_a_scan_get_their_own_hits(index: rbegir.Index) -> None:
     async def together() -> None:
-        batcher = Batcher(index, Metrics(), Settings())
+        batcher = Batcher(index, Metrics().of(), Settings())
         asked = [("rivr bank", 17), ("chess", 33), ("new york", 64), ("photo", 20)]
         jobs = [batcher.submit(Search(SearchRequest(k), texts=[text])) for text, k in asked]
         jobs.append(batcher.submit(Search(SearchRequest(17), values=np.ones((1, 64), np.int16))))

@@ -30,10 +30,8 @@ BODY = {"queries": ["red hat"], "k": 3}
 
 
 def wait_until(true: Any) -> None:
-    """Wait for something that another thread brings about."""
-    end = time.monotonic() + 30
+    """Wait for an event, however busy the machine is; the time limit of a test ends a wait in vain."""
     while not true():
-        assert time.monotonic() < end, "it did not happen within 30 s"
         time.sleep(0.005)
 
 
@@ -234,9 +232,10 @@ def test_a_reader_that_stops_is_dropped_and_a_slow_one_is_not(index_path: Path) 
                 client.sendall(request)
             head = slow.recv(1 << 16, socket.MSG_PEEK).partition(b"\r\n\r\n")[0]
             size = int(head.partition(b"content-length: ")[2].split()[0])
-            assert read_to_the_end(slow, pause_s=0.02) == len(head) + 4 + size
-            wait_until(lambda: open_sockets() == before + 2)  # the server has closed its ends
-            assert read_to_the_end(stopped, pause_s=0) < size
+            whole = len(head) + 4 + size
+            assert read(slow, whole, piece=1 << 16, pause_s=0.02) == whole  # seconds longer than the timeout
+            wait_until(lambda: open_sockets() <= before + 3)  # the server has closed its end of `stopped`
+            assert read(stopped, whole) < size
         assert post(f"{address}/v1/search", json=BODY).status_code == 200
 
 
@@ -246,12 +245,12 @@ def open_sockets() -> int:
     return sum("socket:" in target for target in links)
 
 
-def read_to_the_end(client: socket.socket, pause_s: float) -> int:
-    """Bytes until the other side closes."""
+def read(client: socket.socket, size: int, *, piece: int = 1 << 20, pause_s: float = 0.0) -> int:
+    """Read up to `size` bytes, with a pause after each piece. Returns how many came before the end."""
     received = 0
     with contextlib.suppress(ConnectionResetError):
-        while piece := client.recv(1 << 20):
-            received += len(piece)
+        while received < size and (found := client.recv(piece)):
+            received += len(found)
             time.sleep(pause_s)
     return received
 

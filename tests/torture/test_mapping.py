@@ -17,8 +17,7 @@ import pytest
 
 from rbegir._native._core import broken, guard, unguard
 from rbegir.encode.clsm import checkpoint
-from rbegir.encode.clsm.presets import ModelConfig
-from rbegir.encode.clsm.shapes import random_tensors
+from rbegir.encode.clsm.presets import ModelConfig, random_tensors
 from rbegir.errors import CorruptError
 from rbegir.index import manifest, writer
 from rbegir.index.format import map_file

@@ -12,8 +12,7 @@ import pytest
 
 from rbegir.encode.clsm.checkpoint import write
 from rbegir.encode.clsm.model import Model
-from rbegir.encode.clsm.presets import ModelConfig
-from rbegir.encode.clsm.shapes import random_tensors
+from rbegir.encode.clsm.presets import ModelConfig, random_tensors
 from rbegir.errors import CorruptError, FileError
 from rbegir.index.store import Index
 from rbegir.index.wreck import WreckedSegment

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,11 @@ import pytest
 
 from rbegir.encode.clsm.presets import ModelConfig
 from rbegir.training.trainer import TrainResult, run
+from tests import reranking
 
 SMALL = ModelConfig(conv=16, hash_buckets=64)
-TRAINED = {"config": SMALL, "device": "cpu", "batch_size": 200, "epochs": 1}  # how `trained` was made
+# how `trained` was made
+TRAINED = {"config": SMALL, "device": "cpu", "batch_size": 200, "epochs": 1, "rerank": False}
 
 
 def synthetic_pairs(count: int, seed: int = 0) -> list[tuple[str, str]]:
@@ -45,3 +48,9 @@ def trained(pairs_file: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple
     """One small model and its directory, for tests that only look at a finished training."""
     out = tmp_path_factory.mktemp("trained") / "model"
     return run(pairs_file, out=out, **TRAINED), out
+
+
+@pytest.fixture
+def short_fits() -> Iterator[None]:
+    with reranking.short_fits():
+        yield

@@ -12,7 +12,8 @@ import torch
 
 from rbegir.encode.clsm.clsm import TowerBatch
 from rbegir.read.tokenizer import GramBatch, tokenize
-from rbegir.training.batches import BatchPlan, Chunk, HostBatch, build, cut, epoch_batches, steps_in
+from rbegir.training.batches import Chunk, HostBatch, build, cut, epoch_batches, steps_in
+from rbegir.training.config import TrainConfig
 from rbegir.training.data import tokenize_pairs
 
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lamda", "mu"]
@@ -128,7 +129,7 @@ def test_cut_refuses_what_is_not_there(chunk: Chunk) -> None:
 
 def test_build(chunk: Chunk) -> None:
     pairs = np.arange(5, 45)
-    host = build(chunk, pairs, key=(1, 2, 3), negatives=3)
+    host = build(chunk, pairs, TrainConfig(word_dropout=0, gram_dropout=0, negatives=3), (1, 2, 3))
     batch = host.to(torch.device("cpu"))
     assert host.pairs == 40
     assert spelled(batch.query) == spelled(cut(chunk.query_texts, chunk.query[pairs]))
@@ -149,7 +150,7 @@ def arrays(batch: HostBatch) -> list[list[int]]:
 
 
 def test_an_epoch_holds_every_pair_once_in_any_number_of_threads(chunk: Chunk) -> None:
-    plan = BatchPlan(batch_size=30, seed=7, dropout=0.2)
+    plan = TrainConfig(batch_size=30, seed=7, word_dropout=0.2, gram_dropout=0)
     one = list(epoch_batches([chunk, chunk], plan, 0, threads=1))
     many = list(epoch_batches([chunk, chunk], plan, 0, threads=3))
     assert [b.pairs for b in one] == [34, 33, 33, 34, 33, 33]

@@ -15,7 +15,7 @@ from .conftest import SMALL
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small(monkeypatch: pytest.MonkeyPatch, short_fits: None) -> None:
     """The preset at a size for tests."""
     monkeypatch.setitem(presets.PRESETS, "rbe_star", SMALL)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rbegir.base.ahead import ahead
+from rbegir.base.devices import ahead
 from rbegir.read.pairs import read_pairs
 from rbegir.read.split import VALID_SHARE, hash_position
 from rbegir.training import data as module

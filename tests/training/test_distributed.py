@@ -25,12 +25,14 @@ CHILD = r"""
 import json, os, sys
 from rbegir.encode.clsm.presets import ModelConfig
 from rbegir.training.config import TrainConfig
+from rbegir.training import rerank
 from rbegir.training.trainer import run
 
+rerank.FEW, rerank.QUERIES, rerank.STEPS = 100, 100, 20  # as in tests.reranking.short_fits
 pairs, out, *configs = sys.argv[1:]
 for i, config in enumerate(configs):
     run(pairs, out=f"{out}/{i}", config=ModelConfig.from_dict(json.loads(config)), device="cpu",
-        batch_size=501, epochs=2, settings=TrainConfig(table_lr=1e-3, buffer_pairs=2000))
+        batch_size=501, epochs=2, settings=TrainConfig(table_lr=1e-3, buffer_pairs=2000), rerank=i == 1)
 # three pairs of which the first process holds every keyword, and batches too small for two processes
 with open(f"{out}/tiny-{os.environ['RANK']}.tsv", "w") as file:
     file.write("query\tkeyword\na b\tx y\nc\tz\nd\tz\n")
@@ -80,6 +82,7 @@ def test_two_processes_equal_one(name: str, together: Path, pairs_file: Path, tm
         batch_size=501,
         epochs=2,
         settings=TrainConfig(table_lr=1e-3, buffer_pairs=2000),
+        rerank=False,
     )
     _, tensors, extra = checkpoint.read(together / str(list(CONFIGS).index(name)))
     _, wanted, _ = checkpoint.read(tmp_path / "alone")

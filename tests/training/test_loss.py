@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from torch import Tensor
 
 from rbegir.training import loss as module
-from rbegir.training.loss import Baseline, Gamma, group_loss, score_function_term
+from rbegir.training.loss import Gamma, group_loss, score_function_term
 
 
 def example(pairs: int, columns: int, seed: int = 0) -> dict[str, Tensor]:
@@ -44,19 +45,29 @@ def plain(x: dict[str, Tensor]) -> Tensor:
 
 
 def assert_same(x: dict[str, Tensor]) -> None:
+    """By one thread, and by those of a pool."""
     leaves = [x["query"], x["keyword"], x["gamma"]]
-    found, losses = group_loss(**x)
     wanted = plain(x)
-    torch.testing.assert_close(found, wanted)
-    torch.testing.assert_close((losses * x["weight"]).sum(), wanted.detach())
-    assert not losses.requires_grad
-    for a, b in zip(torch.autograd.grad(found, leaves), torch.autograd.grad(wanted, leaves), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+    gradients = torch.autograd.grad(wanted, leaves)
+    with ThreadPoolExecutor(2) as pool:
+        for threads in (None, pool):
+            found, losses = group_loss(**x, pool=threads)
+            torch.testing.assert_close(found, wanted)
+            torch.testing.assert_close((losses * x["weight"]).sum(), wanted.detach())
+            assert not losses.requires_grad
+            for a, b in zip(torch.autograd.grad(found, leaves), gradients, strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(("pairs", "columns"), [(1, 1), (1, 2), (7, 3), (5, 11)])
 def test_in_batch(pairs: int, columns: int) -> None:
     assert_same(example(pairs, columns))
+
+
+def test_a_pair_alone_with_known_positives() -> None:
+    x = example(1, 4)
+    x["target"], x["known"] = torch.tensor([2]), torch.tensor([[0, 0], [0, 3]])
+    assert_same(x)
 
 
 @pytest.mark.parametrize("block", [1, 8, 17, 10_000])
@@ -99,11 +110,13 @@ def test_largest_gamma_and_opposite_codes_stay_finite() -> None:
 def test_a_process_without_pairs(negatives: int) -> None:
     x = example(0, 3)
     x["negatives"] = torch.empty((0, negatives), dtype=torch.int64)
-    found, losses = group_loss(**x)
-    assert float(found.detach()) == 0
-    assert losses.shape == (0,)
-    for grad in torch.autograd.grad(found, [x["query"], x["keyword"]]):
-        assert not grad.any()
+    with ThreadPoolExecutor(2) as pool:
+        for threads in (None, pool):
+            found, losses = group_loss(**x, pool=threads)
+            assert float(found.detach()) == 0
+            assert losses.shape == (0,)
+            for grad in torch.autograd.grad(found, [x["query"], x["keyword"]]):
+                assert not grad.any()
 
 
 def test_gamma_is_positive_bounded_and_optional_to_learn() -> None:
@@ -111,13 +124,6 @@ def test_gamma_is_positive_bounded_and_optional_to_learn() -> None:
     assert Gamma(10.0, learned=True).log.requires_grad
     assert not Gamma(10.0, learned=False).log.requires_grad
     assert float(Gamma(1e6, learned=False)()) == module.MAX_GAMMA
-
-
-def test_baseline_is_the_mean_of_earlier_losses() -> None:
-    baseline = Baseline()
-    assert baseline.advance(4.0) == 4.0
-    assert baseline.advance(14.0) == 4.0
-    assert baseline.advance(0.0) == pytest.approx(5.0)
 
 
 def test_score_function_term_is_unbiased_for_both_sides() -> None:

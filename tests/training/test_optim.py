@@ -7,15 +7,16 @@ import pytest
 import torch
 from torch import nn
 
-from rbegir.training import step
+from rbegir._native import _core
 from rbegir.training.step import RowRMS
 
 
-@pytest.mark.parametrize("block", [1, 2, 512])
-def test_formula_and_untouched_rows(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step, "ROWS", block)
+@pytest.mark.parametrize("threads", [None, 1, 2, 5])
+@pytest.mark.parametrize("width", [1, 4, 9])
+def test_formula_and_untouched_rows(threads: int | None, width: int) -> None:
+    """By the native kernel with some threads, or in tensor operations (None), as on a GPU."""
     rng = np.random.default_rng(0)
-    rows, width, beta, eps, lr = 7, 4, 0.9, 1e-10, 0.01
+    rows, beta, eps, lr = 7, 0.9, 1e-10, 0.01
     start = rng.normal(size=(rows, 3 * width)).astype(np.float32)
     table = nn.Parameter(torch.from_numpy(start.copy()))
     optimiser = RowRMS(table, beta=beta, eps=eps)
@@ -31,8 +32,13 @@ def test_formula_and_untouched_rows(block: int, monkeypatch: pytest.MonkeyPatch)
             is_coalesced=True,
             check_invariants=True,
         )
-        optimiser.step(lr)
-        assert table.grad is None
+        if threads is None:
+            with torch.no_grad():
+                optimiser._update(torch.tensor(touched), torch.from_numpy(values), lr)
+        else:
+            optimiser.threads = threads
+            optimiser.step(lr)
+            assert table.grad is None
         for row, g in zip(touched, values.astype(np.float64), strict=True):
             steps[row] += 1
             for part in range(3):
@@ -55,6 +61,33 @@ def test_first_step_of_a_row_has_the_size_of_the_rate() -> None:
 
 
 def test_rows_of_two_towers_are_added_before_the_step() -> None:
+    """Two backward passes, as of the two sides, give what the sum of their losses gives."""
+    rng = np.random.default_rng(1)
+    start = torch.from_numpy(rng.normal(size=(50, 6)).astype(np.float32))
+    sides = [torch.from_numpy(rng.permutation(50)[:30]) for _ in range(2)]
+    weights = [torch.from_numpy(rng.normal(size=(30, 6)).astype(np.float32)) for _ in range(2)]
+    tables = []
+    for threads in (1, 3, 64):
+        table = nn.Parameter(start.clone())
+        optimiser = RowRMS(table, distinct=False)
+        optimiser.threads = threads
+        for rows, weight in zip(sides, weights, strict=True):
+            (nn.functional.embedding(rows, table, sparse=True) * weight).sum().backward()
+        optimiser.step(0.1)
+        tables.append(table.detach())
+    whole = nn.Parameter(start.clone())
+    total = torch.zeros_like(start)
+    for rows, weight in zip(sides, weights, strict=True):
+        total.index_add_(0, rows, weight)
+    touched = torch.cat(sides).unique()
+    with torch.no_grad():
+        RowRMS(whole)._update(touched, total[touched], 0.1)
+    for table in tables:
+        torch.testing.assert_close(table, whole.detach())
+        assert torch.equal(table, tables[0])
+
+
+def test_repeated_rows_of_one_gradient_are_added() -> None:
     table = nn.Parameter(torch.zeros(2, 3))
     optimiser = RowRMS(table, distinct=False)
     table.grad = torch.sparse_coo_tensor(
@@ -63,3 +96,13 @@ def test_rows_of_two_towers_are_added_before_the_step() -> None:
     optimiser.step(0.1)
     assert table.detach()[1].tolist() == pytest.approx([-0.1, -0.1, -0.1])
     assert optimiser.steps.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("row", "width", "message"), [(2, 3, "out of range"), (-1, 3, "out of range"), (0, 6, r"\[rows, 3c\]")]
+)
+def test_gradients_that_do_not_fit_are_refused(row: int, width: int, message: str) -> None:
+    table, second, steps = np.zeros((2, 3), np.float32), np.zeros((2, 3), np.float32), np.zeros(2, np.float32)
+    rows, values = np.array([row]), np.zeros((1, width), np.float32)
+    with pytest.raises(ValueError, match=message):
+        _core.update_rows(table, second, steps, rows, values, 0.1, 0.9, 1e-10, 1)

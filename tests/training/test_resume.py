@@ -19,41 +19,57 @@ from rbegir.training.trainer import TrainResult, run
 
 from .conftest import SMALL, TRAINED
 
-CHILD = """
+# Reads lines "where count", does each in a fork of itself and prints how that ended: torch is imported once.
+CHILDREN = """
 import os, signal, sys
-from pathlib import Path
+import torch._dynamo  # or each fork would import it, with its first optimiser
 from rbegir.base import disk
 from rbegir.encode.clsm.presets import ModelConfig
-from rbegir.training import state, step, trainer
+from rbegir.training import rerank, state, step, trainer
 
-pairs, out, where, count = sys.argv[1:]
-calls = 0
+rerank.FEW, rerank.QUERIES, rerank.STEPS = 100, 100, 20  # as in tests.reranking.short_fits
+pairs, out = sys.argv[1:]
 
-def deadly(function, *, before):
-    def wrapper(*args, **kwargs):
-        global calls
-        calls += 1
-        if before and calls == int(count):
-            os.kill(os.getpid(), signal.SIGKILL)
-        result = function(*args, **kwargs)
-        if not before and calls == int(count):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
-    return wrapper
+def train(where, count):
+    calls = 0
 
-owner, name, before = {
-    "before-replacing-the-state": (disk, "rename", True),
-    "after-replacing-the-state": (disk, "rename", False),
-    "in-a-step": (step.Learner, "_loss", True),
-    "in-validation": (trainer.Validation, "__call__", True),
-    "between-the-files-of-the-model": (disk, "rename", False),
-    "before-removing-the-state": (state, "remove", True),
-    "nowhere": (state, "remove", False),
-}[where]
-if where != "nowhere":
-    setattr(owner, name, deadly(getattr(owner, name), before=before))
-trainer.run(pairs, out=out, resume=True, config=ModelConfig(conv=16, hash_buckets=64), device="cpu",
-            batch_size=600, epochs=3, save_seconds=0.0)
+    def deadly(function, *, before):
+        def wrapper(*args, **kwargs):
+            nonlocal calls
+            calls += 1
+            if before and calls == count:
+                os.kill(os.getpid(), signal.SIGKILL)
+            result = function(*args, **kwargs)
+            if not before and calls == count:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
+        return wrapper
+
+    owner, name, before = {
+        "before-replacing-the-state": (disk, "rename", True),
+        "after-replacing-the-state": (disk, "rename", False),
+        "in-a-step": (step.Learner, "_loss", True),
+        "in-validation": (trainer.Validation, "__call__", True),
+        "between-the-files-of-the-model": (disk, "rename", False),
+        "before-removing-the-state": (state, "remove", True),
+        "nowhere": (state, "remove", False),
+    }[where]
+    if where != "nowhere":
+        setattr(owner, name, deadly(getattr(owner, name), before=before))
+    trainer.run(pairs, out=out, resume=True, config=ModelConfig(conv=16, hash_buckets=64), device="cpu",
+                batch_size=600, epochs=3, save_seconds=0.0)
+
+for line in sys.stdin:
+    where, count = line.split()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            train(where, int(count))
+            status = 0
+        finally:
+            os._exit(status)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
 # (where, at the n-th time there); each run resumes the one before it
@@ -67,24 +83,27 @@ MOMENTS = [
 ]
 
 
+@pytest.mark.usefixtures("short_fits")
 def test_killed_again_and_again(pairs_file: Path, tmp_path: Path) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     run(pairs_file, out=whole, config=SMALL, device="cpu", batch_size=600, epochs=3)
-    script = tmp_path / "child.py"
-    script.write_text(CHILD)
+    script = tmp_path / "children.py"
+    script.write_text(CHILDREN)
+    command = [sys.executable, str(script), str(pairs_file), str(broken)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as children:
 
-    def child(where: str, count: int) -> int:
-        command = [sys.executable, str(script), str(pairs_file), str(broken), where, str(count)]
-        return subprocess.run(command, check=False, capture_output=True).returncode
+        def child(where: str, count: int) -> int:
+            print(where, count, file=children.stdin, flush=True)
+            return int(children.stdout.readline())
 
-    for where, count in MOMENTS:
-        if where == "between-the-files-of-the-model":
-            # replacing: one state at the end of the last epoch, the weights, then dead before the config
-            left = json.loads(_about(broken))["position"]
-            count = (15 - left["epoch"] * 5 - left["step"]) + (3 - left["epoch"]) + 1
-        assert child(where, count) == -signal.SIGKILL, where
-        assert (broken / state.NAME).exists() == (where != "before-replacing-the-state")
-    assert child("nowhere", 0) == 0
+        for where, count in MOMENTS:
+            if where == "between-the-files-of-the-model":
+                # replacing: one state at the end of the last epoch, the weights, then dead before the config
+                left = json.loads(_about(broken))["position"]
+                count = (15 - left["epoch"] * 5 - left["step"]) + (3 - left["epoch"]) + 1
+            assert child(where, count) == -signal.SIGKILL, where
+            assert (broken / state.NAME).exists() == (where != "before-replacing-the-state")
+        assert child("nowhere", 0) == 0
     assert sorted(p.name for p in broken.iterdir()) == ["config.json", "log", "model.safetensors", "rerank"]
     for name in ("model.safetensors", "config.json", "rerank/model.safetensors", "rerank/config.json"):
         assert (broken / name).read_bytes() == (whole / name).read_bytes()

@@ -26,7 +26,8 @@ from rbegir.errors import CorruptError, InputError, MismatchError
 from rbegir.read.pairs import read_pairs
 from rbegir.read.tokenizer import GramBatch
 from rbegir.training import data as data_module
-from rbegir.training.batches import BatchPlan, StepBatch, epoch_batches
+from rbegir.training.batches import StepBatch, epoch_batches
+from rbegir.training.config import TrainConfig
 from rbegir.training.data import TrainingData
 from rbegir.training.distributed import Bytes, Exchange, Rank, RowPlan
 
@@ -104,7 +105,7 @@ def keywords_of(parts: list[StepBatch]) -> list[Any]:
 
 
 def epochs(data: TrainingData, *, negatives: int = 2) -> list[StepBatch]:
-    plan = BatchPlan(batch_size=40, seed=3, dropout=0.3, gram_dropout=0.2, negatives=negatives)
+    plan = TrainConfig(batch_size=40, seed=3, word_dropout=0.3, gram_dropout=0.2, negatives=negatives)
     return [
         batch.to(CPU) for epoch in range(2) for batch in epoch_batches(data.chunks(), plan, epoch, threads=2)
     ]

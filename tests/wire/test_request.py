@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 import rbegir
 from rbegir.errors import InputError
+from rbegir.search.hits import Cursor
 from rbegir.search.request import OPTIONS, SearchOptions, SearchRequest
 from rbegir.wire.schema import SearchBody
 from rbegir.wire.search import NOT_SENT, options_body
@@ -23,6 +25,10 @@ CHANGED: dict[str, Any] = {
     "where": "price < 3",
     "allow": [1, 2],
     "deny": ["a"],
+    "must": "red shoes",
+    "tenant": "a",
+    "min_score": 0.5,
+    "after": Cursor.start(1).text(),
     "mode": "paper",
     "per_thread": 8,
     "queue": 2,
@@ -30,6 +36,7 @@ CHANGED: dict[str, Any] = {
     "rerank": False,
     "candidates": 9,
     "measure": True,
+    "why": True,
     "texts": False,
     "attributes": False,
     "partial": True,
@@ -74,18 +81,64 @@ def test_an_option_travels_to_the_service_and_back(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in OPTIONS if name not in ("k", "deadline")])
-def test_requests_share_a_scan_only_if_they_differ_in_k(name: str) -> None:
+def test_requests_share_a_scan_only_if_they_differ_in_k_and_filters(name: str) -> None:
     plain, other = SearchRequest(), SearchRequest(**{name: CHANGED[name]})
     assert plain.share_key() == SearchRequest(99).share_key()
-    assert plain.share_key() != other.share_key()
-    alone = name == "planes"  # its recall is of a whole batch
+    assert (plain.share_key() == other.share_key()) is (name in ("where", "allow", "deny", "must"))
+    alone = name in ("planes", "after")  # the recall of a whole batch; a page is asked for once
     assert (other.share_key() == replace(other).share_key()) is not alone
 
 
-def test_certificates_and_expressions_do_not_share() -> None:
-    assert SearchRequest(3, mode="paper").share_key() != SearchRequest(4, mode="paper").share_key()
-    expression = SearchRequest(where=pc.field("price") < 3)
-    assert expression.share_key() != expression.share_key()
+def test_a_certificate_is_of_one_k_and_one_filter() -> None:
+    def key(k: int = 3, **options: Any) -> Any:
+        return SearchRequest(k, mode="paper", **options).share_key()
+
+    assert key() == key()
+    assert key() != key(4)
+    assert key(where="a < 1") == key(where="a < 1")
+    assert key(where="a < 1") != key(where="a < 2")
+    assert key(allow=[1]) == key(allow=[1])
+    assert key(allow=[1]) != key(allow=[1, 2])
+    expression = pc.field("price") < 3
+    assert key(where=expression) != key(where=expression)
+
+
+def test_requests_are_joined_and_taken_apart() -> None:
+    one = SearchRequest(3, where="a < 1", deny=[7])
+    each = SearchRequest(5, where=["a < 2", None], allow=[None, [1, 2]])
+    both = SearchRequest.joined([one, each], [2, 2])
+    assert both.k == 5
+    assert both.where == ["a < 1", "a < 1", "a < 2", None]
+    assert [ids and ids.to_pylist() for ids in both.allow] == [None, None, None, [1, 2]]
+    assert [ids and ids.to_pylist() for ids in both.deny] == [[7], [7], None, None]
+    last = both.part(3, 1)
+    assert (last.where, last.allow[0].to_pylist(), last.deny) == ([None], [1, 2], [None])
+    same = SearchRequest.joined([SearchRequest(1, where="b"), SearchRequest(2, where="b")], [1, 1])
+    assert (same.k, same.where) == (2, "b")
+    plain = SearchRequest.joined([SearchRequest(1), SearchRequest(2)], [1, 1])
+    assert (plain.where, plain.allow, plain.deny) == (None, None, None)
+
+
+def test_ids_for_all_queries_and_ids_for_each() -> None:
+    assert SearchRequest(allow=[1, 2]).allow.to_pylist() == [1, 2]
+    assert SearchRequest(allow=[]).allow.to_pylist() == []
+    assert SearchRequest(allow=np.array([1, 2])).allow.to_pylist() == [1, 2]
+    for given in ([[1], None], ([1], None), [np.array([1]), None], [pa.array([1]), None]):
+        (first, second) = SearchRequest(allow=given).allow
+        assert (first.to_pylist(), second) == ([1], None)
+    assert SearchRequest(deny=[None, None]).deny == [None, None]
+    assert SearchRequest(deny=[[]]).deny[0].to_pylist() == []
+
+
+@pytest.mark.parametrize("name", ["where", "allow", "deny"])
+def test_a_filter_per_query_travels_to_the_service_and_back(name: str) -> None:
+    given = ["a < 1", None] if name == "where" else [None, [1, 2]] if name == "allow" else [["a"], []]
+    body = options_body(SearchRequest(**{name: given}))
+    assert body[name] == given
+    got = SearchBody.model_validate({"queries": ["a", "b"], **body}).request()
+    assert getattr(got, name) == getattr(SearchRequest(**{name: given}), name)
+    with pytest.raises(InputError, match=f"{name} has 2 entries for 3 queries"):
+        got.each_filter(3)
 
 
 def test_an_index_on_this_machine_takes_no_deadline(tmp_path: Path) -> None:
@@ -100,13 +153,28 @@ def test_an_index_on_this_machine_takes_no_deadline(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"k": 0}, "k must be a whole number of at least 1, got 0"),
-        ({"k": None}, "k must be a whole number of at least 1, got None"),
+        ({"k": None}, "k=None needs a min_score: it asks for all hits that reach one"),
+        ({"min_score": "high"}, "min_score must be a finite number, got 'high'"),
+        ({"min_score": float("nan")}, "min_score must be a finite number, got nan"),
+        ({"min_score": True}, "min_score must be a finite number, got True"),
+        ({"min_score": 0.5, "rerank": True}, "min_score and rerank=True cannot be combined"),
+        ({"min_score": 0.5, "mode": "paper"}, "min_score and mode='paper' cannot be combined"),
+        ({"min_score": 0.5, "planes": 1}, "min_score and planes cannot be combined"),
+        ({"after": Cursor.start(1).text(), "rerank": True}, "after and rerank=True cannot be combined"),
+        ({"after": Cursor.start(1).text(), "planes": 1}, "after and planes cannot be combined"),
+        ({"after": 7}, "after must be the cursor of a result, got '7'"),
+        ({"after": "AAAA"}, "after must be the cursor of a result, got 'AAAA'"),
+        ({"after": "not base64!"}, "after must be the cursor of a result"),
         ({"planes": True}, "planes must be a whole number of at least 1, got True"),
         ({"candidates": 1.5}, "candidates must be a whole number of at least 1, got 1.5"),
         ({"queue": 0}, "queue must be a whole number of at least 1, got 0"),
         ({"measure": None}, "measure must be True or False, got None"),
         ({"allow": 7}, "allow must be a list of int or str, got int"),
-        ({"deny": [None]}, "deny must be 64-bit integers or strings, got null"),
+        ({"deny": [1, None]}, "deny[1] is None, expected an id"),
+        ({"deny": [[1], 2]}, "deny[1] is 2, but other entries are lists"),
+        ({"deny": [[1], [None]]}, "deny[1] must be 64-bit integers or strings, got null"),
+        ({"where": ["a", None], "mode": "paper"}, "a filter per query and mode='paper' cannot be combined"),
+        ({"allow": [[1], None], "planes": 1}, "a filter per query and planes cannot be combined"),
         ({"mode": "fast"}, "mode must be one of exact, paper, got 'fast'"),
         ({"mode": "paper", "planes": 1}, "planes and mode='paper' cannot be combined"),
         ({"mode": "paper", "partial": True}, "partial=True and mode='paper' cannot be combined"),

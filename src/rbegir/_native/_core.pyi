@@ -42,17 +42,22 @@ def tokenize(
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]: ...
 
 # scan*.cpp
+ScannedPartition = tuple[
+    npt.NDArray[np.uint8], int, npt.NDArray[np.uint64] | None, tuple[npt.NDArray[np.uint64] | None, ...]
+]  # packed, count, mask, filters
+
 def scan_search(
-    partitions: list[tuple[npt.NDArray[np.uint8], int, npt.NDArray[np.uint64] | None]],
+    partitions: list[ScannedPartition],
     values: npt.NDArray[np.int16],
     k: int,
+    limits: npt.NDArray[np.int64] | None,
     *,
     planes: int,
     threads: int,
     isa: str,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]: ...
 def scan_rescore(
-    partitions: list[tuple[npt.NDArray[np.uint8], int, npt.NDArray[np.uint64] | None]],
+    partitions: list[ScannedPartition],
     values: npt.NDArray[np.int16],
     positions: npt.NDArray[np.int64],
     k: int,
@@ -78,6 +83,33 @@ def cut_batch(
 def transpose_grams(
     gram_offsets: npt.NDArray[np.int32], gram_ids: npt.NDArray[np.int32]
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]: ...
+
+# learn.cpp
+def window_max(
+    words: npt.NDArray[np.floating[Any]],
+    text_offsets: npt.NDArray[np.int32],
+    word_ids: npt.NDArray[np.int32],
+    best: npt.NDArray[np.floating[Any]],
+    where: npt.NDArray[np.int32],
+) -> None: ...
+def window_max_gradient(
+    grad: npt.NDArray[np.floating[Any]],
+    where: npt.NDArray[np.int32],
+    text_offsets: npt.NDArray[np.int32],
+    word_ids: npt.NDArray[np.int32],
+    total: npt.NDArray[np.floating[Any]],
+) -> None: ...
+def update_rows(
+    table: npt.NDArray[np.float32],
+    second: npt.NDArray[np.float32],
+    steps: npt.NDArray[np.float32],
+    rows: npt.NDArray[np.int64],
+    values: npt.NDArray[np.float32],
+    rate: float,
+    beta: float,
+    eps: float,
+    threads: int,
+) -> None: ...
 
 # tower.cpp
 class Tower:

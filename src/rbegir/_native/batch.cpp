@@ -10,6 +10,7 @@
 #include <bit>
 #include <cstdint>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 namespace nb = nanobind;

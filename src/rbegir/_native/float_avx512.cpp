@@ -1,3 +1,4 @@
+// The floating-point kernels need no more of AVX-512 than Skylake has, so both instruction sets run the same code.
 #if defined(__x86_64__)
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -20,7 +21,7 @@ struct Avx512 : Vectors<16> {
 
 }  // namespace
 
-constexpr Kernels AVX512 = table<Avx512>("avx512");
+constexpr Kernels AVX512 = table<Avx512>("avx512"), AVX512BW = table<Avx512>("avx512bw");
 
 }  // namespace rbegir::floats
 

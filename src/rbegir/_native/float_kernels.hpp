@@ -66,17 +66,21 @@ struct Kernels {
                    size_t count, const Desk desks[2]);
 };
 
-#if defined(__x86_64__)
-extern const Kernels AVX512, AVX2;
-#endif
 extern const Kernels PORTABLE;
+#if defined(__x86_64__)
+extern const Kernels AVX512, AVX512BW, AVX2;
+#elif defined(__aarch64__)
+extern const Kernels NEON;
+#endif
 
 inline const Kernels &kernels(const std::string &isa) {
+    return kernels_for<Kernels>(isa, {
 #if defined(__x86_64__)
-    return kernels_for<Kernels>(isa, {&AVX512, &AVX2, &PORTABLE});
-#else
-    return kernels_for<Kernels>(isa, {&PORTABLE});
+                                         &AVX512, &AVX512BW, &AVX2,
+#elif defined(__aarch64__)
+                                         &NEON,
 #endif
+                                         &PORTABLE});
 }
 
 }  // namespace rbegir::floats

@@ -41,18 +41,22 @@ RBEGIR_INLINE typename Isa::V all(float value) {
     return value - typename Isa::V{};
 }
 
-// The next row is fetched while one is added: rows lie far apart, and the wait for them is most of the cost.
+// Where each row begins is fetched at once, as rows lie far apart; then the next row while one is added.
 template <class Isa>
 void sum_rows(const float *table, size_t width, const int32_t *rows, size_t count, float *__restrict out) {
+    using V = typename Isa::V;
     constexpr size_t LINE = 64 / sizeof(float);
+    for (size_t i = 0; i < count; ++i) __builtin_prefetch(table + size_t(rows[i]) * width);
     std::memcpy(out, table + size_t(rows[0]) * width, width * sizeof(float));
     for (size_t i = 1; i < count; ++i) {
         const float *__restrict row = table + size_t(rows[i]) * width;
         const float *ahead = table + size_t(rows[i + 1 < count ? i + 1 : i]) * width;
-        for (size_t j = 0; j < width; j += LINE) {
+        size_t j = 0;
+        for (; j + LINE <= width; j += LINE) {
             __builtin_prefetch(ahead + j);
-            for (size_t l = j; l < j + LINE && l < width; ++l) out[l] += row[l];
+            for (size_t l = j; l < j + LINE; l += Isa::LANES) store(out + l, load<V>(out + l) + load<V>(row + l));
         }
+        for (; j < width; ++j) out[j] += row[j];
     }
 }
 
@@ -137,27 +141,34 @@ RBEGIR_INLINE void tile(const float *in, size_t in_stride, size_t depth, const f
 }
 
 // Whole tiles of Rows rows. A tile's columns of the weight are read for all rows in turn, so their depth is limited to
-// what the first-level cache holds; the sums go on where those of the depth before ended.
+// what the first-level cache holds, and for many rows they are copied together first: rows of a weight that lie a
+// large power of two apart would evict each other. The sums go on where those of the depth before ended.
 template <class Isa, size_t Rows, size_t Width>
 RBEGIR_INLINE void multiply_rows(const float *in, size_t in_stride, size_t rows, size_t depth, const float *weight,
                                  const float *bias, size_t columns, float *out, size_t out_stride) {
-    constexpr size_t DEPTH = 16384 / (Width * Isa::LANES * sizeof(float));
+    constexpr size_t PANEL = Width * Isa::LANES, DEPTH = 16384 / (PANEL * sizeof(float)), MANY = 4 * ROW_TILE;
+    alignas(64) float packed[DEPTH * PANEL];
     for (size_t c = 0; c < columns;) {
-        const bool whole = c + Width * Isa::LANES <= columns;
+        const bool whole = c + PANEL <= columns, pack = whole && columns > PANEL && rows >= MANY;
         for (size_t k = 0; k == 0 || k < depth; k += DEPTH) {
             const size_t deep = depth - k < DEPTH ? depth - k : DEPTH;
+            const float *w = weight + k * columns + c;
+            for (size_t i = 0; pack && i < deep; ++i)
+                std::memcpy(packed + i * PANEL, w + i * columns, PANEL * sizeof(float));
             for (size_t r = 0; r + Rows <= rows; r += Rows) {
-                const float *a = in + r * in_stride + k, *w = weight + k * columns + c;
+                const float *a = in + r * in_stride + k;
                 float *o = out + r * out_stride + c;
                 const float *from = k ? o : bias + c;
                 const size_t from_stride = k ? out_stride : 0;
-                if (whole)
+                if (pack)
+                    tile<Isa, Rows, Width>(a, in_stride, deep, packed, PANEL, from, from_stride, o, out_stride);
+                else if (whole)
                     tile<Isa, Rows, Width>(a, in_stride, deep, w, columns, from, from_stride, o, out_stride);
                 else
                     tile<Isa, Rows, 1>(a, in_stride, deep, w, columns, from, from_stride, o, out_stride);
             }
         }
-        c += whole ? Width * Isa::LANES : Isa::LANES;
+        c += whole ? PANEL : Isa::LANES;
     }
 }
 

@@ -13,16 +13,15 @@ bool avx2() {
            __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
 }
 
-// F, BW and VL for all; DQ for tower and refine; VBMI, VBMI2 and BITALG for the scan. Ice Lake and Zen 4 have all.
-bool avx512() {
+bool avx512bw() {
     return avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+}
+
+bool avx512() {
+    return avx512bw() && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2") &&
            __builtin_cpu_supports("avx512bitalg");
 }
-#else
-bool avx2() { return false; }
-bool avx512() { return false; }
 #endif
 
 bool always() { return true; }
@@ -32,10 +31,15 @@ struct Isa {
     bool (*runs)();
 };
 
-// The best first.
+// Those of this architecture, the best first.
 constexpr Isa ISAS[] = {
+#if defined(__x86_64__)
     {"avx512", avx512},
+    {"avx512bw", avx512bw},
     {"avx2", avx2},
+#elif defined(__aarch64__)
+    {"neon", always},  // part of every aarch64
+#endif
     {"portable", always},
 };
 

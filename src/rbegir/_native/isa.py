@@ -1,14 +1,14 @@
 """Which instruction set the native kernels use.
 
     avx512      AVX-512 F, BW, VL, DQ, VBMI, VBMI2 and BITALG (Ice Lake, Zen 4 and later)
+    avx512bw    AVX-512 F, BW, VL and DQ (Skylake-X, Cascade Lake)
     avx2        AVX2 with FMA, BMI 1 and 2
+    neon        every 64-bit ARM CPU
     portable    plain C++
 
 The scan, the tower and the search for codes take the best one that the CPU runs. The environment variable
 RBEGIR_ISA forces another one for all three.
 """
-
-from __future__ import annotations
 
 import os
 

@@ -23,8 +23,9 @@
 #include <pthread.h>
 #include <stdexcept>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
+
+#include "platform.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -44,15 +45,15 @@ std::atomic<size_t> used{0};  // slots [0, used) may be taken
 uintptr_t page_bytes = 0;
 struct sigaction previous[2];            // the handler before ours; written aside, then pointed to
 std::atomic<int> newest{0};              // which of the two holds
-std::atomic<pid_t> asking{0};            // the thread whose fault is with the handler before ours
-std::atomic<pid_t> reported{0};          // the thread whose last fault was
+std::atomic<pthread_t> asking{};         // the thread whose fault is with the handler before ours
+std::atomic<pthread_t> reported{};       // the thread whose last fault was
 std::mutex registering;
 
 void pass_on(int signal, siginfo_t *info, void *context) {
     const struct sigaction &before = previous[newest.load(std::memory_order_acquire)];
-    const auto thread = static_cast<pid_t>(syscall(SYS_gettid));
+    const pthread_t thread = pthread_self();
     const bool somebody = before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN;
-    const bool raised = info->si_code == SI_TKILL && info->si_pid == getpid() && reported.load() == thread;
+    const bool raised = info->si_code == rbegir::RAISED && info->si_pid == getpid() && reported.load() == thread;
     if (!somebody || raised || asking.load() == thread) {
         struct sigaction ending = {};
         ending.sa_handler = SIG_DFL;
@@ -67,7 +68,7 @@ void pass_on(int signal, siginfo_t *info, void *context) {
     } else {
         before.sa_handler(signal);
     }
-    asking.store(0);
+    asking.store(pthread_t{});
 }
 
 void on_bus_error(int signal, siginfo_t *info, void *context) {

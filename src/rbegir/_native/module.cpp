@@ -9,6 +9,7 @@ void bind_mapping(nb::module_ &m);   // mapping.cpp: mapped files that are cut s
 void bind_hash(nb::module_ &m);      // hash.cpp: 64-bit hashes of ids
 void bind_text(nb::module_ &m);      // text.cpp: texts → words → tri-letter grams
 void bind_batch(nb::module_ &m);     // batch.cpp: training batches cut out of tokenised texts
+void bind_learn(nb::module_ &m);     // learn.cpp: parts of a training step
 void bind_tower(nb::module_ &m);     // tower.cpp: CLSM forward without torch
 void bind_spelling(nb::module_ &m);  // spelling.cpp: how alike texts are spelled
 void bind_lexical(nb::module_ &m);   // lexical.cpp: texts by their words
@@ -25,6 +26,7 @@ NB_MODULE(_core, m) {
     bind_hash(m);
     bind_text(m);
     bind_batch(m);
+    bind_learn(m);
     bind_tower(m);
     bind_spelling(m);
     bind_lexical(m);

@@ -5,8 +5,9 @@
 #include <cstddef>
 #include <exception>
 #include <system_error>
-#include <thread>
 #include <vector>
+
+#include "platform.hpp"
 
 namespace rbegir {
 
@@ -26,10 +27,9 @@ void in_parallel(size_t parts, const Work &work) {
         }
     };
     {
-        std::vector<std::jthread> others;  // joined on every way out
-        others.reserve(parts);
+        Threads others(parts);
         try {
-            for (size_t i = 1; i < parts; ++i) others.emplace_back(run);
+            for (size_t i = 1; i < parts; ++i) others.start(run);
         } catch (const std::system_error &) {  // the limit on threads or on memory is reached: those there are do all
         }
         run();

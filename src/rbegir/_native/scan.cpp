@@ -21,10 +21,13 @@ template <class T, int Dimensions>
 using Array = nb::ndarray<const T, nb::numpy, nb::ndim<Dimensions>, nb::c_contig, nb::device::cpu>;
 
 const Kernel &kernel_named(const std::string &isa) {
-    if (isa == EMULATED512.name) return EMULATED512;
+    for (const Kernel *emulated : {&EMULATED512, &EMULATED512BW})
+        if (isa == emulated->name) return *emulated;
     return rbegir::kernels_for(isa, {
 #if defined(__x86_64__)
-                                        &AVX512, &AVX2,
+                                        &AVX512, &AVX512BW, &AVX2,
+#elif defined(__aarch64__)
+                                        &NEON,
 #endif
                                         &PORTABLE});
 }
@@ -40,7 +43,7 @@ nb::tuple numpy(Found &&found, size_t queries) {
                           numpy(std::move(found.positions), queries, found.k));
 }
 
-// What every call gets: list of (packed, count, mask or None), int16 [queries, n], planes, threads, kernel.
+// What every call gets: list of (packed, count, mask or None, a mask or None per filter), int16 [queries, n], planes, threads, kernel.
 struct Call {
     Shape shape;
     const Kernel &kernel;
@@ -56,29 +59,46 @@ struct Call {
         // The list keeps the buffers alive; a converted copy would not live long enough.
         for (const nb::tuple &part : parts) {
             const auto packed = nb::cast<Array<uint8_t, 1>>(part[0], false);
-            Partition partition{packed.data(), nb::cast<size_t>(part[1]), nullptr, keywords};
+            Partition partition{packed.data(), nb::cast<size_t>(part[1]), nullptr, keywords, {}};
             if (packed.shape(0) / (planes * shape.plane_bytes()) < partition.groups())
                 throw std::invalid_argument("packed is too small for its count");
-            if (!part[2].is_none()) {
-                const auto mask = nb::cast<Array<uint64_t, 1>>(part[2], false);
+            const auto mask_of = [&](nb::handle given) -> const uint64_t * {
+                if (given.is_none()) return nullptr;
+                const auto mask = nb::cast<Array<uint64_t, 1>>(given, false);
                 if (mask.shape(0) < partition.groups())
                     throw std::invalid_argument("mask is too small for its count");
-                partition.mask = mask.data();
-            }
+                return mask.data();
+            };
+            partition.mask = mask_of(part[2]);
+            for (nb::handle given : nb::cast<nb::tuple>(part[3])) partition.filters.push_back(mask_of(given));
+            if (!partitions.empty() && partition.filters.size() != partitions[0].filters.size())
+                throw std::invalid_argument("partitions differ in the number of their filters");
             keywords += static_cast<int64_t>(partition.count);
             partitions.push_back(partition);
         }
     }
 };
 
-nb::tuple bound_search(const std::vector<nb::tuple> &parts, Array<int16_t, 2> values, size_t k, int planes,
-                       int threads, const std::string &isa) {
+// `limits` is None or int64 [queries, 4]: floor, key and position of the hit before, filter.
+nb::tuple bound_search(const std::vector<nb::tuple> &parts, Array<int16_t, 2> values, size_t k, nb::object limits,
+                       int planes, int threads, const std::string &isa) {
     const Call call(parts, values, planes, threads, isa);
     const size_t queries = values.shape(0);
+    std::vector<Limit> limited(queries, NO_LIMIT);
+    if (!limits.is_none()) {
+        const auto given = nb::cast<Array<int64_t, 2>>(limits, false);
+        if (given.shape(0) != queries || given.shape(1) != 4) throw std::invalid_argument("limits must be [queries, 4]");
+        const int64_t filters = call.partitions.empty() ? 0 : static_cast<int64_t>(call.partitions[0].filters.size());
+        for (size_t q = 0; q < queries; ++q) {
+            const int64_t *limit = given.data() + 4 * q;
+            limited[q] = {limit[0], {limit[1], limit[2]}, filters ? limit[3] : -1, false};
+            if (filters && (limit[3] < -1 || limit[3] >= filters)) throw std::invalid_argument("filter out of range");
+        }
+    }
     Found found;
     {
         nb::gil_scoped_release release;
-        found = search(call.shape, call.kernel, call.partitions, values.data(), queries, k, threads);
+        found = search(call.shape, call.kernel, call.partitions, values.data(), std::move(limited), k, threads);
     }
     return numpy(std::move(found), queries);
 }
@@ -103,7 +123,7 @@ nb::tuple bound_rescore(const std::vector<nb::tuple> &parts, Array<int16_t, 2> v
 
 void bind_scan(nb::module_ &m) {
     m.def("scan_search", &bound_search, nb::arg("partitions"), nb::arg("values").noconvert(), nb::arg("k"),
-          nb::kw_only(), nb::arg("planes"), nb::arg("threads"), nb::arg("isa"));
+          nb::arg("limits").none(), nb::kw_only(), nb::arg("planes"), nb::arg("threads"), nb::arg("isa"));
     m.def("scan_rescore", &bound_rescore, nb::arg("partitions"), nb::arg("values").noconvert(),
           nb::arg("positions").noconvert(), nb::arg("k"), nb::kw_only(), nb::arg("planes"), nb::arg("threads"),
           nb::arg("isa"));

@@ -12,36 +12,38 @@ namespace {
 
 // `Ops` supplies the vector and the operations that are one instruction (scan_avx512.hpp, scan_emulated512.hpp).
 template <class Ops>
-struct Trait512 : Ops {
+struct Trait512 : Shared<Ops> {
     using V = typename Ops::V;
-    static constexpr int LANES = 64, INDEX_BITS = 7, LOOKUPS = 9, CHUNK = 5;
+    static constexpr int INDEX_BITS = 7, LOOKUPS = 9, CHUNK = 5;
     static constexpr bool LEFT = true, KEEPS_ROWS = true;
     struct Table {
         V low, high;
     };
 
-    RBEGIR_INLINE static V shift_right8(V a, int by) {
-        return Ops::bit_and(Ops::shift_right16(a, by), Ops::set8(255 >> by));
-    }
-    RBEGIR_INLINE static V low_bytes(V a) { return Ops::bit_and(a, Ops::set16(255)); }
-    RBEGIR_INLINE static V high_bytes(V a) { return Ops::shift_right16(a, 8); }
-    RBEGIR_INLINE static V halve8(V a) { return Ops::average8(a, Ops::zero()); }  // rounds up
-
     RBEGIR_INLINE static Table table(const uint8_t *p) { return {Ops::load(p), Ops::load(p + 64)}; }
     RBEGIR_INLINE static V lookup(const Table &t, V index) { return Ops::permute8(t.low, index, t.high); }
     // Compilers would rather load the 18 registers again for every group.
-    RBEGIR_INLINE static void pin(Table &t) { Ops::pin(t.low, t.high); }
-
-    RBEGIR_INLINE static void indices(const uint8_t *rows, V *index) {
-        const V below = Ops::set8(0x7f);
-        V high = index[0] = Ops::load(rows);
-#pragma GCC unroll 8
-        for (int r = 1; r < 8; ++r) {  // high bit of row r to bit r: shift down, then take bit 7 from the row
-            index[r] = Ops::load(rows + r * GROUP);
-            high = Ops::select(below, Ops::shift_right16(high, 1), index[r]);
-        }
-        index[8] = high;
+    RBEGIR_INLINE static void pin(Table &t) {
+        Ops::pin(t.low);
+        Ops::pin(t.high);
     }
+
+    // The index vectors of a word: its rows, and their high bits.
+    struct Rows {
+        V index[LOOKUPS];
+        RBEGIR_INLINE Rows() = default;
+        RBEGIR_INLINE explicit Rows(const uint8_t *rows) {
+            const V below = Ops::set8(0x7f);
+            V high = index[0] = Ops::load(rows);
+#pragma GCC unroll 8
+            for (int r = 1; r < 8; ++r) {  // high bit of row r to bit r: shift down, then take bit 7 from the row
+                index[r] = Ops::load(rows + r * GROUP);
+                high = Ops::select(below, Ops::shift_right16(high, 1), index[r]);
+            }
+            index[8] = high;
+        }
+        RBEGIR_INLINE V operator[](int j) const { return index[j]; }
+    };
 };
 
 template <class Ops>

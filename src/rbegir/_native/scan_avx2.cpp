@@ -1,26 +1,28 @@
-// AVX2: vpshufb looks up 32 indices of 4 bits at once, so a table covers half a row and a word takes 16 lookups.
+// AVX2: vpshufb looks up 32 indices of 4 bits at once.
 #if defined(__x86_64__)
 
 #include <immintrin.h>
 
-#include "scan_simd.hpp"
+#include "scan_nibbles.hpp"
 
 namespace rbegir::scan {
 namespace {
 
 struct Avx2 {
     using V = __m256i;
-    static constexpr int LANES = 32, INDEX_BITS = 4, LOOKUPS = 16, CHUNK = 8;
-    static constexpr bool LEFT = false, KEEPS_ROWS = false;
-    using Table = V;
+    static constexpr int LANES = 32, TILE = 8;  // 16 registers hold no 16 tables
 
     RBEGIR_INLINE static V load(const uint8_t *p) { return _mm256_loadu_si256(reinterpret_cast<const V *>(p)); }
     RBEGIR_INLINE static void store(uint8_t *p, V v) { _mm256_storeu_si256(reinterpret_cast<V *>(p), v); }
+    RBEGIR_INLINE static V repeat16(const uint8_t *p) {
+        return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
+    }
     RBEGIR_INLINE static V zero() { return _mm256_setzero_si256(); }
     RBEGIR_INLINE static V set8(int x) { return _mm256_set1_epi8(static_cast<char>(x)); }
     RBEGIR_INLINE static V set16(int x) { return _mm256_set1_epi16(static_cast<short>(x)); }
     RBEGIR_INLINE static V add8(V a, V b) { return _mm256_add_epi8(a, b); }
     RBEGIR_INLINE static V adds8(V a, V b) { return _mm256_adds_epu8(a, b); }
+    RBEGIR_INLINE static V average8(V a, V b) { return _mm256_avg_epu8(a, b); }
     RBEGIR_INLINE static V add16(V a, V b) { return _mm256_add_epi16(a, b); }
     RBEGIR_INLINE static V adds16(V a, V b) { return _mm256_adds_epu16(a, b); }
     RBEGIR_INLINE static V min8(V a, V b) { return _mm256_min_epu8(a, b); }
@@ -30,16 +32,8 @@ struct Avx2 {
     RBEGIR_INLINE static V bit_xor(V a, V b) { return _mm256_xor_si256(a, b); }
     RBEGIR_INLINE static V shift_left16(V a, int by) { return _mm256_slli_epi16(a, by); }
     RBEGIR_INLINE static V shift_right16(V a, int by) { return _mm256_srli_epi16(a, by); }
-    RBEGIR_INLINE static V shift_right8(V a, int by) { return bit_and(shift_right16(a, by), set8(255 >> by)); }
-    RBEGIR_INLINE static V low_bytes(V a) { return bit_and(a, set16(255)); }
-    RBEGIR_INLINE static V high_bytes(V a) { return shift_right16(a, 8); }
-    RBEGIR_INLINE static V popcount8(V a) {
-        const V counts = _mm256_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4,  //
-                                          0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4);
-        const V low = bit_and(a, set8(15)), high = bit_and(shift_right16(a, 4), set8(15));
-        return add8(_mm256_shuffle_epi8(counts, low), _mm256_shuffle_epi8(counts, high));
-    }
-    RBEGIR_INLINE static V halve8(V a) { return _mm256_avg_epu8(a, zero()); }  // rounds up
+    RBEGIR_INLINE static V shuffle8(V table, V index) { return _mm256_shuffle_epi8(table, index); }
+    RBEGIR_INLINE static V popcount8(V a) { return popcount_by_shuffle<Avx2>(a); }
     RBEGIR_INLINE static uint64_t at_most8(V a, V b) {  // unsigned a ≤ b ⇔ a − b saturates to 0
         return static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_subs_epu8(a, b), zero())));
     }
@@ -48,30 +42,12 @@ struct Avx2 {
         const V odd_is = _mm256_cmpeq_epi16(_mm256_subs_epu16(odd, odd_limit), zero());
         return static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_blendv_epi8(odd_is, even_is, set16(255))));
     }
-
-    RBEGIR_INLINE static Table table(const uint8_t *p) {
-        return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
-    }
-    RBEGIR_INLINE static V lookup(Table t, V index) { return _mm256_shuffle_epi8(t, index); }
-    RBEGIR_INLINE static void pin(Table &) {}  // 16 registers hold no 16 tables
-
-    RBEGIR_INLINE static void indices(const uint8_t *rows, V *index) {
-        const V nibble = set8(15);
-#pragma GCC unroll 8
-        for (int r = 0; r < 8; ++r) {
-            const V row = load(rows + r * GROUP);
-            index[2 * r] = bit_and(row, nibble);
-            index[2 * r + 1] = bit_and(shift_right16(row, 4), nibble);
-        }
-    }
+    RBEGIR_INLINE static void pin(V &a) { asm volatile("" : "+x"(a)); }
 };
-
-using Filters = Simd<Avx2>;
 
 }  // namespace
 
-const Kernel AVX2{"avx2",          Filters::PLAN,       Filters::expanded_bytes, Filters::expand,
-                  Filters::filter, Filters::filter_raw, exact_lanes,             compact_columns, count_bits};
+const Kernel AVX2 = kernel_nibbles<Avx2>("avx2");
 
 }  // namespace rbegir::scan
 

@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 namespace rbegir::scan {
+
+constexpr int64_t NO_THRESHOLD = std::numeric_limits<int64_t>::min();  // every keyword passes
 
 struct Hit {
     int64_t key, position;
@@ -15,6 +18,15 @@ struct Hit {
 constexpr auto better = [](const Hit &a, const Hit &b) {
     return a.key != b.key ? a.key > b.key : a.position < b.position;
 };
+
+// What the hits of one query are limited to, besides the candidates of a partition.
+struct Limit {
+    int64_t floor;   // the least key; NO_THRESHOLD: any
+    Hit before;      // hits come behind this one in the total order; {INT64_MAX, −1}: any
+    int64_t filter;  // the number of the mask that they must pass; −1: none
+    bool few;        // whether that mask passes so few keywords that each is scored
+};
+constexpr Limit NO_LIMIT{NO_THRESHOLD, {std::numeric_limits<int64_t>::max(), -1}, -1, false};
 
 class Best {
   public:

@@ -10,6 +10,7 @@ struct Emulated512 {
     struct alignas(64) V {
         uint8_t byte[64];
     };
+    static constexpr int LANES = 64, TILE = 1;
 
     RBEGIR_INLINE static V load(const uint8_t *p) {
         V v;
@@ -17,6 +18,9 @@ struct Emulated512 {
         return v;
     }
     RBEGIR_INLINE static void store(uint8_t *p, V v) { __builtin_memcpy(p, v.byte, 64); }
+    RBEGIR_INLINE static V repeat16(const uint8_t *p) {
+        return map8([=](int i) { return p[i % 16]; });
+    }
     RBEGIR_INLINE static V zero() { return set8(0); }
     RBEGIR_INLINE static V set8(int x) {
         return map8([=](int) { return x; });
@@ -66,6 +70,9 @@ struct Emulated512 {
     RBEGIR_INLINE static V select(V mask, V a, V b) {
         return map8([&](int i) { return (mask.byte[i] & a.byte[i]) | (~mask.byte[i] & b.byte[i]); });
     }
+    RBEGIR_INLINE static V shuffle8(V table, V index) {
+        return map8([&](int i) { return table.byte[i / 16 * 16 + index.byte[i] % 16]; });
+    }
     RBEGIR_INLINE static V permute8(V low, V index, V high) {
         uint8_t table[128];
         store(table, low);
@@ -90,7 +97,7 @@ struct Emulated512 {
         }
         return lanes;
     }
-    RBEGIR_INLINE static void pin(V &, V &) {}
+    RBEGIR_INLINE static void pin(V &) {}
 
   private:
     RBEGIR_INLINE static int least(int a, int b) { return a < b ? a : b; }

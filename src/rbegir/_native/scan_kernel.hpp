@@ -118,9 +118,11 @@ struct Kernel {
     void (*expand)(const Shape &, Kind, Group, int bin_shift, uint8_t *out);
     // One query against `groups` expanded groups; at most `groups` events.
     int (*filter)(const Shape &, Kind, const Lut &, const uint8_t *expanded, int groups, Event *out);
-    // One query against `groups` groups where they lie, one after the other; events come in any order. The rows of
-    // the group of each event are copied to `rows` [events][planes · plane_bytes] while they are in L1.
-    int (*filter_raw)(const Shape &, Kind, const Lut &, Group first, int groups, Event *out, uint8_t *rows);
+    // One query against `groups` groups where they lie, one after the other; events come in any order. Only keywords
+    // in `candidates` [groups] count, or all if it is null. The rows of the group of each event are copied
+    // to `rows` [events][planes · plane_bytes] while they are in L1.
+    int (*filter_raw)(const Shape &, Kind, const Lut &, Group first, int groups, const uint64_t *candidates,
+                      Event *out, uint8_t *rows);
     // Exact deficits and classes of the keywords in `lanes`, in ascending order of lane.
     void (*exact)(const Shape &, const QueryBits &, Group, uint64_t lanes, int64_t *deficits, int32_t *classes);
     // Appends the columns in `lanes` to rows of COMPACT_ROW bytes from column `fill` on. [planes · rows]
@@ -130,10 +132,11 @@ struct Kernel {
 };
 
 extern const Kernel PORTABLE;
-extern const Kernel EMULATED512;
+extern const Kernel EMULATED512, EMULATED512BW;
 #if defined(__x86_64__)
-extern const Kernel AVX2;
-extern const Kernel AVX512;
+extern const Kernel AVX2, AVX512BW, AVX512;
+#elif defined(__aarch64__)
+extern const Kernel NEON;
 #endif
 
 }  // namespace rbegir::scan

@@ -63,12 +63,14 @@ int filter(const Shape &shape, Kind kind, const Lut &lut, const uint8_t *expande
     return events;
 }
 
-int filter_raw(const Shape &shape, Kind, const Lut &lut, Group group, int groups, Event *out, uint8_t *rows) {
+int filter_raw(const Shape &shape, Kind, const Lut &lut, Group group, int groups, const uint64_t *candidates,
+               Event *out, uint8_t *rows) {
     int events = 0;
     for (int g = 0; g < groups; ++g, group.data += shape.plane_bytes()) {
         uint8_t bins[GROUP];
         bins_of(shape, group, lut.bin_shift, bins);
-        const uint64_t lanes = within_limit(shape, lut, group, bins);
+        uint64_t lanes = within_limit(shape, lut, group, bins);
+        if (candidates) lanes &= candidates[g];
         if (!lanes) continue;
         out[events++] = {static_cast<uint32_t>(g), lanes};
         rows = copy_rows(shape, group, rows);

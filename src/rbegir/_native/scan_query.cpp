@@ -27,8 +27,8 @@ int dimension_of(const Plan &plan, int words, int table, int bit) {
 
 }  // namespace
 
-Query::Query(const Shape &shape, const Kernel &kernel, const int16_t *values)
-    : shape_(shape), kernel_(kernel), sign_(shape.words), magnitude_(MAGNITUDE_BITS * shape.words) {
+Query::Query(const Shape &shape, const Kernel &kernel, const int16_t *values, const Limit &limit)
+    : shape_(shape), kernel_(kernel), limit_(limit), sign_(shape.words), magnitude_(MAGNITUDE_BITS * shape.words) {
     const Plan &plan = kernel.plan;
     int64_t sum = 0, squares = 0;
     for (int d = 0; d < shape.n(); ++d) {

@@ -3,16 +3,15 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <vector>
 
+#include "scan_best.hpp"
 #include "scan_kernel.hpp"
 
 namespace rbegir::scan {
 
-constexpr int FRACTION_BITS = 36;                                      // of the order key, as in codes/score.py
-constexpr int64_t NO_THRESHOLD = std::numeric_limits<int64_t>::min();  // every keyword passes
+constexpr int FRACTION_BITS = 36;  // of the order key, as in codes/score.py
 
 // sign(dot) · ⌊2³⁶ · dot² / norm⌋
 inline int64_t order_key(int64_t dot, int64_t norm) {
@@ -30,7 +29,9 @@ AlignedBytes aligned_bytes(size_t size);
 
 class Query {
   public:
-    Query(const Shape &shape, const Kernel &kernel, const int16_t *values);
+    Query(const Shape &shape, const Kernel &kernel, const int16_t *values, const Limit &limit);
+
+    const Limit &limit() const { return limit_; }
 
     // Chooses the cheapest kind that is sharp enough at this threshold and rounds the tables for it.
     void prepare(int64_t threshold);
@@ -42,6 +43,12 @@ class Query {
 
     QueryBits bits() const { return {sign_.data(), magnitude_.data(), magnitude_bits_}; }
     int64_t key(int64_t deficit, int32_t cls) const { return order_key(best_dot_ - 2 * deficit, shape_.norm(cls)); }
+    // Whether that key may reach a threshold: a hair generous, and much cheaper than its divisions.
+    bool may_reach(int64_t deficit, int32_t cls, int64_t threshold) const {
+        const double dot = static_cast<double>(best_dot_ - 2 * deficit);
+        const double least = static_cast<double>(threshold) * static_cast<double>(shape_.norm(cls));
+        return threshold <= 0 || (dot > 0 && dot * dot * (1ll << FRACTION_BITS) * (1 + 1e-9) >= least);
+    }
 
   private:
     double largest_deficit(int64_t threshold, int cls) const;
@@ -52,6 +59,7 @@ class Query {
 
     Shape shape_;
     const Kernel &kernel_;
+    const Limit limit_;
     std::vector<uint64_t> sign_, magnitude_;
     int magnitude_bits_ = 0;
     int64_t best_dot_ = 0;            // (2^P − 1)·Σ|v|

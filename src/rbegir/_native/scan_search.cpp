@@ -14,6 +14,7 @@ namespace {
 
 constexpr size_t SAMPLE = 64;        // one group of so many is sampled for the first threshold
 constexpr size_t SMALL = 4096;       // so few keywords are scanned without a threshold
+constexpr size_t FEW_LANES = 1;      // keywords per group that pass the filter of a query and are each scored
 constexpr size_t QUERY_TILE = 256;   // queries whose tables stay in L2
 constexpr size_t HIT_BYTES = size_t{256} << 20;  // kept hits of a tile of queries, about
 constexpr size_t THREAD_WORK = 4096;  // groups · queries that are worth a thread
@@ -37,11 +38,11 @@ class Searcher {
     Searcher(const Shape &shape, const Kernel &kernel, const std::vector<Partition> &partitions, int threads)
         : shape_(shape), kernel_(kernel), partitions_(partitions), threads_(threads) {}
 
-    // The best k of `work` (which has at least k candidates) for each query, in no order.
+    // The best k of `work` for each query, or as many as it may have, in no order.
     //
     // The k-th best of the whole has about rank k·f in a sample of a fraction f. The key at a somewhat lower rank of
     // the sample (found by the same search) is the first threshold of the scan. It is a guess: with fewer than k
-    // hits it was too high, and the scan is repeated with a lower one, at last with none.
+    // hits it was too high, and the scan is repeated with a lower one, at last with the floor of the query.
     std::vector<std::vector<Hit>> top(const std::vector<Query *> &queries, const Work &work, size_t k) const {
         std::vector<std::vector<Hit>> best(queries.size());
         std::vector<size_t> open(queries.size());
@@ -56,21 +57,24 @@ class Searcher {
             if (generosity && rank >= some.candidates / 2) continue;  // the sample is too small to tell
             std::vector<Query *> asked;
             for (const size_t q : open) asked.push_back(queries[q]);
-            std::vector<int64_t> thresholds(open.size(), NO_THRESHOLD);
+            std::vector<int64_t> thresholds;
+            for (const Query *query : asked) thresholds.push_back(query->limit().floor);
             if (generosity) {
                 const auto sampled = top(asked, some, rank);
                 for (size_t i = 0; i < open.size(); ++i)
-                    thresholds[i] = std::max_element(sampled[i].begin(), sampled[i].end(), better)->key;
+                    if (sampled[i].size() == rank)
+                        thresholds[i] = std::max_element(sampled[i].begin(), sampled[i].end(), better)->key;
             }
             auto found = scan(asked, thresholds, work, k);
             std::vector<size_t> still_open;
             for (size_t i = 0; i < open.size(); ++i)
-                if (found[i].size() < k) still_open.push_back(open[i]);
+                if (found[i].size() < k && thresholds[i] > asked[i]->limit().floor) still_open.push_back(open[i]);
                 else best[open[i]] = std::move(found[i]);
             open = std::move(still_open);
         }
         for_each(queries.size(), threads_, SHARE, [&](size_t q) {
-            if (best[q].size() > k) std::nth_element(best[q].begin(), best[q].begin() + (k - 1), best[q].end(), better);
+            if (best[q].size() <= k) return;
+            std::nth_element(best[q].begin(), best[q].begin() + (k - 1), best[q].end(), better);
             best[q].resize(k);
         });
         return best;
@@ -126,51 +130,69 @@ class Searcher {
 
 }  // namespace
 
-void Found::write(size_t query, const std::vector<Hit> &hits) {
-    for (size_t i = 0; i < k; ++i) {
-        keys[query * k + i] = hits[i].key;
-        positions[query * k + i] = hits[i].position;
+Found::Found(std::vector<std::vector<Hit>> &&hits) {
+    for (const auto &row : hits) k = std::max(k, row.size());
+    keys.assign(hits.size() * k, NO_KEY);
+    positions.assign(hits.size() * k, -1);
+    for (size_t q = 0; q < hits.size(); ++q) {
+        const std::vector<Hit> row = std::move(hits[q]);
+        for (size_t i = 0; i < row.size(); ++i) {
+            keys[q * k + i] = row[i].key;
+            positions[q * k + i] = row[i].position;
+        }
     }
 }
 
 Found search(const Shape &shape, const Kernel &kernel, const std::vector<Partition> &partitions,
-             const int16_t *values, size_t queries, size_t k, int threads) {
+             const int16_t *values, std::vector<Limit> limits, size_t k, int threads) {
+    const size_t queries = limits.size();
     size_t groups = 0;
     for (const Partition &partition : partitions) groups += partition.groups();
     const size_t longest = std::max<size_t>(TASK_BYTES / (shape.planes * shape.plane_bytes()), BLOCK_TASK / 4);
     const size_t fair = std::clamp<size_t>(groups / (TASKS_A_THREAD * threads), BLOCK_TASK / 4, longest);
     const Work work = Work::whole(kernel, partitions, queries <= RAW_QUERIES ? fair : BLOCK_TASK);
+    std::vector<std::vector<Hit>> best(queries);
     k = std::min(k, work.candidates);
-    Found found{k, std::vector<int64_t>(queries * k), std::vector<int64_t>(queries * k)};
-    if (k == 0) return found;
+    if (k == 0) return Found(std::move(best));
+
+    std::vector<size_t> passing(partitions[0].filters.size());  // keywords, masked ones included
+    for_each(passing.size(), threads, SHARE, [&](size_t filter) {
+        for (const Partition &partition : partitions) {
+            const uint64_t *mask = partition.filters[filter];
+            passing[filter] += mask ? kernel.count(mask, partition.groups()) : partition.count;
+        }
+    });
+    for (Limit &limit : limits) limit.few = limit.filter >= 0 && passing[limit.filter] <= FEW_LANES * groups;
+
     const Searcher searcher(shape, kernel, partitions, threads);
     const size_t tile = std::clamp<size_t>(HIT_BYTES / (sizeof(Hit) * 3 * k * threads), 1, QUERY_TILE);
     for (size_t first = 0; first < queries; first += tile) {
         const size_t count = std::min(tile, queries - first);
         std::vector<std::unique_ptr<Query>> made(count);
-        for_each(count, threads, SHARE, [&](size_t q) {
-            made[q] = std::make_unique<Query>(shape, kernel, values + (first + q) * shape.n());
+        for_each(count, threads, SHARE, [&](size_t i) {
+            const size_t q = first + i;
+            made[i] = std::make_unique<Query>(shape, kernel, values + q * shape.n(), limits[q]);
         });
         std::vector<Query *> asked;
         for (const auto &query : made) asked.push_back(query.get());
-        auto best = searcher.top(asked, work, k);
-        for_each(count, threads, SHARE, [&](size_t q) {
-            std::sort(best[q].begin(), best[q].end(), better);
-            found.write(first + q, best[q]);
+        auto found = searcher.top(asked, work, k);
+        for_each(count, threads, SHARE, [&](size_t i) {
+            std::sort(found[i].begin(), found[i].end(), better);
+            found[i].shrink_to_fit();
+            best[first + i] = std::move(found[i]);
         });
     }
-    return found;
+    return Found(std::move(best));
 }
 
 Found rescore(const Shape &shape, const Kernel &kernel, const std::vector<Partition> &partitions,
               const int16_t *values, size_t queries, const int64_t *among, size_t count, size_t k, int threads) {
-    Found found{k, std::vector<int64_t>(queries * k), std::vector<int64_t>(queries * k)};
-    if (k == 0) return found;
-    for_each(queries, threads, 1, [&](size_t q) {
-        const Query query(shape, kernel, values + q * shape.n());
+    std::vector<std::vector<Hit>> best(queries);
+    for_each(k ? queries : 0, threads, 1, [&](size_t q) {
+        const Query query(shape, kernel, values + q * shape.n(), NO_LIMIT);
         std::vector<int64_t> sorted(among + q * count, among + (q + 1) * count);
         std::sort(sorted.begin(), sorted.end());  // memory in order
-        std::vector<Hit> hits;
+        std::vector<Hit> &hits = best[q];
         hits.reserve(count);
         auto partition = partitions.begin();
         for (const int64_t position : sorted) {
@@ -183,9 +205,10 @@ Found rescore(const Shape &shape, const Kernel &kernel, const std::vector<Partit
             hits.push_back({query.key(deficit, cls), position});
         }
         std::partial_sort(hits.begin(), hits.begin() + k, hits.end(), better);
-        found.write(q, hits);
+        hits.resize(k);
+        hits.shrink_to_fit();
     });
-    return found;
+    return Found(std::move(best));
 }
 
 }  // namespace rbegir::scan

@@ -11,6 +11,8 @@
 // left-out dimensions (not with BYTE), and in the end one row of limit indices.
 #pragma once
 
+#include <type_traits>
+
 #include "scan_exact.hpp"
 
 namespace rbegir::scan {
@@ -37,6 +39,18 @@ class Turn {
     int part_, left_, step_ = 0, stream_ = 0;
 };
 
+// Operations that are the same few instructions everywhere. `Ops` supplies those that are one instruction.
+template <class Ops>
+struct Shared : Ops {
+    using V = typename Ops::V;
+    RBEGIR_INLINE static V shift_right8(V a, int by) {
+        return Ops::bit_and(Ops::shift_right16(a, by), Ops::set8(255 >> by));
+    }
+    RBEGIR_INLINE static V low_bytes(V a) { return Ops::bit_and(a, Ops::set16(255)); }
+    RBEGIR_INLINE static V high_bytes(V a) { return Ops::shift_right16(a, 8); }
+    RBEGIR_INLINE static V halve8(V a) { return Ops::average8(a, Ops::zero()); }  // rounds up
+};
+
 template <class T>
 struct Simd {
     using V = typename T::V;
@@ -53,11 +67,44 @@ struct Simd {
         const uint8_t *rows;
         RBEGIR_INLINE V operator[](int j) const { return T::load(rows + j * GROUP); }
     };
-    struct Raw {
-        V index[LOOKUPS];
-        RBEGIR_INLINE explicit Raw(const uint8_t *rows) { T::indices(rows, index); }
-        RBEGIR_INLINE V operator[](int j) const { return index[j]; }
+    using Raw = typename T::Rows;
+
+    // ---- sums of N rows of indices: each table serves all of them while it is in a register ----
+
+    // The tables of a query: held in registers where they all fit, else loaded when their turn comes.
+    template <int COUNT>
+    struct Held {
+        Table tables[COUNT];
+        RBEGIR_INLINE explicit Held(const uint8_t *from) {
+#pragma GCC unroll 16
+            for (int j = 0; j < COUNT; ++j) {
+                Table table = T::table(from + j * TABLE);
+                T::pin(table);
+                tables[j] = table;
+            }
+        }
+        RBEGIR_INLINE const Table &operator[](int j) const { return tables[j]; }
     };
+    struct Loaded {
+        const uint8_t *tables;
+        RBEGIR_INLINE Table operator[](int j) const { return T::table(tables + j * TABLE); }
+    };
+
+    // The chunk of tables from `first` on, of COUNT in all.
+    template <int CHUNK, int COUNT, int N, class Tables, class Source>
+    RBEGIR_INLINE static void chunk_sums(const Tables &tables, int first, const Source (&sources)[N], V (&sums)[N]) {
+#pragma GCC unroll 8
+        for (int j = first; j < first + CHUNK; ++j) {
+            if (j >= COUNT) break;
+            const Table &table = tables[j];
+#pragma GCC unroll 8
+            for (int i = 0; i < N; ++i) {
+                const V entry = T::lookup(table, sources[i][j]);
+                sums[i] = j == first ? entry : T::add8(sums[i], entry);
+                if constexpr (N > 1) T::pin(sums[i]);  // GCC would store all entries and add them up later
+            }
+        }
+    }
 
     // ---- 16-bit sums of one word ----
 
@@ -69,15 +116,14 @@ struct Simd {
         total.odd = T::add16(total.odd, T::high_bytes(bytes));
     }
 
-    template <int CHUNK, class Source>
-    RBEGIR_INLINE static void wide_sum(Pair &total, const uint8_t *tables, const Source &source) {
+    template <int CHUNK, int N, class Source>
+    RBEGIR_INLINE static void wide_sums(Pair (&totals)[N], const uint8_t *tables, const Source (&sources)[N]) {
 #pragma GCC unroll 8
         for (int first = 0; first < LOOKUPS; first += CHUNK) {
-            V sum = T::lookup(T::table(tables + first * TABLE), source[first]);
+            V sums[N];
+            chunk_sums<CHUNK, LOOKUPS>(Loaded{tables}, first, sources, sums);
 #pragma GCC unroll 8
-            for (int j = first + 1; j < first + CHUNK; ++j)
-                if (j < LOOKUPS) sum = T::add8(sum, T::lookup(T::table(tables + j * TABLE), source[j]));
-            widen_add(total, sum);
+            for (int i = 0; i < N; ++i) widen_add(totals[i], sums[i]);
         }
     }
 
@@ -126,122 +172,154 @@ struct Simd {
     template <int P>
     static constexpr int BYTE_TABLES = LOOKUPS + LEFT_ROW<P>;  // index rows of a plane, then there is a limit row
 
-    // The left-out dimension as a bit of the limit index, above the bin.
-    template <int P>
-    RBEGIR_INLINE static V left_in_limit(V last_index, int plane) {
-        const int place = T::INDEX_BITS - P + plane;
-        return T::bit_and(T::shift_right16(last_index, 7 - place), T::set8(1 << place));
+    // The left-out dimension is the highest bit of the last row of a word: here as an index of its own.
+    RBEGIR_INLINE static V left_bit(const uint8_t *rows) {
+        return T::bit_and(T::shift_right16(T::load(rows + 7 * GROUP), 7), T::set8(1));
     }
-    RBEGIR_INLINE static V left_row(V last_index) {
-        return T::bit_and(T::shift_right16(last_index, 7), T::set8(1));
+    // And here as a bit of the limit index, above the bin.
+    template <int P>
+    RBEGIR_INLINE static V left_in_limit(const uint8_t *rows, int plane) {
+        const int place = T::INDEX_BITS - P + plane;
+        return T::bit_and(T::shift_right16(T::load(rows + 7 * GROUP), 7 - place), T::set8(1 << place));
     }
 
-    // The sum of one plane. `source` gives its index vectors.
-    template <int P, class Source>
-    RBEGIR_INLINE static V byte_sum(const Table (&tables)[BYTE_TABLES<P>], const Source &source) {
+    template <int P>
+    using ByteTables = std::conditional_t<T::TILE == 1, Held<BYTE_TABLES<P>>, Loaded>;
+
+    // Groups whose sums are computed together: as many as fill a tile, one where a tile is less than a group.
+    template <int P>
+    static constexpr int BYTE_GROUPS = T::TILE > HALVES * P ? T::TILE / (HALVES * P) : 1;
+
+    // The saturating sums of N planes.
+    template <int P, int N, class Source>
+    RBEGIR_INLINE static void byte_sums(const ByteTables<P> &tables, const Source (&sources)[N], V (&totals)[N]) {
         constexpr int COUNT = BYTE_TABLES<P>;
-        V total = T::zero();
 #pragma GCC unroll 8
         for (int first = 0; first < COUNT; first += T::CHUNK) {
-            V sum = T::lookup(tables[first], source[first]);
+            V sums[N];
+            chunk_sums<T::CHUNK, COUNT>(tables, first, sources, sums);
 #pragma GCC unroll 8
-            for (int j = first + 1; j < first + T::CHUNK; ++j)
-                if (j < COUNT) sum = T::add8(sum, T::lookup(tables[j], source[j]));
-            total = first ? T::adds8(total, sum) : sum;
-        }
-        return total;
-    }
-
-    template <int P>
-    RBEGIR_INLINE static void load_tables(const uint8_t *from, Table (&tables)[BYTE_TABLES<P>]) {
-#pragma GCC unroll 16
-        for (int j = 0; j < BYTE_TABLES<P>; ++j) {
-            tables[j] = T::table(from + j * TABLE);
-            T::pin(tables[j]);
+            for (int i = 0; i < N; ++i) totals[i] = first ? T::adds8(totals[i], sums[i]) : sums[i];
         }
     }
 
     // Index vectors of a plane made from its rows, the left-out one included.
     template <int P>
     struct RawByte {
-        V index[LOOKUPS + 1];
-        RBEGIR_INLINE explicit RawByte(const uint8_t *rows) {
-            T::indices(rows, index);
-            index[LOOKUPS] = LEFT_ROW<P> ? left_row(index[LOOKUPS - 1]) : T::zero();
+        Raw raw;
+        V left;
+        RBEGIR_INLINE RawByte() = default;
+        RBEGIR_INLINE explicit RawByte(const uint8_t *rows) : raw(rows) {
+            if constexpr (LEFT_ROW<P>) left = left_bit(rows);
         }
-        RBEGIR_INLINE V operator[](int j) const { return index[j]; }
+        RBEGIR_INLINE V operator[](int j) const { return j < LOOKUPS ? raw[j] : left; }
     };
+
+    // The indices of limits of half a group.
+    template <int P>
+    RBEGIR_INLINE static V limit_index(Group group, int half, int shift) {
+        V index = class_bins(Shape{1, P}, group, half, shift, PLAN.limit_bins(BYTE, P));
+        if constexpr (PLAN.left_in_limit(BYTE, P))
+            for (int p = 0; p < P; ++p)
+                index = T::bit_or(index, left_in_limit<P>(group.data + p * group.stride + half * T::LANES, p));
+        return index;
+    }
 
     template <int P>
     static void byte_expand(Group group, int shift, uint8_t *out) {
         for (int half = 0; half < HALVES; ++half, out += T::LANES) {
-            V limit = class_bins(Shape{1, P}, group, half, shift, PLAN.limit_bins(BYTE, P));
+            T::store(out + P * BYTE_TABLES<P> * GROUP, limit_index<P>(group, half, shift));
             for (int p = 0; p < P; ++p) {
                 const RawByte<P> raw(group.data + p * group.stride + half * T::LANES);
                 for (int j = 0; j < BYTE_TABLES<P>; ++j) T::store(out + (p * BYTE_TABLES<P> + j) * GROUP, raw[j]);
-                if constexpr (PLAN.left_in_limit(BYTE, P))
-                    limit = T::bit_or(limit, left_in_limit<P>(raw[LOOKUPS - 1], p));
             }
-            T::store(out + P * BYTE_TABLES<P> * GROUP, limit);
+        }
+    }
+
+    // The keywords of N groups that pass. source(n, plane, half) gives the index vectors of a plane, index(n, half) the
+    // indices of limits. A tile takes all planes and halves; without one, plane follows plane and half follows half.
+    template <int P, int N, class Source, class Index>
+    RBEGIR_INLINE static void byte_lanes(const ByteTables<P> &tables, const Table &limits, const Source &source,
+                                         const Index &index, uint64_t (&lanes)[N]) {
+        constexpr int PLANES = T::TILE > 1 ? P : 1, SIDES = T::TILE > 1 ? HALVES : 1, COUNT = N * PLANES * SIDES;
+        for (int n = 0; n < N; ++n) lanes[n] = 0;
+#pragma GCC unroll 2
+        for (int half = 0; half < HALVES; half += SIDES) {
+            V deficits[N * SIDES];
+#pragma GCC unroll 4
+            for (int last = P - 1; last >= 0; last -= PLANES) {
+                decltype(source(0, 0, 0)) sources[COUNT];
+                V sums[COUNT];
+#pragma GCC unroll 8
+                for (int i = 0; i < COUNT; ++i)
+                    sources[i] = source(i / SIDES / PLANES, last - i / SIDES % PLANES, half + i % SIDES);
+                byte_sums<P>(tables, sources, sums);
+#pragma GCC unroll 8
+                for (int i = 0; i < COUNT; ++i) {
+                    V &deficit = deficits[i / SIDES / PLANES * SIDES + i % SIDES];
+                    const bool first = last - i / SIDES % PLANES == P - 1;
+                    deficit = first ? sums[i] : T::adds8(T::halve8(deficit), sums[i]);
+                }
+            }
+#pragma GCC unroll 8
+            for (int i = 0; i < N * SIDES; ++i) {
+                const int n = i / SIDES, side = half + i % SIDES;
+                lanes[n] |= T::at_most8(deficits[i], T::lookup(limits, index(n, side))) << (side * T::LANES);
+            }
         }
     }
 
     template <int P>
     static int byte_filter(const Lut &lut, const uint8_t *expanded, int groups, Event *out) {
-        Table tables[BYTE_TABLES<P>];
-        load_tables<P>(lut.tables, tables);
+        constexpr int ROWS = BYTE_TABLES<P>, STRIDE = (P * ROWS + 1) * GROUP;
+        const ByteTables<P> tables{lut.tables};
         const Table limits = T::table(lut.limit_low);
-        int events = 0;
-        for (int g = 0; g < groups; ++g) {
-            uint64_t lanes = 0;
-#pragma GCC unroll 2
-            for (int half = 0; half < HALVES; ++half) {
-                const uint8_t *rows = expanded + g * (P * BYTE_TABLES<P> + 1) * GROUP + half * T::LANES;
-                V sum = T::zero();
+        int events = 0, g = 0;
+        const auto filter = [&]<int N>() __attribute__((always_inline)) {
+            for (; g + N <= groups; g += N) {
+                const uint8_t *first = expanded + g * STRIDE;
+                const auto source = [=](int n, int plane, int half) __attribute__((always_inline)) {
+                    return Expanded{first + n * STRIDE + plane * ROWS * GROUP + half * T::LANES};
+                };
+                const auto index = [=](int n, int half) __attribute__((always_inline)) {
+                    return T::load(first + n * STRIDE + P * ROWS * GROUP + half * T::LANES);
+                };
+                uint64_t lanes[N];
+                byte_lanes<P>(tables, limits, source, index, lanes);
 #pragma GCC unroll 4
-                for (int p = P - 1; p >= 0; --p) {
-                    const V plane = byte_sum<P>(tables, Expanded{rows + p * BYTE_TABLES<P> * GROUP});
-                    sum = p < P - 1 ? T::adds8(T::halve8(sum), plane) : plane;
-                }
-                const V limit = T::lookup(limits, T::load(rows + P * BYTE_TABLES<P> * GROUP));
-                lanes |= T::at_most8(sum, limit) << (half * T::LANES);
+                for (int n = 0; n < N; ++n)
+                    if (__builtin_expect(lanes[n] != 0, 0)) out[events++] = {static_cast<uint32_t>(g + n), lanes[n]};
             }
-            if (__builtin_expect(lanes != 0, 0)) out[events++] = {static_cast<uint32_t>(g), lanes};
-        }
+        };
+        filter.template operator()<BYTE_GROUPS<P>>();
+        if constexpr (BYTE_GROUPS<P> > 1) filter.template operator()<1>();
         return events;
     }
 
     template <int P>
-    static int byte_filter_raw(const Lut &lut, Group first, int groups, Event *out, uint8_t *rows) {
+    static int byte_filter_raw(const Lut &lut, Group first, int groups, const uint64_t *candidates, Event *out,
+                               uint8_t *rows) {
         constexpr Shape ONE{1, P};
-        Table tables[BYTE_TABLES<P>];
-        load_tables<P>(lut.tables, tables);
+        const ByteTables<P> tables{lut.tables};
         const Table limits = T::table(lut.limit_low);
         int events = 0;
         for (Turn turn(groups); turn.more(); turn.next()) {
             const int g = turn.group();
             Group group{first.data + static_cast<size_t>(g) * ONE.plane_bytes(), first.stride};
-            uint64_t lanes = 0;
-#pragma GCC unroll 2
-            for (int half = 0; half < HALVES; ++half) {
-                V limit = class_bins(ONE, group, half, lut.bin_shift, PLAN.limit_bins(BYTE, P));
-                // Rows are in L1 now. Holding them in registers until they are looked up would spill the tables.
-                asm volatile("" : "+r"(group.data));
-                V sum = T::zero();
+            V indices[HALVES];
 #pragma GCC unroll 4
-                for (int p = P - 1; p >= 0; --p) {
-                    const RawByte<P> raw(group.data + p * group.stride + half * T::LANES);
-                    const V plane = byte_sum<P>(tables, raw);
-                    sum = p < P - 1 ? T::adds8(T::halve8(sum), plane) : plane;
-                    if constexpr (PLAN.left_in_limit(BYTE, P))
-                        limit = T::bit_or(limit, left_in_limit<P>(raw[LOOKUPS - 1], p));
-                }
-                lanes |= T::at_most8(sum, T::lookup(limits, limit)) << (half * T::LANES);
-            }
-            if (__builtin_expect(lanes != 0, 0)) {
-                out[events++] = {static_cast<uint32_t>(g), lanes};
-                for (int p = 0; p < P; ++p, rows += 8 * GROUP)
-                    __builtin_memcpy(rows, group.data + p * group.stride, 8 * GROUP);
+            for (int half = 0; half < HALVES; ++half) indices[half] = limit_index<P>(group, half, lut.bin_shift);
+            // Rows are in L1 now. Holding them in registers until they are looked up would spill the tables.
+            asm volatile("" : "+r"(group.data));
+            const auto source = [=](int, int plane, int half) __attribute__((always_inline)) {
+                return RawByte<P>(group.data + plane * group.stride + half * T::LANES);
+            };
+            uint64_t lanes[1];
+            byte_lanes<P>(tables, limits, source, [&](int, int half) { return indices[half]; }, lanes);
+            if (candidates) lanes[0] &= candidates[g];
+            if (__builtin_expect(lanes[0] != 0, 0)) {
+                out[events++] = {static_cast<uint32_t>(g), lanes[0]};
+                rows = copy_rows(ONE, group, rows);
             }
         }
         return events;
@@ -252,9 +330,8 @@ struct Simd {
     static size_t wide_plane_rows(const Shape &shape) { return static_cast<size_t>(PLAN.tables(shape.words)); }
 
     // Adds the left-out bit of word w to its row; row w / INDEX_BITS, bit w % INDEX_BITS.
-    RBEGIR_INLINE static V with_left_bit(V row, V last_index, int w) {
-        const V bit = T::bit_and(T::shift_right16(last_index, 7), T::set8(1));
-        return T::bit_or(row, T::shift_left16(bit, w % T::INDEX_BITS));
+    RBEGIR_INLINE static V with_left_bit(V row, const uint8_t *rows, int w) {
+        return T::bit_or(row, T::shift_left16(left_bit(rows), w % T::INDEX_BITS));
     }
 
     static void wide_expand(const Shape &shape, Group group, int shift, uint8_t *out) {
@@ -264,10 +341,11 @@ struct Simd {
             for (int p = 0; p < shape.planes; ++p, to += plane_rows * GROUP) {
                 V left = T::zero();
                 for (int w = 0; w < shape.words; ++w) {
-                    const Raw raw(group.data + p * group.stride + w * 8 * GROUP + half * T::LANES);
+                    const uint8_t *rows = group.data + p * group.stride + w * 8 * GROUP + half * T::LANES;
+                    const Raw raw(rows);
                     for (int j = 0; j < LOOKUPS; ++j) T::store(to + (w * LOOKUPS + j) * GROUP, raw[j]);
                     if constexpr (T::LEFT) {
-                        left = with_left_bit(w % T::INDEX_BITS ? left : T::zero(), raw[LOOKUPS - 1], w);
+                        left = with_left_bit(w % T::INDEX_BITS ? left : T::zero(), rows, w);
                         T::store(to + (shape.words * LOOKUPS + w / T::INDEX_BITS) * GROUP, left);
                     }
                 }
@@ -283,24 +361,53 @@ struct Simd {
         return T::at_most16(deficit.even, deficit.odd, even, odd);
     }
 
+    // Adds the next PLANES planes of SIDES halves, whose index rows start at `rows`, to the deficits.
+    template <int CHUNK, int PLANES, int SIDES>
+    RBEGIR_INLINE static void wide_planes(const Shape &shape, const Lut &lut, const uint8_t *rows,
+                                          Pair (&deficits)[SIDES]) {
+        constexpr int N = PLANES * SIDES;
+        const int plane_rows = static_cast<int>(wide_plane_rows(shape));
+        const uint8_t *starts[N];
+        Pair sums[N];
+#pragma GCC unroll 4
+        for (int i = 0; i < N; ++i) {
+            starts[i] = rows + i / SIDES * plane_rows * GROUP + i % SIDES * T::LANES;
+            sums[i] = {T::zero(), T::zero()};
+        }
+        for (int w = 0; w < shape.words; ++w) {
+            Expanded sources[N];
+#pragma GCC unroll 4
+            for (int i = 0; i < N; ++i) sources[i] = {starts[i] + w * LOOKUPS * GROUP};
+            wide_sums<CHUNK>(sums, lut.tables + w * LOOKUPS * TABLE, sources);
+        }
+        for (int j = shape.words * LOOKUPS; j < plane_rows; ++j)
+#pragma GCC unroll 4
+            for (int i = 0; i < N; ++i)
+                widen_add(sums[i], T::lookup(T::table(lut.tables + j * TABLE), T::load(starts[i] + j * GROUP)));
+#pragma GCC unroll 4
+        for (int i = 0; i < N; ++i) deficits[i % SIDES] = doubled_plus(deficits[i % SIDES], sums[i]);
+    }
+
     template <int CHUNK>
     static int wide_filter(const Shape &shape, const Lut &lut, const uint8_t *expanded, int groups, Event *out) {
-        const size_t plane_rows = wide_plane_rows(shape);
+        constexpr int SIDES = T::TILE > 1 ? HALVES : 1;
+        const size_t plane_bytes = wide_plane_rows(shape) * GROUP;
         int events = 0;
-        for (int g = 0; g < groups; ++g, expanded += (plane_rows * shape.planes + 1) * GROUP) {
+        for (int g = 0; g < groups; ++g, expanded += plane_bytes * shape.planes + GROUP) {
             uint64_t lanes = 0;
-            for (int half = 0; half < HALVES; ++half) {
+            for (int half = 0; half < HALVES; half += SIDES) {
                 const uint8_t *rows = expanded + half * T::LANES;
-                Pair deficit{T::zero(), T::zero()};
-                for (int p = 0; p < shape.planes; ++p, rows += plane_rows * GROUP) {
-                    Pair sum{T::zero(), T::zero()};
-                    for (int w = 0; w < shape.words; ++w)
-                        wide_sum<CHUNK>(sum, lut.tables + w * LOOKUPS * TABLE, Expanded{rows + w * LOOKUPS * GROUP});
-                    for (int j = shape.words * LOOKUPS; j < static_cast<int>(plane_rows); ++j)
-                        widen_add(sum, T::lookup(T::table(lut.tables + j * TABLE), T::load(rows + j * GROUP)));
-                    deficit = p ? doubled_plus(deficit, sum) : sum;
+                Pair deficits[SIDES]{};
+                int p = 0;
+                if constexpr (T::TILE > 1)  // 16-bit sums of two planes take as many registers as a tile of bytes
+                    for (; p + 2 <= shape.planes; p += 2, rows += 2 * plane_bytes)
+                        wide_planes<CHUNK, 2>(shape, lut, rows, deficits);
+                for (; p < shape.planes; ++p, rows += plane_bytes) wide_planes<CHUNK, 1>(shape, lut, rows, deficits);
+#pragma GCC unroll 2
+                for (int side = 0; side < SIDES; ++side) {
+                    const V bins = T::load(rows + side * T::LANES);
+                    lanes |= wide_at_most(lut, deficits[side], bins) << ((half + side) * T::LANES);
                 }
-                lanes |= wide_at_most(lut, deficit, T::load(rows)) << (half * T::LANES);
             }
             if (lanes) out[events++] = {static_cast<uint32_t>(g), lanes};
         }
@@ -308,8 +415,8 @@ struct Simd {
     }
 
     template <int CHUNK>
-    static int wide_filter_raw(const Shape &shape, const Lut &lut, Group first, int groups, Event *out,
-                               uint8_t *rows) {
+    static int wide_filter_raw(const Shape &shape, const Lut &lut, Group first, int groups,
+                               const uint64_t *candidates, Event *out, uint8_t *rows) {
         int events = 0;
         for (Turn turn(groups); turn.more(); turn.next()) {
             const int g = turn.group();
@@ -318,25 +425,27 @@ struct Simd {
             for (int half = 0; half < HALVES; ++half) {
                 Pair deficit{T::zero(), T::zero()};
                 for (int p = 0; p < shape.planes; ++p) {
-                    Pair sum{T::zero(), T::zero()};
+                    Pair sum[1] = {{T::zero(), T::zero()}};
                     V left = T::zero();
                     for (int w = 0; w < shape.words; ++w) {
-                        const Raw raw(group.data + p * group.stride + w * 8 * GROUP + half * T::LANES);
-                        wide_sum<CHUNK>(sum, lut.tables + w * LOOKUPS * TABLE, raw);
+                        const uint8_t *word = group.data + p * group.stride + w * 8 * GROUP + half * T::LANES;
+                        const Raw raw[1] = {Raw(word)};
+                        wide_sums<CHUNK>(sum, lut.tables + w * LOOKUPS * TABLE, raw);
                         if constexpr (T::LEFT) {
-                            left = with_left_bit(left, raw[LOOKUPS - 1], w);
+                            left = with_left_bit(left, word, w);
                             if (w == shape.words - 1 || w % T::INDEX_BITS == T::INDEX_BITS - 1) {
                                 const int j = shape.words * LOOKUPS + w / T::INDEX_BITS;
-                                widen_add(sum, T::lookup(T::table(lut.tables + j * TABLE), left));
+                                widen_add(sum[0], T::lookup(T::table(lut.tables + j * TABLE), left));
                                 left = T::zero();
                             }
                         }
                     }
-                    deficit = p ? doubled_plus(deficit, sum) : sum;
+                    deficit = p ? doubled_plus(deficit, sum[0]) : sum[0];
                 }
                 const V bins = class_bins(shape, group, half, lut.bin_shift, TABLE);
                 lanes |= wide_at_most(lut, deficit, bins) << (half * T::LANES);
             }
+            if (candidates) lanes &= candidates[g];
             if (lanes) {
                 out[events++] = {static_cast<uint32_t>(g), lanes};
                 rows = copy_rows(shape, group, rows);
@@ -374,11 +483,13 @@ struct Simd {
         return with_planes(shape, [&]<int P>() { return byte_filter<P>(lut, expanded, groups, out); });
     }
 
-    static int filter_raw(const Shape &shape, Kind kind, const Lut &lut, Group first, int groups, Event *out,
-                          uint8_t *rows) {
-        if (kind == WIDE) return wide_filter_raw<T::CHUNK>(shape, lut, first, groups, out, rows);
-        if (kind == COARSE) return wide_filter_raw<2>(shape, lut, first, groups, out, rows);
-        return with_planes(shape, [&]<int P>() { return byte_filter_raw<P>(lut, first, groups, out, rows); });
+    static int filter_raw(const Shape &shape, Kind kind, const Lut &lut, Group first, int groups,
+                          const uint64_t *candidates, Event *out, uint8_t *rows) {
+        if (kind == WIDE) return wide_filter_raw<T::CHUNK>(shape, lut, first, groups, candidates, out, rows);
+        if (kind == COARSE) return wide_filter_raw<2>(shape, lut, first, groups, candidates, out, rows);
+        return with_planes(shape, [&]<int P>() {
+            return byte_filter_raw<P>(lut, first, groups, candidates, out, rows);
+        });
     }
 };
 

@@ -26,7 +26,7 @@ Work Work::whole(const Kernel &kernel, const std::vector<Partition> &partitions,
 
 void Work::add_masked(uint32_t index, const Partition &partition, size_t first, size_t end, size_t task_groups) {
     size_t filled = 0;
-    for (size_t g = first; g < end; ++g) filled += partition.candidates(g) != 0;
+    for (size_t g = first; g < end; ++g) filled += partition.mask[g] != 0;  // at most, as bits behind the end may be set
     if (3 * filled > end - first) {  // measured crossover
         Span *last = spans.empty() ? nullptr : &spans.back();
         const bool follows = last && last->partition == index && last->first + last->groups == first;

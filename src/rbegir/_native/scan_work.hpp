@@ -13,6 +13,7 @@ struct Partition {
     size_t count;           // keywords
     const uint64_t *mask;   // [groups] candidates, or null: all
     int64_t first;          // position of its first keyword
+    std::vector<const uint64_t *> filters;  // [filters][groups] what the filters of queries pass; null: all
 
     size_t groups() const { return (count + GROUP - 1) / GROUP; }
     int64_t position(size_t group) const { return first + static_cast<int64_t>(group * GROUP); }
@@ -25,6 +26,13 @@ struct Partition {
         const uint64_t valid = rest >= GROUP ? ~uint64_t{0} : (uint64_t{1} << rest) - 1;
         return mask ? mask[group] & valid : valid;
     }
+    // Those that also pass a filter; −1: none.
+    uint64_t candidates(size_t group, int64_t filter) const {
+        const uint64_t *passing = filter < 0 ? nullptr : filters[filter];
+        return passing ? candidates(group) & passing[group] : candidates(group);
+    }
+    // What excludes the most with a single mask: the filter or else the candidates. Null: nothing is excluded.
+    const uint64_t *passing(int64_t filter) const { return filter < 0 || !filters[filter] ? mask : filters[filter]; }
 };
 
 // Consecutive groups of one partition.

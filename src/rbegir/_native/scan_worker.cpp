@@ -7,7 +7,7 @@
 namespace rbegir::scan {
 namespace {
 
-constexpr size_t EXPANDED_BYTES = 20480;  // of a block: most of L1
+constexpr size_t EXPANDED_BYTES = 21504;  // of a block: most of L1
 constexpr int GATHER_LANES = 32;          // groups with at most so many candidates are gathered
 constexpr int EXACT_LANES = 2;            // so few candidates of a lonely group are scored without the filter
 constexpr ptrdiff_t AHEAD = 8;            // lonely groups are prefetched so many before their turn
@@ -65,8 +65,11 @@ void Worker::score(size_t q, Group group, uint64_t lanes, const Position &positi
     int64_t deficits[GROUP];
     int32_t classes[GROUP];
     state_.kernel.exact(state_.shape, query.bits(), group, lanes, deficits, classes);
-    for (int i = 0; lanes; lanes &= lanes - 1, ++i)
-        best_[q].add({query.key(deficits[i], classes[i]), position(std::countr_zero(lanes))});
+    for (int i = 0; lanes; lanes &= lanes - 1, ++i) {
+        if (!query.may_reach(deficits[i], classes[i], best_[q].threshold())) continue;
+        const Hit hit{query.key(deficits[i], classes[i]), position(std::countr_zero(lanes))};
+        if (better(query.limit().before, hit)) best_[q].add(hit);
+    }
 }
 
 // ---- few queries: groups where they lie ----
@@ -77,12 +80,14 @@ void Worker::filter_in_place(size_t q, const Partition &partition, size_t first,
         events_.resize(groups);
         copies_ = aligned_bytes(groups * bytes);
     }
-    const int found =
-        state_.kernel.filter_raw(state_.shape, kind_, luts_[q], partition.group(state_.shape, first),
-                                 static_cast<int>(groups), events_.data(), copies_.get());
+    const int64_t filter = state_.queries[q]->limit().filter;
+    const uint64_t *passing = partition.passing(filter);
+    const int found = state_.kernel.filter_raw(
+        state_.shape, kind_, luts_[q], partition.group(state_.shape, first), static_cast<int>(groups),
+        passing ? passing + first : nullptr, events_.data(), copies_.get());
     for (int e = 0; e < found; ++e) {
         const size_t g = first + events_[e].group;
-        const uint64_t lanes = events_[e].lanes & partition.candidates(g);
+        const uint64_t lanes = events_[e].lanes & partition.candidates(g, filter);
         if (!lanes) continue;
         const int64_t start = partition.position(g);
         const Group copy{copies_.get() + e * bytes, state_.shape.plane_bytes()};
@@ -91,10 +96,10 @@ void Worker::filter_in_place(size_t q, const Partition &partition, size_t first,
 }
 
 void Worker::scan_in_place(const Partition &partition, const Span &span) {
-    const uint64_t lanes = partition.candidates(span.first);
     const int64_t start = partition.position(span.first);
     for (size_t q = 0; q < luts_.size(); ++q) {
         const int64_t before = best_[q].threshold();
+        const uint64_t lanes = partition.candidates(span.first, state_.queries[q]->limit().filter);
         if (span.groups == 1 && std::popcount(lanes) <= EXACT_LANES)
             score(q, partition.group(state_.shape, span.first), lanes, [=](int lane) { return start + lane; });
         else
@@ -112,11 +117,11 @@ void Worker::scan_block(const Partition &partition, const Span &span) {
         const Group group = partition.group(state_.shape, g);
         if (span.groups > 1 && g + MAX_SLOTS < partition.groups())
             prefetch(partition.group(state_.shape, g + MAX_SLOTS));
-        if (partition.mask && std::popcount(lanes) <= GATHER_LANES) {
+        if (partition.mask && partition.filters.empty() && std::popcount(lanes) <= GATHER_LANES) {
             gather(group, lanes, partition.position(g));
         } else {
             expand_gathered();  // first, so that positions come in ascending order
-            expand({group, lanes, partition.position(g), nullptr});
+            expand({group, lanes, partition.position(g), nullptr, &partition, g});
         }
     }
 }
@@ -169,20 +174,25 @@ void Worker::expand_gathered() {
     std::copy(positions_ + count, positions_ + gathered_, positions_);
     gathered_ -= count;
     const Group group{block.rows.get(), state_.shape.plane_bytes()};
-    expand({group, ~uint64_t{0} >> (GROUP - count), block.positions[0], &block});
+    expand({group, ~uint64_t{0} >> (GROUP - count), block.positions[0], &block, nullptr, 0});
 }
 
 void Worker::flush_slots() {
     if (slots_.empty()) return;
     for (size_t q = 0; q < luts_.size(); ++q) {
+        const int64_t filter = state_.queries[q]->limit().filter;
         Event events[MAX_SLOTS];
-        const int found = state_.kernel.filter(state_.shape, kind_, luts_[q], expanded_.get(),
-                                               static_cast<int>(slots_.size()), events);
+        int found = 0;
+        if (state_.queries[q]->limit().few)
+            for (size_t s = 0; s < slots_.size(); ++s) events[found++] = {static_cast<uint32_t>(s), ~uint64_t{0}};
+        else
+            found = state_.kernel.filter(state_.shape, kind_, luts_[q], expanded_.get(),
+                                         static_cast<int>(slots_.size()), events);
         const int64_t before = best_[q].threshold();
         if (!found && state_.thresholds[q].load(std::memory_order_relaxed) <= before) continue;
         for (int e = 0; e < found; ++e) {
             const Slot &slot = slots_[events[e].group];
-            const uint64_t lanes = events[e].lanes & slot.lanes;
+            const uint64_t lanes = events[e].lanes & slot.candidates(filter);
             if (!lanes) continue;
             if (slot.block) score(q, slot.group, lanes, [&](int lane) { return slot.block->positions[lane]; });
             else score(q, slot.group, lanes, [&](int lane) { return slot.first + lane; });

@@ -2,7 +2,7 @@
 //
 // For one or two queries the groups are read where they lie. For more, a block of groups is expanded to index rows
 // that stay in L1 while all queries pass over it. Groups of which few keywords pass a mask are gathered first, so
-// that a block is full of candidates.
+// that a block is full of candidates; not if queries have filters of their own, which know groups only.
 #pragma once
 
 #include <atomic>
@@ -43,12 +43,19 @@ class Worker {
         int64_t positions[GROUP];
     };
     // An expanded group: where its keywords lie, which are candidates, and their positions: consecutive from `first`
-    // on, or those of a block.
+    // on, or those of a block. A slot without a block is group `number` of a partition.
     struct Slot {
         Group group;
         uint64_t lanes;
         int64_t first;
         const Block *block;
+        const Partition *partition;
+        size_t number;
+
+        uint64_t candidates(int64_t filter) const {
+            const uint64_t *passing = filter < 0 ? nullptr : partition->filters[filter];
+            return passing ? lanes & passing[number] : lanes;
+        }
     };
 
     void set_limits(size_t q);

@@ -67,8 +67,10 @@ Texts::Problem Texts::add_strings(nb::tuple strings) {
     views_.reserve(views_.size() + strings.size());
     for (nb::handle item : strings) {
         PyObject *text = item.ptr();
-        if (!PyUnicode_Check(text))
-            return {{views_.size(), std::string("is not a str but ") + Py_TYPE(text)->tp_name}};
+        if (!PyUnicode_Check(text)) {
+            const auto type = nb::steal<nb::str>(PyType_GetName(Py_TYPE(text)));
+            return {{views_.size(), std::string("is not a str but ") + type.c_str()}};
+        }
         Py_ssize_t length;
         const char *data = PyUnicode_AsUTF8AndSize(text, &length);  // no copy where the str is ASCII
         if (!data) {

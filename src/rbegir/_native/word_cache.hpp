@@ -11,17 +11,20 @@
 #include <utility>
 #include <vector>
 
+#include "platform.hpp"
 #include "words.hpp"
 
 namespace tower {
 
 class WordCache {
 public:
-    // Room for about `words` vectors of `width` floats. Memory is touched only as words come.
+    // Room for about `words` vectors of `width` floats. Vectors lie in the order in which words came, so memory is
+    // touched only as words come, and frequent words share pages.
     WordCache(size_t words, size_t width) : width_(width) {
         size_t sets = std::bit_ceil(std::max<size_t>(words / WAYS, 1));
         entries_.resize(sets * WAYS);
-        vectors_.reset(new float[sets * WAYS * width]);
+        places_.resize(sets * WAYS);
+        vectors_ = rbegir::large_array<float>(sets * WAYS * width);
     }
 
     // The place of a word's vector, and whether the vector is there already. The place is good until the next
@@ -39,16 +42,17 @@ public:
             if (entry.hash == uint32_t(hash) && entry.length == word.size() &&
                 !std::memcmp(entry.letters, word.data(), word.size())) {
                 entry.used = clock_;
-                return {vectors_.get() + at * width_, true};
+                return {vectors_.get() + places_[at] * width_, true};
             }
             if (entry.used < entries_[oldest].used) oldest = at;
         }
         Entry &entry = entries_[oldest];
+        if (!entry.length) places_[oldest] = placed_++;
         entry.used = clock_;
         entry.hash = uint32_t(hash);
         entry.length = uint8_t(word.size());
         std::memcpy(entry.letters, word.data(), word.size());
-        return {vectors_.get() + oldest * width_, false};
+        return {vectors_.get() + places_[oldest] * width_, false};
     }
 
 private:
@@ -61,10 +65,11 @@ private:
     };
     static_assert(sizeof(Entry) == 32);
 
-    size_t width_;
+    size_t width_, placed_ = 0;
     uint64_t clock_ = 0;
     std::vector<Entry> entries_;
-    std::unique_ptr<float[]> vectors_;
+    std::vector<size_t> places_;  // of the vector of each entry that was ever used
+    rbegir::LargeArray<float> vectors_;
     std::vector<float> long_word_;
 };
 

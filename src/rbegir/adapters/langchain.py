@@ -4,19 +4,26 @@
     store.add_texts(["running shoes"], [{"price": 89.9}])
     store.similarity_search("shoes", k=4, filter={"price": {"$lt": 100}})
     store.as_retriever(search_kwargs={"k": 4})
+    RbegirVectorStore.from_documents(documents, embeddings, path="notes.rbe")
 
-The model of the index encodes texts: `embedding` arguments of LangChain must be None. Scores are cosines,
-higher is nearer. Asynchronous methods run the blocking ones in threads, as LangChain does by default.
+Either the model of the index encodes texts, and `embedding` is None, or an embedding of LangChain does: then
+the vectors that it makes are stored as codes, by a Binarizer that is fitted to the first of them. Scores are
+cosines, higher is nearer. Asynchronous methods run the blocking ones in threads, as LangChain's own do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rbegir.adapters import store as documents
-from rbegir.adapters.store import Store, named_ids, pack, stored_ids, unpack
+from rbegir.adapters.store import EmbeddedDocuments, Store, named_ids, pack, stored_ids, unpack
+from rbegir.encode.encoder import takes_vectors
 from rbegir.errors import InputError, needing
+from rbegir.index.store import Index
 
 with needing("the LangChain adapter needs {}", "pip install 'rbegir[langchain]'"):
     from langchain_core.documents import Document
@@ -27,10 +34,40 @@ Filter = Mapping[str, Any] | str | None
 
 
 class RbegirVectorStore(VectorStore):
-    """Documents in an `rbegir.Index` or behind an `rbegir.Client`."""
+    """Documents in an `rbegir.Index` or behind an `rbegir.Client`.
 
-    def __init__(self, index: Store) -> None:
-        self.index = index
+    With an `embedding` the index is one that was made with a Binarizer; without `index` it is made when the
+    first texts are added, at `path` or in a temporary directory.
+    """
+
+    def __init__(
+        self,
+        index: Store | None = None,
+        embedding: Embeddings | None = None,
+        *,
+        path: str | Path | None = None,
+    ) -> None:
+        self._embedding = embedding
+        self.index: Store
+        if embedding is None:
+            if index is None:
+                raise InputError(
+                    "index must be given: an rbegir.Index or an rbegir.Client",
+                    hint="or give an embedding, which encodes texts for a new index",
+                )
+            self.index = index
+        elif index is None or (isinstance(index, Index) and takes_vectors(index.model)):
+            self.index = EmbeddedDocuments(index, path)
+        else:
+            raise InputError(
+                "embedding must be None: texts are encoded by the model of the index",
+                hint="for an embedding, leave out index, or give one that was made with a Binarizer",
+            )
+
+    @property
+    def embeddings(self) -> Embeddings | None:
+        """What encodes texts, if it is not the model of the index."""
+        return self._embedding
 
     @classmethod
     def from_texts(
@@ -41,17 +78,11 @@ class RbegirVectorStore(VectorStore):
         *,
         ids: list[str] | None = None,
         index: Store | None = None,
+        path: str | Path | None = None,
         **kwargs: Any,
     ) -> RbegirVectorStore:
-        """Texts added to `index`, and the store over it."""
-        if embedding is not None:
-            raise InputError(
-                "embedding must be None: texts are encoded by the model of the index",
-                hint="to search vectors of another encoder, index their codes: see rbegir.Binarizer",
-            )
-        if index is None:
-            raise InputError("index must be given: an rbegir.Index or an rbegir.Client")
-        store = cls(index)
+        """Texts added to `index`, or to a new one at `path`, and the store over it."""
+        store = cls(index, embedding, path=path)
         store.add_texts(texts, metadatas, ids=ids, **kwargs)
         return store
 
@@ -72,8 +103,12 @@ class RbegirVectorStore(VectorStore):
         if not given:
             return []
         named = named_ids(self.index, len(given), ids)
-        attributes = [pack(one) for one in metadatas or []]
-        self.index.upsert(given, named, attributes if any(attributes) else None)
+        packed = [pack(one) for one in metadatas or []]
+        attributes = packed if any(packed) else None
+        if self._embedding is not None and isinstance(self.index, EmbeddedDocuments):
+            self.index.put(given, named, attributes, self._embedding.embed_documents(given))
+        else:
+            self.index.upsert(given, named, attributes)
         return [str(name) for name in named]
 
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool:
@@ -102,8 +137,48 @@ class RbegirVectorStore(VectorStore):
     ) -> list[tuple[Document, float]]:
         """The best k documents with their cosines."""
         _refuse(kwargs, "similarity_search")
-        hits = self.index.search(query, k=k, where=documents.where(filter))
+        hits = self.index.search(self._query(query), k=k, where=documents.where(filter))
         return [(_document(hit.id, hit.text, hit.attributes), hit.score) for hit in hits[0]]
+
+    def similarity_search_by_vector(
+        self, embedding: list[float], k: int = 4, filter: Filter = None, **kwargs: Any
+    ) -> list[Document]:
+        """The best k documents for a vector."""
+        _refuse(kwargs, "similarity_search_by_vector")
+        hits = self.index.search(np.array(embedding, np.float32), k=k, where=documents.where(filter))
+        return [_document(hit.id, hit.text, hit.attributes) for hit in hits[0]]
+
+    def max_marginal_relevance_search(
+        self,
+        query: str,
+        k: int = 4,
+        fetch_k: int = 20,
+        lambda_mult: float = 0.5,
+        filter: Filter = None,
+        **kwargs: Any,
+    ) -> list[Document]:
+        """k of the best `fetch_k` documents, near the query and far from each other; 1: only the query."""
+        return self.max_marginal_relevance_search_by_vector(
+            self._query(query), k, fetch_k, lambda_mult, filter, **kwargs
+        )
+
+    def max_marginal_relevance_search_by_vector(
+        self,
+        embedding: Any,
+        k: int = 4,
+        fetch_k: int = 20,
+        lambda_mult: float = 0.5,
+        filter: Filter = None,
+        **kwargs: Any,
+    ) -> list[Document]:
+        """As `max_marginal_relevance_search`, for a vector."""
+        _refuse(kwargs, "max_marginal_relevance_search")
+        hits = documents.diverse(self.index, embedding, k, fetch_k, lambda_mult, documents.where(filter))
+        return [_document(hit.id, hit.text, hit.attributes) for hit in hits]
+
+    def _query(self, text: str) -> Any:
+        """What the index searches for: the text, or its embedding."""
+        return text if self._embedding is None else self._embedding.embed_query(text)
 
     def _select_relevance_score_fn(self) -> Callable[[float], float]:
         """Relevance is the cosine; what points the other way is not relevant at all."""

@@ -4,19 +4,22 @@
     store.add([TextNode(text="running shoes", metadata={"price": 89.9})])
     store.query(VectorStoreQuery(query_str="shoes", similarity_top_k=4))
 
-The model of the index encodes texts, so a query must come as text (`is_embedding_query` is False, which tells
-LlamaIndex so) and embeddings of nodes are ignored. A node is kept as LlamaIndex writes it, beside its
-metadata as attributes, and comes back whole, relationships included.
+Where the model of the index encodes texts, a query must come as text (`is_embedding_query` is False, which
+tells LlamaIndex so) and embeddings of nodes are ignored. Without an index, or with one made by a Binarizer,
+the embeddings of LlamaIndex are stored as codes and searched. A node is kept as LlamaIndex writes it, beside
+its metadata as attributes, and comes back whole, relationships included.
 """
 
-from __future__ import annotations
-
+import itertools
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rbegir.adapters import store as made
-from rbegir.adapters.store import Store, named_ids, pack, stored_ids
+from rbegir.adapters.store import EmbeddedDocuments, Store, named_ids, pack, stored_ids
+from rbegir.encode.encoder import takes_vectors
 from rbegir.errors import FilterError, InputError, needing
+from rbegir.index.store import Index
 
 with needing("the LlamaIndex adapter needs {}", "pip install 'rbegir[llamaindex]'"):
     from llama_index.core.bridge.pydantic import PrivateAttr
@@ -34,7 +37,8 @@ with needing("the LlamaIndex adapter needs {}", "pip install 'rbegir[llamaindex]
     from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_metadata_dict
 
 DOCUMENT = "ref_doc_id"
-PAGE = 1000  # nodes looked up at a time where all that pass a filter are wanted
+PAGE = 1000  # nodes that are looked up at most where all that pass a filter are wanted
+MMR_AMONG = 4  # diverse nodes are chosen from this many times as many
 OPERATORS = {
     FilterOperator.EQ: "$eq",
     FilterOperator.NE: "$ne",
@@ -46,15 +50,20 @@ OPERATORS = {
 
 
 class RbegirVectorStore(BasePydanticVectorStore):
-    """Nodes in an `rbegir.Index` or behind an `rbegir.Client`."""
+    """Nodes in an `rbegir.Index` or behind an `rbegir.Client`.
+
+    Without `index` one is made when the first nodes are added, at `path` or in a temporary directory, and a
+    Binarizer is fitted to their embeddings.
+    """
 
     stores_text: bool = True
     is_embedding_query: bool = False
     _index: Any = PrivateAttr()
 
-    def __init__(self, index: Store) -> None:
-        super().__init__(stores_text=True, is_embedding_query=False)
-        self._index = index
+    def __init__(self, index: Store | None = None, *, path: str | Path | None = None) -> None:
+        embedded = index is None or (isinstance(index, Index) and takes_vectors(index.model))
+        super().__init__(stores_text=True, is_embedding_query=embedded)
+        self._index = EmbeddedDocuments(index, path) if embedded else index  # type: ignore[arg-type]
 
     @classmethod
     def class_name(cls) -> str:
@@ -72,13 +81,17 @@ class RbegirVectorStore(BasePydanticVectorStore):
             return []
         ids = named_ids(self.client, len(nodes), [node.node_id for node in nodes])
         texts = [node.get_content(metadata_mode=MetadataMode.NONE) for node in nodes]
-        self.client.upsert(texts, ids, [_attributes(node) for node in nodes])
+        attributes = [_attributes(node) for node in nodes]
+        if isinstance(self._index, EmbeddedDocuments):
+            self._index.put(texts, ids, attributes, [node.get_embedding() for node in nodes])
+        else:
+            self.client.upsert(texts, ids, attributes)
         return [node.node_id for node in nodes]
 
     def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
         """Delete the nodes of a document."""
         if DOCUMENT in self.client.info()["attributes"]:
-            self._delete_where(made.compare(DOCUMENT, "$eq", ref_doc_id))
+            self.client.delete(where=made.compare(DOCUMENT, "$eq", ref_doc_id))
 
     def delete_nodes(
         self,
@@ -93,11 +106,11 @@ class RbegirVectorStore(BasePydanticVectorStore):
             if known := stored_ids(self.client, node_ids):
                 self.client.delete(known)
             return
-        self._delete_where(self._where(filters, node_ids, None))
+        self.client.delete(where=self._where(filters, node_ids, None) or EVERYTHING)
 
     def clear(self) -> None:
         """Delete every node."""
-        self._delete_where(None)
+        self.client.delete(where=EVERYTHING)
 
     def get_nodes(
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None
@@ -107,21 +120,33 @@ class RbegirVectorStore(BasePydanticVectorStore):
             known = stored_ids(self.client, node_ids)
             records = self.client.get(known) if known else []
             return [_node(record["text"], record) for record in records if record is not None]
-        hits = self.client.search(ANYTHING, k=PAGE, where=self._where(filters, node_ids, None))
+        where = self._where(filters, node_ids, None)
+        if hasattr(self.client, "rows"):
+            return [_node(row["text"], row) for row in itertools.islice(self.client.rows(where), PAGE)]
+        hits = self.client.search(ANYTHING, k=PAGE, where=where)
         return [_node(hit.text, hit.attributes) for hit in hits[0]]
 
     def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
-        """The best nodes for a text."""
-        if query.mode != VectorStoreQueryMode.DEFAULT:
-            raise InputError(f"mode must be 'default', got {query.mode.value!r}")
-        if query.query_str is None:
+        """The best nodes for a text, or for an embedding; mode `mmr` gives diverse ones."""
+        if query.mode not in (VectorStoreQueryMode.DEFAULT, VectorStoreQueryMode.MMR):
+            raise InputError(f"mode must be 'default' or 'mmr', got {query.mode.value!r}")
+        name = "query_embedding" if self.is_embedding_query else "query_str"
+        asked: str | list[float] | None = getattr(query, name)
+        if asked is None:
             raise InputError(
-                "query_str must be given: texts are encoded by the model of the index",
-                hint="query through a retriever, or pass VectorStoreQuery(query_str=…)",
+                f"{name} must be given: "
+                + ("nodes are found by embeddings" if self.is_embedding_query else "the index encodes texts"),
+                hint=f"query through a retriever, or pass VectorStoreQuery({name}=…)",
             )
         # LlamaIndex's retrievers give an empty list when any node will do.
         where = self._where(query.filters, query.node_ids or None, query.doc_ids or None)
-        hits = self.client.search(query.query_str, k=query.similarity_top_k, where=where)[0]
+        k = query.similarity_top_k
+        if query.mode == VectorStoreQueryMode.MMR:
+            weight = kwargs.get("mmr_threshold", query.mmr_threshold)
+            among = int(kwargs.get("mmr_prefetch_k") or MMR_AMONG * k)
+            hits = made.diverse(self.client, asked, k, among, 0.5 if weight is None else weight, where)
+        else:
+            hits = list(self.client.search(asked, k=k, where=where)[0])
         nodes = [_node(hit.text, hit.attributes) for hit in hits]
         return VectorStoreQueryResult(
             nodes=nodes, similarities=[hit.score for hit in hits], ids=[node.node_id for node in nodes]
@@ -138,11 +163,8 @@ class RbegirVectorStore(BasePydanticVectorStore):
             parts.append(made.within(DOCUMENT, doc_ids, inside=True))
         return made.join(parts, "and") if parts else None
 
-    def _delete_where(self, where: str | None) -> None:
-        while ids := [hit.id for hit in self.client.search(ANYTHING, k=PAGE, where=where)[0]]:
-            self.client.delete(ids)
 
-
+EVERYTHING = "id is not null"
 ANYTHING = "a"  # a query for when the order does not matter
 
 

@@ -13,18 +13,26 @@ Tests on metadata become one `where` text:
 Frameworks let "not equal" and "not in" pass where there is no value, so both become `… or "name" is null`.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import secrets
+import shutil
+import tempfile
 import uuid
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from rbegir.base.arguments import RESERVED
+from rbegir.codes.planes import Codes
+from rbegir.encode.binarizer.binarizer import Binarizer
 from rbegir.errors import FilterError, InputError
-from rbegir.search.hits import Hits
+from rbegir.index.store import Index
+from rbegir.search.hits import Hit, Hits
 
 REST = "_metadata"
 Metadata = dict[str, Any]
@@ -33,11 +41,106 @@ Metadata = dict[str, Any]
 class Store(Protocol):
     """What `rbegir.Index` and `rbegir.Client` have in common, as far as it is needed here."""
 
-    def search(self, queries: str, k: int = ..., *, where: str | None = ...) -> Hits: ...
+    def search(self, queries: Any, k: int = ..., *, where: str | None = ...) -> Hits: ...
     def upsert(self, texts: Sequence[str], ids: Any, attributes: Any = ...) -> Any: ...
-    def delete(self, ids: Any) -> int: ...
+    def delete(self, ids: Any = ..., *, where: str | None = ...) -> int: ...
     def get(self, ids: Any) -> list[dict[str, Any] | None]: ...
     def info(self) -> dict[str, Any]: ...
+
+
+class EmbeddedDocuments:
+    """A store whose documents are found by the vectors of an embedding model, with the methods of an index.
+
+    The index is made when the first documents are added: a Binarizer is fitted to their vectors. It is at
+    `path`, or where that is None in a temporary directory that lives as long as the store.
+    """
+
+    def __init__(self, index: Index | None = None, path: str | Path | None = None) -> None:
+        if index is not None and path is not None:
+            raise InputError("index and path cannot both be given", hint="path is where a new index is made")
+        self._index, self._path = index, path
+
+    def put(self, texts: Sequence[str], ids: Any, attributes: Any, vectors: Any) -> None:
+        """Add documents with their vectors, replacing those with the same ids."""
+        given = as_vectors(vectors)
+        if self._index is None:
+            if self._path is None:
+                folder = tempfile.mkdtemp(prefix="rbegir-")
+                weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+                self._path = Path(folder) / "documents.rbe"
+            self._index = Index.create(self._path, fitted(given), id_type="string")
+        binarizer: Any = self._index.model
+        codes: Codes = binarizer.encode_keywords(given)
+        self._index.add_codes(codes, ids, attributes, texts=texts, upsert=True)
+
+    def search(self, vector: Any, k: int = 10, *, where: str | None = None) -> Any:
+        return [[]] if self._index is None else self._index.search(as_vectors([vector]), k, where=where)
+
+    def upsert(self, texts: Sequence[str], ids: Any, attributes: Any = None) -> Any:
+        raise InputError("documents of this store need vectors", hint="add them with their embeddings")
+
+    def delete(self, ids: Any = None, *, where: str | None = None) -> int:
+        return 0 if self._index is None else self._index.delete(ids, where=where)
+
+    def get(self, ids: Any) -> list[dict[str, Any] | None]:
+        return [None] * len(ids) if self._index is None else self._index.get(ids)
+
+    def rows(self, where: str | None = None) -> Iterator[dict[str, Any]]:
+        return iter(()) if self._index is None else self._index.rows(where)
+
+    def codes(self, ids: Any) -> Codes:
+        assert self._index is not None  # they are ids of hits
+        return self._index.codes(ids)
+
+    def info(self) -> dict[str, Any]:
+        empty = {"id_type": "string", "next_row": 0, "attributes": {}}
+        return empty if self._index is None else self._index.info()
+
+
+FIT_ROWS = 1000
+
+
+def as_vectors(given: Any) -> npt.NDArray[np.float32]:
+    """Embeddings as an array [count, dims]."""
+    try:
+        return np.asarray(given, np.float32)
+    except (TypeError, ValueError):
+        raise InputError("embeddings must be lists of numbers of one length") from None
+
+
+def fitted(vectors: npt.NDArray[np.float32]) -> Binarizer:
+    """A Binarizer for vectors like these.
+
+    A few vectors say nothing about the directions that later ones take, and codes fitted to them alone would
+    lose those directions. So fewer than FIT_ROWS are completed by random vectors of the same length.
+    """
+    missing = FIT_ROWS - len(vectors)
+    if missing > 0 and vectors.ndim == 2 and len(vectors):
+        random = np.random.default_rng(0).standard_normal((missing, vectors.shape[1])).astype(np.float32)
+        length = np.linalg.norm(vectors, axis=1).mean() / np.sqrt(vectors.shape[1])
+        vectors = np.concatenate([vectors, random * length])
+    return Binarizer().fit(vectors)
+
+
+def diverse(store: Any, query: Any, k: int, among: int, weight: float, where: str | None) -> list[Hit]:
+    """k of the best `among` hits by maximal marginal relevance: near the query, and far from each other.
+
+    Each next hit has the greatest weight · (its score) − (1 − weight) · (its cosine to the nearest one
+    chosen). Scores and cosines are those of the codes.
+    """
+    if not hasattr(store, "codes"):
+        raise InputError("a service does not tell the codes of its hits", hint="open the index itself")
+    hits = list(store.search(query, max(k, among), where=where)[0])
+    if not hits:
+        return []
+    values = store.codes([hit.id for hit in hits]).values().astype(np.float64)
+    values /= np.linalg.norm(values, axis=1, keepdims=True)
+    left, chosen = list(range(len(hits))), list[int]()
+    while left and len(chosen) < k:
+        redundancy = (values[left] @ values[chosen].T).max(axis=1) if chosen else 0.0
+        scores = np.array([hits[place].code_score for place in left])
+        chosen.append(left.pop(int(np.argmax(weight * scores - (1 - weight) * redundancy))))
+    return [hits[place] for place in chosen]
 
 
 def pack(metadata: Mapping[str, Any]) -> Metadata:

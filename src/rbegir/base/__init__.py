@@ -2,7 +2,6 @@
 
 checks     refuses wrong arguments with one wording
 disk       durable files: write, sync, replace
-devices    the CPUs of this process, and GPUs by name
+devices    the CPUs of this process, a thread that works ahead, and GPUs by name
 masks      sets of positions as bits
-ahead      makes the next item in a thread while the current one is used
 """

@@ -8,14 +8,14 @@ neither a value nor missing.
 An index, a cluster and a client all check their arguments here, so a mistake reads the same everywhere.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -33,6 +33,7 @@ _PLAIN = {
         pa.timestamp("s"), pa.timestamp("ms"), pa.timestamp("us"), pa.timestamp("ns"),
     )
 }  # fmt: skip
+_LIST = re.compile(r"list<item: (string|u?int(?:8|16|32|64))>")
 _ZONED = re.compile(r"timestamp\[(s|ms|us|ns), tz=([A-Za-z0-9_+:/-]{1,64})\]")
 
 
@@ -56,13 +57,7 @@ def check_texts(texts: Any, argument: str = "texts") -> pa.Array:
         raise InputError(
             f"{argument} must be a list of texts, got {texts.dtype} {list(texts.shape)}", hint=VECTORS_HINT
         )
-    array = _strings(texts, argument)
-    if array.null_count:
-        place = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
-        raise InputError(
-            f"{argument}[{place}] is None, expected a text", hint="leave out rows without a text"
-        )
-    return array
+    return _complete(_strings(texts, argument), argument, "a text", hint="leave out rows without a text")
 
 
 def check_queries(queries: Any) -> list[str]:
@@ -89,9 +84,24 @@ def check_ids(ids: Any, argument: str = "ids") -> pa.Array:
         array = _strings(array, argument)
     else:
         raise InputError(f"{argument} must be 64-bit integers or strings, got {array.type}")
+    return _complete(array, argument, "an id")
+
+
+def words_pattern(phrase: str) -> str | None:
+    """A regular expression (RE2) for texts with the words of a phrase side by side; None: it has no word.
+
+    Words are runs of letters, marks and digits; upper and lower case are the same.
+    """
+    words = "".join(one if unicodedata.category(one)[0] in "LMN" else " " for one in phrase).split()
+    between = r"[^\pL\pM\pN]"
+    return f"(?i)(?:^|{between}){f'{between}+'.join(words)}(?:$|{between})" if words else None
+
+
+def _complete(array: pa.Array, argument: str, expected: str, hint: str = "") -> pa.Array:
+    """The array, if no value is missing."""
     if array.null_count:
         place = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
-        raise InputError(f"{argument}[{place}] is None, expected an id")
+        raise InputError(f"{argument}[{place}] is None, expected {expected}", hint=hint)
     return array
 
 
@@ -113,7 +123,7 @@ def check_attributes(attributes: Any, count: int, known: Mapping[str, str]) -> d
         return {}
     columns: dict[str, pa.Array] = {}
     for name, values in _by_column(attributes, known).items():
-        _check_name(name)
+        check_name(name)
         argument = f"attributes[{name!r}]"
         array = _arrow(values, argument)
         if len(array) != count:
@@ -124,9 +134,65 @@ def check_attributes(attributes: Any, count: int, known: Mapping[str, str]) -> d
     return columns
 
 
+def check_tenants(columns: Mapping[str, pa.Array], tenant: str | None) -> None:
+    """Refuse keywords without a value in the column that names tenants, if there is one."""
+    if tenant is None:
+        return
+    if tenant not in columns:
+        raise InputError(
+            f"attributes lack {tenant!r}, which names the tenant of each keyword",
+            hint="give every keyword a value in that column",
+        )
+    argument, dtype = f"attributes[{tenant!r}]", columns[tenant].type
+    if not names_tenants(str(dtype)):
+        raise InputError(
+            f"{argument} must be strings or 64-bit integers, since it names tenants, got {dtype}"
+        )
+    _complete(columns[tenant], argument, "a tenant")
+
+
+def names_tenants(dtype: str) -> bool:
+    """Whether a column of this type may name tenants."""
+    return dtype in ("string", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
+
+
+def one_tenant(tenant: Any) -> str | int:
+    """The name of a tenant: a string or an integer, also of NumPy."""
+    if isinstance(tenant, bool) or not isinstance(tenant, (str, int, np.integer)):
+        raise InputError(f"tenant must be a string or an integer, got {tenant!r}")
+    return tenant if isinstance(tenant, str) else int(tenant)
+
+
+def check_tenant(tenant: str | int, column: str | None, dtype: str | None) -> pa.Array:
+    """One tenant as an array; `dtype` is the type of the column, None before the first keyword."""
+    if column is None:
+        raise InputError(
+            "this index has no tenants", hint="name their column when it is made: Index.create(…, tenant=…)"
+        )
+    if dtype is not None and (dtype == "string") != isinstance(tenant, str):
+        raise MismatchError(f"tenant is {tenant!r}, in this index {column!r} is {dtype}")
+    if isinstance(tenant, str):
+        return _strings([tenant], "tenant")
+    if not -(2**63) <= tenant < 2**63:
+        raise InputError(f"tenant must be a 64-bit integer, got {tenant}")
+    return pa.array([tenant], pa.int64())
+
+
+def tenant_named(text: str, info: Mapping[str, Any]) -> str | int:
+    """A tenant from its text, as the index that `info` describes has it: of a command line or an address."""
+    if info["attributes"].get(info.get("tenant"), "string") == "string":
+        return text
+    try:
+        return int(text)
+    except ValueError as error:
+        raise InputError(f"the tenants of this index are whole numbers, got {text!r}") from error
+
+
 def _typed(array: pa.Array, known: str | None, argument: str) -> pa.Array:
     if _is_text(array.type):
         array = _strings(array, argument)
+    if is_list(array.type):
+        array = _lists(array, argument)
     if pa.types.is_floating(array.type):
         finite = pc.fill_null(pc.is_finite(array), True)
         if not pc.all(finite).as_py() and len(array):
@@ -135,19 +201,28 @@ def _typed(array: pa.Array, known: str | None, argument: str) -> pa.Array:
                 f"{argument}[{place}] is {array[place].as_py()}", hint="use None for a missing value"
             )
     if known is None:
+        if is_list(array.type) and pa.types.is_null(array.type.value_type):
+            array = array.cast(pa.list_(pa.string()))
         if type_named(str(array.type)) is None:
             raise InputError(
                 f"{argument} has the type {array.type}, which cannot be stored",
-                hint="use bool, integers, float, double, string, date32 or timestamp",
+                hint="use bool, integers, float, double, string, date32, timestamp, or lists of strings or "
+                "integers; `rbegir index build --columns` leaves columns out",
             )
         return array
     dtype = type_named(known)
-    numbers = pa.types.is_integer(array.type) or pa.types.is_floating(array.type)
-    to_number = pa.types.is_integer(dtype) or pa.types.is_floating(dtype)
-    times = pa.types.is_timestamp(array.type) and pa.types.is_timestamp(dtype)
-    if array.type == dtype or pa.types.is_null(array.type) or (numbers and to_number) or times:
+    if _casts(array.type, dtype):
         return _cast(array, dtype, argument)
     raise MismatchError(f"{argument} has the type {array.type}, in this index it is {known}")
+
+
+def _casts(came: pa.DataType, dtype: pa.DataType) -> bool:
+    """Whether values of a type may be stored as another, if each of them fits."""
+    if is_list(came) and is_list(dtype):
+        return _casts(came.value_type, dtype.value_type)
+    numbers = all(pa.types.is_integer(one) or pa.types.is_floating(one) for one in (came, dtype))
+    times = pa.types.is_timestamp(came) and pa.types.is_timestamp(dtype)
+    return came == dtype or pa.types.is_null(came) or numbers or times
 
 
 def _by_column(attributes: Any, known: Mapping[str, str]) -> dict[Any, Any]:
@@ -178,7 +253,8 @@ def _check_count(names: Mapping[Any, Any], known: Mapping[str, str]) -> None:
         )
 
 
-def _check_name(name: Any) -> None:
+def check_name(name: Any) -> None:
+    """Refuse a name that an attribute cannot have."""
     if not isinstance(name, str) or not name or len(name) > 200:
         raise InputError(f"the name of an attribute must be a text of 1 to 200 characters, got {name!r}")
     if any("\ud800" <= character <= "\udfff" for character in name):
@@ -226,6 +302,41 @@ def _strings(values: Any, argument: str) -> pa.Array:
     return _cast(array, pa.string(), argument)
 
 
+def _lists(array: pa.Array, argument: str) -> pa.Array:
+    """Lists of strings or of integers, none of which is missing."""
+    flat = array.flatten()
+    if pa.types.is_dictionary(flat.type):
+        array = array.cast(pa.list_(flat.type.value_type))
+        flat = array.flatten()
+    if pa.types.is_null(flat.type) and not len(flat):
+        return array  # all are empty, so they fit lists of any type
+    items = pa.string() if _is_text(flat.type) else flat.type
+    if flat.null_count or type_named(f"list<item: {items}>") is None:
+        what = "holds None" if flat.null_count else f"has the type {array.type}, which cannot be stored"
+        raise InputError(f"{argument} {what}", hint="a list may hold strings or integers")
+    long = np.flatnonzero(stored_bytes(array) > MAX_TEXT_BYTES)
+    if long.size:
+        raise InputError(f"{argument}[{long[0]}] has more than {MAX_TEXT_BYTES} bytes, which cannot be kept")
+    return _cast(array, pa.list_(items), argument)
+
+
+def stored_bytes(array: pa.Array) -> npt.NDArray[np.int64]:
+    """The bytes of the text in each row [count] of texts or lists; an integer in a list counts 8."""
+    if not is_list(array.type):
+        return np.asarray(pc.fill_null(pc.binary_length(array), 0), np.int64)
+    counts = np.asarray(pc.fill_null(pc.list_value_length(array), 0), np.int64)
+    flat = array.flatten()
+    sizes = stored_bytes(flat) + 1 if _is_text(flat.type) else np.full(len(flat), 8, np.int64)
+    ends, sums = np.cumsum(counts), np.concatenate([[0], np.cumsum(sizes)])
+    return np.asarray(sums[ends] - sums[ends - counts], np.int64)
+
+
+def is_list(dtype: pa.DataType) -> bool:
+    """Whether values are lists, of any of Arrow's kinds."""
+    kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(kind(dtype) for kind in kinds)
+
+
 def _is_text(dtype: pa.DataType) -> bool:
     return bool(
         pa.types.is_string(dtype) or pa.types.is_large_string(dtype) or pa.types.is_string_view(dtype)
@@ -243,5 +354,7 @@ def type_named(name: object) -> pa.DataType | None:
     """The Arrow type of a stored name, or None for a type that columns cannot have."""
     if not isinstance(name, str):
         return None
+    if listed := _LIST.fullmatch(name):
+        return pa.list_(_PLAIN[listed[1]])
     zoned = _ZONED.fullmatch(name)
     return pa.timestamp(zoned[1], tz=zoned[2]) if zoned else _PLAIN.get(name)

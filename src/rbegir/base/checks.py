@@ -1,7 +1,5 @@
 """Checks of arguments that many functions share: one rule and one wording for each."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from rbegir.errors import InputError

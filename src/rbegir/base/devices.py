@@ -1,19 +1,36 @@
-"""What there is to compute with: the CPUs that this process may use, and GPUs by name.
+"""What there is to compute with: the CPUs that this process may use, a thread beside, and GPUs by name.
 
 torch is imported only when a GPU is asked for.
 """
 
-from __future__ import annotations
-
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from rbegir.errors import DeviceError, InputError, needing
+
+T = TypeVar("T")
 
 
 def cpu_count() -> int:
     """The number of CPUs that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def ahead(items: Iterable[T]) -> Iterator[T]:
+    """Yield the items in order; a thread makes the next one while the current one is used.
+
+    It pays where making and using an item keep different parts of a machine busy, or where one of the two
+    runs on one core only: reading beside tokenizing, NumPy's passes beside a search on all cores.
+    """
+    iterator = iter(items)
+    end = object()
+    with ThreadPoolExecutor(1, thread_name_prefix="rbegir-ahead") as pool:
+        waiting = pool.submit(next, iterator, end)
+        while (item := waiting.result()) is not end:
+            waiting = pool.submit(next, iterator, end)
+            yield item  # type: ignore[misc]
 
 
 def names_of(device: object) -> list[str]:

@@ -11,15 +11,14 @@ manifest that names it is renamed into place. A crash in between leaves an orpha
 removes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno
+import fcntl
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rbegir.errors import FileError, FullError
@@ -50,6 +49,31 @@ def read_small(path: Path, most: int) -> bytes:
         return file.read(most)
 
 
+def open_lock(path: Path) -> int:
+    """Open a file that stands for a lock; it is made if it is not there."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+
+
+def lock(descriptor: int, *, wait: bool) -> None:
+    """Lock an open file until it is closed. Without `wait`, a lock held elsewhere is a BlockingIOError."""
+    fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[int]:
+    """Open a file for writing, made if it is not there, once no other process has it locked."""
+    while True:
+        descriptor = open_lock(path)
+        try:
+            lock(descriptor, wait=True)
+            with contextlib.suppress(FileNotFoundError):  # renamed or removed by the process waited for
+                if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                    yield descriptor
+                    return
+        finally:
+            os.close(descriptor)
+
+
 def refuse_link(directory: Path) -> Path:
     """A directory that is part of an index, as it is; a link in its place is refused."""
     if directory.is_symlink():
@@ -69,6 +93,17 @@ def sync(descriptor: int) -> None:
     os.fsync(descriptor)
 
 
+def write_new(path: Path, parts: Iterable[Buffer]) -> None:
+    """Write a new file and put its bytes on stable storage."""
+    descriptor = create(path)
+    try:
+        for part in parts:
+            write(descriptor, part)
+        sync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def write_file(path: Path, *parts: Buffer) -> None:
     """Write a file, new or emptied, and put its bytes on stable storage."""
     with path.open("wb") as file:
@@ -80,7 +115,11 @@ def write_file(path: Path, *parts: Buffer) -> None:
 
 def sync_directory(path: Path) -> None:
     """Put the names in a directory on stable storage."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    _sync(path, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:
@@ -92,13 +131,20 @@ def rename(old: Path, new: Path) -> None:
     os.rename(old, new)
 
 
+def link(old: Path, new: Path) -> bool:
+    """Give a file a second name; False where the file system cannot."""
+    try:
+        os.link(old, new)
+    except OSError as error:
+        if error.errno in (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.EOPNOTSUPP):
+            return False
+        raise
+    return True
+
+
 def replace(new: Path, path: Path) -> None:
     """Rename a new file, or a directory of synced files, to `path`: its bytes and its name are durable."""
-    descriptor = os.open(new, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    _sync(new, os.O_RDONLY)
     rename(new, path)
     sync_directory(path.parent)
 

@@ -12,8 +12,6 @@ as zeros, `Mapping.broken` becomes true, and every reader checks it before it re
 Crash reporters take over the signal when they are enabled, so `arm` claims it again before each read.
 """
 
-from __future__ import annotations
-
 import mmap
 
 from rbegir._native._core import arm, broken, guard, unguard

@@ -5,8 +5,6 @@
 A backend takes the candidates of a partition in this form.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 
@@ -57,6 +55,11 @@ def complement(mask: Mask, count: int) -> Mask:
     return flipped
 
 
+def both(one: Mask | None, other: Mask | None) -> Mask | None:
+    """The positions in both sets; None is the set of all positions."""
+    return other if one is None else one if other is None else one & other
+
+
 def size(mask: Mask) -> int:
     """The number of positions in the set."""
     return int(np.bitwise_count(mask).sum())
@@ -66,6 +69,16 @@ def contains(mask: Mask, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.boo
     """For each of the positions, whether it is in the set."""
     bits = mask[positions >> 6] >> (positions & 63).astype(np.uint64)
     return np.asarray(bits & np.uint64(1), np.bool_)
+
+
+def ranks(mask: Mask, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """For each of the positions, how many smaller ones are in the set."""
+    sizes = np.bitwise_count(mask)
+    before = np.cumsum(sizes, dtype=np.int64) - sizes  # by word
+    words = positions >> 6
+    smaller = (np.uint64(1) << (positions & 63).astype(np.uint64)) - np.uint64(1)
+    inside: npt.NDArray[np.int64] = before[words] + np.bitwise_count(mask[words] & smaller)
+    return inside
 
 
 def freeze(mask: Mask) -> Mask:

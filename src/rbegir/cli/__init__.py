@@ -1,10 +1,8 @@
 """The command line: one file per family of commands; an error is one line and a hint; data goes to stdout.
 
-Each file defines `app`, a Typer application with the commands of the family. Only the file of the command
-that was asked for is imported, so `rbegir search` does not wait for what `rbegir train` needs.
+Each file defines `app`, a Typer application with the commands of the family. Only the file of the given
+command is imported, so `rbegir search` does not wait for what `rbegir train` needs.
 """
-
-from __future__ import annotations
 
 import importlib
 import sys
@@ -22,12 +20,16 @@ COMMANDS = {  # command → the file that has it
     "upgrade": "train",
     "eval": "train",
     "search": "search",
+    "join": "search",
+    "mine": "search",
     "serve": "search",
+    "mcp": "search",
     "missrate": "research",
     "plan": "research",
     "reproduce": "research",
 }
 GROUPS = ("index", "bench")
+EXTRAS = {"torch": "train", "scipy": "train", "sklearn": "train", "ray": "cluster", "httpx": "client"}
 
 
 def _version(asked: bool) -> None:
@@ -68,6 +70,14 @@ def main() -> None:
         print(f"error: {shown(error.message)}", file=sys.stderr)
         if error.hint:
             print(f"hint: {shown(error.hint)}", file=sys.stderr)
+        sys.exit(1)
+    except ModuleNotFoundError as error:  # of an extra that no command has asked for by name
+        missing = (error.name or "").partition(".")[0]
+        if missing in ("", "rbegir"):
+            raise
+        package = f"'rbegir[{EXTRAS[missing]}]'" if missing in EXTRAS else missing
+        print(f"error: this command needs {missing}, which is not installed", file=sys.stderr)
+        print(f"hint: pip install {package}", file=sys.stderr)
         sys.exit(1)
     except BrokenPipeError:
         sys.exit(141)  # the reader of a pipe left, as `head` does

@@ -1,7 +1,5 @@
 """`rbegir bench`: speed and accuracy, with peers and the machine's limit in the same run."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +7,7 @@ from typing import Annotated
 import typer
 
 from rbegir.cli.options import (
+    AnyModel,
     AsJson,
     BatchSize,
     KeywordColumn,
@@ -19,7 +18,7 @@ from rbegir.cli.options import (
     bar,
     option,
     report,
-    whole,
+    take_texts,
     whole_option,
     wholes,
 )
@@ -35,7 +34,11 @@ def scan(
     threads: Annotated[str, option("Threads.")] = "1,2",
     device: Annotated[str, option("cpu, or a GPU: cuda, cuda:1.")] = "cpu",
     peers: Annotated[
-        bool, option("FAISS and turbovec, or torch on a GPU, in the same run.", "--peers")
+        bool,
+        option(
+            "FAISS, turbovec, ScaNN, RaBitQ, usearch and NumKong, or torch on a GPU, in the same run.",
+            "--peers",
+        ),
     ] = False,
     rounds: Annotated[int, option("Rounds per cell; figures are medians.")] = 7,
     as_json: AsJson = False,
@@ -47,7 +50,7 @@ def scan(
         grid = bench.ScanGrid(
             wholes(keywords), wholes(batches), wholes(k), wholes(threads), device, peers, rounds
         )
-        result = bench.run(grid, lambda cell, done, total: show(done / total, cell))
+        result = bench.run(grid, show)
     names = sorted({name for cell in result["cells"] for name in cell["peers"]})
     report(
         result,
@@ -73,7 +76,7 @@ def encode(
         Path | None, option("Texts to encode: lines or a table; the shipped titles if not given.")
     ] = None,
     count: Annotated[int, option("At most this many of them.")] = 1_000_000,
-    model: Annotated[Path | None, option("A trained model; random weights if not given.")] = None,
+    model: AnyModel = None,
     preset: Annotated[str, option("Preset of the random weights.")] = "rbe_star",
     device: Annotated[str, option("cpu, cuda or cuda:N.")] = "cpu",
     threads: Threads = None,
@@ -86,21 +89,16 @@ def encode(
     from rbegir.read.pairs import read_texts
     from rbegir.read.sample import sample_path
 
-    column: list[str] = []
-    for batch in read_texts(texts or sample_path("titles")):
-        column += batch.column("text").to_pylist()
-        if len(column) >= count:
-            break
     with bar("encode") as show:
         result = measure(
-            column[:count],
+            take_texts(read_texts(texts or sample_path("titles")), count),
             model=model,
             preset_name=preset,
             device=device,
             threads=threads,
             rounds=rounds,
             peers=peers,
-            progress=lambda cell, done, total: show(done / total, cell),
+            progress=show,
         )
     report(
         result,
@@ -185,28 +183,17 @@ def accuracy(
     as_json: AsJson = False,
 ) -> None:
     """Recall of the float vectors' true top 10 and 100, and of the best one, at equal bytes, beside peers."""
-    from rbegir.index.exchange.arrays import map_npy
-    from rbegir.lab.bench.accuracy import METHODS, measure, sizes
+    from rbegir.index.exchange.files import map_npy
+    from rbegir.lab.bench.accuracy import METHODS, measure
 
-    stored = map_npy(vectors)
-    chosen = tuple(methods.split(",")) if methods else METHODS
-    by_bits, by_bytes = wholes(bits), wholes(byte_budgets)
-    cells = len(sizes(stored.shape[-1], by_bits, by_bytes)) * len(chosen) * seeds
-    done = 0
     with bar("accuracy") as show:
-
-        def measured(row: dict[str, object]) -> None:
-            nonlocal done
-            done += 1
-            show(done / cells, f"{row['method']} {row['bytes']:g} bytes")
-
         result = measure(
-            stored,
+            map_npy(vectors),
             None if queries is None else map_npy(queries),
-            bits=by_bits,
-            byte_budgets=by_bytes,
+            bits=wholes(bits),
+            byte_budgets=wholes(byte_budgets),
             seeds=seeds,
-            methods=chosen,
+            methods=tuple(methods.split(",")) if methods else METHODS,
             query_count=count,
             train_rows=train_rows,
             search_rows=search_rows,
@@ -214,7 +201,7 @@ def accuracy(
             budget_s=budget,
             out=out,
             about=about,
-            report=measured,
+            progress=show,
         )
     rows = []
     for row in sorted(result["summary"], key=lambda row: (row["budget_bytes"], -row["recall@10"]["mean"])):
@@ -264,13 +251,8 @@ def ann(
         as_json,
         ["algorithm", "recall", "queries/s", "in a batch", "bytes"],
         (
-            [
-                row["algorithm"],
-                f"{row['recall']:.4f}",
-                f"{row['qps']:,.0f}",
-                f"{row['batch_qps']:,.0f}",
-                str(row["bytes_per_vector"]),
-            ]
+            [row["algorithm"], f"{row['recall']:.4f}"]
+            + [f"{row[name]:,.0f}" for name in ("qps", "batch_qps", "bytes_per_vector")]
             for row in result["rows"]
         ),
         title=result["dataset"],
@@ -279,17 +261,15 @@ def ann(
 
 @app.command()
 def serve(
-    keywords: Annotated[str, option("Keywords in the index.")] = "1e6",
+    keywords: Annotated[int, whole_option("Keywords in the index.")] = 1_000_000,
     k: Annotated[int, option("Hits per search.", "-k", "--k", min=1)] = 100,
     clients: Annotated[int, option("Concurrent clients, each in a closed loop.", min=1, max=1000)] = 64,
     seconds: Annotated[float, option("Load of each setting, split over the rounds.", min=0.1)] = 60.0,
     rounds: Annotated[int, option("Rounds of each setting, in turns.", min=1)] = 3,
     writes: Annotated[float, option("Share of requests that write.", min=0, max=1)] = 0.05,
-    model: Annotated[
-        Path | None, option("A trained model; random weights of the same shape otherwise.")
-    ] = None,
+    model: AnyModel = None,
     peers: Annotated[
-        bool, option("qdrant-client's local mode and LanceDB, in process, in the same run.", "--peers")
+        bool, option("Qdrant's embedded core and LanceDB, in process, in the same run.", "--peers")
     ] = False,
     peer_seconds: Annotated[float, option("Load of each peer.", min=0.1)] = 10.0,
     as_json: AsJson = False,
@@ -299,7 +279,7 @@ def serve(
 
     with bar("serve") as show:
         result = bench.run(
-            keywords=whole(keywords),
+            keywords=keywords,
             k=k,
             clients=clients,
             seconds=seconds,
@@ -308,7 +288,7 @@ def serve(
             model=model,
             peers=peers,
             peer_seconds=peer_seconds,
-            progress=lambda what, share: show(share, what),
+            progress=show,
         )
     kept = result["integrity"]
     names = ("searches_per_s", "p50_ms", "p99_ms", "write_p50_ms", "queries_a_scan")
@@ -347,12 +327,8 @@ def cluster(
     from rbegir.lab.bench import cluster as bench
 
     with bar("cluster") as show:
-
-        def progress(what: str, done: float) -> None:
-            show(done, what)
-
         if faults:
-            result = bench.survival(seconds=seconds, every=every, clients=clients, progress=progress)
+            result = bench.survival(seconds=seconds, every=every, clients=clients, progress=show)
             head = ["run", "searches", "wrong", "failed"]
             rows = [
                 [
@@ -362,7 +338,7 @@ def cluster(
                 for run in result["faults"]
             ]
         else:
-            result = bench.speed(keywords=keywords, rounds=rounds, progress=progress)
+            result = bench.speed(keywords=keywords, rounds=rounds, progress=show)
             call, speedup = result["overhead"]["call_ms"]["median"], result["scaling"]["speedup"]["median"]
             head = ["what", "figure"]
             rows = [["one call", f"{call:.2f} ms"], ["two shards over one", f"{speedup:.2f}×"]]

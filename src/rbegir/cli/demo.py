@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rbegir.cli.options import AsJson, bar, needing, option, print_json
+from rbegir.cli.options import AsJson, needing, option, print_json
+from rbegir.cli.search import hits_as_json
+from rbegir.cli.train import evaluate_all
 from rbegir.errors import FileError
 
 if TYPE_CHECKING:
@@ -22,11 +24,12 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 PRESET = "rbe_star"
-EPOCHS = 5
+EPOCHS = 4
+BATCH, GUIDE_DIMS = 2048, 64  # less than the default, to learn more in a minute on two cores
 SPELLING, CODES, RERANKED = "tri-letter cosine", "codes, 16 bytes", "reranked"
 SHOWN_QUERIES = 8
 SHOWN_HITS = 3
-CODE_DEPTH = 1000  # how far the rank by code alone is looked up
+CODE_DEPTH = 1000  # hits by code alone among which the right one is looked up
 PARTS = ("model", "index.rbe")
 
 
@@ -41,7 +44,9 @@ def demo(
     from rich.console import Console
 
     with needing("the demo, which trains a model,", "train"):
+        from rbegir.training.config import TrainConfig
         from rbegir.training.trainer import run
+    from rbegir.evaluate.evaluator import corpus_texts
     from rbegir.index.store import Index
     from rbegir.read.pairs import read_pairs, read_texts
     from rbegir.read.sample import sample_path
@@ -49,12 +54,16 @@ def demo(
     say = Console(stderr=True).print
     began = time.monotonic()
     _clear(out)
-    valid = read_pairs(sample_path("valid")).read_all()
+    clicked, valid = (read_pairs(sample_path(part)).read_all() for part in ("train", "valid"))
+    titles = corpus_texts(read_texts(sample_path("titles")))
 
-    say(f"[bold]1. Train[/] {PRESET} on aliases of Wikipedia titles (editor-made, a stand-in for clicks)")
+    say(f"[bold]1. Train[/] {PRESET} on aliases of Wikipedia titles (editor-made, a stand-in for clicks),")
+    say("   and on the spelling of titles without any")
     trained = run(
-        sample_path("train"),
+        clicked,
+        corpus=_without(titles, clicked["keyword"]),
         preset=PRESET,
+        settings=TrainConfig(batch_size=BATCH, guide_dims=GUIDE_DIMS),
         out=out / "model",
         progress=True,
         epochs=EPOCHS if epochs is None else epochs,
@@ -63,50 +72,52 @@ def demo(
     size = sum(file.stat().st_size for file in (out / "model").rglob("*") if file.is_file()) / 1e6
     say(f"   {out / 'model'} has {size:.0f} MB")
     say("[bold]2. Evaluate[/] on aliases of titles that no trained alias belongs to")
-    reports = _evaluate(trained.model, valid)
+    reports = _evaluate(trained.model, valid, titles)
 
     say("[bold]3. Index[/] the titles")
     with Index.build(out / "index.rbe", trained.model, read_texts(sample_path("titles"))) as index:
         each = index.info()["bytes_per_keyword"]
         say(f"   {len(index):,} titles, {each} bytes each beside their text, in {out / 'index.rbe'}")
         say("[bold]4. Search[/] all of them")
-        shown = _everyday(valid)
+        shown = everyday(valid)
         queries, meant = shown["query"].to_pylist(), shown["keyword"].to_pylist()
-        hits = index.search(queries, k=10)
+        hits = index.search(queries, k=10, why=True)
         by_code = index.search(queries, k=CODE_DEPTH, rerank=False)
     took = time.monotonic() - began
 
     figures = {name: report.to_dict() for name, report in reports.items()}
     if as_json:
-        answers = [
-            {
-                "query": query,
-                "hits": [
-                    {"id": h.id, "score": h.score, "code_score": h.code_score, "text": h.text} for h in found
-                ],
-            }
-            for query, found in zip(queries, hits, strict=True)
-        ]
         beside = {
             "code_recall@10": figures[CODES]["recall@10"],
             "triletter_recall@10": figures[SPELLING]["recall@10"],
             "model_mb": round(size, 1),
         }
-        print_json({**figures[RERANKED], **beside, "queries": answers, "seconds": round(took, 1)})
+        print_json(
+            {**figures[RERANKED], **beside, "queries": hits_as_json(queries, hits), "seconds": round(took, 1)}
+        )
         return
     _show(reports, queries, meant, hits, by_code)
     say(f'Done in {took:.0f} s. Go on with:  rbegir search {out / "index.rbe"} "your query"')
     say(f"or look at it in a browser:  rbegir serve {out / 'index.rbe'}")
 
 
-def _everyday(valid: pa.Table) -> pa.Table:
-    """Queries as people type them, chosen by rule: of two to four words, spread evenly over the file."""
+def everyday(valid: pa.Table) -> pa.Table:
+    """Typical queries, chosen by rule: of two to four words, spread evenly over the file."""
     import pyarrow.compute as pc
 
     words = pc.list_value_length(pc.utf8_split_whitespace(valid["query"]))
     some = valid.filter(pc.and_(pc.greater_equal(words, 2), pc.less_equal(words, 4)))
     step = max(1, some.num_rows // SHOWN_QUERIES)
     return some.take(list(range(0, some.num_rows, step))[:SHOWN_QUERIES])
+
+
+def _without(titles: pa.Array, clicked: pa.ChunkedArray) -> pa.Table:
+    """The titles that no alias belongs to: those with aliases are learned from them."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    known = pc.is_in(titles, value_set=clicked.combine_chunks().cast(titles.type))
+    return pa.table({"text": titles.filter(pc.invert(known))})
 
 
 def _clear(out: Path) -> None:
@@ -120,26 +131,17 @@ def _clear(out: Path) -> None:
             raise FileError(f"cannot remove {path} of an earlier demo: {error.strerror}") from None
 
 
-def _evaluate(model: Model, valid: pa.Table) -> dict[str, Evaluation]:
+def _evaluate(model: Model, valid: pa.Table, titles: pa.Array) -> dict[str, Evaluation]:
     """The trained model beside methods that need no training, on one protocol."""
-    from rbegir.evaluate.evaluator import corpus_texts, evaluate
     from rbegir.evaluate.scorers import BM25, ModelScorer, RerankScorer, Scorer, TriletterCosine
-    from rbegir.read.pairs import read_texts
-    from rbegir.read.sample import sample_path
 
-    corpus = corpus_texts(read_texts(sample_path("titles")))
     scorers: dict[str, Scorer] = {
         "BM25": BM25(),
         SPELLING: TriletterCosine(),
         CODES: ModelScorer(model),
         RERANKED: RerankScorer(model),
     }
-    reports: dict[str, Evaluation] = {}
-    with bar("evaluating") as show:
-        for name, scorer in scorers.items():
-            show(len(reports) / len(scorers), name)
-            reports[name] = evaluate(scorer, valid, corpus=corpus)
-    return reports
+    return evaluate_all(scorers, valid, corpus=titles)
 
 
 def _show(
@@ -162,3 +164,8 @@ def _show(
         best = [f"{hit.text} [dim]{hit.score:.1f}[/]" for hit in hits[number][:SHOWN_HITS]]
         table.add_row(f"[bold]{query}[/]", wanted, rank(texts, wanted), rank(coded, wanted), *best)
     console.print(table)
+    console.print("Why each first hit is there:")
+    for query, (first, *_) in zip(queries, hits, strict=True):
+        console.print(
+            f"  [bold]{query}[/] → {first.text}  [dim]{first.why}[/]", highlight=False, soft_wrap=True
+        )

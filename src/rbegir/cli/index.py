@@ -1,4 +1,4 @@
-"""`rbegir index`: build, add to, delete from, look at, check, compact and migrate a stored index."""
+"""`rbegir index`: build, change, inspect, verify, compact, back up and migrate a stored index."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ import typer
 from rbegir.cli.options import (
     AsJson,
     ClusterAddress,
+    Columns,
+    IdType,
     IndexPath,
     Strict,
     TextColumn,
     bar,
     cluster_address,
+    names_in,
     option,
     print_json,
+    take_texts,
     whole_option,
 )
 from rbegir.errors import FileError, InputError, MismatchError
@@ -35,8 +39,12 @@ app = typer.Typer(no_args_is_help=True, help="Build and change a stored index.")
 
 Texts = Annotated[
     Path,
-    typer.Argument(help="Texts: one per line (.txt), or Parquet, CSV, TSV or JSONL with a text column."),
+    typer.Argument(
+        help="Texts: one per line (.txt, or - for standard input), or Parquet, CSV, TSV or JSONL with a text "
+        "column."
+    ),
 ]
+ID_TYPES = ("int64", "string")
 IdColumn = Annotated[str, option("Column of the ids, if there is one.")]
 
 
@@ -47,7 +55,7 @@ def build(
         typer.Argument(
             metavar="MODEL TEXTS",
             help="Directory of a trained model (left out with --encoder), and the texts: one per line "
-            "(.txt), or Parquet, CSV, TSV or JSONL with a text column.",
+            "(.txt, or - for standard input), or Parquet, CSV, TSV or JSONL with a text column.",
         ),
     ],
     out: Annotated[Path, option("Directory to create, for example ads.rbe.", metavar="INDEX")],
@@ -67,6 +75,12 @@ def build(
     ] = None,
     text_column: TextColumn = "text",
     id_column: IdColumn = "id",
+    id_type: IdType = None,
+    columns: Columns = None,
+    tenant: Annotated[
+        str | None,
+        option("Column that says whose a keyword is, for searches with --tenant.", metavar="COLUMN"),
+    ] = None,
     overwrite: Annotated[bool, option("Replace an index that is there already.")] = False,
     upsert: Annotated[
         bool, option("Of rows with the same id keep the last instead of refusing them.")
@@ -78,8 +92,8 @@ def build(
 ) -> None:
     """Encode all texts and store them in a new index; columns other than text and id become attributes.
 
-    The index appears when it is complete. If the build is stopped, nothing is left of it; with --cluster what
-    was made is kept beside it, and the same command goes on from there.
+    The index appears when it is complete. An interrupted build leaves nothing behind; with --cluster, its
+    finished parts are kept beside it, and the same command resumes from them.
     """
     from rbegir.index.store import Index
 
@@ -93,7 +107,9 @@ def build(
         if encoder:
             raise InputError("--cluster builds with a trained model", hint="leave out --encoder or --cluster")
         if upsert:
-            raise InputError("--cluster refuses ids that come twice", hint="leave out --upsert or --cluster")
+            raise InputError("--cluster refuses duplicate ids", hint="leave out --upsert or --cluster")
+        if id_type:
+            raise InputError("--cluster keeps the types of ids", hint="leave out --id-type or --cluster")
         from rbegir.cluster.bulk import build as build_bulk
         from rbegir.read.parquet import Reading
 
@@ -103,9 +119,10 @@ def build(
                 sources[0],
                 sources[1],
                 address=cluster_address(cluster),
-                reading=Reading(text_column, id_column, strict),
+                reading=Reading(text_column, id_column, strict, names_in(columns)),
                 overwrite=overwrite,
                 segment_rows=segment_rows,
+                tenant=tenant,
                 progress=lambda step, done: show({"counting": 0.0, "encoding": done}.get(step, 1.0)),
             )
         with Index.open(out, read_only=True) as made:
@@ -113,7 +130,14 @@ def build(
         return
     from rbegir.read.pairs import read_texts
 
-    stream = read_texts(sources[-1], text_column=text_column, id_column=id_column, strict=strict)
+    stream = read_texts(
+        sources[-1],
+        text_column=text_column,
+        id_column=id_column,
+        strict=strict,
+        id_type=_id_type(id_type),
+        columns=names_in(columns),
+    )
     if encoder:
         model: Encoder = _sentence_encoder(encoder, stream, n, keyword_planes)
     else:
@@ -124,7 +148,13 @@ def build(
         model = Model.load(sources[0])
     with _watched(stream, "building") as batches:
         index = Index.build(
-            out, model, batches, overwrite=overwrite, upsert=upsert, segment_rows=segment_rows
+            out,
+            model,
+            batches,
+            tenant=tenant,
+            overwrite=overwrite,
+            upsert=upsert,
+            segment_rows=segment_rows,
         )
     with index:
         _report(index, as_json, skipped=stream.skipped.to_dict())
@@ -139,16 +169,27 @@ def add(
     ] = False,
     text_column: TextColumn = "text",
     id_column: IdColumn = "id",
+    id_type: IdType = None,
+    columns: Columns = None,
     strict: Strict = False,
     as_json: AsJson = False,
 ) -> None:
-    """Add texts to an index. Every million is durable on its own: a run that is stopped keeps those."""
+    """Add texts to an index. Each million of texts is durable on its own: an interrupted run keeps those."""
     from rbegir.index.creation import fill
     from rbegir.index.store import Index
     from rbegir.read.pairs import read_texts
 
-    stream = read_texts(texts, text_column=text_column, id_column=id_column, strict=strict)
     with Index.open(index) as opened:
+        facts = opened.info()
+        known = facts["id_type"] if facts["next_row"] else None
+        stream = read_texts(
+            texts,
+            text_column=text_column,
+            id_column=id_column,
+            strict=strict,
+            id_type=_id_type(id_type) or known,
+            columns=names_in(columns),
+        )
         with _watched(stream, "adding") as batches:
             added = fill(opened, batches, upsert=upsert)
         _report(opened, as_json, added=added, skipped=stream.skipped.to_dict())
@@ -159,16 +200,26 @@ def delete(
     index: IndexPath,
     ids: Annotated[list[str] | None, typer.Argument(metavar="ID…", help="Ids to delete.")] = None,
     ids_from: Annotated[Path | None, option("A file with one id per line.", "--from")] = None,
+    where: Annotated[str | None, option("Delete all that pass this filter, such as: price < 10")] = None,
+    tenant: Annotated[
+        str | None, option("Delete only keywords of this tenant, all without ID and --where.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete keywords by id; ids that are not there are ignored."""
+    """Delete keywords by id, or by a filter; ids that are not there are ignored."""
+    from rbegir.base.arguments import tenant_named
     from rbegir.index.store import Index
 
-    wanted = list(ids or []) + (_lines(ids_from) if ids_from else [])
-    if not wanted:
-        raise InputError("there are no ids to delete", hint="give ids, or --from FILE with one id per line")
+    wanted: list[Any] = list(ids or []) + (_lines(ids_from) if ids_from else [])
+    if not wanted and where is None and (tenant is None or ids_from):
+        raise InputError(
+            "there are no ids to delete", hint="give ids, --from FILE with one id per line, or --where"
+        )
     with Index.open(index) as opened:
-        deleted = opened.delete(_typed(wanted) if opened.info()["id_type"] == "int64" else wanted)
+        if wanted and opened.info()["id_type"] == "int64":
+            wanted = _typed(wanted)
+        own = None if tenant is None else tenant_named(tenant, opened.info())
+        deleted = opened.delete(wanted or None, where=where, tenant=own)
         _report(opened, as_json, deleted_now=deleted)
 
 
@@ -184,12 +235,12 @@ def info(index: IndexPath, as_json: AsJson = False) -> None:
 @app.command()
 def verify(
     index: IndexPath,
-    salvage: Annotated[Path | None, option("Copy all that is intact to a new index.", metavar="OUT")] = None,
+    salvage: Annotated[Path | None, option("Copy what is intact to a new index.", metavar="OUT")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Read every byte of an index and check it; names each file and block that is damaged.
 
-    With --salvage what is intact goes to a new index, and what is lost is listed by file and row.
+    With --salvage, intact keywords go to a new index, and lost ones are listed by file and row.
     """
     from rbegir.index.snapshot import damage
 
@@ -233,13 +284,34 @@ def _tell_salvage(report: dict[str, Any]) -> None:
 
 @app.command()
 def compact(index: IndexPath, as_json: AsJson = False) -> None:
-    """Rewrite an index into few large segments without what was deleted."""
+    """Rewrite an index into a few large segments, without the deleted keywords."""
     from rbegir.index.store import Index
 
     with Index.open(index) as opened:
         with bar("compacting") as show:
             opened.compact(lambda done, total: show(done / total if total else 1.0))
         _report(opened, as_json)
+
+
+@app.command()
+def backup(
+    index: IndexPath,
+    dest: Annotated[Path, typer.Argument(metavar="DEST", help="Directory to create, or an earlier backup.")],
+    as_json: AsJson = False,
+) -> None:
+    """Copy an index, which may be in use, to DEST; an earlier backup there is brought up to date.
+
+    Only files that DEST lacks are copied; the others are checked. DEST is replaced when the copy is complete.
+    It is an index: search it, or restore it with `rbegir index backup DEST NEW`.
+    """
+    from rbegir.index.store import Index
+
+    with Index.open(index, read_only=True) as opened, bar("copying") as show:
+        facts = opened.backup(dest, lambda done, total: show(done / total))
+    if as_json:
+        print_json(facts)
+    else:
+        print(f"{dest}: {facts['keywords']:,} keywords; {facts['copied']} of {facts['files']} files copied")
 
 
 @app.command()
@@ -261,7 +333,7 @@ def migrate(
     batch: Annotated[int, whole_option("Keywords moved at a time.")] = 100_000,
     as_json: AsJson = False,
 ) -> None:
-    """Encode keywords of an old generation again, from their stored texts, into the index of a new model.
+    """Re-encode keywords of an old generation, from their stored texts, into the index of a new model.
 
     A keyword is in NEW before it is gone from OLD, so an interrupted run loses nothing and the next one
     continues. Both can be searched meanwhile: rbegir search OLD QUERY --newer NEW
@@ -293,7 +365,7 @@ def migrate(
         return
     print(f"moved {moved:,} keywords, {facts['left']:,} left in {old}, {facts['keywords']:,} in {new}")
     if facts["left"] and most is None:
-        print("those left have no text to encode again", file=sys.stderr)
+        print("the keywords left have no stored text to encode", file=sys.stderr)
 
 
 def _sentence_encoder(name: str, stream: TextStream, n: int | None, keyword_planes: int | None) -> Encoder:
@@ -308,18 +380,14 @@ def _sentence_encoder(name: str, stream: TextStream, n: int | None, keyword_plan
                 hint="leave them out",
             )
         return encoder
-    seen: list[str] = []
-    for batch in stream:
-        seen += batch.column("text").to_pylist()
-        if len(seen) >= FIT_TEXTS:
-            break
-    print(f"fitting codes to {min(len(seen), FIT_TEXTS):,} texts", file=sys.stderr)
-    return encoder.fit(seen[:FIT_TEXTS], n=n, keyword_planes=keyword_planes or 2)
+    seen = take_texts(stream, FIT_TEXTS)
+    print(f"fitting codes to {len(seen):,} texts", file=sys.stderr)
+    return encoder.fit(seen, n=n, keyword_planes=keyword_planes or 2)
 
 
 @contextlib.contextmanager
 def _watched(stream: TextStream, title: str) -> Iterator[Iterator[pa.RecordBatch]]:
-    """The batches of a file with a progress bar; afterwards what was skipped is said."""
+    """The batches of a file with a progress bar; afterwards, a line about skipped rows."""
 
     def batches(show: Callable[[float], None]) -> Iterator[pa.RecordBatch]:
         for batch in stream:
@@ -349,6 +417,12 @@ def _report(index: Index, as_json: bool, **more: Any) -> None:
     Console().print(table)
 
 
+def _id_type(given: str | None) -> str | None:
+    if given not in (None, *ID_TYPES):
+        raise InputError(f"--id-type must be {' or '.join(ID_TYPES)}, got {given!r}")
+    return given
+
+
 def _lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8").splitlines()
@@ -364,16 +438,17 @@ def _typed(ids: list[str]) -> list[int]:
 
 
 def _create_for(old: Path, new: Path, model: Path) -> None:
-    """An empty index of the model, if its queries read the codes of the old one."""
+    """Create an empty index of the model, if its queries can read the codes of the old index."""
     from rbegir.encode.clsm.model import Model
     from rbegir.index.manifest import read_manifest
     from rbegir.index.store import Index
 
     loaded = Model.load(model)
-    fingerprint = read_manifest(old).fingerprint
+    manifest = read_manifest(old)
+    fingerprint = manifest.fingerprint
     if fingerprint not in loaded.reads:
         raise MismatchError(
             f"the model {model} does not read the codes of {old}, which are of {fingerprint!r}",
             hint="make one with: rbegir upgrade OLD PAIRS --out DIRECTORY",
         )
-    Index.create(new, loaded).close()
+    Index.create(new, loaded, tenant=manifest.tenant).close()

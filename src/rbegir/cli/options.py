@@ -1,6 +1,4 @@
-"""What commands share: options, readers of their values, progress on stderr, results on stdout."""
-
-from __future__ import annotations
+"""What commands share: options and their parsers, progress on stderr, results on stdout."""
 
 import contextlib
 import json
@@ -45,17 +43,38 @@ def whole_option(help_text: str, **settings: Any) -> Any:
 
 AsJson = Annotated[bool, option("Print one JSON object to stdout.", "--json")]
 IndexPath = Annotated[Path, typer.Argument(metavar="INDEX", help="Directory of the index.")]
+IndexAddress = Annotated[str, typer.Argument(metavar="INDEX", help="Directory or URL of the index.")]
 PairsFile = Annotated[
     Path, typer.Argument(help="Pairs (query, keyword): Parquet, CSV, TSV or JSONL, gz allowed.")
 ]
 QueryColumn = Annotated[str, option("Column of the queries.")]
 KeywordColumn = Annotated[str, option("Column of the keywords.")]
+IdType = Annotated[
+    str | None,
+    option("int64 or string; by default as the file has them, and text such as 00123 stays text."),
+]
 TextColumn = Annotated[str, option("Column of the texts.")]
+Columns = Annotated[
+    str | None,
+    option(
+        "Columns to store as attributes, such as price,lang; '' for none.",
+        show_default="all",
+        metavar="NAMES",
+    ),
+]
 Strict = Annotated[bool, option("Fail at the first bad row instead of skipping and counting it.")]
 Epochs = Annotated[int | None, option("Passes over the pairs.", show_default="by size")]
 BatchSize = Annotated[int | None, option("Pairs per step.", show_default="by size")]
 Seed = Annotated[int, option("Seed of everything random.")]
 Resume = Annotated[bool, option("Continue an interrupted run.", "--resume")]
+Valid = Annotated[Path | None, option("Pairs to validate on; 2 % of the keywords are held out if not given.")]
+Rerank = Annotated[
+    bool | None,
+    option(
+        "Order the first candidates by their texts; by default where the model can.", "--rerank/--no-rerank"
+    ),
+]
+AnyModel = Annotated[Path | None, option("A trained model; random weights if not given.")]
 Rounds = Annotated[int, option("Rounds; figures are medians.", min=1)]
 Threads = Annotated[int | None, option("CPU threads.", min=1, show_default="all cores")]
 SearchDevice = Annotated[str, option("cpu, cuda, cuda:1 or several: cuda:0,cuda:1")]
@@ -71,13 +90,18 @@ ClusterAddress = Annotated[
 ANY_CLUSTER = "any"  # what `--cluster` without an address stands for
 
 
+def names_in(text: str | None) -> list[str] | None:
+    """Names separated by commas; None: all."""
+    return None if text is None else [name for name in text.split(",") if name]
+
+
 def cluster_address(given: str) -> str | None:
     """The address of `--cluster`; None: RAY_ADDRESS, or this machine alone."""
     return None if given == ANY_CLUSTER else given
 
 
 def with_cluster_address(arguments: list[str]) -> list[str]:
-    """The arguments with something behind every `--cluster`, whose value may be left out."""
+    """The arguments with a value after every `--cluster`, which may be given without one."""
     filled: list[str] = []
     for place, argument in enumerate(arguments):
         filled.append(argument)
@@ -88,13 +112,23 @@ def with_cluster_address(arguments: list[str]) -> list[str]:
 
 
 def needing(what: str, extra: str) -> contextlib.AbstractContextManager[None]:
-    """Around the imports of a command: says which extra of rbegir `what` needs if one of them is missing."""
+    """Around the imports of a command: if one fails, the error names the extra of rbegir that is needed."""
     return errors.needing(f"{what} needs {{}}", f"pip install 'rbegir[{extra}]'")
+
+
+def take_texts(stream: Iterable[Any], most: int | None = None) -> list[str]:
+    """The first texts of the batches of a file, all of them by default."""
+    taken: list[str] = []
+    for batch in stream:
+        taken += batch.column("text").to_pylist()
+        if most is not None and len(taken) >= most:
+            break
+    return taken[:most]
 
 
 @contextlib.contextmanager
 def bar(title: str) -> Iterator[Callable[..., None]]:
-    """A progress bar, if stderr is a terminal. Gives `show(share)` or `show(share, what)`: what is done."""
+    """A progress bar, if stderr is a terminal. Yields `show(share)` or `show(share, what)`."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
@@ -105,24 +139,24 @@ def bar(title: str) -> Iterator[Callable[..., None]]:
         yield lambda share, what=title: progress.update(task, completed=share, description=what)
 
 
-# Characters that a terminal obeys instead of showing them: controls, and changes of the writing direction.
+# Characters that a terminal acts on instead of showing: control characters and writing directions.
 _ORDERS = {
     code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 }
 
 
 def shown(value: object) -> str:
-    """A value for a terminal, which obeys no character of it."""
+    """A value as text that is safe to print to a terminal: special characters are escaped."""
     return str(value).translate({**_ORDERS, **{code: f"\\u{code:04x}" for code in range(32)}})
 
 
 def print_json(result: object, **settings: Any) -> None:
-    """One JSON value on stdout; json itself escapes the controls of ASCII."""
+    """One JSON value on stdout; json itself escapes the ASCII control characters."""
     print(json.dumps(result, **settings).translate(_ORDERS))
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], **notes: str) -> None:
-    """A table for people, the columns after the first to the right; `notes` are a title and a caption."""
+    """A table for people, right-aligned after the first column; `notes` are a title and a caption."""
     from rich.console import Console
     from rich.table import Table
 

@@ -1,7 +1,4 @@
-"""`rbegir missrate`, `plan` and `reproduce`: what the published selection misses, how many machines
-a service takes, and the paper's tables."""
-
-from __future__ import annotations
+"""`rbegir missrate`, `plan` and `reproduce`: the published selection, capacity, the paper's tables."""
 
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,9 +1,11 @@
-"""`rbegir search` and `serve`: the best keywords for some texts, here or over HTTP."""
+"""`rbegir search`, `join`, `mine`, `serve` and `mcp`: search, join, find hard negatives, serve."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,19 +13,30 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rbegir.cli.options import (
+    AsJson,
     ClusterAddress,
+    IndexAddress,
     IndexPath,
+    KeywordColumn,
+    PairsFile,
+    QueryColumn,
+    Rerank,
     SearchDevice,
+    Strict,
     Threads,
+    bar,
     cluster_address,
+    names_in,
     needing,
     option,
     print_json,
     shown,
 )
+from rbegir.errors import InputError
 
 if TYPE_CHECKING:
     from rbegir.search.hits import Hits
+    from rbegir.serve.catalog import Catalog
     from rbegir.serve.served import ServedIndex
 
 app = typer.Typer()
@@ -31,9 +44,19 @@ app = typer.Typer()
 
 @app.command("search")
 def search(
-    index: IndexPath,
-    queries: Annotated[list[str], typer.Argument(metavar="QUERY…", help="Texts to search for.")],
-    k: Annotated[int, option("Hits per query.", "-k")] = 10,
+    index: IndexAddress,
+    queries: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="QUERY…", help="Texts to search for; - reads one per line from standard input."
+        ),
+    ],
+    k: Annotated[int | None, option("Hits per query; by default 10, or with --min-score all.", "-k")] = None,
+    min_score: Annotated[float | None, option("Only hits whose code score is at least this.")] = None,
+    after: Annotated[
+        list[str] | None,
+        option("Continue behind a page of hits: its cursor; once per query.", metavar="CURSOR"),
+    ] = None,
     newer: Annotated[
         list[Path] | None,
         option(
@@ -42,19 +65,20 @@ def search(
         ),
     ] = None,
     where: Annotated[str | None, option("Filter, such as: price < 10 and lang = 'en' and not sold")] = None,
+    must: Annotated[str | None, option("Only texts with these words side by side.")] = None,
+    tenant: Annotated[str | None, option("Only keywords of this tenant.")] = None,
     device: SearchDevice = "cpu",
     mode: Annotated[str, option("exact, or paper: the published algorithm.")] = "exact",
     planes: Annotated[
         int | None, option("Search with this many planes first, refine the best with the others.")
     ] = None,
-    rerank: Annotated[
-        bool | None,
-        option(
-            "Order the first candidates by their texts; by default where the model can.",
-            "--rerank/--no-rerank",
-        ),
+    rerank: Rerank = None,
+    candidates: Annotated[int | None, option("Number of keywords to rerank.", min=1)] = None,
+    why: Annotated[bool, option("Show why each reranked hit is there.", "--why")] = False,
+    columns: Annotated[
+        str | None,
+        option("Attributes to show, such as price,lang; '' for none.", show_default="all", metavar="NAMES"),
     ] = None,
-    candidates: Annotated[int | None, option("How many keywords get that second look.", min=1)] = None,
     threads: Threads = None,
     as_json: Annotated[bool, option("Print one JSON list to stdout.", "--json")] = False,
 ) -> None:
@@ -62,9 +86,13 @@ def search(
 
     With --newer, several generations (`rbegir upgrade`) are searched by the query code of the newest model.
     """
+    from rbegir.base.arguments import tenant_named
     from rbegir.index.generations import Generations
     from rbegir.index.store import Index
+    from rbegir.search.hits import Cursor
 
+    if queries == ["-"]:
+        queries = [line for line in sys.stdin.read().splitlines() if line.strip()]
     opened: Index | Generations
     with contextlib.ExitStack() as open_:
         devices = device.split(",")
@@ -76,17 +104,28 @@ def search(
             opened = Index.open(index, devices, read_only=True, threads=threads, progress=uploaded)
             open_.enter_context(opened)
         hits = opened.search(
-            queries, k, where=where, mode=mode, planes=planes, rerank=rerank, candidates=candidates
+            queries,
+            10 if k is None and min_score is None else k,
+            where=where,
+            must=must,
+            tenant=None if tenant is None else tenant_named(tenant, opened.info()),
+            min_score=min_score,
+            after=Cursor.join([Cursor.read(text) for text in after]).text() if after else None,
+            mode=mode,
+            planes=planes,
+            rerank=rerank,
+            candidates=candidates,
+            why=why,
         )
     if as_json:
-        print_json(_as_json(queries, hits), default=str, ensure_ascii=False)
+        print_json(hits_as_json(queries, hits), default=str, ensure_ascii=False)
     else:
-        _show(queries, hits)
+        _show(queries, hits, names_in(columns))
 
 
 @contextlib.contextmanager
 def _upload_bar() -> Iterator[Callable[[int, int], None]]:
-    """A progress bar for copying an index to GPUs, begun when there is something to copy."""
+    """A progress bar for copying an index to GPUs; it starts when there is something to copy."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -104,38 +143,42 @@ def _upload_bar() -> Iterator[Callable[[int, int], None]]:
             bar.stop()
 
 
-def _as_json(queries: list[str], hits: Hits) -> list[dict[str, Any]]:
-    results: list[dict[str, Any]] = []
-    for query, found in zip(queries, hits, strict=True):
-        listed: list[dict[str, Any]] = []
-        for hit in found:
-            row = {"id": hit.id, "score": hit.score, "code_score": hit.code_score, "text": hit.text}
-            listed.append(row)
-            if hit.attributes is not None:
-                listed[-1]["attributes"] = dict(hit.attributes)
-        result: dict[str, Any] = {"query": query, "hits": listed}
-        if hits.recall is not None:
-            result["recall"] = hits.recall
-        if hits.certificate is not None:
-            result["expected_recall"] = hits.certificate.expected_recall
-        results.append(result)
+def hits_as_json(queries: list[str], hits: Hits) -> list[dict[str, Any]]:
+    """The results as a service gives them, each with its cursor; `attributes` only where there are some."""
+    from rbegir.search.hits import cut
+    from rbegir.wire.search import cursor_of, json_results
+
+    results = json_results([hits], queries)
+    for number, result in enumerate(results):
+        for hit in result["hits"] if hits.attributes is None else ():
+            del hit["attributes"]
+        if (cursor := cursor_of([cut(hits, number, 1, None)])) is not None:
+            result["cursor"] = cursor
     return results
 
 
-def _show(queries: list[str], hits: Hits) -> None:
+def _show(queries: list[str], hits: Hits, chosen: list[str] | None) -> None:
+    """Tables for people, with the chosen attributes or all of them."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     console = Console()
     for query, found in zip(queries, hits, strict=True):
-        names = list(found[0].attributes or {}) if found else []
+        known = list(found[0].attributes or {}) if found else []
+        names = known if chosen is None else chosen
+        unknown = [name for name in names if found and name not in known]
+        if unknown:
+            listed = ", ".join(known) or "none"
+            raise InputError(f"hits have no attribute {unknown[0]!r}", hint=f"--columns: {listed}")
         table = Table("", "score", "id", "text", title=Text(query), title_justify="left", box=None)
         for name in names:
             table.add_column(Text(shown(name)))
         for rank, hit in enumerate(found, 1):
             values = [hit.id, hit.text, *((hit.attributes or {})[name] for name in names)]
             cells = [Text("" if value is None else shown(value)) for value in values]
+            if hit.why is not None:
+                cells[1].append(f"\n{hit.why}", "dim")  # below the text, which needs the width
             table.add_row(str(rank), f"{hit.score:.4f}", *cells)
         console.print(table)
     if hits.recall is not None:
@@ -144,10 +187,122 @@ def _show(queries: list[str], hits: Hits) -> None:
         console.print(f"expected recall of the published algorithm: {hits.certificate.expected_recall:.6f}")
 
 
+@app.command("join")
+def join(
+    index: IndexPath,
+    out: Annotated[Path, option("Parquet file to write.", metavar="FILE")],
+    other: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[OTHER]", help="Index whose keywords are the queries; without it those of INDEX itself."
+        ),
+    ] = None,
+    k: Annotated[int | None, option("Neighbors per keyword.", "-k", "--k", min=1)] = None,
+    min_score: Annotated[float | None, option("Lowest score of a pair.")] = None,
+    texts: Annotated[bool, option("Also write the texts of both sides.")] = False,
+    device: SearchDevice = "cpu",
+    threads: Threads = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find the best neighbors of every keyword, exactly: by count (--k), by score (--min-score) or both.
+
+    Each keyword of OTHER is searched in INDEX, as it is stored. Without OTHER the neighbors are the other
+    keywords of INDEX. One row is written per pair: id, neighbor_id, rank, score. A run that is interrupted is
+    continued by the same command.
+    """
+    from rbegir.index.join import write_pairs
+    from rbegir.index.store import Index
+    from rbegir.search.backend import open_backend
+
+    with contextlib.ExitStack() as opened:
+        keywords = opened.enter_context(Index.open(index, read_only=True))
+        queries = None if other is None else opened.enter_context(Index.open(other, read_only=True))
+        asked = keywords.joining(queries, k, min_score, texts=texts)
+        backend = open_backend(device.split(","), *keywords.snapshot.manifest.shape, threads)
+        show = opened.enter_context(bar("joining"))
+        facts = write_pairs(out, asked, backend, lambda done, total: show(done / total))
+    if as_json:
+        print_json(facts)
+    else:
+        print(f"{out}: {facts['pairs']:,} pairs of {facts['queries']:,} keywords")
+
+
+@app.command("mine")
+def mine(
+    source: Annotated[
+        Path, typer.Argument(metavar="INDEX|MODEL", help="Directory of an index, or of a trained model.")
+    ],
+    pairs: PairsFile,
+    out: Annotated[Path, option("Parquet file to write.", metavar="FILE")],
+    k: Annotated[int, option("Negatives per query.", "-k", "--k", min=1)] = 10,
+    query_column: QueryColumn = "query",
+    keyword_column: KeywordColumn = "keyword",
+    device: SearchDevice = "cpu",
+    threads: Threads = None,
+    strict: Strict = False,
+    as_json: AsJson = False,
+) -> None:
+    """Find hard negatives: for each query of the pairs the best keywords that were not clicked for it.
+
+    They are searched exactly, by codes, among the keywords of INDEX; a MODEL searches the keywords of the
+    pairs. One row is written per negative: query, keyword, id, rank, score.
+    """
+    import pyarrow.parquet as pq
+
+    from rbegir.base import disk
+    from rbegir.index.join import new_file
+    from rbegir.index.mine import mining
+    from rbegir.read.pairs import read_pairs
+
+    path, count = new_file(out), 0
+    stream = read_pairs(
+        pairs, query_column=query_column, keyword_column=keyword_column, weight_column=None, strict=strict
+    )
+    with (
+        mining(source, stream, k, device=device.split(","), threads=threads) as job,
+        disk.explained("write", path),
+        disk.staged(path) as stage,
+        bar("mining") as show,
+    ):
+        with pq.ParquetWriter(stage, job.schema) as writer:
+            for batch in job.batches(show):
+                writer.write_batch(batch)
+                count += batch.num_rows
+        facts = {"negatives": count, "queries": job.clicks.num_rows, "keywords": len(job.index)}
+    if stream.skipped:
+        print(f"{stream.path}: {stream.skipped}", file=sys.stderr)
+    if as_json:
+        print_json(facts)
+    else:
+        print(f"{out}: {count:,} negatives of {facts['queries']:,} queries")
+
+
+def named_indexes(given: list[str]) -> dict[str, str]:
+    """NAME=INDEX arguments → indexes by name; a single one may have no name, which is then empty."""
+    found: dict[str, str] = {}
+    for argument in given:
+        named = re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})=(.+)", argument)
+        name, path = named.groups() if named else ("", argument)
+        if name in found or (not name and len(given) > 1):
+            raise InputError(
+                f"each of several indexes needs a name of its own, got {argument!r}",
+                hint="rbegir serve shop=shop.rbe ads=ads.rbe",
+            )
+        if path in found.values():
+            raise InputError(f"{path} is given twice", hint="give every index one name")
+        found[name] = path
+    return found
+
+
 @app.command("serve")
 def serve(
-    index: Annotated[
-        str, typer.Argument(metavar="INDEX", help="Directory of the index; with --cluster also a URI.")
+    indexes: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="INDEX…",
+            help="Directory or URL of an index; several as NAME=INDEX, the first is the default; or a folder "
+            "of indexes.",
+        ),
     ],
     host: Annotated[str, option("Address to listen on; beyond loopback tokens are needed.")] = "127.0.0.1",
     port: Annotated[int, option("Port; 0 takes a free one.", min=0, max=65535)] = 8080,
@@ -170,6 +325,12 @@ def serve(
     ] = None,
     max_batch: Annotated[int, option("Queries scored in one scan; 1: no batching.", min=1)] = 128,
     max_waiting: Annotated[int, option("Queries that may wait; more are refused with 503.", min=1)] = 4096,
+    max_client_requests: Annotated[
+        int,
+        option(
+            "Requests of one token, or address, under way at once; more are refused with 429. 0: any.", min=0
+        ),
+    ] = 0,
     max_write_batch: Annotated[
         int, option("Keywords in one durable write; 1: every request alone.", min=1)
     ] = 4096,
@@ -185,20 +346,26 @@ def serve(
     access_log: Annotated[bool, option("A line for every request.")] = True,
     log_queries: Annotated[bool, option("Query texts in the log.", "--log-queries")] = False,
 ) -> None:
-    """Serve an index over HTTP, with a page to look at it."""
+    """Serve an index, or several, over HTTP, with a page to look at them."""
     from rich.console import Console
 
     with needing("the service", "serve"):
         from rbegir.serve.app import create_app
+        from rbegir.serve.catalog import ALIASES, IndexFolder, indexes_in
         from rbegir.serve.server import Server, bind, check_exposure
     from rbegir.index.store import Index
     from rbegir.serve.auth import load_token
     from rbegir.serve.settings import LOOPBACK_NAMES, Settings
 
+    named = named_indexes(indexes)
+    if cluster is not None and len(named) > 1:
+        raise InputError("a cluster serves one index", hint="start a service per index")
+    read_only = read_only or (cluster is None and any("://" in path for path in named.values()))  # of copies
     read_token, write_token = load_token("read", read_token_file), load_token("write", write_token_file)
     settings = Settings(
         max_batch=max_batch,
         max_waiting=max_waiting,
+        max_client_requests=max_client_requests,
         max_write_batch=max_write_batch,
         max_k=max_k,
         max_body_bytes=max_body_mb << 20,
@@ -216,27 +383,61 @@ def serve(
     )
     check_exposure(host, settings)
     say = Console(stderr=True, highlight=False).print
-    engine: ServedIndex
-    if cluster is None:
-        engine = Index.open(index, device.split(","), threads=threads, read_only=read_only)
-    else:
+
+    def opened(path: str | Path) -> ServedIndex:
+        if cluster is None:
+            return Index.open(path, device.split(","), threads=threads, read_only=read_only)
         from rbegir.cluster.client import Cluster
 
-        engine = Cluster.open(
-            index, cluster_address(cluster), replicas, "auto" if shards is None else shards, threads=threads
+        return Cluster.open(
+            path, cluster_address(cluster), replicas, "auto" if shards is None else shards, threads=threads
         )
-    try:
-        application = create_app(engine, settings)
-        application.state.service.prepare()
+
+    with contextlib.ExitStack() as unless_started:
+        only = named.get("")
+        if only is not None and ((Path(only) / ALIASES).exists() or indexes_in(Path(only))):
+            application = create_app(IndexFolder(Path(only), opened), settings)
+        else:
+            engines: dict[str, ServedIndex] = {}
+            for name, path in named.items():
+                engines[name] = opened(path)
+                unless_started.callback(engines[name].close)
+            application = create_app(engines if only is None else engines[""], settings)
+        catalog: Catalog = application.state.catalog
+        unless_started.callback(catalog.close)
+        catalog.prepare()
         listener = bind(host, port)
-    except BaseException:
-        engine.close()
-        raise
-    name = f"[{host}]" if ":" in host else host
-    address = f"http://{name}:{listener.getsockname()[1]}"
+        unless_started.pop_all()
+    shown_host = f"[{host}]" if ":" in host else host
+    address = f"http://{shown_host}:{listener.getsockname()[1]}"
 
     def ready() -> None:
-        say(f"serving {len(engine):,} keywords at [bold]{address}[/] (process {os.getpid()})")
+        keywords = f"{sum(len(service.index) for service in catalog.distinct):,} keywords"
+        what = (
+            keywords
+            if only is not None and not catalog.in_folder
+            else f"{len(catalog.services)} indexes, {keywords}"
+        )
+        say(f"serving {what} at [bold]{address}[/] (process {os.getpid()})")
         say(f"open {address}/ in a browser, or ask: curl -s {address}/v1/index", soft_wrap=True)
 
     Server(application, ready).listen(listener)
+
+
+@app.command("mcp")
+def mcp(index: IndexAddress, device: SearchDevice = "cpu", threads: Threads = None) -> None:
+    """Let an assistant search an index: a server of the Model Context Protocol on standard input and output.
+
+    It has two tools, search and fetch, and never changes the index.
+    """
+    from rbegir.adapters.mcp import McpServer
+    from rbegir.encode.encoder import takes_vectors
+    from rbegir.index.store import Index
+
+    with Index.open(index, device.split(","), read_only=True, threads=threads) as opened:
+        if takes_vectors(opened.model):
+            raise InputError(
+                f"{index} was made with a Binarizer, so it is searched by vectors, and assistants send texts",
+                hint="build an index of texts with a model: rbegir index build",
+            )
+        McpServer(opened).serve(sys.stdin.buffer, sys.stdout.buffer)

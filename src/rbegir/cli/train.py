@@ -1,6 +1,4 @@
-"""`rbegir train`, `upgrade` and `eval`: learn a model, or one for stored codes, and measure a model."""
-
-from __future__ import annotations
+"""`rbegir train`, `upgrade` and `eval`: train a model, or one that reads stored codes, and measure it."""
 
 import os
 import sys
@@ -17,16 +15,19 @@ from rbegir.cli.options import (
     KeywordColumn,
     PairsFile,
     QueryColumn,
+    Rerank,
     Resume,
     Seed,
     Strict,
     TextColumn,
     TorchDevice,
+    Valid,
     bar,
     needing,
     option,
     print_json,
     print_table,
+    take_texts,
 )
 
 app = typer.Typer()
@@ -49,7 +50,10 @@ def train(
         ),
     ] = None,
     corpus: Annotated[
-        Path | None, option("Texts that will be searched: learned from too, where pairs are few or absent.")
+        Path | None, option("Texts that will be searched; also learned from where pairs are few or absent.")
+    ] = None,
+    teacher: Annotated[
+        Path | None, option("A sentence-transformers model to learn meaning from, needed for training only.")
     ] = None,
     preset: Annotated[str, option("m_1, m_2, m_3, m_5, rbe_1, rbe_2, rbe_star or rbe_3.")] = "rbe_star",
     share_towers: Annotated[
@@ -68,9 +72,7 @@ def train(
         ),
     ] = None,
     recipe: Annotated[str, option("Settings to start from: default or paper.")] = "default",
-    valid: Annotated[
-        Path | None, option("Pairs to validate on; 2 % of the keywords are held out if not given.")
-    ] = None,
+    valid: Valid = None,
     no_valid: Annotated[bool, option("Train on all pairs, without validation.", "--no-valid")] = False,
     epochs: Epochs = None,
     batch_size: BatchSize = None,
@@ -92,6 +94,7 @@ def train(
     query_column: QueryColumn = "query",
     keyword_column: KeywordColumn = "keyword",
     weight_column: Annotated[str, option("Column of the weights, used if it is there.")] = "weight",
+    text_column: TextColumn = "text",
     as_json: AsJson = False,
 ) -> None:
     """Train a model on clicked pairs; under torchrun, on several GPUs at once."""
@@ -128,6 +131,7 @@ def train(
     result = run(
         pairs,
         corpus=corpus,
+        teacher=teacher,
         config=replace(shape, share_towers=settings.share_towers),
         valid=False if no_valid else valid,
         out=out,
@@ -139,6 +143,7 @@ def train(
         query_column=query_column,
         keyword_column=keyword_column,
         weight_column=weight_column,
+        text_column=text_column,
     )
     if int(os.environ.get("RANK", "0")) > 0:
         return
@@ -155,14 +160,12 @@ def upgrade(
     out: Annotated[Path, option("Directory to write the new model to.")],
     keywords: Annotated[
         str,
-        option("new: both sides are, and queries read the old codes too; keep: only the queries are new."),
+        option("new: train both sides, queries read the old codes too; keep: train the query side only."),
     ] = "new",
     adopt: Annotated[
         bool, option("Put the new model into the index OLD, whose codes stay as they are.", "--adopt")
     ] = False,
-    valid: Annotated[
-        Path | None, option("Pairs to measure on; 2 % of the keywords are held out if not given.")
-    ] = None,
+    valid: Valid = None,
     corpus: Annotated[
         Path | None, option("Texts to measure recall in; all keywords of the pairs if not given.")
     ] = None,
@@ -172,7 +175,7 @@ def upgrade(
     resume: Resume = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a model whose queries search the codes that an old one has stored, and report what is kept."""
+    """Train a model whose queries search the stored codes of an old one, and report its accuracy on them."""
     from rbegir.errors import InputError
 
     if adopt and not (old / "MANIFEST").is_file():
@@ -192,9 +195,7 @@ def upgrade(
     from rbegir.training.upgrade import adopt as put_into
     from rbegir.training.upgrade import upgrade as train
 
-    texts = None
-    if corpus is not None:
-        texts = [text for batch in read_texts(corpus) for text in batch.column("text").to_pylist()]
+    texts = None if corpus is None else take_texts(read_texts(corpus))
     with Bar(enabled=True) as shown:
         shown.begin("upgrading", 1.0)
         result = train(
@@ -227,13 +228,28 @@ def _need_torch() -> None:
 
 
 def _number_or(word: str, text: str | None, kind: type[int] | type[float]) -> str | float | None:
-    """A number where the text is one; the settings refuse anything else."""
+    """The text as a number if it is one; the settings refuse anything else but `word`."""
     if text is None or text == word:
         return text
     try:
         return kind(text)
     except ValueError:
         return text
+
+
+def evaluate_all(scorers: dict[str, Any], pairs: Any, **options: Any) -> dict[str, Any]:
+    """The `Evaluation` of every scorer on one protocol, with a progress bar."""
+    from rbegir.evaluate.evaluator import evaluate_model
+
+    reports = {}
+    with bar("evaluating") as show:
+        for name, scorer in scorers.items():
+
+            def progress(stage: str, done: float, name: str = name) -> None:
+                show(done, f"{name}: {stage}")
+
+            reports[name] = evaluate_model(scorer, pairs, progress=progress, **options)
+    return reports
 
 
 @app.command("eval")
@@ -252,13 +268,12 @@ def evaluate(
     ] = None,
     negatives: Annotated[int, option("Random negatives per pair.")] = 10,
     gamma: Annotated[float | None, option("γ of the log loss; fitted to the pairs if not given.")] = None,
-    device: Annotated[str, option("Where texts are embedded: cpu, cuda, cuda:1 …")] = "cpu",
+    device: Annotated[
+        str, option("Where texts are embedded, and float vectors compared: cpu, cuda, cuda:1 …")
+    ] = "cpu",
     bootstrap: Annotated[int, option("Replicates for the intervals; 0 for none.")] = 500,
     seed: Annotated[int, option("Seed of the negatives and of the intervals.")] = 0,
-    rerank: Annotated[
-        bool | None,
-        option("Recall and labels of reranked hits; by default where the model can.", "--rerank/--no-rerank"),
-    ] = None,
+    rerank: Rerank = None,
     baseline: Annotated[bool, option("Put tri-letter cosine and BM25 beside it.", "--baseline")] = False,
     strict: Strict = False,
     as_json: AsJson = False,
@@ -303,25 +318,17 @@ def evaluate(
         if stream is not None and stream.skipped:
             print(f"{stream.path}: {stream.skipped}", file=sys.stderr)
 
-    reports = {}
-    with bar("evaluating") as show:
-        for name, scorer in scorers.items():
-
-            def progress(stage: str, done: float, name: str = name) -> None:
-                show(done, f"{name}: {stage}")
-
-            reports[name] = evaluator.evaluate(
-                scorer,
-                pair_table,
-                corpus=texts,
-                labels=label_table,
-                cutoffs=k or CUTOFFS,
-                negatives=negatives,
-                gamma=gamma,
-                bootstrap=bootstrap,
-                seed=seed,
-                progress=progress,
-            )
+    reports = evaluate_all(
+        scorers,
+        pair_table,
+        corpus=texts,
+        labels=label_table,
+        cutoffs=k or CUTOFFS,
+        negatives=negatives,
+        gamma=gamma,
+        bootstrap=bootstrap,
+        seed=seed,
+    )
     report = reports[str(model)]
     if report.missing:
         print(

@@ -6,14 +6,12 @@ checked as an index checks them, before anything is sent. A call that the servic
 change is made as a whole or not at all.
 """
 
-from __future__ import annotations
-
 import datetime
 import json
 import secrets
 import uuid
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
@@ -24,10 +22,10 @@ import pyarrow as pa
 from rbegir.base.arguments import check_attributes, check_ids, check_queries, check_texts, refuse_repeats
 from rbegir.codes.planes import Codes
 from rbegir.errors import InputError, RbegirError, ServiceError
-from rbegir.search.hits import Hits
+from rbegir.search.hits import Hits, merge
 from rbegir.search.request import SearchRequest
 from rbegir.wire.problems import kind_of, raise_problem
-from rbegir.wire.search import ARROW, JSON, codes_body, options_body, read_hits
+from rbegir.wire.search import ARROW, JSON, check_where, codes_body, options_body, read_hits
 
 T = TypeVar("T")
 Ids = npt.NDArray[Any]  # int64, or str objects
@@ -83,7 +81,7 @@ class Call(Generic[T]):
 
     def _not_understood(self, why: str) -> ServiceError:
         return ServiceError(
-            f"the answer to {self.method} {self.path} cannot be understood: {why}",
+            f"the response to {self.method} {self.path} cannot be understood: {why}",
             hint="is the address that of a rbegir service of this version?",
         )
 
@@ -111,14 +109,26 @@ def search_codes(codes: Codes | npt.NDArray[Any], request: SearchRequest) -> Pla
 def _search(field: str, queries: list[Any], request: SearchRequest) -> Plan[Hits]:
     if not queries:
         raise InputError("queries must hold at least one query")
+    page = request
+    if request.k is None:  # all hits, in the largest pages that the service allows
+        limits = (yield from info())["limits"]
+        page = replace(request, k=max(1, min(limits["max_k"], limits["max_hits"] // len(queries))))
+    pages: list[Hits] = []
+    while not pages or (request.k is None and pages[-1].counts.max() == page.k):
+        after = pages[-1].cursor if pages else request.after
+        pages += yield [_page(field, queries, replace(page, after=after))]
+    return pages[0] if len(pages) == 1 else merge(pages, None)
+
+
+def _page(field: str, queries: list[Any], request: SearchRequest) -> Call[Hits]:
     return Call(
         "POST",
         "/v1/search",
-        lambda raw: read_hits(raw, len(queries)),
+        lambda raw: read_hits(raw, len(queries), request.after),
         {field: queries, **options_body(request)},
         accept=ARROW,
         timeout_s=request.deadline,
-    ).plan()
+    )
 
 
 def get(ids: Any) -> Plan[list[Record | None]]:
@@ -168,14 +178,57 @@ def fresh_ids(count: int, id_type: str) -> list[Any]:
     return [secrets.randbits(53) for _ in range(count)]
 
 
-def delete(ids: Any) -> Plan[int]:
-    """Delete keywords by id; returns how many."""
-    body = {"ids": check_ids(ids).to_pylist()}
-    if not body["ids"]:
+def update(ids: Any, attributes: Any) -> Plan[int]:
+    """Change attributes of keywords; returns how many were changed."""
+    named = check_ids(ids)
+    refuse_repeats(named)
+    columns = check_attributes(attributes, len(named), (yield from info())["attributes"])
+    if not len(named) or not columns:
         return 0
-    return (
-        yield from Call("DELETE", "/v1/keywords", lambda raw: int(read_json(raw)["deleted"]), body).plan()
-    )
+    rows = zip(*(column.to_pylist() for column in columns.values()), strict=True)
+    keywords = [
+        {"id": key, "attributes": dict(zip(columns, map(_plain, row), strict=True))}
+        for key, row in zip(named.to_pylist(), rows, strict=True)
+    ]
+    return (yield from _number("PATCH", "/v1/keywords", "updated", {"keywords": keywords}))
+
+
+def delete(ids: Any, where: Any) -> Plan[int]:
+    """Delete keywords by id or filter; returns how many."""
+    if (ids is None) == (where is None):
+        raise InputError("delete needs ids or where, and not both")
+    body = {"ids": check_ids(ids).to_pylist()} if where is None else {"where": check_where(where)}
+    if body.get("ids") == []:
+        return 0
+    return (yield from _number("DELETE", "/v1/keywords", "deleted", body))
+
+
+def count(where: Any) -> Plan[int]:
+    """How many keywords pass a filter."""
+    asked = "" if where is None else f"?where={quote(check_where(where), safe='')}"
+    return _number("GET", f"/v1/keywords:count{asked}", "keywords")
+
+
+def _number(method: str, path: str, name: str, body: Any = None) -> Plan[int]:
+    """A call whose response is one whole number."""
+    return Call(method, path, lambda raw: int(read_json(raw)[name]), body).plan()
+
+
+def indexes() -> Plan[list[Record]]:
+    """The indexes of the service."""
+    return Call("GET", "/v1/indexes", lambda raw: list(read_json(raw)["indexes"])).plan()
+
+
+def alias(name: str, index: str | None) -> Plan[None]:
+    """Let a name stand for an index; None removes the name."""
+    for argument, value in (("name", name), ("index", name if index is None else index)):
+        if not (isinstance(value, str) and value):
+            raise InputError(f"{argument} must be a text, got {value!r}")
+    path = f"/v1/aliases/{quote(name, safe='')}"
+    if index is None:
+        yield [Call("DELETE", path, read_json, repeatable=False)]
+    else:
+        yield [Call("PUT", path, read_json, {"index": index})]
 
 
 def compact() -> Plan[None]:

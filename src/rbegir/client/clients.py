@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from rbegir.client import calls
 from rbegir.client.calls import Call, Ids, Plan, Record, T
-from rbegir.client.transport import BoundedBody, Connection
+from rbegir.client.transport import Connection
 from rbegir.codes.planes import Codes
 from rbegir.search.hits import Hits
 from rbegir.search.request import SearchOptions, SearchRequest
@@ -39,8 +39,9 @@ P = ParamSpec("P")
 class Client(Connection):
     """A search service. A context manager that closes its connections.
 
-    `token` is sent as a bearer token, `timeout_s` limits each attempt of a call, `retries` is how often a
-    call is tried again. `transport` is httpx's, for special networks: TLS settings, proxies, sockets.
+    `token` is sent as a bearer token, `index` names one of several indexes (the default one if not given),
+    `timeout_s` limits each attempt of a call, `retries` is how often a call is tried again. `transport` is
+    httpx's, for special networks: TLS settings, proxies, sockets.
     """
 
     _kind = "Client"
@@ -60,7 +61,10 @@ class Client(Connection):
         self._http.close()
 
     def search(
-        self, queries: str | Sequence[str] | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
+        self,
+        queries: str | Sequence[str] | npt.NDArray[Any],
+        k: int | None = 10,
+        **options: Unpack[SearchOptions],
     ) -> Hits:
         """The best k keywords for each text, or vector, as `Index.search` gives them.
 
@@ -69,7 +73,7 @@ class Client(Connection):
         return self._run(calls.search(queries, SearchRequest(k, **options)))
 
     def search_codes(
-        self, codes: Codes | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
+        self, codes: Codes | npt.NDArray[Any], k: int | None = 10, **options: Unpack[SearchOptions]
     ) -> Hits:
         """The best k keywords for each code, or for each integer vector (int8 or int16 [queries, n])."""
         return self._run(calls.search_codes(codes, SearchRequest(k, **options)))
@@ -90,12 +94,31 @@ class Client(Connection):
         """Add keywords, replacing those with the same ids. Durable and searchable when it returns."""
         return self._run(calls.put(texts, ids, attributes, replace=True))
 
-    def delete(self, ids: Any) -> int:
-        """Delete keywords by id; ids that are not there are ignored. Returns how many were deleted.
+    def update(self, ids: Any, attributes: Any) -> int:
+        """Change attributes of keywords, all of which must exist, and return how many were changed.
+
+        Texts and other attributes stay, and nothing is encoded. None clears a value.
+        """
+        return self._run(calls.update(ids, attributes))
+
+    def delete(self, ids: Any = None, *, where: str | None = None) -> int:
+        """Delete keywords by id, or all that pass a filter, and return how many; unknown ids are ignored.
 
         If the first response was lost and the call was repeated, those it had deleted are not counted.
         """
-        return self._run(calls.delete(ids))
+        return self._run(calls.delete(ids, where))
+
+    def count(self, where: str | None = None) -> int:
+        """How many keywords pass a filter."""
+        return self._run(calls.count(where))
+
+    def indexes(self) -> list[Record]:
+        """The indexes of the service: name, index, default, keywords, ready."""
+        return self._run(calls.indexes())
+
+    def alias(self, name: str, index: str | None) -> None:
+        """Let a name stand for an index of the folder that is served; None removes the name."""
+        return self._run(calls.alias(name, index))
 
     def compact(self) -> None:
         """Rewrite the index of the service without what was deleted."""
@@ -113,18 +136,17 @@ class Client(Connection):
     def _send(self, call: Call[T]) -> T:
         exchange = self._exchange(call)
         while True:
-            body = BoundedBody(exchange.timeout_s)
             wait: float | None
             try:
-                with self._http.stream(**exchange.request) as response:
+                with self._http.stream(**exchange.attempt()) as response:
                     for part in response.iter_bytes():
-                        body.take(part)
+                        exchange.take(part)
             except self._failure as error:
                 wait = exchange.wait_after_failure(error)
             else:
                 wait = exchange.wait_after_response(response)
                 if wait is None:
-                    return exchange.result(response, body)
+                    return exchange.result(response)
             time.sleep(wait)
 
 
@@ -167,7 +189,11 @@ class AsyncClient(Connection):
     info = awaited(Client.info)
     add = awaited(Client.add)
     upsert = awaited(Client.upsert)
+    update = awaited(Client.update)
     delete = awaited(Client.delete)
+    count = awaited(Client.count)
+    indexes = awaited(Client.indexes)
+    alias = awaited(Client.alias)
     compact = awaited(Client.compact)
 
     async def _run(self, plan: Plan[T]) -> T:
@@ -188,16 +214,15 @@ class AsyncClient(Connection):
     async def _send(self, call: Call[T]) -> T:
         exchange = self._exchange(call)
         while True:
-            body = BoundedBody(exchange.timeout_s)
             wait: float | None
             try:
-                async with self._http.stream(**exchange.request) as response:
+                async with self._http.stream(**exchange.attempt()) as response:
                     async for part in response.aiter_bytes():
-                        body.take(part)
+                        exchange.take(part)
             except self._failure as error:
                 wait = exchange.wait_after_failure(error)
             else:
                 wait = exchange.wait_after_response(response)
                 if wait is None:
-                    return exchange.result(response, body)
+                    return exchange.result(response)
             await asyncio.sleep(wait)

@@ -3,13 +3,13 @@
 httpx limits the time of each read, so a server that sends a byte now and then could hold a caller forever;
 here the clock and the size are looked at whenever a part of the body arrives, after decompression.
 
-Idempotent calls (search, get, info, upsert, delete) may be repeated. `add` (it refuses ids that are there, so
-it would trip over itself) and `compact` (long) are not.
+Idempotent calls (search, get, info, count, upsert, update, delete) may be repeated. `add` (it refuses ids
+that are there, so it would trip over itself) and `compact` (long) are not.
 
 | what happened                                   | repeatable call | add, compact |
 |-------------------------------------------------|-----------------|--------------|
 | no connection was made: nothing was sent        | again           | again        |
-| 503: the service was busy                       | again           | raised       |
+| 503, 429: the service, or the client, is busy   | again           | raised       |
 | the connection broke before the whole response  | again           | raised       |
 | the time of the call was up                     | raised          | raised       |
 | any other response                              | raised          | raised       |
@@ -21,17 +21,18 @@ come back together, and is never shorter than the service's Retry-After. A wait 
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from rbegir.base.checks import whole_number
 from rbegir.errors import InputError, ServiceError, needing
-from rbegir.wire.search import JSON
+from rbegir.wire.search import JSON, named_path
 
 if TYPE_CHECKING:
     import httpx
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 MAX_RESPONSE_BYTES = 1 << 30
 BACKOFF = 0.1
 MOST = 10.0
-BUSY = 503
+BUSY = (429, 503)
 T = TypeVar("T")
 
 
@@ -55,12 +56,17 @@ class Connection:
         url: str,
         token: str | None = None,
         *,
+        index: str | None = None,
         timeout_s: float = 30.0,
         retries: int = 4,
         transport: Any = None,
     ) -> None:
-        parts = urlsplit(url) if isinstance(url, str) else None
-        if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urlsplit(url) if isinstance(url, str) and not re.search(r"\s", url) else urlsplit("")
+            wrong = parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0
+        except ValueError:  # brackets or a port that cannot be
+            wrong = True
+        if wrong:
             raise InputError(
                 f"url must be the address of a service, such as http://127.0.0.1:8080, got {url!r}"
             )
@@ -74,6 +80,9 @@ class Connection:
             raise InputError("token must be a text of printable ASCII characters")
         if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not 0 < timeout_s < 1e6:
             raise InputError(f"timeout_s must be a positive number of seconds, got {timeout_s!r}")
+        if index is not None and not (isinstance(index, str) and index):
+            raise InputError(f"index must be the name of an index of the service, got {index!r}")
+        self._index = index
         self._url, self._timeout_s, self._retries = url, timeout_s, whole_number("retries", retries, 0)
         with needing("a client of a search service needs httpx", "pip install 'rbegir[client]'"):
             import httpx
@@ -88,22 +97,32 @@ class Connection:
         return f"{type(self).__name__}({self._url!r})"
 
     def _exchange(self, call: Call[T]) -> HttpExchange[T]:
-        timeout_s = self._timeout_s if call.timeout_s is None else call.timeout_s
-        return HttpExchange(call, timeout_s, Attempts(call.repeatable, self._retries))
+        if self._index is not None:
+            call = replace(call, path=named_path(call.path, quote(self._index, safe="")) or call.path)
+        return HttpExchange(
+            call, self._timeout_s if call.timeout_s is None else call.timeout_s, self._retries
+        )
 
 
 class HttpExchange(Generic[T]):
     """A call and its attempts. The clients send, read and wait; everything else is decided here."""
 
-    def __init__(self, call: Call[T], timeout_s: float, attempts: Attempts) -> None:
-        self.call, self.timeout_s, self._attempts = call, timeout_s, attempts
+    def __init__(
+        self,
+        call: Call[T],
+        timeout_s: float,
+        retries: int,
+        draw: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        self._call, self._timeout_s, self._retries, self._draw = call, timeout_s, retries, draw
+        self._made = 0  # attempts after the first
         content = call.content()
         headers = {
             "Accept": call.accept,
             "X-Timeout-Ms": str(max(1, round(timeout_s * 1000))),  # the service gives up when we do
             **({} if content is None else {"Content-Type": JSON}),
         }
-        self.request: dict[str, Any] = {
+        self._request: dict[str, Any] = {
             "method": call.method,
             "url": call.path,
             "content": content,
@@ -111,93 +130,70 @@ class HttpExchange(Generic[T]):
             "timeout": timeout_s,
         }
 
+    def attempt(self) -> dict[str, Any]:
+        """Begin an attempt: the arguments of httpx's `stream`."""
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._until = time.monotonic() + self._timeout_s
+        return self._request
+
+    def take(self, part: bytes) -> None:
+        """Add a part of the body; an error where the response has become too long or too slow."""
+        self._parts.append(part)
+        self._size += len(part)
+        if self._size > MAX_RESPONSE_BYTES:
+            raise ServiceError(
+                f"the response has more than {MAX_RESPONSE_BYTES} bytes", hint="ask for fewer hits at once"
+            )
+        if time.monotonic() > self._until:
+            raise self._timed_out()
+
+    def result(self, response: httpx.Response) -> T:
+        media = response.headers.get("content-type", "")
+        return self._call.result(response.status_code, media, b"".join(self._parts))
+
     def wait_after_response(self, response: httpx.Response) -> float | None:
         """How long to wait before the next attempt; None: this response counts."""
-        return self._attempts.after_response(response.status_code, response.headers.get("retry-after"))
+        if response.status_code not in BUSY or not self._call.repeatable:
+            return None
+        return self._wait(retry_after(response.headers.get("retry-after")))
 
     def wait_after_failure(self, error: httpx.RequestError) -> float:
         """How long to wait after a failed attempt, or the error of this package that it means."""
         import httpx
 
-        call, attempts = self.call, self._attempts
+        call, wait = self._call, None
         if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)):
-            wait = attempts.after_no_connection()
+            wait = self._wait()
             reason = f"no connection ({error})" if str(error) else "no connection"
             hint = "is it running, and is the address right?"
         elif isinstance(error, httpx.TimeoutException):
-            raise timed_out(self.timeout_s) from error
+            raise self._timed_out() from error
         elif isinstance(error, httpx.DecodingError):
-            raise ServiceError(f"the answer to {call.method} {call.path} cannot be decompressed") from error
+            raise ServiceError(f"the response to {call.method} {call.path} cannot be decompressed") from error
         else:
-            wait = attempts.after_break()
-            reason = "the connection broke"
-            hint = "try again" if call.repeatable else "look whether it was done before trying again"
+            reason, hint = "the connection broke", "look whether it was done before trying again"
+            if call.repeatable:
+                wait, hint = self._wait(), "try again"
         if wait is None:
-            tried = f" (tried {attempts.made + 1} times)" if attempts.made else ""
+            tried = f" (tried {self._made + 1} times)" if self._made else ""
             raise ServiceError(
-                f"{call.method} {call.path} got no answer from the service: {reason}{tried}", hint=hint
+                f"{call.method} {call.path} got no response from the service: {reason}{tried}", hint=hint
             ) from error
         return wait
 
-    def result(self, response: httpx.Response, body: BoundedBody) -> T:
-        return self.call.result(response.status_code, response.headers.get("content-type", ""), body.bytes())
-
-
-class BoundedBody:
-    """Collects the body of a response, within a time and a size."""
-
-    def __init__(self, timeout_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._until = clock() + timeout_s
-        self._timeout_s = timeout_s
-        self._parts: list[bytes] = []
-        self._size = 0
-
-    def take(self, part: bytes) -> None:
-        """Add a part; an error where the response has become too long or too slow."""
-        self._parts.append(part)
-        self._size += len(part)
-        if self._size > MAX_RESPONSE_BYTES:
-            raise ServiceError(
-                f"the answer has more than {MAX_RESPONSE_BYTES} bytes", hint="ask for fewer hits at once"
-            )
-        if self._clock() > self._until:
-            raise timed_out(self._timeout_s)
-
-    def bytes(self) -> bytes:
-        return b"".join(self._parts)
-
-
-def timed_out(timeout_s: float) -> ServiceError:
-    return ServiceError(
-        f"the service did not answer within {timeout_s:g} s", hint="ask for less at once, or raise timeout_s"
-    )
-
-
-@dataclass
-class Attempts:
-    """The attempts of one call. Each method says how long to wait before the next, or None: no next."""
-
-    repeatable: bool
-    retries: int
-    draw: Callable[[float, float], float] = random.uniform
-    made: int = 0
-
-    def after_no_connection(self) -> float | None:
-        return self._wait(0.0)
-
-    def after_break(self) -> float | None:
-        return self._wait(0.0) if self.repeatable else None
-
-    def after_response(self, status: int, header: str | None) -> float | None:
-        return self._wait(retry_after(header)) if status == BUSY and self.repeatable else None
-
-    def _wait(self, least: float) -> float | None:
-        if self.made >= self.retries or least > MOST:
+    def _wait(self, least: float = 0.0) -> float | None:
+        if self._made >= self._retries or least > MOST:
             return None
-        wait = max(least, self.draw(0.0, min(MOST, BACKOFF * 2**self.made)))
-        self.made += 1
+        wait = max(least, self._draw(0.0, min(MOST, BACKOFF * 2**self._made)))
+        self._made += 1
         return wait
+
+    def _timed_out(self) -> ServiceError:
+        return ServiceError(
+            f"the service did not answer within {self._timeout_s:g} s",
+            hint="ask for less at once, or raise timeout_s",
+        )
 
 
 def retry_after(header: str | None) -> float:

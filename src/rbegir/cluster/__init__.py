@@ -1,11 +1,10 @@
 """Past one machine: the same index searched, built and served by the processes of a Ray cluster.
 
-    search    client (rbegir.Cluster) ─ fanout ─ messages ─ shard (a process that scans some segments)
+    search    client (rbegir.Cluster) ─ fanout ─ shard (a process that scans some segments)
                  └─ gather: the answers of the shards merged into the hits that one machine would find
     state     view: where an index lies, one state of it, and which shard has which segments
-    change    writer: the one process that changes the index
-    build     bulk ─ chunk: one segment per task, encoded by many processes
-    Ray       session: connecting · pool: placing shards and replicas · http: the service inside Ray Serve
+    build     bulk: one segment per task, encoded by many processes
+    Ray       session: connecting · pool: the shards and the writer · http: the service inside Ray Serve
 
 A shard keeps no state that matters. Every question names the state of the index that it is about (a *view*),
 and a shard that does not know it reads it from the shared files. So Ray can replace a shard that dies; new

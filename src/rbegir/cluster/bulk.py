@@ -1,52 +1,82 @@
 """Building an index with the processes of a Ray cluster.
 
-    count    usable rows of every row group                                   Ray Data
+    count    usable rows of every row group                                   a row group per task
     cut      chunks of `segment_rows` usable rows; the rows of each are now known
-    make     each chunk: read ─ encode ─ one finished segment                 Ray Data, one chunk per core
+    make     each chunk: read ─ encode ─ one finished segment                 a chunk per task
     check    no id is there twice                                             a range of ids per task
     name     one manifest over all segments, and the directory gets its name
 
 The unfinished index is `.ads.rbe.building`, with a file BUILD that names its input. A build that was stopped
-can be run again with the same arguments and makes only what is missing.
+can be run again with the same arguments and makes only what is missing. A segment is written under another
+name and renamed to its chunk's number, and its rows are known beforehand. So a chunk can be done anywhere, in
+any order, twice (after a lost node, by a process that was thought dead) or not at all (its segment is there
+from an earlier run): the file that ends up under the name is always the same, and every row appears once.
 
 The result is that of `Index.build`: same rows, ids, codes and hits, and the same bytes as long as no add
 would merge segments. Counting first costs a second pass over the text column, a few per cent of encoding it.
 Giving rows out as chunks finish would make rows, ties and default ids depend on which machine was faster.
 """
 
-from __future__ import annotations
-
 import json
-import logging
-from collections import Counter
+import os
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from rbegir.base import disk
+from rbegir.base.arguments import check_attributes, check_ids, check_tenants, check_texts, refuse_repeats
 from rbegir.base.checks import whole_number
-from rbegir.cluster.chunk import TEMPORARY, SegmentMaker, Task, count_row, is_done, raise_first
 from rbegir.cluster.pool import root_cause
 from rbegir.cluster.session import Session, import_ray
-from rbegir.encode.encoder import Encoder, Savable, load_encoder
-from rbegir.errors import ClusterError, InputError, MismatchError
-from rbegir.index.creation import SEGMENT_ROWS, make, staged
+from rbegir.encode.encoder import Encoder, Savable, encode_keywords, load_encoder
+from rbegir.errors import ClusterError, FileError, InputError, MismatchError, RbegirError
+from rbegir.index.creation import SEGMENT_ROWS, keywords_of, make, staged
 from rbegir.index.keys import STRIDE
-from rbegir.index.manifest import NAME, Manifest, check_adds, commit, first_manifest, prepare, read_manifest
-from rbegir.index.segment import MAX_ROWS, CodeShape, Entry, Segment
-from rbegir.read.parquet import Group, Reading, Slice, cut, find_files, find_groups
+from rbegir.index.manifest import (
+    MODEL,
+    NAME,
+    Manifest,
+    check_adds,
+    commit,
+    first_manifest,
+    prepare,
+    read_manifest,
+)
+from rbegir.index.segment import MAX_ROWS, CodeShape, Entry, KeywordRows, LiveRows, Segment, write_segment
+from rbegir.read.parquet import Group, Reading, Slice, count_usable, cut, find_files, find_groups, read_chunk
 
 STATE = "BUILD"
+TEMPORARY = ".chunk-"
+AHEAD = 1024  # tasks that are submitted before they can run
 RANGE = 1 << 24  # ids that one task sorts: 128 MB of keys
 
 Keys = npt.NDArray[np.uint64]
 Progress = Callable[[str, float], None]  # (what is being done, the fraction that is)
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Task:
+    """A chunk to be done."""
+
+    number: int
+    first_row: int
+    slices: tuple[Slice, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(part.count for part in self.slices)
+
+    @property
+    def file(self) -> str:
+        return f"segment-{self.number:08d}.rbs"
 
 
 @dataclass(frozen=True)
@@ -69,6 +99,7 @@ def build(
     reading: Reading | None = None,
     overwrite: bool = False,
     segment_rows: int = SEGMENT_ROWS,
+    tenant: str | None = None,
     workers: int | None = None,
     progress: Progress = lambda step, done: None,
 ) -> Built:
@@ -79,7 +110,7 @@ def build(
     encoder = load_encoder(Path(model)) if isinstance(model, str | Path) else model
     files = find_files(texts)
     groups = find_groups(files, reading)
-    manifest = first_manifest(encoder, None, None, None, None)
+    manifest = first_manifest(encoder, tenant=tenant)
     check_adds(encoder, manifest)
     identity = {
         "version": 1,
@@ -87,6 +118,7 @@ def build(
         "inputs": [[str(f), f.stat().st_size, f.stat().st_mtime_ns] for f in files],
         "reading": asdict(reading),
         "segment_rows": segment_rows,
+        **({} if tenant is None else {"tenant": tenant}),
     }
     target = Path(path).absolute()
     with staged(target, overwrite=overwrite, resumable=True) as writer:
@@ -105,7 +137,12 @@ def build(
             shape = manifest.shape
             todo = [task for task in tasks if not is_done(stage / task.file, task, shape)]
             stored = None if isinstance(encoder, Savable) else encoder
-            _make(SegmentMaker(str(stage), shape, reading, stored), tasks, todo, workers, progress)
+            rows = sum(task.rows for task in tasks)
+            done = rows - sum(task.rows for task in todo)
+            progress("encoding", done / rows)
+            for task, _ in _each(make_segment, todo, str(stage), manifest, reading, stored, workers=workers):
+                done += task.rows
+                progress("encoding", done / rows)
             progress("checking", 0.0)
             segments = [Segment(stage / task.file, shape) for task in tasks]
             refuse_repeated_ids(segments)
@@ -115,7 +152,6 @@ def build(
     writer.close()
     (target / STATE).unlink()
     progress("checking", 1.0)
-    rows = sum(task.rows for task in tasks)
     return Built(target, rows, len(tasks), len(tasks) - len(todo), state["skipped"])
 
 
@@ -159,54 +195,94 @@ def _tasks(chunks: Sequence[Sequence[Slice]]) -> list[Task]:
 
 def _count(groups: Sequence[Group], reading: Reading, progress: Progress) -> dict[str, Any]:
     """The usable rows of each row group, and the reasons of the others."""
-    items = [{"number": n, "slice": asdict(Slice(group, 0, 0))} for n, group in enumerate(groups)]
-    rows: list[dict[str, Any]] = []
-    for row in _stream(items, partial(count_row, reading=reading), None):
-        rows.append(row)
-        progress("counting", len(rows) / len(groups))
-    raise_first(rows)
+    usable: dict[Group, int] = {}
     skipped: Counter[str] = Counter()
-    for row in rows:
-        skipped.update(dict(zip(row["reasons"], map(int, row["counts"]), strict=True)))
-    rows.sort(key=lambda row: int(row["number"]))
-    return {"usable": [int(row["usable"]) for row in rows], "skipped": dict(skipped)}
+    for group, (count, reasons) in _each(count_usable, groups, reading):
+        usable[group] = count
+        skipped.update(reasons)
+        progress("counting", len(usable) / len(groups))
+    return {"usable": [usable[group] for group in groups], "skipped": dict(skipped)}
 
 
-def _make(
-    maker: SegmentMaker, tasks: Sequence[Task], todo: Sequence[Task], workers: int | None, progress: Progress
+def make_segment(
+    task: Task, stage: str, manifest: Manifest, reading: Reading, encoder: Encoder | None = None
 ) -> None:
-    """Make the segments of the tasks that are not there yet."""
-    rows = {task.number: task.rows for task in tasks}
-    total, done = sum(rows.values()), sum(rows.values()) - sum(task.rows for task in todo)
-    progress("encoding", done / total)
-    items = [
-        {"number": t.number, "first_row": t.first_row, "slices": [asdict(part) for part in t.slices]}
-        for t in todo
-    ]
-    for row in _stream(items, maker, workers):
-        raise_first([row])
-        done += rows[int(row["number"])]
-        progress("encoding", done / total)
-
-
-def _stream(
-    items: Sequence[dict[str, Any]], function: Callable[[dict[str, Any]], dict[str, Any]], workers: int | None
-) -> Iterator[dict[str, Any]]:
-    """The results of a function for every item, as they come; a process that dies is replaced."""
-    if not items:
+    """Write the segment of a task, unless it is there. Without an encoder, with the one that is stored."""
+    directory = Path(stage)
+    final = directory / task.file
+    if is_done(final, task, manifest.shape):
         return
-    ray = import_ray()
-    from ray import data as ray_data
-    from ray.data.exceptions import RayDataUserCodeException
+    if not directory.is_dir():
+        raise FileError(
+            f"{os.uname().nodename} does not see {directory}",
+            hint="build into a directory that every node mounts at the same path",
+        )
+    texts, ids, attributes = keywords_of(read_chunk(task.slices, reading))
+    given = check_texts(texts)
+    wanted = None if ids is None else check_ids(ids)
+    if wanted is not None:
+        refuse_repeats(wanted)
+    columns = {"text": given, **check_attributes(attributes, len(given), {})}
+    check_tenants(columns, manifest.tenant)
+    codes = encode_keywords(encoder or stored_encoder(stage), given)
+    rows = LiveRows(KeywordRows(codes, task.first_row, wanted, columns), None)
+    temporary = directory / f"{TEMPORARY}{task.number}.{os.urandom(6).hex()}"
+    with disk.explained("write to", directory):
+        try:
+            write_segment(temporary, [rows], manifest.shape, manifest.tenant)
+            disk.rename(temporary, final)
+        finally:
+            temporary.unlink(missing_ok=True)
 
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
-    context = ray_data.DataContext.get_current()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
+
+@lru_cache(maxsize=1)
+def stored_encoder(directory: str) -> Encoder:
+    """The model of a build, opened once per process; with one thread, as every core has its own process."""
+    return load_encoder(Path(directory) / MODEL, threads=1)
+
+
+def is_done(path: Path, task: Task, shape: CodeShape) -> bool:
+    """Whether the segment of a task is there, complete."""
     try:
-        data = ray_data.from_items(list(items), override_num_blocks=len(items))
-        yield from data.map(function, num_cpus=1, concurrency=workers).iter_rows()
-    except (ray.exceptions.RayError, RayDataUserCodeException) as error:
+        segment = Segment(path, shape)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    if (segment.count, segment.first_row) != (task.rows, task.first_row):
+        raise InputError(f"{path} is not the segment that belongs there", hint="remove it and start again")
+    return True
+
+
+def _each(
+    function: Callable[..., Any], items: Sequence[Item], *common: Any, workers: int | None = None
+) -> Iterator[tuple[Item, Any]]:
+    """(item, function(item, *common)) for every item, as they finish; a process that dies is replaced.
+
+    If items fail, the error of the first of them is raised.
+    """
+    ray = import_ray()
+    remote = ray.remote(num_cpus=1, max_retries=-1)(function)
+    shared = [ray.put(value) for value in common]
+    waiting = deque(range(len(items)))
+    running: dict[Any, int] = {}
+    failed: dict[int, RbegirError] = {}
+    try:
+        while running or waiting:
+            while waiting and not failed and len(running) < (workers or AHEAD):
+                number = waiting.popleft()
+                running[remote.remote(items[number], *shared)] = number
+            if failed and min(failed) < min(running.values(), default=len(items)):
+                raise failed[min(failed)]
+            (done,), _ = ray.wait(list(running))
+            number = running.pop(done)
+            try:
+                result = ray.get(done)
+            except ray.exceptions.RayTaskError as error:
+                if not isinstance(error.cause, RbegirError):
+                    raise
+                failed[number] = error.cause
+            else:
+                yield items[number], result
+    except ray.exceptions.RayError as error:
         reason = root_cause(error)
         raise ClusterError(
             f"the build was interrupted: {reason}",
@@ -214,6 +290,9 @@ def _stream(
             if "No module named" in reason
             else "run the same command again; it goes on where it was stopped",
         ) from error
+    finally:
+        for reference in running if ray.is_initialized() else ():
+            ray.cancel(reference)
 
 
 def _finish(stage: Path, segments: Sequence[Segment]) -> None:
@@ -251,11 +330,9 @@ def refuse_repeated_ids(segments: Sequence[Segment], *, size: int = RANGE) -> No
     """
     if len(segments) < 2 or not segments[0].has_ids:
         return
-    ray = import_ray()
     paths, shape = [str(segment.path) for segment in segments], segments[0].shape
-    remote = ray.remote(num_cpus=1)(repeated)
-    found = ray.get([remote.remote(paths, shape, low, high) for low, high in ranges(segments, size)])
-    twice = sorted({one for some in found for one in some}, key=str)
+    found = _each(repeated, ranges(segments, size), paths, shape)
+    twice = sorted({one for _, some in found for one in some}, key=str)
     if twice:
         raise InputError(
             f"id {twice[0]!r} is in the index already ({len(twice)} such ids)",
@@ -273,8 +350,9 @@ def ranges(segments: Sequence[Segment], size: int) -> list[tuple[int, int]]:
     return list(pairwise(borders))
 
 
-def repeated(paths: Sequence[str], shape: CodeShape, low: int, high: int) -> list[Any]:
+def repeated(keys_of: tuple[int, int], paths: Sequence[str], shape: CodeShape) -> list[Any]:
     """Ids with keys in [low, high) that are in more than one of the segments."""
+    low, high = keys_of
     segments = [Segment(Path(path), shape) for path in paths]
     keys: list[Keys] = []
     numbers: list[npt.NDArray[np.int64]] = []

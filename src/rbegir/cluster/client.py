@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
 import numpy as np
@@ -28,22 +27,21 @@ import pyarrow as pa
 from rbegir.base.arguments import check_ids, check_texts
 from rbegir.cluster.fanout import PREPARE_SECONDS, Fanout, GoneError, State, not_shared, prepare
 from rbegir.cluster.gather import Gatherer
-from rbegir.cluster.pool import Devices, Pool, layout
+from rbegir.cluster.pool import Devices, Pool, WriterHandle, layout
 from rbegir.cluster.session import Session, import_ray
 from rbegir.cluster.shard import QUEUE
-from rbegir.cluster.view import READ_ONLY_HINT, Location
-from rbegir.cluster.writer import Writing
+from rbegir.cluster.view import READ_ONLY_HINT
 from rbegir.codes.planes import Codes
-from rbegir.codes.score import norm_squared
-from rbegir.encode.encoder import Encoder, check_encoder, encode_keywords
+from rbegir.encode.encoder import Encoder, check_encoder, encode_keywords, key_scores, load_scorer
 from rbegir.encode.reranker import Reranker
 from rbegir.errors import FileError, InputError
+from rbegir.index.location import Location
 from rbegir.index.manifest import check_match, load_stored
-from rbegir.index.query import encode_queries, query_texts, query_values
+from rbegir.index.query import encode_queries, floors_of, query_texts, query_values
 from rbegir.index.store import Ids
 from rbegir.search.backend import check_planes
 from rbegir.search.hits import Hits
-from rbegir.search.request import Filters, SearchOptions, SearchRequest, positive_seconds
+from rbegir.search.request import Filters, SearchOptions, SearchRequest, Where, positive_seconds
 
 DEADLINE = 30.0  # seconds
 T = TypeVar("T")
@@ -58,11 +56,11 @@ class Cluster:
         self._session, self._pool, self._model, self._deadline = session, pool, model, deadline
         self._mutex = threading.RLock()  # of changes of state
         self._loading = threading.Lock()  # of the model
+        self._scorer: tuple[str, Encoder | None] = ("", None)  # with the fingerprint that it is for
         self._closed = False
-        self._writing: Writing | None = None
-        self._shared_weights: tuple[str, Any] | None = (
-            None  # of words: their key, and where they are in Ray's store
-        )
+        self._writer: WriterHandle | None = None
+        # of words: their key, and where they are in Ray's store
+        self._shared_weights: tuple[str, Any] | None = None
         try:
             pool.check()
             self._fanout = Fanout(pool)
@@ -111,9 +109,7 @@ class Cluster:
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def __len__(self) -> int:
@@ -129,8 +125,8 @@ class Cluster:
             if self._closed:
                 return
             self._closed = True
-            if self._writing is not None:
-                self._writing.close()
+            if self._writer is not None:
+                self._writer.close()
             self._pool.stop()
             self._session.close()
 
@@ -157,13 +153,17 @@ class Cluster:
             raise InputError("upsert needs ids", hint="without ids use add")
         return self._add(texts, ids, attributes, upsert=True)
 
-    def delete(self, ids: Any) -> int:
-        """Delete keywords by id; ids that are not there are ignored. Returns how many were deleted."""
-        return self._change(lambda writer: writer.delete(check_ids(ids)))
+    def update(self, ids: Any, attributes: Any) -> int:
+        """Change attributes of keywords, all of which must exist, and return how many were changed."""
+        return int(self._change("update", check_ids(ids), attributes))
+
+    def delete(self, ids: Any = None, *, where: Where = None) -> int:
+        """Delete keywords by id, or all that pass a filter, and return how many; unknown ids are ignored."""
+        return int(self._change("delete", None if ids is None else check_ids(ids), where=where))
 
     def compact(self) -> None:
         """Rewrite the index into few large segments without what was deleted. Rows and ids stay."""
-        self._change(lambda writer: writer.compact())
+        self._change("compact")
 
     def refresh(self) -> None:
         """See what writers have done since the index was opened or last refreshed."""
@@ -182,13 +182,16 @@ class Cluster:
                 check_encoder(model)
                 check_match(model, state.view.manifest)
             with self._loading:
-                if self._writing is not None:
-                    self._writing.close()
-                    self._writing = None
+                if self._writer is not None:
+                    self._writer.close()
+                    self._writer = None
                 self._model, self._state = model, state
 
     def search(
-        self, queries: str | Sequence[str] | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
+        self,
+        queries: str | Sequence[str] | npt.NDArray[Any],
+        k: int | None = 10,
+        **options: Unpack[SearchOptions],
     ) -> Hits:
         """The best k keywords for a text or for each of a list of texts; options as for `Index.search`, and
 
@@ -209,18 +212,20 @@ class Cluster:
                     raise
 
     def search_codes(
-        self, codes: Codes | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
+        self, codes: Codes | npt.NDArray[Any], k: int | None = 10, **options: Unpack[SearchOptions]
     ) -> Hits:
         """The best k keywords for each code or integer vector; options as for `search`."""
         return self._search(self._current(), codes, SearchRequest(k, **options))
 
     def get(self, ids: Any) -> list[dict[str, Any] | None]:
         """The keywords with these ids: id, text and attributes; None where there is none."""
-        return self._look_up(ids, Gatherer.records)
+        wanted = check_ids(ids)
+        return self._answer(self._current(), lambda gatherer: gatherer.records(wanted))
 
     def codes(self, ids: Any) -> Codes:
         """The codes of the keywords with these ids, all of which must be there."""
-        return self._look_up(ids, Gatherer.codes)
+        wanted = check_ids(ids)
+        return self._answer(self._current(), lambda gatherer: gatherer.codes(wanted))
 
     def coarse_rows(
         self, queries: Codes | npt.NDArray[Any], k: int, *, planes: int, **filters: Unpack[Filters]
@@ -233,9 +238,7 @@ class Cluster:
         check_planes(planes, state.view.manifest.keyword_planes)
         if not len(values) or not state.view.used:
             return nothing
-        return self._answer(
-            state, lambda now, until: self._gatherer(now, until).coarse_rows(values, request, planes), None
-        )
+        return self._answer(state, lambda gatherer: gatherer.coarse_rows(values, request, planes))
 
     def info(self) -> dict[str, Any]:
         """What the index is, as `Index.info`, and what it runs on."""
@@ -260,26 +263,20 @@ class Cluster:
             state = self._current()
             self._state = prepare(self._pool, state.view.location, state.view, seconds)
 
-    def _gatherer(self, state: State, until: float, *, partial: bool = False) -> Gatherer:
-        return Gatherer(self._fanout, state.view, state.refs, until, partial=partial)
-
-    def _look_up(self, ids: Any, read: Callable[[Gatherer, pa.Array], T]) -> T:
-        wanted = check_ids(ids)
-
-        def find(state: State, until: float) -> T:
-            state.empty.find(wanted)  # refuses ids of another type
-            return read(self._gatherer(state, until), wanted)
-
-        return self._answer(self._current(), find, None)
-
-    def _answer(self, state: State, ask: Callable[[State, float], T], deadline: float | None) -> T:
+    def _answer(
+        self,
+        state: State,
+        ask: Callable[[Gatherer], T],
+        deadline: float | None = None,
+        *,
+        partial: bool = False,
+    ) -> T:
         """Ask about a state; if its files have gone because the index has moved on, about the newest one."""
-        until = time.monotonic() + (
-            self._deadline if deadline is None else positive_seconds("deadline", deadline)
-        )
+        seconds = self._deadline if deadline is None else positive_seconds("deadline", deadline)
+        until = time.monotonic() + seconds
         while True:
             try:
-                return ask(state, until)
+                return ask(Gatherer(self._fanout, state, until, partial=partial))
             except GoneError as error:
                 with self._mutex:
                     now = self._current()
@@ -303,18 +300,29 @@ class Cluster:
         # refuses what an index would refuse
         nothing = state.checker.search(state.empty, queries, request, texts, reranker)
         values = query_values(queries, state.view.manifest)
+        scores = key_scores(self._scoring(state), values)
+        floors = floors_of(request, scores, len(values))
 
-        def ask(state: State, until: float) -> Hits:
-            if not len(values) or not state.view.used:
+        def ask(gatherer: Gatherer) -> Hits:
+            if not len(values) or not gatherer.view.used:
                 return nothing
-            gatherer = self._gatherer(state, until, partial=request.partial)
             if reranker is not None and texts is not None:
                 result = gatherer.rerank(values, texts, reranker, self._weights(reranker), request)
             else:
-                result = gatherer.search(values, request, device=self._pool.layout.device)
-            return gatherer.hits(result, norm_squared(values), request)
+                result = gatherer.search(values, request, floors, device=self._pool.layout.device)
+            return gatherer.hits(result, scores, request)
 
-        return self._answer(state, ask, request.deadline)
+        return self._answer(state, ask, request.deadline, partial=request.partial)
+
+    def _scoring(self, state: State) -> Encoder | None:
+        """What gives the hits of a state their scores; of a stored model only a Binarizer is loaded."""
+        manifest = state.view.manifest
+        with self._loading:
+            if self._model is not None and self._model.fingerprint == manifest.fingerprint:
+                return self._model
+            if manifest.has_model and self._scorer[0] != manifest.fingerprint:
+                self._scorer = manifest.fingerprint, load_scorer(state.view.location.model())
+            return self._scorer[1]
 
     def _weights(self, reranker: Reranker) -> Any:
         """The weights of words in Ray's store, put there once, for the shards to share."""
@@ -328,9 +336,9 @@ class Cluster:
         given = check_texts(texts)
         wanted = None if ids is None else check_ids(ids)
         codes, made_by = self._encode(given)
-        return self._change(
-            lambda writer: writer.add(codes, wanted, attributes, given, made_by, upsert=upsert)
-        )
+        named = {"texts": given, "upsert": upsert, "fingerprint": made_by}
+        ids_of_added: Ids = self._change("add_codes", codes, wanted, attributes, **named)
+        return ids_of_added
 
     def _encode(self, texts: pa.Array) -> tuple[Codes, str | None]:
         """The codes of texts and the fingerprint of the model that made them, if there are any."""
@@ -340,7 +348,8 @@ class Cluster:
         model = self.model
         return encode_keywords(model, texts), model.fingerprint
 
-    def _change(self, change: Callable[[Writing], T]) -> T:
+    def _change(self, method: str, *arguments: Any, **named: Any) -> Any:
+        """Call a method of the index in the process that writes to it, and see the result."""
         with self._mutex:
             location = self._current().view.location
             if not location.is_local:
@@ -348,8 +357,8 @@ class Cluster:
                     f"{location.name} is not on a mounted file system and cannot be changed from here",
                     hint=READ_ONLY_HINT,
                 )
-            if self._writing is None:
-                self._writing = Writing(location.path)
-            result = change(self._writing)
+            if self._writer is None:
+                self._writer = WriterHandle(location.path)
+            result = self._writer.change(method, *arguments, **named)
             self.refresh()
             return result

@@ -12,8 +12,6 @@ A question that is wrong (a filter that cannot be understood) is wrong everywher
 `prepare` opens a new state of an index on every shard while the old one keeps answering.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import threading
@@ -24,10 +22,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rbegir import errors
-from rbegir.cluster.messages import Answer, Failure, unpack
 from rbegir.cluster.pool import Pool, root_cause
 from rbegir.cluster.session import import_ray
-from rbegir.cluster.view import Location, View
+from rbegir.cluster.shard import Failure, unpack
+from rbegir.cluster.view import View
+from rbegir.index.location import Location
 from rbegir.index.query import Searcher
 from rbegir.index.snapshot import Snapshot
 
@@ -68,10 +67,10 @@ class Fanout:
     def ask(
         self, view: str, questions: Mapping[int, Question], until: float, *, partial: bool = False
     ) -> dict[int, Any]:
-        """The answers by shard, all about `view`. Some may be missing only with `partial`."""
+        """The results by shard, all about `view`. Some may be missing only with `partial`."""
         turn = next(self._turns)
         states = {shard: _Asked(question, turn) for shard, question in questions.items()}
-        answers: dict[int, Answer] = {}
+        answers: dict[int, Any] = {}
         hedge = self._hedge_after()
         for shard, state in states.items():
             self._send(shard, state)
@@ -87,8 +86,8 @@ class Fanout:
                     self._send(shard, state)
             for reference in self._wait(open_states, until, hedge):
                 shard = next(s for s, state in open_states.items() if reference in state.open)
-                if shard not in answers and (answer := self._receive(view, shard, states[shard], reference)):
-                    answers[shard] = answer
+                if shard not in answers:
+                    answers |= self._receive(view, shard, states[shard], reference)
         missing = [shard for shard in states if shard not in answers]
         if missing and not (partial and answers):
             raise self._late(states, missing)
@@ -122,12 +121,12 @@ class Fanout:
         ready: list[Any] = self._ray.wait(references, num_returns=1, timeout=pause, fetch_local=True)[0]
         return ready
 
-    def _receive(self, view: str, shard: int, state: _Asked, reference: Any) -> Answer | None:
-        """The answer, or None if the shard has to be asked again."""
+    def _receive(self, view: str, shard: int, state: _Asked, reference: Any) -> dict[int, Any]:
+        """The answer by shard; nothing if the shard has to be asked again."""
         ray = self._ray
         replica, asked = state.open.pop(reference)
         try:
-            answer: Answer = unpack(ray.get(reference))
+            answered, packed = ray.get(reference)
         except ray.exceptions.RayTaskError as error:
             raise errors.ClusterError(f"shard {shard} failed: {root_cause(error)}") from error
         except ray.exceptions.RayError as error:
@@ -135,15 +134,16 @@ class Fanout:
                 self._pool.renew(shard, replica)
             state.failed[replica] = errors.ClusterError(f"shard {shard} died: {type(error).__name__}")
             state.again = time.monotonic() + (PAUSE if len(state.failed) == len(self._choice) else 0)
-            return None
-        if answer.view != view:
-            raise errors.ClusterError(f"shard {shard} answered for state {answer.view}, not for {view}")
+            return {}
+        if answered != view:
+            raise errors.ClusterError(f"shard {shard} answered for state {answered}, not for {view}")
+        answer = unpack(packed)
         if isinstance(answer, Failure):
             self._weigh(answer, replica, state)
-            return None
+            return {}
         with self._lock:
             self._usual.append(time.monotonic() - asked)
-        return answer
+        return {shard: answer}
 
     def _weigh(self, failure: Failure, replica: int, state: _Asked) -> None:
         """Raise what another replica would say too; otherwise remember it and let another one be asked."""
@@ -180,6 +180,10 @@ class State:
     empty: Snapshot  # the same index without segments, to check questions against
     checker: Searcher
 
+    def question(self, shard: int, method: str, *arguments: Any) -> Question:
+        """A question for a shard about this state: a method of `Shard`, and what it needs to know."""
+        return lambda actor: getattr(actor, method).remote(self.view.id, self.refs[shard], *arguments)
+
 
 def prepare(
     pool: Pool, location: Location, before: View | None = None, seconds: float = PREPARE_SECONDS
@@ -195,9 +199,14 @@ def prepare(
         refs = {shard: [ray.put(view.share(shard))] for shard in view.used}
         empty = Snapshot(location.path, manifest.without_segments())
         state = State(view, refs, empty, Searcher("cpu", manifest.n, manifest.keyword_planes, 1))
+        questions = {shard: state.question(shard, "read", "ready") for shard in view.used}
         try:
             for replica in range(pool.layout.replicas):  # one after the other: the rest keep answering
-                _open(pool, state, replica, seconds)
+                counts = Fanout(pool, only=replica).ask(view.id, questions, time.monotonic() + seconds)
+                if sum(counts.values()) != view.keywords:
+                    raise errors.ClusterError(
+                        f"the shards opened {sum(counts.values())} of {view.keywords} keywords"
+                    )
             return state
         except GoneError as error:
             if location.manifest() == manifest:
@@ -211,15 +220,3 @@ def not_shared(location: Location, error: GoneError) -> errors.FileError:
         hint="put the index on a file system that every node mounts at the same path, or give a URI "
         "such as s3://bucket/ads.rbe",
     )
-
-
-def _open(pool: Pool, state: State, replica: int, seconds: float) -> None:
-    view = state.view
-    questions = {
-        shard: lambda actor, shard=shard: actor.read.remote(view.id, state.refs[shard], "ready")
-        for shard in view.used
-    }
-    answers = Fanout(pool, only=replica).ask(view.id, questions, time.monotonic() + seconds)
-    opened = sum(answer.keywords for answer in answers.values())
-    if opened != view.keywords:
-        raise errors.ClusterError(f"the shards opened {opened} of {view.keywords} keywords")

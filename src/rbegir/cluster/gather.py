@@ -15,10 +15,7 @@ planes   the shards give their best m by the first planes together with the keys
          all by the first are the candidates of one machine, and of these the best k by the second the result.
 """
 
-from __future__ import annotations
-
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -27,24 +24,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rbegir.cluster.fanout import Fanout
-from rbegir.cluster.messages import (
-    Coded,
-    Columns,
-    Found,
-    FoundWords,
-    Records,
-    Scan,
-    SegmentShares,
-    ThreadCounts,
-    pack,
-)
-from rbegir.cluster.view import Places, View
+from rbegir.cluster.fanout import Fanout, Question, State
+from rbegir.cluster.shard import Columns, Found, Scan, pack
+from rbegir.cluster.view import Places
 from rbegir.codes.planes import Codes
-from rbegir.codes.score import cosine, norm_squared
+from rbegir.codes.score import KeyScores, cosines
 from rbegir.encode.reranker import Reranker
 from rbegir.errors import ClusterError, InputError
-from rbegir.index.query import attribute_rows
 from rbegir.search.backend import Candidates, check_candidates, check_planes, entry_of, estimate_recall
 from rbegir.search.hits import Hits
 from rbegir.search.missrate import MissCertificate
@@ -66,29 +52,37 @@ class Gathered(NamedTuple):
     recall: float | None = None
     searched: float = 1.0
     scores: npt.NDArray[np.float64] | None = None  # [Q, k] of reranked hits
+    why: npt.NDArray[np.object_] | None = None  # [Q, k] of reranked hits, where it was asked for
 
 
 class Gatherer:
-    """Answers one question over one view."""
+    """Answers one question from one state."""
 
-    def __init__(
-        self, fanout: Fanout, view: View, refs: dict[int, list[Any]], until: float, *, partial: bool
-    ) -> None:
-        self._fanout, self._view, self._refs = fanout, view, refs
+    def __init__(self, fanout: Fanout, state: State, until: float, *, partial: bool) -> None:
+        self._fanout, self._state, self.view = fanout, state, state.view
         self._until, self._partial = until, partial
         now = time.monotonic()
         self._until_scanned = now + SCANNING * (until - now) if partial else until
-        self._answered = set(view.used)  # by every step so far
+        self._answered = set(self.view.used)  # by every step so far
+        self._floors: npt.NDArray[np.int64] | None = None
         self._along: dict[int, Found] = {}  # what shards found, with what is stored of it
 
-    def search(self, values: Values, request: SearchRequest, *, device: str) -> Gathered:
-        """The result of a query whose arguments one machine would accept."""
+    def search(
+        self,
+        values: Values,
+        request: SearchRequest,
+        floors: npt.NDArray[np.int64] | None = None,
+        *,
+        device: str,
+    ) -> Gathered:
+        """The result of a query whose arguments one machine would accept; `floors`: least order keys [Q]."""
+        self._floors = floors
         if request.mode == "paper":
             result = self._paper(values, request)
         elif request.planes is not None and entry_of(device).refines:
             result = self._progressive(values, request)
         else:
-            along = len(values) * request.k * len(self._view.used) <= ALONG
+            along = request.k is not None and len(values) * request.k * len(self.view.used) <= ALONG
             result = Gathered(
                 self._exact(values, request.k, request, self._names(request) if along else None)
             )
@@ -97,29 +91,12 @@ class Gatherer:
                 result = result._replace(recall=1.0)
         return self._complete(result)
 
-    def ask(
-        self, call: Callable[[Any, list[Any], int], Any], shards: tuple[int, ...], *, last: bool = True
-    ) -> dict[int, Any]:
-        """`call(actor, references, shard)` to these shards, less those that have failed before.
-
-        `last`: no other step has to follow in the question's time.
-        """
-        questions = {
-            shard: lambda actor, shard=shard: call(actor, self._refs[shard], shard)
-            for shard in shards
-            if shard in self._answered
-        }
-        until = self._until if last else self._until_scanned
-        answers = self._fanout.ask(self._view.id, questions, until, partial=self._partial)
-        self._answered -= questions.keys() - answers.keys()
-        return answers
-
     def coarse_rows(self, values: Values, request: SearchRequest, planes: int) -> npt.NDArray[np.int64]:
         """Rows [Q, k] of the best by the first planes alone."""
         parts = self._scan(values, request.k, request, planes)
-        found = merge([Candidates(part.keys, part.places) for part in parts], request.k)
+        found = merge([Candidates(part.keys, part.places) for part in parts], request.depth)
         bare = replace(request, texts=False, attributes=False)
-        return self.hits(Gathered(found), norm_squared(values), bare).rows
+        return self.hits(Gathered(found), cosines(values), bare).rows
 
     def rerank(
         self, values: Values, texts: list[str], reranker: Reranker, weights: Any, request: SearchRequest
@@ -127,31 +104,23 @@ class Gatherer:
         """The best k of the candidates by their texts; `weights` refers to those of the reranker's words."""
         pool = self._exact(values, request.pool, request)
         limit = lexical_count(request.pool)
-        view, scope = self._view, SearchRequest(limit, **request.filters())
-        answers: dict[int, FoundWords] = self.ask(
-            lambda actor, refs, shard: actor.read.remote(
-                view.id, refs, "by_words", weights, texts, values, scope
-            ),
-            view.used,
-            last=False,
-        )
-        parts = [WordHits(one.places, one.scores, one.keys) for _, one in sorted(answers.items())]
+        scope = request.scope(limit)
+        answers = self._ask("read", "by_words", weights, texts, values, scope, last=False)
+        parts = [WordHits(*found) for _, found in sorted(answers.items())]
         pooled = union(pool, merge_words(parts, limit))
         _, _, columns = self._stored(pooled.positions, ("text",))
         stored = pc.fill_null(pa.array(columns["text"], pa.string()), "")
-        found, scores = rerank(reranker, texts, values, pooled, stored, request.k)
-        return self._complete(Gathered(found, scores=scores))
+        found, scores, why = rerank(reranker, texts, values, pooled, stored, request.depth, why=request.why)
+        return self._complete(Gathered(found, scores=scores, why=why))
 
     def _complete(self, result: Gathered) -> Gathered:
         """The result with the share of the keywords whose shards have answered every step."""
-        keywords = sum(self._view.keywords_of[shard] for shard in self._answered)
-        return result._replace(searched=keywords / self._view.keywords)
+        keywords = sum(self.view.keywords_of[shard] for shard in self._answered)
+        return result._replace(searched=keywords / self.view.keywords)
 
-    def _stored(
-        self, places: Places, names: tuple[str, ...]
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any], dict[str, npt.NDArray[np.object_]]]:
+    def _stored(self, places: Places, names: tuple[str, ...]) -> Columns:
         """Rows, ids and columns of keywords, each from the shard that owns it."""
-        view, manifest = self._view, self._view.manifest
+        view, manifest = self.view, self.view.manifest
         flat, of_place = np.unique(places.ravel(), return_inverse=True)  # a popular keyword is fetched once
         owners = np.asarray(view.owners, np.int64)[np.searchsorted(view.starts, flat, "right") - 1]
         wanted = {int(shard): np.flatnonzero(owners == shard) for shard in np.unique(owners)}
@@ -159,106 +128,116 @@ class Gatherer:
             shard: pick(found, flat[wanted[shard]]) for shard, found in self._along.items() if shard in wanted
         }
         if not answers:
-            answers = self.ask(
-                lambda actor, refs, shard: actor.read.remote(
-                    view.id, refs, "columns", flat[wanted[shard]], names
-                ),
-                tuple(wanted),
+            answers = self._ask_each(
+                {
+                    shard: self._state.question(shard, "read", "columns", flat[own], names)
+                    for shard, own in wanted.items()
+                }
             )
         if len(answers) < len(wanted):
             raise ClusterError("a shard that had hits was lost before they were fetched", hint="ask again")
         rows = np.zeros(len(flat), np.int64)
         ids = np.zeros(len(flat), object if manifest.id_type == "string" else np.int64)
         columns = {name: np.full(len(flat), None, object) for name in names}
-        for shard, answer in answers.items():
-            rows[wanted[shard]], ids[wanted[shard]] = answer.rows, answer.ids
+        for shard, (own_rows, own_ids, own_columns) in answers.items():
+            rows[wanted[shard]], ids[wanted[shard]] = own_rows, own_ids
             for name in names:
-                columns[name][wanted[shard]] = answer.columns[name]
+                columns[name][wanted[shard]] = own_columns[name]
         return rows[of_place], ids[of_place], {name: column[of_place] for name, column in columns.items()}
 
-    def hits(self, result: Gathered, norms: npt.NDArray[Any], request: SearchRequest) -> Hits:
+    def hits(self, result: Gathered, scores: KeyScores, request: SearchRequest) -> Hits:
         """What is stored of the hits, with their scores."""
-        shape = result.found.positions.shape  # [Q, k]
-        rows, ids, columns = self._stored(result.found.positions, self._names(request))
-        texts = columns.pop("text").reshape(shape) if request.texts else None
-        code_scores = cosine(result.found.keys, norms)
-        return Hits(
-            ids=ids.reshape(shape),
-            scores=code_scores if result.scores is None else result.scores,
-            code_scores=code_scores,
-            reranked=result.scores is not None,
-            texts=texts,
-            keys=result.found.keys,
-            rows=rows.reshape(shape),
-            attributes=attribute_rows(columns, shape),
+        found = result.found
+        rows, ids, columns = self._stored(found.positions[found.positions >= 0], self._names(request))
+        return Hits.of(
+            found,
+            scores(found.keys),
+            rows,
+            ids,
+            texts=columns.pop("text") if request.texts else None,
+            columns=columns,
+            scores=result.scores,
+            why=result.why,
             certificate=result.certificate,
             recall=result.recall,
             searched=result.searched,
+            after=request.after,
         )
 
     def records(self, ids: pa.Array) -> list[dict[str, Any] | None]:
         """Id, text and attributes of keywords; None where no shard has the id."""
-        answers: dict[int, Records] = self._read("records", ids)
         found: list[dict[str, Any] | None] = [None] * len(ids)
-        for answer in answers.values():
-            found = [new or old for old, new in zip(found, answer.records, strict=True)]
+        for records in self._ask_ids("records", ids).values():
+            found = [new or old for old, new in zip(found, records, strict=True)]
         return found
 
     def codes(self, ids: pa.Array) -> Codes:
         """The codes of keywords, all of which must be there."""
-        answers: dict[int, Coded] = self._read("codes", ids)
-        n, planes = self._view.manifest.shape
+        n, planes = self.view.manifest.shape
         found = np.zeros(len(ids), np.bool_)
         made = np.zeros((planes, len(ids), n // 64), np.uint64)
-        for answer in answers.values():
-            found[answer.found] = True
-            made[:, answer.found] = answer.planes
+        for here, own in self._ask_ids("codes", ids).values():
+            found[here] = True
+            made[:, here] = own
         if not found.all():
             raise InputError(f"id {ids[int(np.argmin(found))].as_py()!r} is not in the index")
         return Codes(made, n)
 
-    def _read(self, method: str, *arguments: Any) -> dict[int, Any]:
-        """The answers of all shards to one method of `shard.Loaded`."""
-        view = self._view
-        return self.ask(
-            lambda actor, refs, shard: actor.read.remote(view.id, refs, method, *arguments), view.used
-        )
+    def _ask_ids(self, method: str, ids: pa.Array) -> dict[int, Any]:
+        self._state.empty.find(ids)  # refuses ids of another type
+        return self._ask("read", method, ids)
+
+    def _ask(self, method: str, *arguments: Any, last: bool = True) -> dict[int, Any]:
+        """Ask all shards the same: a method of `Shard`. `last`: no other step follows in the given time."""
+        questions = {shard: self._state.question(shard, method, *arguments) for shard in self.view.used}
+        return self._ask_each(questions, last=last)
+
+    def _ask_each(self, questions: dict[int, Question], *, last: bool = True) -> dict[int, Any]:
+        """The results by shard, without asking shards that have failed before."""
+        asked = {shard: question for shard, question in questions.items() if shard in self._answered}
+        until = self._until if last else self._until_scanned
+        answers = self._fanout.ask(self.view.id, asked, until, partial=self._partial)
+        self._answered -= asked.keys() - answers.keys()
+        return answers
 
     def _names(self, request: SearchRequest) -> tuple[str, ...]:
         """The columns that a question wants of its hits."""
-        columns = self._view.manifest.columns if request.attributes else ()
+        columns = self.view.manifest.columns if request.attributes else ()
         return (*(("text",) if request.texts else ()), *columns)
 
     def _scan(
         self,
         values: Values,
-        k: int,
+        k: int | None,
         request: SearchRequest,
         planes: int | None = None,
         names: tuple[str, ...] | None = None,
     ) -> list[Found]:
         # what only the client needs stays here; what is asked of all shards is the same for all
-        scope = SearchRequest(k, **request.filters())
-        scan = pack(Scan(values, scope, planes, max(0.0, self._until - time.monotonic()), names))
-        view = self._view.id
-        found: dict[int, Found] = self.ask(
-            lambda actor, refs, shard: actor.scan.remote(view, refs, scan),
-            self._view.used,
-            last=names is not None,
+        scan = Scan(
+            values,
+            request.scope(k),
+            planes,
+            max(0.0, self._until - time.monotonic()),
+            names,
+            self._floors,
         )
+        found: dict[int, Found] = self._ask("scan", pack(scan), last=names is not None)
         self._along = found if names is not None else {}
         return [found[shard] for shard in sorted(found)]
 
     def _exact(
-        self, values: Values, k: int, request: SearchRequest, names: tuple[str, ...] | None = None
+        self, values: Values, k: int | None, request: SearchRequest, names: tuple[str, ...] | None = None
     ) -> Candidates:
         parts = self._scan(values, k, request, names=names)
-        return merge([Candidates(part.keys, part.places) for part in parts], k)
+        most = sum(part.keys.shape[1] for part in parts)
+        return merge([Candidates(part.keys, part.places) for part in parts], most if k is None else k)
 
     def _paper(self, values: Values, request: SearchRequest) -> Gathered:
-        view = self._view
-        answers: dict[int, SegmentShares] = self._read("segment_shares", request)
-        whole = {number: all_of_it for a in answers.values() for number, all_of_it in a.whole.items()}
+        view = self.view
+        whole: dict[int, bool] = {}
+        for segments in self._ask("read", "whole_segments", request).values():
+            whole |= segments
         numbers = sorted(whole)
         counts = np.array([view.manifest.segments[number].count for number in numbers], np.int64)
         begins = np.cumsum(counts) - counts  # positions of the search at which the segments begin
@@ -277,14 +256,15 @@ class Gatherer:
             return Candidates(found.keys, found.positions - starts[part] + begins[part])
 
         geometry = SelectionGeometry(per_thread=request.per_thread, queue=request.queue)
-        found, certificate = select_paper(search, sizes, values, request.k, geometry)
+        found, certificate = select_paper(search, sizes, values, request.depth, geometry)
         part = np.searchsorted(begins, found.positions, "right") - 1
         places = found.positions - begins[part] + starts[part]
         return Gathered(Candidates(found.keys, places), certificate)
 
     def _count_threads(self, offsets: dict[int, int], request: SearchRequest) -> dict[int, int]:
-        answers: dict[int, ThreadCounts] = self._read("thread_counts", request, offsets)
-        parts = [part for answer in answers.values() for part in answer.parts]
+        parts = [
+            part for own in self._ask("read", "thread_counts", request, offsets).values() for part in own
+        ]
         of_thread = np.zeros(max(first + len(counts) for first, counts in parts), np.int64)
         for first, counts in parts:  # a thread may lie in several segments
             of_thread[first : first + len(counts)] += counts
@@ -292,8 +272,8 @@ class Gatherer:
         return {size: threads for size, threads in sizes.items() if size and threads}
 
     def _check_progressive(self, request: SearchRequest) -> tuple[int, int]:
-        planes = check_planes(request.planes or 0, self._view.manifest.keyword_planes)
-        return planes, check_candidates(request.candidates, request.k)
+        planes = check_planes(request.planes or 0, self.view.manifest.keyword_planes)
+        return planes, check_candidates(request.candidates, request.depth)
 
     def _progressive(self, values: Values, request: SearchRequest) -> Gathered:
         planes, m = self._check_progressive(request)
@@ -303,14 +283,14 @@ class Gatherer:
         places = np.concatenate([part.places for part in parts], axis=1)
         first = best(keys, places, m)
         ranked, full = np.take_along_axis(places, first, 1), np.take_along_axis(full, first, 1)  # [Q, m]
-        found = Candidates(full, ranked).best(request.k)
+        found = Candidates(full, ranked).best(request.depth)
         if not keys.shape[1]:
             return Gathered(found)
         if request.measure:
             return Gathered(
                 found, recall=recall_of(found.positions, self._exact(values, request.k, request).positions)
             )
-        if planes == self._view.manifest.keyword_planes:
+        if planes == self.view.manifest.keyword_planes:
             return Gathered(found, recall=1.0)
         counted = sum(part.counted for part in parts)
         return Gathered(found, recall=estimate_recall(found.positions, ranked, counted))
@@ -319,8 +299,7 @@ class Gatherer:
 def pick(found: Found, places: Places) -> Columns:
     """What came along with some of the places that a shard found."""
     assert found.columns is not None
-    flat, columns = found.places.ravel(), found.columns
+    flat, (rows, ids, columns) = found.places[found.places >= 0], found.columns
     order = np.argsort(flat, kind="stable")
     at = order[np.searchsorted(flat[order], places)]
-    named = {name: column[at] for name, column in columns.columns.items()}
-    return Columns(columns.view, columns.rows[at], columns.ids[at], named)
+    return rows[at], ids[at], {name: column[at] for name, column in columns.items()}

@@ -15,6 +15,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rbegir.base.checks import whole_number
 from rbegir.cluster.client import Cluster
 from rbegir.cluster.session import import_ray
 from rbegir.errors import InputError
@@ -38,7 +39,7 @@ def build(index: str, shards: int | None, replicas: int, read_only: bool) -> Sta
     check_exposure("of Ray Serve", settings)
     devices = "auto" if shards is None else shards
     app = create_app(Cluster.open(index, replicas=replicas, devices=devices), settings)
-    app.state.service.prepare()
+    app.state.catalog.prepare()
     return app
 
 
@@ -76,10 +77,4 @@ def application(arguments: dict[str, Any]) -> Any:
 
 def _whole(arguments: dict[str, Any], name: str, default: int | None) -> int | None:
     value = arguments.get(name, default)
-    try:
-        number = None if value is None else int(value)
-    except ValueError:
-        number = 0
-    if number is not None and number < 1:
-        raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
-    return number
+    return None if value is None else whole_number(name, int(value) if str(value).isdecimal() else value)

@@ -1,4 +1,4 @@
-"""The shard processes: how many, where, and the ones that are there.
+"""The processes of a cluster: the shards, and the one writer of an index.
 
     devices="auto"     one shard per GPU if the cluster has any, else one per node (with its cores)
     devices=4          four shards that share the cores of the cluster
@@ -9,28 +9,34 @@ Each shard has `replicas` processes, on different nodes if there are enough. Sha
 clients of one index in one cluster share them (and their batches). Ray restarts a shard that dies, and ends
 all shards with the process that started them. A tenth of a shard's cores is reserved with Ray: enough to
 spread shards over nodes by size, and other work still finds room.
-"""
 
-from __future__ import annotations
+All clients send their changes to the writer. It holds the index's lock from its first change on, so changes
+from elsewhere are refused as they always are. Texts are encoded by the clients: the writer needs no model.
+After a change a client reads the new manifest, and its next question makes the shards open the new segments.
+"""
 
 import hashlib
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import rbegir
 from rbegir.base.checks import whole_number
-from rbegir.cluster.messages import About
 from rbegir.cluster.session import import_ray, named_actor
-from rbegir.cluster.shard import Shard
+from rbegir.cluster.shard import About, Shard
 from rbegir.codes.layout import LAYOUT_VERSION
 from rbegir.errors import ClusterError, DeviceError, InputError, RbegirError, VersionError
 from rbegir.index.format import VERSION
+from rbegir.index.store import Index
 
 START_SECONDS = 60.0
 RESERVED = 0.1  # of a shard's cores
 MOST = 4096
+AGAIN_SECONDS = 60.0  # for which a change is sent again to a writer that died
+PAUSE = 0.1  # seconds between two attempts
 
 Devices = str | int | Sequence[str]
 
@@ -194,6 +200,72 @@ def refuse(about: About) -> None:
             f"{about.node} cannot search on the device it was given: {error.message}",
             hint=error.hint or "start Ray there with --num-gpus=0, or use devices='cpu'",
         )
+
+
+class WriterActor:
+    """Changes one index."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+        self._index: Index | None = None
+
+    def change(
+        self, method: str, arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[Any, RbegirError | None]:
+        """Call a method of the index; gives (result, None) or (None, error)."""
+        try:
+            if self._index is None:
+                self._index = Index.open(self._path)
+            return getattr(self._index, method)(*arguments, **named), None
+        except RbegirError as error:
+            return None, error
+
+
+class WriterHandle:
+    """The writer of an index as a client sees it. Ray restarts one that dies."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._own = False
+        self._actor: Any = None
+
+    def close(self) -> None:
+        """End the writer if this client made it, and with it the lock."""
+        if self._own and self._actor is not None:
+            import_ray().kill(self._actor)
+        self._own = False
+
+    def change(self, method: str, *arguments: Any, **named: Any) -> Any:
+        """Call a method of the index.
+
+        An idempotent one is sent again until the writer is back; adding without `upsert` is not, because
+        nobody can say whether it was done.
+        """
+        ray = import_ray()
+        once = named.get("upsert") is False
+        until = time.monotonic() + (0.0 if once else AGAIN_SECONDS)
+        while True:
+            if self._actor is None:
+                name = f"rbegir-writer-{self._path}"
+                self._actor, made = named_actor(WriterActor, name, str(self._path), num_cpus=0)
+                self._own = self._own or made
+            try:
+                result, error = ray.get(self._actor.change.remote(method, arguments, named))
+            except ray.exceptions.RayTaskError as problem:
+                raise ClusterError(f"the writer failed: {root_cause(problem)}") from problem
+            except ray.exceptions.RayError as problem:
+                if time.monotonic() >= until:
+                    what = "add" if once else method
+                    raise ClusterError(
+                        f"the writer of {self._path} died during {what}; it may or may not have been done",
+                        hint="call refresh and look, then repeat it if need be; an upsert can be repeated",
+                    ) from problem
+                time.sleep(PAUSE)
+                self._actor = None
+                continue
+            if error is not None:
+                raise error
+            return result
 
 
 def root_cause(error: BaseException) -> str:

@@ -11,8 +11,6 @@ An address is tried by a short-lived process first. Ray ends the process that ca
 after a minute of trying, and a library must not do that to its caller.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -7,9 +7,19 @@ a restart, and nobody has to tell a shard that the index has changed.
 Calls are answered by an event loop. Scans go through one `ScanQueue`; everything else (opening,
 looking up texts of hits) runs in a few threads of its own, so that a long scan does not hold up the last step
 of another question. No exception leaves the process: a failure is an answer too, and says whose fault it is.
-"""
 
-from __future__ import annotations
+Every answer is [the view that it is about, the packed result or Failure]. Left to itself Ray takes objects
+apart and looks at every array in them, for each shard again: 0.3 ms per call with a few small arrays, more
+than the scan of a small shard. Numbers, texts, bytes and lists go through its fast path, so that is what
+`pack` makes of questions and answers:
+
+    an array             ["array", dtype, shape, bytes]
+    an array of objects  ["objects", shape, its values]
+    a message            ["message", name of its class, its fields]
+    a tuple, a dict      ["tuple", values], ["dict", keys, values]
+
+Anything else (filters of pyarrow, errors) is left to Ray.
+"""
 
 import asyncio
 import os
@@ -18,49 +28,144 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any, Literal, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 import rbegir
 from rbegir.base import masks
 from rbegir.base.devices import cpu_count
-from rbegir.cluster.messages import (
-    About,
-    Coded,
-    Columns,
-    Failure,
-    Found,
-    FoundWords,
-    Ready,
-    Records,
-    Scan,
-    SegmentShares,
-    ThreadCounts,
-    pack,
-    unpack,
-)
 from rbegir.cluster.session import import_ray
 from rbegir.cluster.view import Assignment, Places
 from rbegir.codes.layout import LAYOUT_VERSION
 from rbegir.encode.reranker import Spelling
 from rbegir.errors import BusyError, DeadlineError, FileError, RbegirError
 from rbegir.index.format import VERSION
-from rbegir.index.query import candidates
+from rbegir.index.query import limits_of, scope
 from rbegir.index.snapshot import Positions, Snapshot
+from rbegir.index.tenant import TenantSnapshot, within
 from rbegir.search.backend import coarse, open_backend
 from rbegir.search.paper import BLOCK, thread_of
 from rbegir.search.partition import Values
 from rbegir.search.request import SearchRequest
-from rbegir.search.rerank import WordHits, find_by_words
+from rbegir.search.rerank import find_by_words
 
 VIEWS = 4  # kept open
 READERS = 4  # threads for everything but scans
 BATCH = 256  # queries per pass over the codes
 QUEUE = 1024  # queries that may wait
 T = TypeVar("T")
+Keys = npt.NDArray[np.int64]
+Columns = tuple[npt.NDArray[np.int64], npt.NDArray[Any], dict[str, npt.NDArray[np.object_]]]
+"""What is stored of some keywords, in the order in which they were asked for: rows, ids, other columns."""
+
+
+@dataclass(frozen=True)
+class Scan:
+    """A question: the best k of each query among the keywords that pass the filters of `request`."""
+
+    values: npt.NDArray[np.int16]  # [Q, n]
+    request: SearchRequest  # k and the filters; the other options concern the client alone
+    planes: int | None = None  # rank by these many planes, and give the key of all planes beside
+    seconds: float = 60.0  # how long the client waits for the answer
+    # columns to send along with what is found; None: not even rows and ids
+    names: tuple[str, ...] | None = None
+    floors: Keys | None = None  # [Q] the least order keys, of a request with a least score
+
+    @cached_property
+    def group(self) -> Any:
+        """Scans of one group can share a pass over the codes."""
+        coarse = None if self.planes is None else (self.planes, self.request.filter_key())
+        return self.request.share_key(), coarse
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best of one shard, in total order."""
+
+    keys: Keys  # [Q, m]
+    places: Places  # [Q, m]
+    full: Keys | None = None  # [Q, m] keys of all planes, where `keys` are of the first ones
+    counted: int = 0  # keywords of the segments that have candidates, whether they pass or not
+    columns: Columns | None = None  # of the places one after the other, if the question asked for them
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why there is no result.
+
+    busy    the queue is full: another replica may have room
+    late    the client's time was up before the work began
+    gone    a file of the view is not there: the index has moved on, or this node does not see it
+    error   anything else; the question may be wrong, or this node may be
+    """
+
+    kind: Literal["busy", "late", "gone", "error"]
+    error: RbegirError
+    node: str
+
+
+@dataclass(frozen=True)
+class About:
+    """A shard process in words, and whether it can do what it was made for."""
+
+    node: str
+    pid: int
+    rbegir: str
+    layout: int
+    format: int
+    error: RbegirError | None = None
+
+
+MESSAGES: dict[str, type[Any]] = {kind.__name__: kind for kind in (SearchRequest, Scan, Found, Failure)}
+
+
+def pack(value: Any) -> Any:
+    """A message in plain values."""
+    if value is None or type(value) in (bool, int, float, str, bytes):
+        return value
+    if isinstance(value, np.ndarray):
+        if value.dtype == object:
+            return ["objects", list(value.shape), [pack(one) for one in value.ravel()]]
+        return ["array", value.dtype.str, list(value.shape), value.tobytes()]
+    if isinstance(value, np.generic):
+        return value.item()
+    if type(value) is tuple:
+        return ["tuple", [pack(one) for one in value]]
+    if type(value) is list:
+        return ["list", [pack(one) for one in value]]
+    if type(value) is dict:
+        return ["dict", [pack(key) for key in value], [pack(one) for one in value.values()]]
+    if type(value).__name__ in MESSAGES:
+        return ["message", type(value).__name__, [pack(getattr(value, f.name)) for f in fields(value)]]
+    return value
+
+
+def unpack(plain: Any) -> Any:
+    """The message again. Arrays are read-only."""
+    if type(plain) is not list:
+        return plain
+    match plain:
+        case ["array", dtype, shape, data]:
+            return np.ndarray(shape, dtype, data)
+        case ["objects", shape, values]:
+            array = np.empty(len(values), object)
+            for i, one in enumerate(values):
+                array[i] = unpack(one)
+            return array.reshape(shape)
+        case ["tuple", values]:
+            return tuple(unpack(one) for one in values)
+        case ["list", values]:
+            return [unpack(one) for one in values]
+        case ["dict", keys, values]:
+            return {unpack(key): unpack(value) for key, value in zip(keys, values, strict=True)}
+        case ["message", name, values]:
+            return MESSAGES[name](*(unpack(one) for one in values))
+    raise TypeError(f"not a packed message: {plain!r}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,72 +187,73 @@ class Loaded:
     def columns(self, places: Places, names: Sequence[str]) -> Columns:
         """What is stored of keywords of this share."""
         place, snapshot = self.place(places), self.snapshot
-        columns = {name: snapshot.column(name, place) for name in names}
-        return Columns(self.share.view, snapshot.rows(place), snapshot.ids(place), columns)
+        return snapshot.rows(place), snapshot.ids(place), {n: snapshot.column(n, place) for n in names}
 
-    def ready(self) -> Ready:
-        """Check the codes, so that the first question is as fast as the next."""
+    def ready(self) -> int:
+        """Check the codes, so that the first question is as fast as the next; returns how many they are."""
         for part in self.snapshot.segments:
             part.segment.packed()
             _ = part.live
-        return Ready(self.share.view, self.snapshot.keywords)
+        return self.snapshot.keywords
 
-    def segment_shares(self, request: SearchRequest) -> SegmentShares:
-        """Which segments have candidates."""
-        pairs = zip(*candidates(self.snapshot, request), strict=True)
-        return SegmentShares(
-            self.share.view, {self.share.numbers[number]: p.mask is None for number, p in pairs}
-        )
+    def whole_segments(self, request: SearchRequest) -> dict[int, bool]:
+        """Of the segments with candidates, by number in the whole index: whether all keywords are some."""
+        pairs = zip(*scope(self.snapshot, request, 0)[:2], strict=True)
+        return {self.share.numbers[number]: partition.mask is None for number, partition in pairs}
 
-    def thread_counts(self, request: SearchRequest, offsets: dict[int, int]) -> ThreadCounts:
-        """Candidates per thread; segment `number` begins at position `offsets[number]` of the search."""
+    def thread_counts(
+        self, request: SearchRequest, offsets: dict[int, int]
+    ) -> list[tuple[int, npt.NDArray[np.uint32]]]:
+        """Candidates per thread of the published search: for each segment its first thread, and the counts
+        from that on. Segment `number` begins at position `offsets[number]` of the search."""
         parts = []
-        for number, (_, count, mask) in zip(*candidates(self.snapshot, request), strict=True):
+        for number, (_, count, mask, _) in zip(*scope(self.snapshot, request, 0)[:2], strict=True):
             offset = offsets[self.share.numbers[number]]
             here = np.arange(count) if mask is None else masks.to_positions(mask, count)
             first = offset // (BLOCK * request.per_thread) * BLOCK
             counts = np.bincount(thread_of(offset + here, request.per_thread) - first)
             parts.append((first, counts.astype(np.uint32)))
-        return ThreadCounts(self.share.view, parts)
+        return parts
 
-    def records(self, ids: pa.Array) -> Records:
-        """Keywords by id."""
+    def records(self, ids: pa.Array) -> list[dict[str, Any] | None]:
+        """Keywords by id; None for ids that this shard does not have."""
         place, snapshot = self.snapshot.find(ids), self.snapshot
         names = ["text", *snapshot.manifest.columns]
         columns = {name: snapshot.column(name, place) for name in names}
         given = ids.to_pylist()
-        return Records(
-            self.share.view,
-            [
-                None if part < 0 else {"id": given[i], **{name: columns[name][i] for name in names}}
-                for i, part in enumerate(place.segment)
-            ],
-        )
+        return [
+            None if part < 0 else {"id": given[i], **{name: columns[name][i] for name in names}}
+            for i, part in enumerate(place.segment)
+        ]
 
     def by_words(
         self, weights: tuple[Any, Any, float], queries: list[str], values: Values, request: SearchRequest
-    ) -> FoundWords:
-        """The best k by lexical score among the keywords that pass the filters."""
-        numbers, partitions = candidates(self.snapshot, request)
-        shape = (len(queries), request.k)
+    ) -> tuple[Places, npt.NDArray[np.float32], Keys]:
+        """The best k by lexical score among the keywords that pass the filters, as `search.rerank.WordHits`
+        has them, with places as positions."""
+        snapshot = within(self.snapshot, request.tenant)
+        numbers, partitions, filters = scope(snapshot, request, len(queries))
+        limit = request.depth
+        shape = (len(queries), limit)
         if not partitions:
-            none = WordHits(np.full(shape, -1), np.zeros(shape, np.float32), np.zeros(shape, np.int64))
-            return FoundWords(self.share.view, *none)
+            return np.full(shape, -1), np.zeros(shape, np.float32), np.zeros(shape, np.int64)
         spelling = Spelling(*weights)
-        lexical = [self.snapshot.segments[number].segment.words(spelling) for number in numbers]
+        lexical = [snapshot.segments[number].segment.words(spelling) for number in numbers]
         backend = open_backend("cpu", *self.share.manifest.shape)
-        found = find_by_words(backend, partitions, lexical, values, queries, request.k, threads=cpu_count())
-        places = self.places(self.snapshot.locate(numbers, np.maximum(found.positions, 0).ravel()))
-        self.snapshot.check_mapped()
-        places = np.where(found.positions < 0, -1, places.reshape(shape))
-        return FoundWords(self.share.view, places, found.scores, found.keys)
+        found = find_by_words(
+            backend, partitions, lexical, values, queries, limit, filters, threads=cpu_count()
+        )
+        found_at = snapshot.locate(numbers, np.maximum(found.positions, 0).ravel())
+        places = self.places(snapshot.original(found_at))
+        snapshot.check_mapped()
+        return np.where(found.positions < 0, -1, places.reshape(shape)), found.scores, found.keys
 
-    def codes(self, ids: pa.Array) -> Coded:
-        """Codes of keywords by id."""
+    def codes(self, ids: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
+        """Which of these ids this shard has, and the planes [planes, found, words] of their codes."""
         place = self.snapshot.find(ids)
         found = np.flatnonzero(place.segment >= 0)
         here = self.snapshot.codes(Positions(place.segment[found], place.position[found]))
-        return Coded(self.share.view, found, here.planes)
+        return found, here.planes
 
 
 class Shard:
@@ -158,7 +264,7 @@ class Shard:
         self._views: dict[str, Loaded] = {}  # in the order of opening
         self._used: dict[str, float] = {}  # view → when it was last asked about
         self._opening = threading.Lock()
-        self._backends: dict[tuple[int, int], Any] = {}
+        self._backends: dict[tuple[int, int, str], Any] = {}
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="rbegir-read")
         self._scans = ScanQueue(self._scan, queue=queue)
 
@@ -168,33 +274,33 @@ class Shard:
         def look() -> About:
             error = None
             try:
-                self._backend(64, 1)
+                self._backend(64, 1, self._device)
             except RbegirError as found:
                 error = found
             return About(self._node, os.getpid(), rbegir.__version__, LAYOUT_VERSION, VERSION, error)
 
         return await self._thread(look)
 
-    async def scan(self, view: str, refs: list[Any], packed: Any) -> Any:
+    async def scan(self, view: str, refs: list[Any], packed: Any) -> list[Any]:
         """The best k of each query in this share; `packed` is a Scan."""
         scan: Scan = unpack(packed)
         try:
             loaded = await self._loaded(view, refs)
             found = await asyncio.wrap_future(self._scans.put(view, loaded, scan))
             if scan.names is not None:
-                names, places = scan.names, found.places.ravel()
+                names, places = scan.names, found.places[found.places >= 0]
                 found = replace(found, columns=await self._thread(lambda: loaded.columns(places, names)))
-            return pack(found)
+            return [view, pack(found)]
         except (OSError, RbegirError) as error:
-            return pack(self._failure(view, error))
+            return [view, pack(self._failure(error))]
 
-    async def read(self, view: str, refs: list[Any], method: str, *arguments: Any) -> Any:
-        """The answer of a method of `Loaded`, packed; it runs in a thread."""
+    async def read(self, view: str, refs: list[Any], method: str, *arguments: Any) -> list[Any]:
+        """The result of a method of `Loaded`, which runs in a thread."""
         try:
             loaded = await self._loaded(view, refs)
-            return await self._thread(lambda: pack(getattr(loaded, method)(*arguments)))
+            return [view, await self._thread(lambda: pack(getattr(loaded, method)(*arguments)))]
         except (OSError, RbegirError) as error:
-            return pack(self._failure(view, error))
+            return [view, pack(self._failure(error))]
 
     @property
     def _node(self) -> str:
@@ -203,17 +309,17 @@ class Shard:
     async def _thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._readers, work)
 
-    def _failure(self, view: str, error: Exception) -> Failure:
+    def _failure(self, error: Exception) -> Failure:
         if isinstance(error, BusyError):
-            return Failure(view, "busy", error, self._node)
+            return Failure("busy", error, self._node)
         if isinstance(error, DeadlineError):
-            return Failure(view, "late", error, self._node)
+            return Failure("late", error, self._node)
         if isinstance(error, FileNotFoundError):
             message = f"{self._node} does not see {error.filename or error}"
-            return Failure(view, "gone", FileError(message), self._node)
+            return Failure("gone", FileError(message), self._node)
         if not isinstance(error, RbegirError):
             error = FileError(f"{self._node}: {error}")
-        return Failure(view, "error", error, self._node)
+        return Failure("error", error, self._node)
 
     async def _loaded(self, view: str, refs: list[Any]) -> Loaded:
         """The share of a view, opened if it is not."""
@@ -240,33 +346,40 @@ class Shard:
                 self._views[share.view] = loaded
             return loaded
 
-    def _backend(self, n: int, planes: int) -> Any:
-        if (n, planes) not in self._backends:
-            self._backends[n, planes] = open_backend(self._device, n, planes, self._threads)
-        return self._backends[n, planes]
+    def _backend(self, n: int, planes: int, device: str) -> Any:
+        if (n, planes, device) not in self._backends:
+            self._backends[n, planes, device] = open_backend(device, n, planes, self._threads)
+        return self._backends[n, planes, device]
 
     def _scan(self, loaded: Loaded, scan: Scan) -> Found:
-        view, manifest = loaded.share.view, loaded.share.manifest
-        numbers, partitions = candidates(loaded.snapshot, scan.request)
+        manifest, snapshot = loaded.share.manifest, within(loaded.snapshot, scan.request.tenant)
+        numbers, partitions, _ = searched = scope(snapshot, scan.request, len(scan.values))
         counted = sum(partition.count for partition in partitions)
         nothing = np.zeros((len(scan.values), 0), np.int64)
         if not partitions:
-            return Found(view, nothing, nothing, None if scan.planes is None else nothing)
+            return Found(nothing, nothing, None if scan.planes is None else nothing)
 
         def places(positions: Places) -> Places:
-            return loaded.places(loaded.snapshot.locate(numbers, positions.ravel())).reshape(positions.shape)
+            found = positions.copy()  # −1 where a query has no further hit
+            real = positions >= 0
+            found[real] = loaded.places(snapshot.original(snapshot.locate(numbers, positions[real])))
+            return found
 
+        limits = limits_of(snapshot, searched, scan.request, scan.floors)
         if scan.planes is None:
-            keys, positions = self._backend(*manifest.shape).search(partitions, scan.values, scan.request.k)
-            return Found(view, keys, places(positions), None, counted)
+            gathered = isinstance(snapshot, TenantSnapshot)  # too few keywords for another device
+            keys, positions = self._backend(*manifest.shape, "cpu" if gathered else self._device).search(
+                partitions, scan.values, scan.request.k, limits
+            )
+            return Found(keys, places(positions), None, counted)
         # on a GPU all planes cost what the first one does, so whoever asks for these wants them on the CPU
         backend = open_backend("cpu", *manifest.shape, self._threads)
         first = backend.with_planes(scan.planes)
         keys, positions = first.search(
-            coarse(partitions, manifest.n, scan.planes), scan.values, scan.request.k
+            coarse(partitions, manifest.n, scan.planes), scan.values, scan.request.k, limits
         )
-        full = backend.keys_at(partitions, scan.values, positions)
-        return Found(view, keys, places(positions), full, counted)
+        full = backend.keys_at(partitions, scan.values, np.maximum(positions, 0))
+        return Found(keys, places(positions), full, counted)
 
 
 @dataclass(eq=False)
@@ -284,9 +397,9 @@ class ScanQueue:
     """Runs `work(state, scan) → Found` for questions in groups, in a thread of its own.
 
     One scan runs at a time, with all threads of the shard. What arrives meanwhile waits, and the next scan
-    takes as many of the waiting questions as can share it (same view, same filter), up to BATCH queries: a
-    pass for 64 queries costs a few times that of one, so the more clients there are, the less each one costs.
-    An idle shard starts at once.
+    takes as many of the waiting questions as can share it (same view), up to BATCH queries: a pass for 64
+    queries costs a few times that of one, so the more clients there are, the less each one costs. An idle
+    shard starts at once.
 
     The queue is bounded. A question that finds it full is refused at once rather than answered late, and one
     whose client has stopped waiting is dropped before work is spent on it.
@@ -356,11 +469,15 @@ def join(scans: list[Scan]) -> Scan:
     if len(scans) == 1:
         return scans[0]
     values = np.concatenate([scan.values for scan in scans])
-    first, k = scans[0], max(scan.request.k for scan in scans)
-    return Scan(values, replace(first.request, k=k), first.planes)
+    counts = [len(scan.values) for scan in scans]
+    request = SearchRequest.joined([scan.request for scan in scans], counts)
+    floors = [scan.floors for scan in scans if scan.floors is not None]  # of all of them, or of none
+    return Scan(values, request, scans[0].planes, floors=np.concatenate(floors) if floors else None)
 
 
-def cut(found: Found, rows: slice, k: int) -> Found:
+def cut(found: Found, rows: slice, k: int | None) -> Found:
     """The answer to some of the queries; the best k begin every longer list."""
-    full = None if found.full is None else found.full[rows, :k]
-    return Found(found.view, found.keys[rows, :k], found.places[rows, :k], full, found.counted)
+    most = int((found.places[rows] >= 0).sum(axis=1).max(initial=0))
+    columns = slice(most if k is None else min(k, most))
+    full = None if found.full is None else found.full[rows, columns]
+    return Found(found.keys[rows, columns], found.places[rows, columns], full, found.counted)

@@ -13,8 +13,6 @@ tables and no longer fits in registers), and the plain [count, words] order (eve
 first).
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

@@ -42,6 +42,7 @@ class Codes:
 
     planes: npt.NDArray[np.uint64]
     n: int
+    made_by: str = ""  # fingerprint of the encoder, where it notes it
 
     def __post_init__(self) -> None:
         check_dimension(self.n)
@@ -95,7 +96,7 @@ class Codes:
 
     def __getitem__(self, index: slice | npt.NDArray[np.integer] | Sequence[int]) -> Codes:
         """A slice or selection of codes; always `Codes`, so a single one is `codes[i : i + 1]`."""
-        return Codes(np.ascontiguousarray(self.planes[:, index]), self.n)
+        return Codes(np.ascontiguousarray(self.planes[:, index]), self.n, self.made_by)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Codes) and self.n == other.n and np.array_equal(self.planes, other.planes)

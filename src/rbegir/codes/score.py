@@ -14,21 +14,24 @@ b ≤ 1024·15²), so the fixed-point number
 
 is equal exactly when the fractions are equal, and ordered as they are. By Cauchy–Schwarz a/b ≤ ‖q‖² ≤
 1024·255² < 2²⁶, so it fits. Hits are ordered by (key descending, row ascending) everywhere; the float that
-people see is derived from the key in one place (`cosine`), so it is the same number on every device.
+people see is derived from the key in one place, so it is the same number on every device: the cosine of the
+codes (`cosines`), or what an encoder with a method `key_scores` makes of it (`encoder.key_scores`).
 
 The norm needs no storage: ‖k‖² = Σ_d k_d² is a function of the popcounts of XORs of the planes. For two
 planes k_d ∈ {±1, ±3} and ‖k‖² = 9n − 8·popcount(p₀ XOR p₁).
 """
 
-from __future__ import annotations
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
 from rbegir.codes.planes import Codes
 
+KeyScores = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.float64]]  # order keys [Q, k] → scores [Q, k]
 FRACTION_BITS = 36
 QUERY_LIMIT = 255
+KEY_LIMIT = 1 << 62  # keys lie between −KEY_LIMIT and KEY_LIMIT
 
 
 def dot(queries: npt.NDArray[np.int16], keywords: npt.NDArray[np.int16]) -> npt.NDArray[np.int64]:
@@ -64,3 +67,27 @@ def cosine(
     scale = np.maximum(query_norms_squared, 1).astype(np.float64)[:, None] * 2.0**FRACTION_BITS
     magnitude = np.sqrt(np.abs(order_keys).astype(np.float64) / scale)
     return np.where(order_keys < 0, -magnitude, magnitude)
+
+
+def cosines(values: npt.NDArray[np.int16]) -> KeyScores:
+    """What turns order keys [Q, k] of queries with these integers [Q, n] into the cosines of codes."""
+    norms = norm_squared(values)
+    return lambda order_keys: cosine(order_keys, norms)
+
+
+def least_keys(
+    min_score: float | npt.NDArray[np.float64], scores: KeyScores, queries: int
+) -> npt.NDArray[np.int64]:
+    """The least order key [Q] whose score is at least `min_score`.
+
+    Found by bisection, because a score never falls as the key rises: every step of `cosine` is monotone,
+    rounding included. So a keyword reaches this key exactly when the score that people see reaches
+    `min_score`.
+    """
+    low = np.full(queries, -KEY_LIMIT)
+    high = np.full(queries, KEY_LIMIT)  # no keyword reaches it
+    while np.any(low < high):
+        middle = (low + high) >> 1
+        enough = scores(middle[:, None])[:, 0] >= min_score
+        low, high = np.where(enough, low, middle + 1), np.where(enough, middle, high)
+    return low

@@ -28,8 +28,6 @@ strict: every number in the header is checked against the size of the file befor
 those of the `safetensors` package are interchangeable.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -66,11 +64,11 @@ class DirectoryKind:
     version: int
     noun: str  # "model": also the name of the settings in the config
     article: str  # "an rbegir model"
-    weights: frozenset[str]  # the keys of `weights` in the config
-    find: str  # hint: which directory to pass
-    renew: str  # hint: how to make a directory of a version that can be read, besides upgrading rbegir
-    repair: str  # hint: what to do about damage
     older: tuple[int, ...] = ()  # earlier versions that can be read
+    weights: frozenset[str] = frozenset({"bytes", "crc32c", "tensors"})  # the keys of `weights`
+    find: str = "pass the directory that training wrote"  # hint: which directory to pass
+    renew: str = "train the model anew"  # hint: how to get a version that can be read, besides upgrading
+    repair: str = REPAIR  # hint: what to do about damage
 
 
 class Span(NamedTuple):
@@ -82,21 +80,14 @@ class Span(NamedTuple):
     dtype: np.dtype[Any] = DTYPES["F32"]
 
 
-def header(
-    shapes: Mapping[str, tuple[int, ...]],
-    metadata: Mapping[str, str],
-    dtypes: Mapping[str, str] | None = None,
-) -> bytes:
-    """Everything before the data: the length and the header, for tensors in the order of `shapes`.
-
-    `dtypes` names the types of those that are not F32.
-    """
+def header(tensors: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, str]) -> bytes:
+    """Everything before the data: the length and the header, for tensors in their order."""
     entries: dict[str, object] = {"__metadata__": dict(metadata)}
     end = 0
-    for name, shape in shapes.items():
-        dtype = (dtypes or {}).get(name, "F32")
-        start, end = end, end + DTYPES[dtype].itemsize * math.prod(shape)
-        entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
+    for name, array in tensors.items():
+        start, end = end, end + array.nbytes
+        dtype = "I8" if array.dtype == np.int8 else "F32"
+        entries[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [start, end]}
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % ALIGNMENT)
     return len(text).to_bytes(8, "little") + text
@@ -214,15 +205,14 @@ def write_pair(
     tensors: Mapping[str, Stored],
     extra: Mapping[str, Any] | None = None,
 ) -> str:
-    """Store settings and contiguous tensors, replacing existing ones; returns the fingerprint."""
+    """Store settings and tensors, replacing existing ones; returns the fingerprint."""
     ordered = {
-        name: tensors[name] for name in sorted(tensors, key=lambda name: (-tensors[name].itemsize, name))
+        name: np.ascontiguousarray(tensors[name])
+        for name in sorted(tensors, key=lambda name: (-tensors[name].itemsize, name))
     }
     sums = {name: _core.crc32c(array) for name, array in ordered.items()}
     name = fingerprint(settings, sums)
-    shapes = {key: array.shape for key, array in ordered.items()}
-    bytes_ = {key: "I8" for key, array in ordered.items() if array.dtype == np.int8}
-    head = header(shapes, {"format": kind.format, "fingerprint": name}, bytes_)
+    head = header(ordered, {"format": kind.format, "fingerprint": name})
     whole = head_sum = _core.crc32c(head)
     for array in ordered.values():
         whole = _core.crc32c(array, whole)

@@ -1,27 +1,49 @@
 """The contract of an encoder: texts in, codes out, and a fingerprint that names the space of the codes.
 
-A `Model`, a `Binarizer`, a `SentenceEncoder` or any class with these attributes is an encoder. Two optional
-attributes say what it takes besides lists of str:
+A `Model`, a `Binarizer`, a `SentenceEncoder` or any class with these attributes is an encoder. Optional ones:
 
-    takes_vectors = True    float vectors [count, dims] instead of texts (a Binarizer)
-    takes_arrow = True      pyarrow string arrays as well as lists, so that texts are not copied (a Model)
+    takes_vectors = True    takes float vectors [count, dims] instead of texts (a Binarizer)
+    takes_arrow = True      takes pyarrow string arrays too, so that texts are not copied (a Model)
+    key_scores(values)      turns order keys into scores that are not the cosines of codes (a Binarizer)
+    expected                what was measured of its codes when it was fitted (a Binarizer)
+    binarizer               the encoder that has these two instead, if any (a SentenceEncoder)
+
+*In an index* a model or a Binarizer is stored whole. Of a SentenceEncoder, which may be gigabytes, the index
+keeps where it is and its fingerprint; neither writing nor reading that needs any package of encoders:
+
+    model/encoder.json     format, version, kind, reference (a path or a name), fingerprint, crc32c of these
+    model/binarizer/       the Binarizer of an encoder that makes vectors, if it has one
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from rbegir.base.disk import refuse_link
+from rbegir._native import _core
+from rbegir.base import disk
 from rbegir.codes.planes import Codes
-from rbegir.encode.binarizer.store import is_binarizer
-from rbegir.encode.sentence.reference import BINARIZER, is_reference, read_reference
-from rbegir.errors import InputError
+from rbegir.codes.score import KeyScores, cosines
+from rbegir.encode.binarizer.binarizer import KIND as BINARIZER_KIND
+from rbegir.encode.binarizer.binarizer import Binarizer
+from rbegir.encode.clsm.model import Model
+from rbegir.encode.directory import is_kind
+from rbegir.errors import CorruptError, InputError, VersionError
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import pyarrow as pa
 
 ENCODE_ROWS = 1 << 16  # texts encoded at a time
+FORMAT, VERSION, KIND = "rbegir-encoder", 1, "sentence-transformers"
+NAME, BINARIZER = "encoder.json", "binarizer"
+NEEDED = (  # of `needing`: message and hint where the package is missing
+    "encoders of sentence-transformers need that package, release 6 or later",
+    "pip install 'rbegir[sentence-transformers]'",
+)
+MAX_BYTES = 1 << 16  # of encoder.json
 
 
 class Encoder(Protocol):
@@ -35,8 +57,8 @@ class Encoder(Protocol):
     def keyword_planes(self) -> int: ...
     @property
     def fingerprint(self) -> str: ...
-    def encode_queries(self, texts: list[str]) -> Codes: ...
-    def encode_keywords(self, texts: list[str]) -> Codes: ...
+    def encode_queries(self, texts: Any) -> Codes: ...  # a list of texts; vectors, where it takes those
+    def encode_keywords(self, texts: Any) -> Codes: ...
 
 
 @runtime_checkable
@@ -62,6 +84,40 @@ def takes_vectors(model: Encoder) -> bool:
     return bool(getattr(model, "takes_vectors", False))
 
 
+def key_scores(model: Encoder | None, values: npt.NDArray[np.int16]) -> KeyScores:
+    """What turns order keys of queries with these integers [Q, n] into the scores that people see.
+
+    Without a model, or with one that has no scores of its own, these are the cosines of codes.
+    """
+    made: KeyScores = getattr(getattr(model, "binarizer", None) or model, "key_scores", cosines)(values)
+    return made
+
+
+def as_queries(model: Encoder | None, codes: Codes) -> npt.NDArray[np.int16]:
+    """Stored keywords as queries: the integers [count, n] to search with.
+
+    A Binarizer's code of a keyword stands for a vector, whose code as a query is another and finer one. Other
+    codes are searched as they are.
+    """
+    maker = getattr(model, "binarizer", None) or model
+    if isinstance(maker, Binarizer):
+        codes = maker.encode_queries(maker.inverse_transform(codes))
+    return codes.values()
+
+
+def expected(model: Encoder | None) -> dict[str, Any] | None:
+    """What an encoder expects of its codes, if it has measured anything."""
+    return getattr(getattr(model, "binarizer", None) or model, "expected", None)
+
+
+def load_scorer(directory: Path) -> Encoder | None:
+    """The stored encoder as far as `key_scores` needs it: a Binarizer, or None where scores are cosines."""
+    for place in (directory, directory / BINARIZER):
+        if is_kind(place, BINARIZER_KIND):
+            return Binarizer.load(disk.refuse_link(place))
+    return None
+
+
 def encode_keywords(model: Encoder, texts: pa.Array) -> Codes:
     """The codes of one or more texts, encoded in blocks so that memory stays bounded."""
     arrow = getattr(model, "takes_arrow", False)
@@ -71,16 +127,12 @@ def encode_keywords(model: Encoder, texts: pa.Array) -> Codes:
 
 def load_encoder(directory: Path, *, threads: int | None = None) -> Encoder:
     """Load the model, the Binarizer or the reference to a sentence encoder that a directory holds."""
-    if is_binarizer(directory):
-        from rbegir.encode.binarizer.binarizer import Binarizer
-
+    if is_kind(directory, BINARIZER_KIND):
         return Binarizer.load(directory)
     if is_reference(directory):
         from rbegir.encode.sentence.encoder import load_reference
 
         return load_reference(directory)
-    from rbegir.encode.clsm.model import Model
-
     return Model.load(directory, threads=threads)
 
 
@@ -89,14 +141,53 @@ def verify_encoder(directory: Path) -> None:
 
     Of a sentence encoder only the reference to it is stored and checked.
     """
-    from rbegir.encode.binarizer.binarizer import Binarizer
-    from rbegir.encode.clsm.model import Model
-
     if is_reference(directory):
         read_reference(directory)
         if (directory / BINARIZER).is_dir():
-            Binarizer.load(refuse_link(directory / BINARIZER))
-    elif is_binarizer(directory):
+            Binarizer.load(disk.refuse_link(directory / BINARIZER))
+    elif is_kind(directory, BINARIZER_KIND):
         Binarizer.load(directory)
     else:
         Model.load(directory).verify()
+
+
+def is_reference(directory: Path) -> bool:
+    """Whether a directory holds a reference to an encoder, and not a model."""
+    return (directory / NAME).is_file()
+
+
+def write_reference(directory: Path, reference: str, fingerprint: str) -> None:
+    """Write the file; it is durable on return."""
+    body = {
+        "format": FORMAT,
+        "version": VERSION,
+        "kind": KIND,
+        "reference": reference,
+        "fingerprint": fingerprint,
+    }
+    directory.mkdir(parents=True, exist_ok=True)
+    disk.write_file(directory / NAME, json.dumps({**body, "crc32c": _sum(body)}, indent=1).encode())
+
+
+def read_reference(directory: Path) -> dict[str, str]:
+    """The `reference` and the `fingerprint` in the file."""
+    path = directory / NAME
+    try:
+        body = json.loads(disk.read_small(path, MAX_BYTES))
+        check = body.pop("crc32c")
+        if body["format"] != FORMAT or _sum(body) != check:
+            raise ValueError("not what was written")
+        known = (body["version"], body["kind"]) == (VERSION, KIND)
+    except (ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
+        raise CorruptError(f"{path} is not what was written", hint="restore the index from a copy") from error
+    if not known:
+        raise VersionError(
+            f"{path} refers to an encoder of kind {body['kind']!r}, version {body['version']!r}, "
+            "which this rbegir does not know",
+            hint="upgrade rbegir",
+        )
+    return {name: str(body[name]) for name in ("reference", "fingerprint")}
+
+
+def _sum(body: dict[str, Any]) -> int:
+    return _core.crc32c(json.dumps(body, sort_keys=True).encode())

@@ -41,16 +41,7 @@ Floats = npt.NDArray[np.float32]
 Offsets = npt.NDArray[np.int64]
 Vectors = Callable[["TextInput"], Floats]  # the guide's vectors of texts
 
-KIND = DirectoryKind(
-    format="rbegir-reranker",
-    version=1,
-    noun="reranker",
-    article="a reranker",
-    weights=frozenset({"bytes", "crc32c", "tensors"}),
-    find="pass the directory that training wrote",
-    renew="train the model anew",
-    repair=REPAIR,
-)
+KIND = DirectoryKind("rbegir-reranker", version=1, noun="reranker", article="a reranker")
 
 
 class Spelling:
@@ -92,13 +83,6 @@ class Combination(NamedTuple):
     inner: Floats  # [hidden, features] W
     inner_bias: Floats  # [hidden] b
     outer: Floats  # [hidden] v
-
-    def check(self) -> None:
-        """Raise ValueError if shapes do not belong together."""
-        count, hidden = len(FEATURES), len(self.outer)
-        shapes = [(count,), (count,), (count,), (hidden, count), (hidden,), (hidden,)]
-        if [array.shape for array in self] != shapes:
-            raise ValueError("shapes do not belong together")
 
     def __call__(self, features: Floats) -> Floats:
         """Scores [candidates] of features [candidates, features]."""
@@ -160,8 +144,7 @@ class Reranker:
             "features": list(FEATURES),
             "mean_words": self.spelling.mean_words,
         }
-        whole = {name: np.ascontiguousarray(array, "<f4") for name, array in tensors.items()}
-        write_pair(Path(model) / FOLDER, KIND, settings, whole)
+        write_pair(Path(model) / FOLDER, KIND, settings, tensors)
 
 
 def read(
@@ -192,7 +175,10 @@ def read(
     try:
         spelling = Spelling(tensors["spelling.grams"], tensors["spelling.words"], settings["mean_words"])
         combination = Combination(**under("combination."))
-        combination.check()
+        count, hidden = len(FEATURES), len(combination.outer)
+        shapes = [(count,), (count,), (count,), (hidden, count), (hidden,), (hidden,)]
+        if [array.shape for array in combination] != shapes:
+            raise ValueError("shapes do not belong together")
         return Reranker(spelling, combination, under("guide."), vectors, threads)
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptError(f"{directory} does not hold a whole reranker", hint=REPAIR) from error

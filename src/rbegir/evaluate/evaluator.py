@@ -1,17 +1,23 @@
-"""Evaluates a model on pairs, a corpus and labels: one `Evaluation` with every figure, as JSON or a table."""
+"""Evaluates a model on pairs, a corpus and labels: one `Evaluation` with every figure, as JSON or a table.
+
+*Labels* say whether the model scores what judges liked above what they did not. ROC AUC pools all judged
+pairs, as the paper does: bad is negative, every better grade positive; beside it, one AUC per higher bar (at
+least good, at least excellent). nDCG@10 ranks the judged keywords of each query against each other; it needs
+grades that are whole and not negative, and is left out otherwise.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from rbegir.errors import InputError
-from rbegir.evaluate.groups import NEGATIVES, sample_groups
-from rbegir.evaluate.labels import NDCG_CUTOFF, LabelReport, evaluate_labels
+from rbegir.evaluate.groups import NEGATIVES, SampleGroups, distinct, sample_groups
 from rbegir.evaluate.metrics import (
     REPLICATES,
     Measure,
@@ -21,17 +27,46 @@ from rbegir.evaluate.metrics import (
     measure,
     measure_mean,
     positives_first,
+    roc_auc,
     weighted_auc,
     weighted_mean,
 )
 from rbegir.evaluate.retrieval import CUTOFFS, Targets
-from rbegir.evaluate.scorers import Embedder, ModelScorer, Scorer
+from rbegir.evaluate.scorers import Embedder, ModelScorer, Progress, Scorer
 from rbegir.read.pairs import LabelStream, PairStream, TextStream
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+_MOST_GRADES = 10  # more distinct grades than this are a continuous scale: no AUC for each
+NDCG_CUTOFF = 10
+
 Stage: TypeAlias = Callable[[str, float], None]  # (what is being done, fraction done)
+
+
+@dataclass(frozen=True)
+class LabelReport:
+    """Figures on judged pairs."""
+
+    roc_auc: Measure  # any grade above bad
+    roc_auc_from: dict[float, Measure]  # grade → AUC of at least that grade
+    ndcg: Measure | None
+    pairs: int
+    queries: int
+
+    def to_dict(self) -> dict[str, object]:
+        measures = {"roc_auc": self.roc_auc}
+        measures |= {f"roc_auc>={grade:g}": auc for grade, auc in self.roc_auc_from.items()}
+        if self.ndcg is not None:
+            measures[f"ndcg@{NDCG_CUTOFF}"] = self.ndcg
+        figures = _figures(measures, [*measures, f"ndcg@{NDCG_CUTOFF}"])
+        return {**figures, "pairs": self.pairs, "queries": self.queries}
+
+
+def _figures(measures: dict[str, Measure], names: Iterable[str]) -> dict[str, object]:
+    """For JSON: the value of every name, null if not measured, and the intervals."""
+    values = {name: measures[name].value if name in measures else None for name in dict.fromkeys(names)}
+    return {**values, "intervals": {name: value.interval for name, value in measures.items()}}
 
 
 @dataclass(frozen=True)
@@ -61,10 +96,9 @@ class Evaluation:
         measures = self.measures()
         if self.roc_auc is None and self.labels is not None:
             measures["roc_auc"] = self.labels.roc_auc
-        names = dict.fromkeys(["log_loss", "roc_auc", *(f"recall@{k}" for k in CUTOFFS), *measures])
+        always = ("log_loss", "roc_auc", *(f"recall@{k}" for k in CUTOFFS))
         return {
-            **{name: measures[name].value if name in measures else None for name in names},
-            "intervals": {name: value.interval for name, value in measures.items()},
+            **_figures(measures, [*always, *measures]),
             "pairs": self.pairs,
             "queries": self.queries,
             "corpus": self.corpus,
@@ -76,31 +110,8 @@ class Evaluation:
         }
 
 
-class Options(TypedDict, total=False):
-    """What `evaluate_model` and `evaluate` take besides the model and the pairs."""
-
-    corpus: TextStream | pa.Array | Sequence[str] | None  # texts in which recall is measured
-    labels: LabelStream | pa.Table | None
-    cutoffs: Sequence[int]  # of recall
-    negatives: int  # of a group
-    gamma: float | None  # None: fitted to the groups (see `metrics`)
-    bootstrap: int  # replicates for the intervals
-    seed: int
-    progress: Stage | None
-
-
 def evaluate_model(
-    model: Embedder, pairs: PairStream | pa.Table | None = None, **options: Unpack[Options]
-) -> Evaluation:
-    """Log loss and ROC AUC on pairs, recall in a corpus, ROC AUC and nDCG on labels: whatever is given.
-
-    Weights of pairs are not used: each distinct pair is one group.
-    """
-    return evaluate(ModelScorer(model), pairs, **options)
-
-
-def evaluate(
-    scorer: Scorer,
+    model: Embedder | Scorer,
     pairs: PairStream | pa.Table | None = None,
     *,
     corpus: TextStream | pa.Array | Sequence[str] | None = None,
@@ -112,20 +123,48 @@ def evaluate(
     seed: int = 0,
     progress: Stage | None = None,
 ) -> Evaluation:
-    """The figures of `evaluate_model` for anything that scores, such as the baseline."""
+    """Log loss and ROC AUC on pairs, recall in a corpus, ROC AUC and nDCG on labels: whatever is given.
+
+    `model` may be anything that scores, such as a baseline. Weights of pairs are not used: each distinct pair
+    is one group, with so many `negatives`. `gamma` None is fitted to the groups (see `metrics`), `cutoffs`
+    are those of recall, `bootstrap` is the number of replicates for the intervals.
+    """
     if pairs is None and labels is None:
         raise InputError("there is nothing to evaluate on", hint="give pairs, labels, or both")
     if corpus is not None and pairs is None:
         raise InputError("a corpus alone cannot be evaluated", hint="give pairs too")
     if not cutoffs or min(cutoffs) < 1:
         raise InputError(f"recall needs cutoffs of at least 1, got {list(cutoffs)}")
+    scorer = model if isinstance(model, Scorer) else ModelScorer(model)
     stage = progress or (lambda what, done: None)
-    report: dict[str, object] = {"seed": seed}
+    report: dict[str, Any] = {"seed": seed}
     if pairs is not None:
         table = pairs if isinstance(pairs, pa.Table) else pairs.read_all()
-        report |= _on_pairs(scorer, table, negatives, gamma, bootstrap, seed, stage)
+        groups = sample_groups(table, negatives=negatives, seed=seed)
+        scores = scorer.score(groups, lambda done: stage("pairs", done))  # [G, 1 + negatives]
+        gamma = fit_gamma(scores) if gamma is None else gamma
+        losses = group_losses(scores, gamma)
+        queries = len(groups.queries)
+        owner = np.repeat(groups.query, scores.shape[1])
+        auc = weighted_auc(positives_first(scores).ravel(), scores.ravel(), owner)
+        mean = weighted_mean(losses, groups.query)
+        report |= {
+            "log_loss": measure(float(losses.mean()), mean, queries, count=bootstrap, seed=seed),
+            "roc_auc": measure(group_auc(scores), auc, queries, count=bootstrap, seed=seed),
+            "gamma": gamma,
+            "negatives": negatives,
+            "pairs": len(groups),
+            "queries": queries,
+        }
         if corpus is not None:
-            report |= _in_corpus(scorer, table, corpus, sorted(set(cutoffs)), bootstrap, seed, stage)
+            texts = corpus_texts(corpus)
+            targets = Targets(table, texts)
+            found = scorer.search(targets.queries, texts, max(cutoffs), lambda done: stage("corpus", done))
+            report["recall"] = {
+                k: measure_mean(values, count=bootstrap, seed=seed)
+                for k, values in targets.recall(found, sorted(set(cutoffs))).items()
+            }
+            report |= {"corpus": len(texts), "missing": targets.missing}
     if labels is not None:
         report["labels"] = evaluate_labels(
             scorer,
@@ -134,53 +173,64 @@ def evaluate(
             seed=seed,
             progress=lambda done: stage("labels", done),
         )
-    return Evaluation(**report)  # type: ignore[arg-type]
+    return Evaluation(**report)
 
 
-def _on_pairs(
-    scorer: Scorer,
-    pairs: pa.Table,
-    negatives: int,
-    gamma: float | None,
+def evaluate_labels(
+    scorer: Scorer, labels: pa.Table, *, bootstrap: int, seed: int, progress: Progress
+) -> LabelReport:
+    """Figures from a table with the columns query, keyword and label (a grade, 0 for bad)."""
+    grades = np.asarray(labels["label"], dtype=np.float64)
+    if (grades > 0).all() or not (grades > 0).any():
+        raise InputError(
+            "the labels are of one class only: "
+            + ("none is bad (0)" if (grades > 0).all() else "all are bad (0 or less)"),
+            hint="ROC AUC needs judged pairs of both kinds",
+        )
+    queries, query = distinct(labels["query"])
+    keywords, keyword = distinct(labels["keyword"])
+    pairs = SampleGroups(queries, keywords, query, keyword[:, None])
+    scores = scorer.judge(pairs, progress)[:, 0]  # [pairs]
+
+    def auc(bar: npt.NDArray[np.bool_]) -> Measure:
+        statistic = weighted_auc(bar, scores, query)
+        return measure(roc_auc(bar, scores), statistic, len(queries), count=bootstrap, seed=seed)
+
+    levels = [float(grade) for grade in np.unique(grades[grades > 0])]
+    higher = levels[1:] if len(levels) <= _MOST_GRADES else []
+    return LabelReport(
+        roc_auc=auc(grades > 0),
+        roc_auc_from={grade: auc(grades >= grade) for grade in higher},
+        ndcg=_ndcg(grades, scores, query, keyword, len(queries), bootstrap, seed),
+        pairs=len(grades),
+        queries=len(queries),
+    )
+
+
+def _ndcg(
+    grades: npt.NDArray[np.float64],
+    scores: npt.NDArray[np.float32],
+    query: npt.NDArray[np.int64],
+    keyword: npt.NDArray[np.int64],
+    queries: int,
     bootstrap: int,
     seed: int,
-    stage: Stage,
-) -> dict[str, object]:
-    groups = sample_groups(pairs, negatives=negatives, seed=seed)
-    scores = scorer.score(groups, lambda done: stage("pairs", done))  # [G, 1 + negatives]
-    gamma = fit_gamma(scores) if gamma is None else gamma
-    losses = group_losses(scores, gamma)
-    queries = len(groups.queries)
-    owner = np.repeat(groups.query, scores.shape[1])
-    auc = weighted_auc(positives_first(scores).ravel(), scores.ravel(), owner)
-    mean = weighted_mean(losses, groups.query)
-    return {
-        "log_loss": measure(float(losses.mean()), mean, queries, count=bootstrap, seed=seed),
-        "roc_auc": measure(group_auc(scores), auc, queries, count=bootstrap, seed=seed),
-        "gamma": gamma,
-        "negatives": negatives,
-        "pairs": len(groups),
-        "queries": queries,
-    }
-
-
-def _in_corpus(
-    scorer: Scorer,
-    pairs: pa.Table,
-    corpus: TextStream | pa.Array | Sequence[str],
-    cutoffs: list[int],
-    bootstrap: int,
-    seed: int,
-    stage: Stage,
-) -> dict[str, object]:
-    texts = corpus_texts(corpus)
-    targets = Targets(pairs, texts)
-    found = scorer.search(targets.queries, texts, max(cutoffs), lambda done: stage("corpus", done))
-    recall = {
-        k: measure_mean(values, count=bootstrap, seed=seed)
-        for k, values in targets.recall(found, cutoffs).items()
-    }
-    return {"recall": recall, "corpus": len(texts), "missing": targets.missing}
+) -> Measure | None:
+    if (grades < 0).any() or (grades != np.round(grades)).any():
+        return None
+    discounts = 1 / np.log2(np.arange(2, NDCG_CUTOFF + 2))
+    values = np.zeros(queries)
+    for number in range(queries):
+        rows = np.flatnonzero(query == number)
+        names, first = np.unique(keyword[rows], return_inverse=True)
+        gain, score = np.zeros(len(names)), np.full(len(names), -np.inf)
+        np.maximum.at(gain, first, grades[rows])
+        np.maximum.at(score, first, scores[rows])
+        found = gain[np.lexsort((names, -score))][:NDCG_CUTOFF]
+        ideal = np.sort(gain)[::-1][:NDCG_CUTOFF]
+        best = float(ideal @ discounts[: len(ideal)])
+        values[number] = float(found @ discounts[: len(found)]) / best if best else 0.0
+    return measure_mean(values, count=bootstrap, seed=seed)
 
 
 def corpus_texts(corpus: TextStream | pa.Array | Sequence[str]) -> pa.LargeStringArray:

@@ -6,8 +6,6 @@ query is never drawn. The draw depends on the seed and on the rows alone, so two
 exactly the same groups.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -25,8 +25,6 @@ which, after one sort of the scores, is a histogram and a cumulative sum per rep
 statistic with every weight 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 

@@ -9,9 +9,9 @@ The protocol, whatever the model:
 - recall@k of a query is the share of its keywords among its first k (R@k of ir-measures: with one keyword per
   query, whether it was found), and recall@k is the mean over queries.
 
-*Two ways.* `TopK` keeps the best k of a stream of scores; it needs NumPy alone. `ranks` never selects: recall
-only needs to know how many keywords come before the right one. For a query with the target at position p, of
-score s_p,
+*Two ways.* `TopK` keeps the best k of a stream of scores, arrays or tensors of a GPU; it needs NumPy alone.
+`ranks` never selects: recall only needs to know how many keywords come before the right one. For a query
+with the target at position p, of score s_p,
 
     rank = #{j : s_j > s_p} + #{j < p : s_j = s_p}
 
@@ -27,14 +27,17 @@ Codes are small odd multiples of a power of two: their products are exact in flo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rbegir.base.devices import cpu_count
 from rbegir.errors import InputError
+from rbegir.evaluate.groups import distinct
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,6 +50,7 @@ RANK_SCORES = 1 << 29  # at a time on a GPU: 2 GB
 RANK_SCORES_CPU = 1 << 24
 
 Positions = npt.NDArray[np.int64]
+Scores: TypeAlias = Union[npt.NDArray[np.float32], "Tensor"]  # of queries and keywords
 
 
 class TopK:
@@ -57,7 +61,7 @@ class TopK:
         self._scores = np.full((queries, k), -np.inf, dtype=np.float32)
         self._positions = np.full((queries, k), -1, dtype=np.int64)
 
-    def push(self, rows: slice, scores: npt.NDArray[np.float32], start: int) -> None:
+    def push(self, rows: slice, scores: Scores, start: int) -> None:
         """Take the scores [queries of the slice, block] of the keywords from position `start` on.
 
         It takes no more columns at once than were seen before: then about k scores per query pass the
@@ -69,14 +73,13 @@ class TopK:
             self._merge(rows, scores[:, column : column + width], start + column)
             column += width
 
-    def _merge(self, rows: slice, scores: npt.NDArray[np.float32], start: int) -> None:
-        keep = scores > self._scores[rows, -1:]  # not ≥: of equal scores the earlier one stays
+    def _merge(self, rows: slice, scores: Scores, start: int) -> None:
         count = len(scores)
-        new_query, new_column = np.nonzero(keep)
+        new_query, new_column, new_value = _above(scores, self._scores[rows, -1:])
         if not len(new_query):
             return
         query = np.concatenate([np.repeat(np.arange(count), self.k), new_query])
-        value = np.concatenate([self._scores[rows].ravel(), scores[keep]])
+        value = np.concatenate([self._scores[rows].ravel(), new_value])
         position = np.concatenate([self._positions[rows].ravel(), new_column + start])
         order = np.lexsort((position, -value, query))
         first = np.searchsorted(query[order], np.arange(count))  # each query has at least its k old entries
@@ -88,25 +91,36 @@ class TopK:
         return self._positions
 
 
+def _above(scores: Scores, bar: npt.NDArray[np.float32]) -> tuple[npt.NDArray[Any], ...]:
+    """Rows, columns and values of the scores above the bar [rows, 1], not of those that equal it: of equal
+    scores the earlier one stays. A tensor is compared where it is, and only what passes leaves its device."""
+    if isinstance(scores, np.ndarray):
+        keep = scores > bar
+        return (*np.nonzero(keep), scores[keep])
+    above = scores > scores.new_tensor(bar)
+    return tuple(found.cpu().numpy() for found in (*above.nonzero(as_tuple=True), scores[above]))
+
+
 def search_blocks(
     queries: int,
     count: int,
     k: int,
-    scores_of: Callable[[int, int], Callable[[slice], npt.NDArray[np.float32]]],
+    scores_of: Callable[[int, int], Callable[[slice], Scores]],
     progress: Callable[[float], None],
 ) -> Positions:
-    """The best k of `count` keywords for each query, block by block of both.
+    """The best k of `count` keywords for each query, block by block of both, blocks of queries in parallel.
 
     scores_of(start, end) prepares a block of keywords; what it returns scores a slice of the queries with it.
     """
     top = TopK(queries, min(k, count))
-    for start in range(0, count, BLOCK):
-        end = min(start + BLOCK, count)
-        score = scores_of(start, end)
-        for first in range(0, queries, QUERY_BLOCK):
-            rows = slice(first, min(first + QUERY_BLOCK, queries))
-            top.push(rows, score(rows), start)  # [rows, block]
-        progress(end / count)
+    blocks = [slice(first, min(first + QUERY_BLOCK, queries)) for first in range(0, queries, QUERY_BLOCK)]
+    with ThreadPoolExecutor(cpu_count(), "rbegir-eval") as pool:
+        for start in range(0, count, BLOCK):
+            end = min(start + BLOCK, count)
+            score = scores_of(start, end)
+            for _ in pool.map(lambda rows: top.push(rows, score(rows), start), blocks):  # noqa: B023
+                pass  # raises what a thread raised
+            progress(end / count)
     return top.positions()
 
 
@@ -124,16 +138,14 @@ class Targets:
                 "none of the keywords of the pairs is in the corpus",
                 hint="the corpus must hold the same texts as the keyword column",
             )
-        kept = pairs["query"].filter(pa.array(found)).combine_chunks().dictionary_encode()
-        self.queries: pa.StringArray = kept.dictionary
-        self._query = np.asarray(kept.indices)
-        self._keyword = np.asarray(keyword.drop_null())
+        self.queries, self.query = distinct(pairs["query"].filter(pa.array(found)))
+        self.keyword = np.asarray(keyword.drop_null())  # [pairs found] position in the corpus
 
     def recall(self, positions: Positions, cutoffs: Sequence[int]) -> dict[int, npt.NDArray[np.float64]]:
         """Recall of each query at each cutoff, from the positions [queries, k] found for it."""
         wanted = np.zeros(len(self.queries))
         found = {k: np.zeros(len(self.queries)) for k in cutoffs}
-        for query, keyword in set(zip(self._query.tolist(), self._keyword.tolist(), strict=True)):
+        for query, keyword in set(zip(self.query.tolist(), self.keyword.tolist(), strict=True)):
             wanted[query] += 1
             place = np.flatnonzero(positions[query] == keyword)
             for k in cutoffs:

@@ -7,8 +7,9 @@ words. The protocol and the groups are the same for all.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ from rbegir.codes.layout import pack
 from rbegir.codes.planes import Codes
 from rbegir.errors import MismatchError
 from rbegir.evaluate.groups import SampleGroups, unit
-from rbegir.evaluate.retrieval import Positions, search_blocks
+from rbegir.evaluate.retrieval import Positions, Scores, search_blocks
 from rbegir.read.tokenizer import VOCABULARY, tokenize
 from rbegir.search.backend import Partition
 from rbegir.search.cpu import CpuBackend
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
     from rbegir.encode.clsm.model import Model
 
+    _Rows = Callable[[int, int], sparse.csr_array]  # (start, end) → the vectors of the texts between them
+
 BATCH = 65_536  # texts embedded at once
 HASH_BUCKETS = 8192  # of the baseline's grams, as in the presets
 RERANKED = 256  # queries reranked at once
@@ -37,6 +40,7 @@ _ROWS = 65_536  # pairs multiplied at once by the baseline
 Progress = Callable[[float], None]  # called with the fraction done
 
 
+@runtime_checkable
 class Scorer(Protocol):
     """Scores pairs and searches a corpus."""
 
@@ -95,10 +99,19 @@ class ModelScorer(Scorer):
     def _search_vectors(
         self, queries: pa.StringArray, corpus: pa.StringArray, k: int, progress: Progress
     ) -> Positions:
-        vectors = unit(_embed(self._model.embed_queries, queries, 0, len(queries), lambda _: None))
+        device = getattr(self._model, "device", "cpu")
 
-        def scores_of(start: int, end: int) -> Callable[[slice], npt.NDArray[np.float32]]:
-            block = unit(self._model.embed_keywords(corpus.slice(start, end - start))).T  # [n, block]
+        def placed(vectors: npt.NDArray[np.float32]) -> Any:
+            if device == "cpu":
+                return vectors
+            import torch
+
+            return torch.from_numpy(vectors).to(device)
+
+        vectors = placed(unit(_embed(self._model.embed_queries, queries, 0, len(queries), lambda _: None)))
+
+        def scores_of(start: int, end: int) -> Callable[[slice], Scores]:
+            block = placed(unit(self._model.embed_keywords(corpus.slice(start, end - start)))).T  # [n, block]
             return lambda rows: vectors[rows] @ block
 
         return search_blocks(len(queries), len(corpus), k, scores_of, progress)
@@ -178,13 +191,17 @@ def gram_vectors(texts: pa.StringArray | list[str]) -> sparse.csr_array:
     return counts
 
 
-class TriletterCosine(Scorer):
-    """The cosine of gram counts, over the grams and buckets that a model sees; sparse, so exact and quick."""
+class _SparseScorer(Scorer):
+    """Inner products of sparse vectors: exact, and quick."""
+
+    @abstractmethod
+    def _vectors(self, queries: pa.StringArray, texts: pa.StringArray) -> tuple[sparse.csr_array, _Rows]:
+        """The vectors of the queries, and those of any run of texts."""
 
     def score(self, groups: SampleGroups, progress: Progress) -> npt.NDArray[np.float32]:
-        queries, keywords = gram_vectors(groups.queries), gram_vectors(groups.keywords)
-        left = np.repeat(groups.query, groups.keyword.shape[1])
-        right = groups.keyword.ravel()
+        queries, texts = self._vectors(groups.queries, groups.keywords)
+        keywords = texts(0, len(groups.keywords))
+        left, right = np.repeat(groups.query, groups.keyword.shape[1]), groups.keyword.ravel()
         out = np.empty(len(right), dtype=np.float32)
         for start in range(0, len(right), _ROWS):
             rows = slice(start, start + _ROWS)
@@ -195,42 +212,28 @@ class TriletterCosine(Scorer):
     def search(
         self, queries: pa.StringArray, corpus: pa.StringArray, k: int, progress: Progress
     ) -> Positions:
-        vectors = gram_vectors(queries)
+        asked, texts = self._vectors(queries, corpus)
 
-        def scores_of(start: int, end: int) -> Callable[[slice], npt.NDArray[np.float32]]:
-            block = gram_vectors(corpus.slice(start, end - start)).T.tocsr()  # [grams, block]
-            return lambda rows: (vectors[rows] @ block).toarray()
+        def scores_of(start: int, end: int) -> Callable[[slice], Scores]:
+            block = texts(start, end).T.tocsr()  # [words or grams, block]
+            return lambda rows: (asked[rows] @ block).toarray().astype(np.float32, copy=False)
 
         return search_blocks(len(queries), len(corpus), k, scores_of, progress)
 
 
-class BM25(Scorer):
+class TriletterCosine(_SparseScorer):
+    """The cosine of gram counts, over the grams and buckets that a model sees."""
+
+    def _vectors(self, queries: pa.StringArray, texts: pa.StringArray) -> tuple[sparse.csr_array, _Rows]:
+        return gram_vectors(queries), lambda start, end: gram_vectors(texts.slice(start, end - start))
+
+
+class BM25(_SparseScorer):
     """BM25 (Robertson's k1 = 1.2, b = 0.75) over the words of the tokeniser."""
 
     K1, B = 1.2, 0.75
 
-    def score(self, groups: SampleGroups, progress: Progress) -> npt.NDArray[np.float32]:
-        queries, texts = self._weights(groups.queries, groups.keywords)
-        left, right = np.repeat(groups.query, groups.keyword.shape[1]), groups.keyword.ravel()
-        scores = np.asarray(queries[left].multiply(texts[right]).sum(axis=1)).reshape(groups.keyword.shape)
-        progress(1.0)
-        return scores.astype(np.float32)
-
-    def search(
-        self, queries: pa.StringArray, corpus: pa.StringArray, k: int, progress: Progress
-    ) -> Positions:
-        asked, texts = self._weights(queries, corpus)
-        words = texts.T.tocsc()  # [words, texts]
-
-        def scores_of(start: int, end: int) -> Callable[[slice], npt.NDArray[np.float32]]:
-            block = words[:, start:end].tocsr()
-            return lambda rows: (asked[rows] @ block).toarray().astype(np.float32)
-
-        return search_blocks(len(queries), len(corpus), k, scores_of, progress)
-
-    def _weights(
-        self, queries: pa.StringArray, texts: pa.StringArray
-    ) -> tuple[sparse.csr_array, sparse.csr_array]:
+    def _vectors(self, queries: pa.StringArray, texts: pa.StringArray) -> tuple[sparse.csr_array, _Rows]:
         """Counts [queries, words] and weights [texts, words] whose products are the scores."""
         from scipy import sparse
 
@@ -247,4 +250,4 @@ class BM25(Scorer):
         share = self.K1 * (1 - self.B + self.B * length / max(length.mean(), 1e-9))
         norm = np.repeat(share, np.diff(held.indptr))
         held.data = idf[held.indices] * held.data * (self.K1 + 1) / (held.data + norm)
-        return asked, held
+        return asked, lambda start, end: held[start:end]

@@ -3,7 +3,7 @@
 store        Index: create, open, build, add, delete, search, verify
 generations  several indexes of different models, searched as one
 
-search       query (one search) ─ filter (`where`) ─ snapshot
+search       query (one search), join (every keyword is a query) ─ filter (`where`) ─ snapshot
 read         snapshot (one state) ─ segment ─ columns, keys (ids → positions)
 change       writer (lock, add, delete, compact) ─ manifest (the commit)
 create       creation (built aside, renamed when complete) ─ manifest (which encoder fits)

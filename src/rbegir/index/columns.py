@@ -2,6 +2,7 @@
 
     fixed width   `data`: the values, or one bit per value for bool
     string        `offsets`: int32 or int64 [count + 1] · `data`: text i is data[offsets[i]:offsets[i+1]]
+    list          `lists`: int64 [count + 1] · the values of all lists, end to end, as one of the above
     with nulls    `validity`: one bit per value, set where it is not null; data under a null are zero or empty
 
 A mapped column is a zero-copy `pyarrow.Array` of any length. Arrow's IPC format was rejected: its metadata
@@ -11,8 +12,6 @@ by one.
 Both ways to read verify the checksums of what they read first: `take(positions)` touches a few blocks for
 hits, `whole()` validates the whole array once for filters.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -38,7 +37,7 @@ class ColumnSpec(NamedTuple):
     name: str
     type: str
     nulls: int
-    wide: bool  # strings: int64 offsets
+    wide: bool  # strings, also in lists: int64 offsets
 
 
 def int64_array(numbers: Int64s) -> pa.Array:
@@ -60,34 +59,55 @@ def write_column(
     writer: FileWriter, prefix: str, name: str, dtype: pa.DataType, chunks: Chunks
 ) -> ColumnSpec:
     """Write a column of any length with one chunk in memory at a time, plus two bytes per value."""
-    valid: list[npt.NDArray[np.bool_]] = []
     bools: list[npt.NDArray[np.bool_]] = []
-    wide = False
-    if pa.types.is_string(dtype):
-        lengths = sum(int(pc.sum(pc.binary_length(chunk)).as_py() or 0) for chunk in chunks())
+    wide, values = False, chunks
+    if pa.types.is_list(dtype):
+        _write_offsets(writer, f"{prefix}.lists", np.dtype("<i8"), chunks, pc.list_value_length)
+
+        def values() -> Iterator[pa.Array]:
+            return (chunk.flatten() for chunk in chunks())
+
+    if pa.types.is_string(_value_type(dtype)):
+        lengths = sum(int(pc.sum(pc.binary_length(chunk)).as_py() or 0) for chunk in values())
         wide = lengths > INT32_LIMIT
         offset_type = np.dtype("<i8" if wide else "<i4")
-        writer.begin(f"{prefix}.offsets")
-        writer.write(np.zeros(1, offset_type))
-        total = 0
-        for chunk in chunks():
-            ends = total + np.cumsum(pc.fill_null(pc.binary_length(chunk), 0).to_numpy(), dtype=np.int64)
-            writer.write(ends.astype(offset_type))
-            total = int(ends[-1]) if len(ends) else total
+        _write_offsets(writer, f"{prefix}.offsets", offset_type, values, pc.binary_length)
     writer.begin(f"{prefix}.data")
-    for chunk in chunks():
-        valid.append(chunk.is_valid().to_numpy(zero_copy_only=False))
+    for chunk in values():
         if pa.types.is_boolean(dtype):
             bools.append(chunk.fill_null(False).to_numpy(zero_copy_only=False))
         else:
             writer.write(_value_bytes(chunk))
     if bools:
         writer.write(np.packbits(np.concatenate(bools), bitorder="little"))
+    valid = [chunk.is_valid().to_numpy(zero_copy_only=False) for chunk in chunks()]
     flags = np.concatenate(valid) if valid else np.zeros(0, np.bool_)
     nulls = int(flags.size - np.count_nonzero(flags))
     if nulls:
         writer.section(f"{prefix}.validity", np.packbits(flags, bitorder="little"))
     return ColumnSpec(name, str(dtype), nulls, wide)
+
+
+def _write_offsets(
+    writer: FileWriter,
+    name: str,
+    dtype: np.dtype[Any],
+    chunks: Chunks,
+    length: Callable[[pa.Array], pa.Array],
+) -> None:
+    """Write where each value of the chunks begins, and where the last one ends; a null is empty."""
+    writer.begin(name)
+    writer.write(np.zeros(1, dtype))
+    total = 0
+    for chunk in chunks():
+        ends = total + np.cumsum(pc.fill_null(length(chunk), 0).to_numpy(), dtype=np.int64)
+        writer.write(ends.astype(dtype))
+        total = int(ends[-1]) if len(ends) else total
+
+
+def _value_type(dtype: pa.DataType) -> pa.DataType:
+    """The type of what is stored one after the other: of the items of lists, else of the values."""
+    return dtype.value_type if pa.types.is_list(dtype) else dtype
 
 
 class Column:
@@ -104,16 +124,15 @@ class Column:
         self._count = count
         self._data = file.section(f"{prefix}.data")
         self._validity = file.section(f"{prefix}.validity") if spec.nulls else None
-        self._offsets = file.section(f"{prefix}.offsets") if pa.types.is_string(dtype) else None
+        self._lists = file.section(f"{prefix}.lists") if pa.types.is_list(dtype) else None
+        self._offsets = file.section(f"{prefix}.offsets") if pa.types.is_string(_value_type(dtype)) else None
         self._array: pa.Array | None = None
         self._validated = False
 
     def take(self, positions: Int64s) -> pa.Array:
         """The values at these positions, in this order."""
         for section, starts, stops in self.spans(positions):
-            if section is self._data and (
-                np.any(starts < 0) or np.any(stops < starts) or np.any(stops > section.bytes)
-            ):
+            if np.any(starts < 0) or np.any(stops < starts) or np.any(stops > section.bytes):
                 raise section.corrupt("is pointed past by its offsets")
             section.touch(starts, stops)
         try:
@@ -121,7 +140,7 @@ class Column:
             found.validate(full=True)
         except pa.ArrowInvalid as error:
             raise self._data.corrupt("does not hold valid values") from error
-        return found.cast(self.type) if self._wide else found
+        return found.cast(self.type) if found.type != self.type else found
 
     def spans(self, positions: Int64s) -> Iterator[tuple[Section, Int64s, Int64s]]:
         """Yield each section and the byte ranges [start, stop) of it that hold the values.
@@ -129,23 +148,31 @@ class Column:
         Check each before asking for the next: where a text lies is known only from its checked offsets.
         """
         bits = positions >> 3
+        first, last = positions, positions + 1  # of the values
         if self._validity is not None:
             yield self._validity, bits, bits + 1
+        if self._lists is not None:
+            yield self._lists, positions * 8, (positions + 2) * 8
+            lists = self._lists.unchecked("<i8", self._count + 1)
+            first, last = lists[positions], lists[positions + 1]
         if self._offsets is not None:
             dtype = np.dtype("<i8" if self._wide else "<i4")
-            yield self._offsets, positions * dtype.itemsize, (positions + 2) * dtype.itemsize
-            offsets = self._offsets.unchecked(dtype, self._count + 1)
-            yield self._data, offsets[positions].astype(np.int64), offsets[positions + 1].astype(np.int64)
+            # a list that ends before it begins is an error too
+            ends = np.where(last < first, -1, (last + 1) * dtype.itemsize)
+            yield self._offsets, first * dtype.itemsize, ends
+            offsets = self._offsets.unchecked(dtype, self._values + 1)
+            first, last = (np.clip(one, 0, self._values) for one in (first, last))
+            yield self._data, offsets[first].astype(np.int64), offsets[last].astype(np.int64)
         elif pa.types.is_boolean(self.type):
             yield self._data, bits, bits + 1
         else:
-            width = self.type.bit_width // 8
-            yield self._data, positions * width, (positions + 1) * width
+            width = _value_type(self.type).bit_width // 8
+            yield self._data, first * width, last * width
 
     def whole(self) -> pa.Array:
         """All values; every byte is checked and validated at the first call."""
         if not self._validated:
-            for section in (self._validity, self._offsets, self._data):
+            for section in (self._validity, self._lists, self._offsets, self._data):
                 if section is not None:
                     section.view(np.uint8, section.bytes)
             try:
@@ -155,14 +182,32 @@ class Column:
             self._validated = True
         return self._mapped()
 
+    @property
+    def _values(self) -> int:
+        """How many values are stored one after the other."""
+        if self._lists is None:
+            return self._count
+        if self._offsets is not None:
+            return self._offsets.bytes // (8 if self._wide else 4) - 1
+        return self._data.bytes // int(_value_type(self.type).bit_width // 8)
+
     def _mapped(self) -> pa.Array:
         if self._array is None:
-            dtype = pa.large_string() if self._wide else self.type
+            dtype = pa.large_string() if self._wide else _value_type(self.type)
             validity = _buffer(self._validity) if self._validity is not None else None
             strings = [] if self._offsets is None else [_buffer(self._offsets)]
-            buffers = [validity, *strings, _buffer(self._data)]
+            buffers = [validity if self._lists is None else None, *strings, _buffer(self._data)]
+            nulls = self._nulls if self._lists is None else 0
             try:
-                self._array = pa.Array.from_buffers(dtype, self._count, buffers, null_count=self._nulls)
+                self._array = pa.Array.from_buffers(dtype, self._values, buffers, null_count=nulls)
+                if self._lists is not None:
+                    self._array = pa.Array.from_buffers(
+                        pa.large_list(dtype),
+                        self._count,
+                        [validity, _buffer(self._lists)],
+                        null_count=self._nulls,
+                        children=[self._array],
+                    )
             except pa.ArrowInvalid as error:
                 raise self._data.corrupt("is too short for its column") from error
         return self._array

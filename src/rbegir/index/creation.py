@@ -6,11 +6,16 @@
 
 A build that is interrupted leaves nothing visible. The next build for the same path removes what is left, or
 resumes it. Input of any length is added one segment at a time (`fill`), so memory stays bounded.
+
+A backup is made the same way. Files never change, so those that an older backup at the same path holds are
+linked into the new one, and only the others are copied.
 """
 
 from __future__ import annotations
 
 import contextlib
+import filecmp
+import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -24,15 +29,18 @@ import pyarrow.compute as pc
 from rbegir.base import disk
 from rbegir.base.arguments import refuse_repeats
 from rbegir.base.checks import whole_number
-from rbegir.encode.encoder import Encoder, Savable
+from rbegir.encode.encoder import Encoder, Savable, verify_encoder
 from rbegir.errors import FileError, InputError, LockedError
-from rbegir.index.manifest import MODEL, NAME, Manifest, commit, prepare
-from rbegir.index.writer import Writer, WriterLock
+from rbegir.index.format import File, FileKind
+from rbegir.index.manifest import MODEL, NAME, Manifest, commit, prepare, read_manifest
+from rbegir.index.snapshot import Snapshot
+from rbegir.index.writer import Progress, Writer, WriterLock
 
 if TYPE_CHECKING:
     from rbegir.index.store import Index
 
 SEGMENT_ROWS = 1 << 20  # keywords added at a time
+BACKUP = "BACKUP"  # the file that marks a backup and names its generation
 
 
 @contextlib.contextmanager
@@ -91,6 +99,84 @@ def fill(
             refuse_repeats(ids.combine_chunks(), hint="remove all but one, or let upsert keep the last")
         added += len(index.add(texts, ids, attributes))
     return added
+
+
+def backup(source: Path, path: Path, progress: Progress | None = None) -> dict[str, Any]:
+    """Copy the current state of an index, which may be changed meanwhile, and return what was done.
+
+    `path` is new, or an earlier backup, which is replaced when the new one is complete. Its files are used
+    again if they are those of the state and match their checksums. `progress` is called with bytes.
+    """
+    source, path = source.absolute(), path.absolute()
+    state = Snapshot.open(source)
+    manifest = state.manifest
+    if source in path.parents:
+        raise InputError(f"{path} is inside the index", hint="choose a path outside of it")
+    _refuse_other_index(path)
+    files = [(one.segment.file, FileKind.SEGMENT) for one in state.segments]
+    files += [(file, FileKind.DELETES) for file in state.deletes.values()]
+    total, done, copied = sum(file.stamp.bytes for file, _ in files), 0, 0
+    with staged(path, overwrite=True) as writer:
+        for file, kind in files:
+            old, new = path / file.path.name, writer.directory / file.path.name
+            if not (_is_copy(old, file, kind) and disk.link(old, new)):
+                file.copy(new)
+                copied += 1
+            done += file.stamp.bytes
+            if progress is not None:
+                progress(done, total)
+        if manifest.has_model:
+            _copy_model(source / MODEL, path / MODEL, writer.directory / MODEL)
+            if read_manifest(source).fingerprint != manifest.fingerprint:
+                raise FileError(f"{source} was replaced during the backup", hint="back it up again")
+        note = json.dumps({"source": str(source), "generation": manifest.generation})
+        disk.write_new(writer.directory / BACKUP, [note.encode()])
+        prepare(writer.directory, manifest)
+        commit(writer.directory)
+    writer.close()
+    counts = {"files": len(files), "copied": copied, "unchanged": len(files) - copied}
+    return {"path": str(path), "keywords": state.keywords, "generation": manifest.generation, **counts}
+
+
+def _refuse_other_index(path: Path) -> None:
+    """Raise if an index is at `path` that is not a backup, or a backup that was changed since."""
+    if not (path / NAME).exists():
+        return
+    try:
+        generation = json.loads(disk.read_small(path / BACKUP, 1 << 16))["generation"]
+    except (FileError, ValueError, TypeError, KeyError):
+        generation = None
+    if generation != read_manifest(path).generation:
+        raise FileError(
+            f"{path} is an index of its own, not a backup"
+            if generation is None
+            else f"{path} was changed after it was made as a backup",
+            hint="choose another path; an index that is there already is never overwritten by a backup",
+        )
+
+
+def _is_copy(path: Path, file: File, kind: FileKind) -> bool:
+    """Whether the file at `path` has the bytes of another, by their checksums."""
+    try:
+        return not any(File(path, kind, file.stamp).damage())
+    except (FileError, OSError):
+        return False
+
+
+def _copy_model(source: Path, old: Path, new: Path) -> None:
+    """Copy the directory of a model; files that an older copy has are linked."""
+    disk.make_directory(new)
+    for path in sorted(source.rglob("*")):
+        name = path.relative_to(source)
+        if path.is_dir():
+            disk.make_directory(new / name)
+        else:
+            same = (old / name).is_file() and filecmp.cmp(path, old / name, shallow=False)
+            if not (same and disk.link(old / name, new / name)):
+                disk.write_file(new / name, path.read_bytes())
+    for directory in (new, *filter(Path.is_dir, new.rglob("*"))):
+        disk.sync_directory(directory)
+    verify_encoder(new)
 
 
 def keywords_of(table: pa.Table) -> tuple[pa.ChunkedArray, pa.ChunkedArray | None, dict[str, Any]]:

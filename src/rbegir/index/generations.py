@@ -27,7 +27,6 @@ import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
@@ -40,8 +39,8 @@ from rbegir.encode.encoder import Encoder
 from rbegir.errors import InputError, MismatchError
 from rbegir.index.query import encode_queries
 from rbegir.index.store import Ids, Index
-from rbegir.search.hits import Hits, merge
-from rbegir.search.request import SearchOptions, SearchRequest, refuse_deadline
+from rbegir.search.hits import Cursor, Hits, merge
+from rbegir.search.request import SearchOptions, SearchRequest, local_request
 
 
 class Generations:
@@ -61,14 +60,14 @@ class Generations:
             raise InputError("indexes must be a list of paths, oldest first", hint="Generations([old, new])")
         with contextlib.ExitStack() as opened:
             if model is None:
-                with Index.open(Path(indexes[-1]), read_only=True) as newest:
+                with Index.open(os.fspath(indexes[-1]), read_only=True) as newest:
                     model = newest.model
             self.model: Encoder = model
             self.indexes = [
                 opened.enter_context(
-                    Index.open(path, device, model=model, read_only=read_only, threads=threads)
+                    Index.open(os.fspath(path), device, model=model, read_only=read_only, threads=threads)
                 )
-                for path in map(Path, indexes)
+                for path in indexes
             ]
             self._check_ids()
             self._open = opened.pop_all()
@@ -101,23 +100,24 @@ class Generations:
         totals = {
             key: sum(one[key] for one in each) for key in ("keywords", "deleted", "segments", "disk_bytes")
         }
-        newest = {
-            key: each[-1][key] for key in ("n", "keyword_planes", "query_planes", "id_type", "fingerprint")
-        }
+        shared = ("n", "keyword_planes", "query_planes", "id_type", "attributes", "tenant", "fingerprint")
+        newest = {key: value for key, value in each[-1].items() if key in shared}
         return {**totals, **newest, "next_row": self._rows_before(len(each)), "generations": each}
 
     def search(
-        self, queries: str | Sequence[str] | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
+        self,
+        queries: str | Sequence[str] | npt.NDArray[Any],
+        k: int | None = 10,
+        **options: Unpack[SearchOptions],
     ) -> Hits:
         """The best k keywords of all generations for each text, or vector; options as for `Index.search`."""
         return self.search_codes(encode_queries(self.model, queries), k, **options)
 
     def search_codes(
-        self, codes: Codes | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
+        self, codes: Codes | npt.NDArray[Any], k: int | None = 10, **options: Unpack[SearchOptions]
     ) -> Hits:
         """The best k keywords of all generations for each code: exactly; filters as for an index."""
-        request = SearchRequest(k, **options)
-        refuse_deadline(request)
+        request = local_request(k, options)
         if request.mode != "exact" or request.planes is not None or request.rerank:
             raise InputError(
                 "generations are searched exactly, without mode='paper', planes and rerank=True",
@@ -127,8 +127,14 @@ class Generations:
         for number, index in enumerate(self.indexes):
             if not len(index) and len(self):
                 continue  # an empty index knows no columns to filter by
-            hits = self._visible(number, index, codes, k, options)
-            parts.append(replace(hits, rows=hits.rows + self._rows_before(number)))
+            before = self._rows_before(number)
+            asked: SearchOptions = {**options}
+            if request.after is not None:
+                cursor = Cursor.read(request.after)
+                asked["after"] = cursor._replace(rows=np.maximum(cursor.rows - before, -1)).text()
+            hits = self._visible(number, index, codes, k, asked)
+            rows = np.where(hits.rows < 0, -1, hits.rows + before)
+            parts.append(replace(hits, rows=rows, after=request.after))
         if all(part.attributes is None for part in parts):
             return merge(parts, k)
         return merge([_with_attributes(part) for part in parts], k)
@@ -192,19 +198,25 @@ class Generations:
         return 0
 
     def _visible(
-        self, number: int, index: Index, codes: Codes | npt.NDArray[Any], k: int, options: SearchOptions
+        self,
+        number: int,
+        index: Index,
+        codes: Codes | npt.NDArray[Any],
+        k: int | None,
+        options: SearchOptions,
     ) -> Hits:
         """The best k keywords of one generation that no newer generation replaces."""
         newer = [other for other in self.indexes[number + 1 :] if len(other)]
         hidden: list[Any] = []
-        given = options.get("deny")
-        denied = [] if given is None else check_ids(given, "deny").to_pylist()
+        given = SearchRequest(deny=options.get("deny")).deny
         while True:
             asked: SearchOptions = {**options}
-            if denied or hidden:
-                asked["deny"] = denied + hidden
+            if hidden and isinstance(given, list):
+                asked["deny"] = [hidden if one is None else one.to_pylist() + hidden for one in given]
+            elif hidden:
+                asked["deny"] = hidden if given is None else given.to_pylist() + hidden
             hits = index.search_codes(codes, k, **asked)
-            ids = list(dict.fromkeys(hits.ids.ravel().tolist()))
+            ids = list(dict.fromkeys(hits.ids[hits.places].tolist()))
             replaced = {
                 found["id"] for other in newer if ids for found in other.get(ids) if found is not None
             }
@@ -230,4 +242,4 @@ def _with_attributes(hits: Hits) -> Hits:
     """Hits with an empty dict of attributes each, if their index has no attributes."""
     if hits.attributes is not None:
         return hits
-    return replace(hits, attributes=[[{} for _ in range(hits.k)] for _ in range(len(hits))])
+    return replace(hits, attributes=[[{} for _ in range(count)] for count in hits.counts])

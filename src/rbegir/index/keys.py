@@ -1,6 +1,6 @@
-"""Finding the position of an id in a segment without reading the segment.
+"""Finding the position of an id, or those of a tenant, in a segment without reading the segment.
 
-    keys    uint64 [count], ascending    an int64 id as it is (two's complement), a string id hashed
+    keys    uint64 [count], ascending    an integer as it is (int64, two's complement), a string hashed
     order   uint32 [count]               the position of each key
     fences  uint64 [⌈count / 512⌉]       every 512th key: the first of each 4 KiB of keys
 
@@ -12,7 +12,7 @@ equal keys (hash collisions).
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,9 +28,10 @@ Keys = npt.NDArray[np.generic]  # of 64 bits
 
 
 def keys_of(ids: pa.Array) -> npt.NDArray[np.uint64]:
-    """The keys [count] of int64 or string ids."""
-    if pa.types.is_int64(ids.type):
-        return int64_numpy(ids).view(np.uint64)
+    """The keys [count] of integers or strings, without nulls."""
+    if pa.types.is_integer(ids.type):
+        whole = ids if pa.types.is_int64(ids.type) else ids.cast(pa.int64())
+        return int64_numpy(whole).view(np.uint64)
     texts = ids.cast(pa.large_string())
     if not len(texts):
         return np.zeros(0, np.uint64)
@@ -39,13 +40,21 @@ def keys_of(ids: pa.Array) -> npt.NDArray[np.uint64]:
     return np.asarray(hash_strings(np.ascontiguousarray(offsets), data))
 
 
-def write_keys(writer: FileWriter, keys: npt.NDArray[np.uint64]) -> None:
-    """Write the three sections for the keys of positions 0, 1, 2 …"""
+def write_keys(writer: FileWriter, name: str, keys: npt.NDArray[np.uint64]) -> None:
+    """Write the three sections for the keys of positions 0, 1, 2 …; equal keys keep that order."""
+    for part, data in sorted_parts(keys).items():
+        writer.section(f"{name}.{part}", data)
+
+
+def sorted_parts(keys: npt.NDArray[np.uint64]) -> dict[str, npt.NDArray[Any]]:
+    """The contents of the three sections."""
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
-    writer.section("id.keys", ordered.astype("<u8", copy=False))
-    writer.section("id.order", order.astype("<u4"))
-    writer.section("id.fences", ordered[::STRIDE].astype("<u8"))
+    return {
+        "keys": ordered.astype("<u8", copy=False),
+        "order": order.astype("<u4"),
+        "fences": ordered[::STRIDE].astype("<u8"),
+    }
 
 
 class Ranges(NamedTuple):
@@ -66,8 +75,8 @@ class SortedKeys:
         self._count = count
 
     @classmethod
-    def of_ids(cls, file: File, count: int) -> SortedKeys:
-        return cls(file.section("id.keys"), file.section("id.fences"), count)
+    def named(cls, file: File, name: str, count: int) -> SortedKeys:
+        return cls(file.section(f"{name}.keys"), file.section(f"{name}.fences"), count)
 
     def find(self, wanted: Keys) -> Ranges:
         """The run of equal keys for each wanted key; empty (first == last) if there is none."""
@@ -78,6 +87,9 @@ class SortedKeys:
         low = np.maximum(np.searchsorted(fences, wanted, "left") - 1, 0) * STRIDE
         high = np.minimum(np.searchsorted(fences, wanted, "right") * STRIDE, self._count)
         self._section.touch(8 * low, 8 * np.maximum(high, low))
+        if wanted.size == 1:
+            block = self._keys[low[0] : high[0]]
+            return Ranges(*(low + np.searchsorted(block, wanted, side) for side in ("left", "right")))
         return Ranges(
             self._bisect(wanted, low, high, right=False), self._bisect(wanted, low, high, right=True)
         )

@@ -4,6 +4,7 @@
       MANIFEST               which files make up the index now; replaced by rename
       segment-<number>.rbs   immutable, see segment.py
       deletes-<number>.rbd   immutable, see snapshot.py
+      unnamed-<random>.rbs   a segment of a compaction that is running, or was interrupted, see writer.py
       model/                 the model that encodes texts, if one was given
       LOCK                   who is writing, see writer.py
 
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from rbegir.base import disk
-from rbegir.base.arguments import RESERVED, VECTORS_HINT, type_named
+from rbegir.base.arguments import RESERVED, VECTORS_HINT, check_name, names_tenants, type_named
 from rbegir.base.checks import whole_number
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_PLANES, check_dimension
 from rbegir.encode.encoder import Encoder, check_encoder, load_encoder, takes_vectors
@@ -40,6 +41,7 @@ NEW = "MANIFEST.new"
 MODEL = "model"
 SEGMENT_NAME = re.compile(r"segment-[0-9]{8,18}\.rbs")
 DELETES_NAME = re.compile(r"deletes-[0-9]{8,18}\.rbd")
+UNNAMED = re.compile(r"unnamed-[0-9a-f]{16}\.rbs")
 ID_TYPES = ("int64", "string")
 
 
@@ -57,6 +59,7 @@ class Manifest:
     next_row: int = 0
     next_file: int = 0
     columns: Mapping[str, str] = field(default_factory=dict)  # attribute → type
+    tenant: str | None = None  # the attribute that names the tenant of a keyword; None: there are no tenants
     segments: tuple[Entry, ...] = ()
     deletes: Mapping[str, Stamp] = field(default_factory=dict)
 
@@ -92,6 +95,7 @@ class Manifest:
             "fingerprint": self.fingerprint,
             "generation": self.generation,
             "next_row": self.next_row,
+            **({} if self.tenant is None else {"tenant": self.tenant}),
         }
 
     def follow(self, **changes: Any) -> Manifest:
@@ -109,6 +113,8 @@ def prepare(directory: Path, manifest: Manifest) -> None:
     with contextlib.suppress(FileNotFoundError):  # left if an earlier change failed at its last step
         disk.unlink(directory / NEW)
     meta = {**manifest.__dict__, "segments": [astuple(entry) for entry in manifest.segments]}
+    if manifest.tenant is None:
+        del meta["tenant"]
     parse(meta, directory / NEW)  # what could not be read again is refused before it replaces anything
     with FileWriter(directory / NEW, FileKind.MANIFEST) as writer:
         writer.finish(meta)
@@ -195,6 +201,11 @@ def _parse(meta: dict[str, Any]) -> Manifest:
     for column, dtype in columns.items():
         if type_named(dtype) is None or column in RESERVED:
             raise _WrongError(f"there cannot be a column {column!r} of the type {dtype!r}")
+    tenant = meta.get("tenant")
+    if tenant is not None and (
+        not isinstance(tenant, str) or not names_tenants(columns.get(tenant, "string"))
+    ):
+        raise _WrongError(f"{tenant!r} cannot be the column of the tenants")
     if meta["id_type"] not in (None, *ID_TYPES) or not isinstance(meta["fingerprint"], str):
         raise _WrongError("its id type or fingerprint cannot be understood")
     if type(meta["has_model"]) is not bool:
@@ -210,6 +221,7 @@ def _parse(meta: dict[str, Any]) -> Manifest:
         next_row=next_row,
         next_file=number(meta["next_file"], 0, 2**59, "next_file"),
         columns=dict(columns),
+        tenant=tenant,
         segments=tuple(entries),
         deletes=deletes,
     )
@@ -224,8 +236,11 @@ def first_manifest(
     keyword_planes: int | None = None,
     query_planes: int | None = None,
     id_type: str | None = None,
+    tenant: str | None = None,
 ) -> Manifest:
     """The manifest of an empty index for the codes of a model, or for codes of the given shape."""
+    if tenant is not None:
+        check_name(tenant)
     if id_type is not None and id_type not in ID_TYPES:
         raise InputError(f"id_type must be one of {', '.join(ID_TYPES)}, got {id_type!r}")
     fingerprint = ""
@@ -246,7 +261,7 @@ def first_manifest(
         )
     keyword_planes = whole_number("keyword_planes", keyword_planes, 1, MAX_KEYWORD_PLANES)
     query_planes = whole_number("query_planes", query_planes, 0, MAX_PLANES)
-    return Manifest(int(n), keyword_planes, query_planes, fingerprint, id_type=id_type)
+    return Manifest(int(n), keyword_planes, query_planes, fingerprint, id_type=id_type, tenant=tenant)
 
 
 def check_match(model: Encoder, manifest: Manifest) -> None:

@@ -4,32 +4,35 @@ The scan reads only codes and masks. Ids, texts and attributes are read by posit
 their cost does not depend on the size of the index.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from rbegir.base.arguments import check_queries
 from rbegir.base.checks import describe
 from rbegir.base.devices import cpu_count
+from rbegir.base.masks import Mask
 from rbegir.codes.planes import Codes
-from rbegir.codes.score import QUERY_LIMIT, cosine, norm_squared
-from rbegir.encode.encoder import Encoder, takes_vectors
+from rbegir.codes.score import QUERY_LIMIT, KeyScores, cosines, least_keys
+from rbegir.encode.encoder import Encoder, key_scores, takes_vectors
 from rbegir.encode.reranker import Reranker
 from rbegir.errors import InputError, MismatchError
 from rbegir.index.filter import Filter
 from rbegir.index.manifest import Manifest
 from rbegir.index.snapshot import Snapshot
-from rbegir.search.backend import Candidates, Partition, check_planes, coarse, open_backend
-from rbegir.search.hits import Hits
+from rbegir.index.tenant import TenantSnapshot, within
+from rbegir.search.backend import Backend, Candidates, Partition, check_planes, coarse, open_backend
+from rbegir.search.hits import Cursor, Hits
+from rbegir.search.partition import Limits
 from rbegir.search.request import SearchRequest
 from rbegir.search.rerank import find_candidates, rerank
 
+SCANNED = 64  # queries whose hits are found together
 _watcher: ContextVar[Callable[[str], None] | None] = ContextVar("watcher", default=None)
 
 
@@ -45,7 +48,12 @@ class Searcher:
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self._backend = open_backend(device, n, planes, threads, progress)
+        self._of_tenants = open_backend("cpu", n, planes, threads)  # too few keywords for another device
         self._threads = threads or cpu_count()
+
+    def backend(self, snapshot: Snapshot) -> Backend:
+        """What scans the codes of a snapshot."""
+        return self._of_tenants if isinstance(snapshot, TenantSnapshot) else self._backend
 
     def search(
         self,
@@ -54,78 +62,126 @@ class Searcher:
         request: SearchRequest,
         texts: list[str] | None = None,
         reranker: Reranker | None = None,
+        scorer: Encoder | None = None,
     ) -> Hits:
-        """The hits of every query among the keywords of a snapshot; a reranker needs the queries' `texts`."""
+        """The hits of every query among the keywords of a snapshot; a reranker needs the queries' `texts`.
+
+        `scorer` is the encoder that `key_scores` asks for scores.
+        """
         values = query_values(queries, snapshot.manifest)  # [Q, n] int16
         reranks = wants_rerank(request, texts, reranker)
-        numbers, partitions = candidates(snapshot, request)
-        certificate = recall = scores = None
+        snapshot = within(snapshot, request.tenant)
+        backend = self.backend(snapshot)
+        numbers, partitions, _ = searched = scope(snapshot, request, len(values))
+        code_scores = key_scores(scorer, values)
+        limits = limits_of(snapshot, searched, request, floors_of(request, code_scores, len(values)))
+        certificate = recall = scores = why = None
         if not len(values) or not partitions:
             found = Candidates.none(len(values))
         elif reranks:
             assert texts is not None
             assert reranker is not None
             pool = find_candidates(
-                self._backend,
+                backend,
                 partitions,
                 [snapshot.segments[number].segment.words(reranker.spelling) for number in numbers],
                 values,
                 texts,
                 request.pool,
+                limits=limits,
                 threads=self._threads,
             )
             stored = snapshot.texts(snapshot.locate(numbers, pool.positions))
-            found, scores = rerank(reranker, texts, values, pool, stored, request.k)
+            found, scores, why = rerank(reranker, texts, values, pool, stored, request.depth, why=request.why)
         elif request.mode == "paper":
-            found, certificate = self._backend.search_paper(
-                partitions, values, request.k, per_thread=request.per_thread, queue=request.queue
+            found, certificate = backend.search_paper(
+                partitions, values, request.depth, per_thread=request.per_thread, queue=request.queue
             )
         elif request.planes is not None:
-            found, recall, _ = self._backend.search_progressive(
+            found, recall, _ = backend.search_progressive(
                 partitions,
                 values,
-                request.k,
+                request.depth,
                 planes=request.planes,
                 candidates=request.candidates,
                 measure=request.measure,
             )
         else:
-            found = self._backend.search(partitions, values, request.k)
+            found = backend.search(partitions, values, request.k, limits)
         stage_done("scan")
-        places = snapshot.locate(numbers, found.positions.ravel())
-        shape = found.positions.shape  # [Q, k]
+        places = snapshot.locate(numbers, found.positions[found.positions >= 0])
         names = snapshot.manifest.columns if request.attributes else ()
-        columns = {name: snapshot.column(name, places) for name in names}
-        code_scores = cosine(found.keys, norm_squared(values))
-        hits = Hits(
-            ids=snapshot.ids(places).reshape(shape),
-            scores=code_scores if scores is None else scores,
-            code_scores=code_scores,
-            reranked=scores is not None,
-            texts=snapshot.column("text", places).reshape(shape) if request.texts else None,
-            keys=found.keys,
-            rows=snapshot.rows(places).reshape(shape),
-            attributes=attribute_rows(columns, shape),
+        hits = Hits.of(
+            found,
+            code_scores(found.keys),
+            snapshot.rows(places),
+            snapshot.ids(places),
+            {name: snapshot.column(name, places) for name in names},
+            texts=snapshot.column("text", places) if request.texts else None,
+            scores=scores,
+            why=why,
             certificate=certificate,
             recall=recall,
+            after=request.after,
         )
         snapshot.check_mapped()
         stage_done("fetch")
         return hits
 
+    def scan(
+        self,
+        snapshot: Snapshot,
+        queries: Codes | npt.NDArray[Any],
+        request: SearchRequest,
+        rows: int,
+        scorer: Encoder | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """All hits of every query as batches of query, score, id, text and attributes."""
+        values = query_values(queries, snapshot.manifest)  # [Q, n] int16
+        snapshot = within(snapshot, request.tenant)
+        backend = self.backend(snapshot)
+        numbers, partitions, _ = searched = scope(snapshot, request, len(values))
+        floors = floors_of(request, key_scores(scorer, values), len(values))
+        limits = limits_of(snapshot, searched, request, floors)
+        types = snapshot.types()
+        named = [(f"attribute_{name}" if name == "query" else name, kind) for name, kind in types.items()]
+        schema = pa.schema([("query", pa.int64()), ("score", pa.float64()), *named])
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for first in range(0, len(values), SCANNED):
+                these = np.arange(first, min(first + SCANNED, len(values)))
+                found = backend.search(partitions, values[these], None, limits and limits.of(these))
+                scores = key_scores(scorer, values[these])(found.keys)
+                for query, count in enumerate(found.counts.tolist()):
+                    for start in range(0, count, rows):
+                        part = slice(start, min(start + rows, count))
+                        places = snapshot.locate(numbers, found.positions[query, part])
+                        number = pa.array(np.full(part.stop - start, first + query))
+                        columns = [snapshot.array(name, places) for name in types]
+                        snapshot.check_mapped()
+                        yield pa.record_batch(
+                            [number, pa.array(scores[query, part]), *columns], schema=schema
+                        )
+
+        return batches()
+
     def coarse_rows(
         self, snapshot: Snapshot, queries: Codes | npt.NDArray[Any], request: SearchRequest, planes: int
     ) -> npt.NDArray[np.int64]:
-        """The rows [queries, k] of the best keywords by their first planes alone; always on the CPU."""
+        """The rows [queries, k] of the best keywords by their first planes alone; always on the CPU.
+
+        −1 where a query has fewer than another.
+        """
         n, all_planes = snapshot.manifest.shape
         values = query_values(queries, snapshot.manifest)  # [Q, n] int16
-        numbers, partitions = candidates(snapshot, request)
+        snapshot = within(snapshot, request.tenant)
+        numbers, partitions, _ = searched = scope(snapshot, request, len(values))
         if not len(values) or not partitions:
             return np.zeros((len(values), 0), np.int64)
         backend = open_backend("cpu", n, check_planes(planes, all_planes))
-        found = backend.search(coarse(partitions, n, planes), values, request.k)
-        places = snapshot.locate(numbers, found.positions.ravel())
-        rows = snapshot.rows(places).reshape(found.positions.shape)
+        limits = limits_of(snapshot, searched, request, floors_of(request, cosines(values), len(values)))
+        rows = backend.search(coarse(partitions, n, planes), values, request.k, limits).positions.copy()
+        rows[rows >= 0] = snapshot.rows(snapshot.locate(numbers, rows[rows >= 0]))
         snapshot.check_mapped()
         return rows
 
@@ -140,7 +196,7 @@ def wants_rerank(request: SearchRequest, texts: list[str] | None, reranker: Rera
             hint="leave rerank out to order hits by their codes",
         )
     reranks = request.may_rerank and texts is not None and reranker is not None
-    if reranks and request.candidates is not None and request.candidates < request.k:
+    if reranks and request.candidates is not None and request.candidates < request.depth:
         raise InputError(
             f"candidates must be at least k = {request.k}, got {request.candidates}",
             hint="the hits are the best of the candidates",
@@ -157,10 +213,66 @@ def query_texts(queries: Any) -> list[str] | None:
     return None
 
 
-def candidates(snapshot: Snapshot, request: SearchRequest) -> tuple[list[int], list[Partition]]:
-    """The numbers of the segments that may hold hits, and their partitions for a backend."""
-    where = None if request.where is None else Filter(request.where, snapshot.types())
-    return snapshot.candidates(where, request.allow, request.deny)
+class Scope(NamedTuple):
+    """What a search looks at: segments with candidates, their partitions, and the filter of each query."""
+
+    numbers: list[int]  # of the segments
+    partitions: list[Partition]
+    filters: npt.NDArray[np.int64]  # [queries] the number of the filter in the partitions; −1: none
+
+
+def scope(snapshot: Snapshot, request: SearchRequest, queries: int) -> Scope:
+    """What a request with this many queries looks at. Equal filters are evaluated once."""
+    types, numbers = snapshot.types(), np.full(queries, -1)
+
+    def passes(where: Any, allow: Any, deny: Any, must: Any) -> list[Mask | None]:
+        quoted = None if must is None else must.replace("'", "''")
+        wheres = [where, None if must is None else f"contains(text, '{quoted}')"]
+        return snapshot.passes([Filter.of(one, types) for one in wheres if one is not None], allow, deny)
+
+    if not request.filters_each:
+        return Scope(*snapshot.candidates(passes(**request.filters())), numbers)
+    known: dict[Any, tuple[int, list[Mask | None]]] = {}
+    for query, each in enumerate(request.each_filter(queries)):
+        where, *ids = each["where"], each["allow"], each["deny"]
+        key = (where if isinstance(where, str) else id(where), each["must"], *map(id, ids))
+        if any(value is not None for value in each.values()):
+            if key not in known:
+                known[key] = len(known), passes(**each)
+            numbers[query] = known[key][0]
+    masks = [found for _, found in known.values()]
+    if len(masks) == 1 and np.all(numbers == 0):
+        return Scope(*snapshot.candidates(masks[0]), np.full(queries, -1))
+    segments, parts = snapshot.candidates()
+    parts = [
+        part._replace(filters=tuple(found[number] for found in masks))
+        for number, part in zip(segments, parts, strict=True)
+    ]
+    return Scope(segments, parts, numbers)
+
+
+def floors_of(request: SearchRequest, scores: KeyScores, queries: int) -> npt.NDArray[np.int64] | None:
+    """The least order key [queries] of a hit, if the request has a least score."""
+    return None if request.min_score is None else least_keys(request.min_score, scores, queries)
+
+
+def limits_of(
+    snapshot: Snapshot, searched: Scope, request: SearchRequest, floors: npt.NDArray[np.int64] | None
+) -> Limits | None:
+    """What a request limits the hits of its queries to, besides the candidates; None: nothing."""
+    queries = len(searched.filters)
+    limits = Limits.none(queries)._replace(filters=searched.filters)
+    if floors is not None:
+        limits = limits._replace(floors=floors)
+    if request.after is not None:
+        keys, rows = Cursor.read(request.after)
+        if len(keys) != queries:
+            raise InputError(
+                f"after is a cursor of {len(keys)} queries, got {queries}",
+                hint="pass the cursor of a page of the same queries",
+            )
+        limits = limits._replace(keys=keys, positions=snapshot.last_positions(searched.numbers, rows))
+    return limits if limits.bounds_keys or np.any(searched.filters >= 0) else None
 
 
 def _check_vectors(queries: Any) -> Any:
@@ -174,8 +286,11 @@ def _check_vectors(queries: Any) -> Any:
 
 
 def encode_queries(model: Encoder, queries: Any) -> Codes:
-    """The codes of a text, of a list of texts, or of the vectors [queries, dims] that a Binarizer takes."""
-    asked: Any = [queries] if isinstance(queries, str) else queries
+    """The codes of texts, or of the vectors that a Binarizer takes; one query needs no list around it."""
+    alone = isinstance(queries, str) or (isinstance(queries, np.ndarray) and queries.ndim == 1)
+    asked: Any = queries
+    if alone:
+        asked = [queries] if isinstance(queries, str) else queries[None]
     return model.encode_queries(_check_vectors(asked) if takes_vectors(model) else check_queries(asked))
 
 
@@ -194,21 +309,6 @@ def query_values(queries: Any, manifest: Manifest) -> npt.NDArray[np.int16]:
     if values.size and (int(values.max()) > QUERY_LIMIT or int(values.min()) < -QUERY_LIMIT):
         raise InputError(f"integer queries must lie within ±{QUERY_LIMIT}")
     return values
-
-
-def attribute_rows(
-    columns: dict[str, npt.NDArray[Any]], shape: tuple[int, ...]
-) -> list[list[dict[str, Any]]] | None:
-    """Attributes as one dict per hit, grouped by query; None if the index has no attributes."""
-    if not columns:
-        return None
-    names = list(columns)
-    flat = [dict(zip(names, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    return (
-        [flat[start : start + shape[1]] for start in range(0, len(flat), shape[1])]
-        if flat
-        else [[]] * shape[0]
-    )
 
 
 def stage_done(stage: str) -> None:

@@ -20,8 +20,6 @@ delete files about a segment the newer is more complete. Whether the newest file
 change, and how many keywords were deleted, cannot be known.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -240,7 +238,7 @@ def _write(directory: Path, manifest: Manifest, remains: list[_Remains]) -> list
         if found.kept.any():
             path = directory / f"segment-{len(entries):08d}.rbs"
             rows = LiveRows(found.segment, masks.from_bools(found.kept))
-            entries.append(write_segment(path, [rows], manifest.shape))
+            entries.append(write_segment(path, [rows], manifest.shape, manifest.tenant))
     return entries
 
 
@@ -257,7 +255,7 @@ def _rebuilt(path: Path, reason: FileError) -> Manifest:
         ):
             segments.append(segment)
     segments.sort(key=lambda segment: segment.first_row)
-    if len({(segment.shape, segment.id_type) for segment in segments}) != 1:
+    if len({(segment.shape, segment.id_type, segment.tenant) for segment in segments}) != 1:
         raise CorruptError(
             f"nothing can be salvaged from {path}: the manifest is lost, and no segment says what it held",
             hint="restore the index from a copy",
@@ -271,6 +269,7 @@ def _rebuilt(path: Path, reason: FileError) -> Manifest:
         has_model=(path / MODEL).is_dir(),
         id_type=segments[0].id_type,
         next_row=segments[-1].last_row + 1,
+        tenant=segments[0].tenant,
         columns={name: str(t) for one in segments for name, t in one.types.items() if name != "text"},
         segments=tuple(
             Entry(one.path.name, one.file.stamp, *one.span, deletes.get(one.path.name)) for one in segments

@@ -4,6 +4,7 @@
     rows, rows.fences int64 rows, ascending; only where they are not first_row, first_row + 1, …
     column.0, 1, …    `id` (only where ids were given; the default id is the row), `text`, attributes
     id.keys/order/…   from an id to its position; only where ids were given
+    tenant.keys/…     from a tenant to the positions of its keywords; only where the index has tenants
 
 A keyword is addressed by its position 0 … count − 1 in the segment. Positions never change; deletes are
 stored elsewhere (`snapshot.py`). A segment is written from the live rows of other segments or of memory,
@@ -30,7 +31,7 @@ from rbegir.encode.reranker import Spelling
 from rbegir.errors import CorruptError, VersionError
 from rbegir.index.columns import Column, ColumnSpec, Int64s, int64_array, int64_numpy, write_column
 from rbegir.index.format import File, FileKind, FileWriter, Stamp
-from rbegir.index.keys import STRIDE, SortedKeys, keys_of, write_keys
+from rbegir.index.keys import STRIDE, SortedKeys, keys_of, sorted_parts, write_keys
 
 CHUNK = 1 << 16  # rows in memory at a time while a segment is written; a multiple of layout.GROUP
 MAX_ROWS = 1 << 24  # per segment: bounds the memory of a compaction, and keeps positions within 32 bits
@@ -152,11 +153,15 @@ class Entry:
 
 
 def write_segment(
-    path: Path, sources: Sequence[LiveRows], shape: CodeShape, without: Collection[str] = ()
+    path: Path,
+    sources: Sequence[LiveRows],
+    shape: CodeShape,
+    tenant: str | None = None,
+    without: Collection[str] = (),
 ) -> Entry:
     """Write the live keywords of the sources, whose rows must ascend; durable on return.
 
-    The columns in `without` are left out.
+    The column `tenant`, which has no nulls, gets a table; the columns in `without` are left out.
     """
     count = sum(source.count for source in sources)
     assert 0 < count <= MAX_ROWS
@@ -188,10 +193,12 @@ def write_segment(
             id_type = next(s.table.ids(np.zeros(0, np.int64)).type for s in sources if s.table.has_ids)
             read_ids = chunks(lambda table, span: table.ids(span))
             specs.append(write_column(writer, "column.0", "id", id_type, read_ids))
-            write_keys(writer, np.concatenate([keys_of(chunk) for chunk in read_ids()]))
+            write_keys(writer, "id", np.concatenate([keys_of(chunk) for chunk in read_ids()]))
         for name, dtype in types.items():
             read = chunks(lambda table, span, name=name, dtype=dtype: read_column(table, name, dtype, span))  # type: ignore[misc]
             specs.append(write_column(writer, f"column.{len(specs)}", name, dtype, read))
+            if name == tenant:
+                write_keys(writer, "tenant", np.concatenate([keys_of(chunk) for chunk in read()]))
         stamp = writer.finish(
             {
                 "n": shape.n,
@@ -201,6 +208,7 @@ def write_segment(
                 "first_row": first_row,
                 "last_row": last_row,
                 "columns": [list(spec) for spec in specs],
+                **({} if tenant is None else {"tenant": tenant}),
             }
         )
     return Entry(path.name, stamp, count, first_row, last_row)
@@ -237,8 +245,15 @@ class Segment:
             self._row_section = self.file.section("rows")
             self._rows = SortedKeys(self._row_section, self.file.section("rows.fences"), self.count, "<i8")
         self.has_ids = "id" in self._columns
-        self._keys = SortedKeys.of_ids(self.file, self.count) if self.has_ids else None
+        self._keys = SortedKeys.named(self.file, "id", self.count) if self.has_ids else None
         self._order = self.file.section("id.order") if self.has_ids else None
+        self.tenant = meta.get("tenant")  # the column that names the tenants; None: there are none
+        if not (self.tenant is None or (isinstance(self.tenant, str) and self.tenant in self.types)):
+            raise self._corrupt("it lacks the column of the tenants")
+        self._tenants = None
+        if self.tenant is not None:
+            keys = SortedKeys.named(self.file, "tenant", self.count)
+            self._tenants = keys, self.file.section("tenant.order")
         self._words: tuple[str, LexicalIndex] | None = None
         self.filters: dict[str, masks.Mask] = {}  # the masks of recent filters, by text; see filter.py
 
@@ -271,6 +286,12 @@ class Segment:
             return self.first_row + positions
         self._row_section.touch(8 * positions, 8 * (positions + 1))
         return self._row_section.unchecked("<i8", self.count)[positions]
+
+    def up_to(self, rows: Int64s) -> Int64s:
+        """How many keywords have a row up to each of the rows."""
+        if self._rows is None:
+            return np.clip(rows - self.first_row + 1, 0, self.count)
+        return self._rows.find(rows)[1]
 
     def ids(self, positions: Int64s) -> pa.Array:
         """int64 or string ids; the rows if no ids were given."""
@@ -315,6 +336,21 @@ class Segment:
             open_runs = open_runs[~same & (first[open_runs] < last[open_runs])]
         return found
 
+    def of_tenant(self, tenant: pa.Array) -> Int64s:
+        """The positions of the keywords of one tenant, ascending; deleted keywords are found too."""
+        assert self.tenant is not None
+        assert self._tenants is not None
+        keys, order = self._tenants
+        first, last = keys.find(keys_of(tenant))
+        order.touch(4 * first, 4 * last)
+        found = order.unchecked("<u4", self.count)[first[0] : last[0]].astype(np.int64)
+        if found.size and int(found.max()) >= self.count:
+            raise order.corrupt("points outside the segment")
+        if pa.types.is_string(tenant.type):  # different texts may have equal keys
+            same = pc.equal(self.column(self.tenant, found), tenant[0])
+            found = found[same.to_numpy(zero_copy_only=False)]
+        return found
+
     def damage(self) -> Iterator[CorruptError]:
         """Everything that is wrong with the file: checksums first, then whether its parts agree."""
         bad = list(self.file.damage())
@@ -347,6 +383,11 @@ class Segment:
                 if not np.array_equal(self.find(self.ids(span)), span):
                     yield self._corrupt("its ids are not found where they are")
                     break
+            if self.tenant is not None:
+                for part, wanted in sorted_parts(keys_of(self.whole(self.tenant))).items():
+                    section = self.file.section(f"tenant.{part}")
+                    if not np.array_equal(section.view(wanted.dtype, wanted.size), wanted):
+                        yield section.corrupt("does not lead to the keywords of the tenants")
         except CorruptError as error:
             yield error
 

@@ -12,6 +12,7 @@ list would be longer. For each segment the manifest names the file and how many 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -100,6 +101,8 @@ class Snapshot:
             for name, dtype in segment.types.items():
                 if str(dtype) != expected.get(name):
                     raise CorruptError(f"{segment.path} is damaged: column {name!r} is not in the manifest")
+            if segment.tenant != manifest.tenant:
+                raise CorruptError(f"{segment.path} is damaged: its tenants are not those of the manifest")
             if segment.id_type != manifest.id_type:
                 raise CorruptError(f"{segment.path} is damaged: its ids are not {manifest.id_type}")
             if entry.deletes is not None and entry.deletes not in deletes:
@@ -107,6 +110,8 @@ class Snapshot:
                 deletes[entry.deletes] = File(path, FileKind.DELETES, manifest.deletes[entry.deletes])
             self.segments.append(LiveSegment(segment, entry, deletes.get(entry.deletes or "")))
         self.deletes = deletes
+        self.files = [*deletes.values(), *(one.segment.file for one in self.segments)]
+        self.tenants: dict[Any, Any] = {}  # the keywords of recent tenants; see tenant.py
 
     @classmethod
     def open(cls, directory: Path, before: Snapshot | None = None) -> Snapshot:
@@ -165,28 +170,41 @@ class Snapshot:
         return Positions(segment, position)
 
     def candidates(
-        self, where: Filter | None, allow: pa.Array | None, deny: pa.Array | None
+        self, passing: Sequence[masks.Mask | None] | None = None
     ) -> tuple[list[int], list[Partition]]:
-        """The numbers of the segments that have candidates, and their partitions for a backend."""
-        allowed = None if allow is None else self.find(allow)
-        denied = None if deny is None else self.find(deny)
+        """The numbers of the segments with candidates, and their partitions for a backend.
+
+        `passing` is what passes a filter in each segment (`passes`).
+        """
         numbers: list[int] = []
         partitions: list[Partition] = []
         for number, one in enumerate(self.segments):
+            mask = masks.both(one.live, None if passing is None else passing[number])
+            if mask is None or np.any(mask):
+                numbers.append(number)
+                partitions.append(Partition(one.segment.packed(), one.entry.count, mask))
+        return numbers, partitions
+
+    def passes(
+        self, wheres: Sequence[Filter], allow: pa.Array | None, deny: pa.Array | None
+    ) -> list[masks.Mask | None]:
+        """The positions of each segment that pass all filters, deleted ones included; None: all."""
+        allowed = None if allow is None else self.find(allow)
+        denied = None if deny is None else self.find(deny)
+        found = []
+        for number, one in enumerate(self.segments):
             count = one.entry.count
-            mask = one.live
+            mask = None
             if allowed is not None:
                 mask = masks.from_positions(allowed.position[allowed.segment == number], count)
             if denied is not None and np.any(denied.segment == number):
                 out = masks.from_positions(denied.position[denied.segment == number], count)
                 mask = masks.complement(out, count) if mask is None else mask & ~out
-            if where is not None and (mask is None or np.any(mask)):
-                passing = where.passing(one.segment)
-                mask = passing if mask is None else mask & passing
-            if mask is None or np.any(mask):
-                numbers.append(number)
-                partitions.append(Partition(one.segment.packed(), count, mask))
-        return numbers, partitions
+            for where in wheres:
+                if mask is None or np.any(mask):
+                    mask = masks.both(mask, where.passing(one.segment))
+            found.append(mask)
+        return found
 
     def locate(self, numbers: Sequence[int], positions: Int64s) -> Positions:
         """Split positions that count through these segments, as a backend returns them, by segment."""
@@ -195,9 +213,20 @@ class Snapshot:
         which = np.searchsorted(ends, positions, "right")
         return Positions(np.asarray(numbers, np.int64)[which], positions - (ends - counts)[which])
 
+    def original(self, places: Positions) -> Positions:
+        """Where keywords are in the index: the same, unless this is what one tenant has of it."""
+        return places
+
+    def last_positions(self, numbers: Sequence[int], rows: Int64s) -> Int64s:
+        """The position, counted through these segments, of the last keyword up to each of the rows, or −1."""
+        last, rows = np.full(len(rows), -1), np.clip(rows, -1, 2**62)
+        for number in numbers:
+            last += self.segments[number].segment.up_to(rows)
+        return last
+
     def rows(self, places: Positions) -> Int64s:
         """The rows of keywords."""
-        return self._gather(places, np.zeros(places.segment.shape, np.int64), Segment.rows)
+        return self._gather(places, np.zeros(places.segment.shape, np.int64), lambda one, at: one.rows(at))
 
     def ids(self, places: Positions) -> npt.NDArray[Any]:
         """The ids of keywords: int64, or str objects."""
@@ -221,36 +250,57 @@ class Snapshot:
 
     def texts(self, places: Positions) -> pa.Array:
         """The texts of keywords, empty where there is none."""
-        parts, order = [pa.array([], pa.string())], [np.zeros(0, np.int64)]
+        return pc.fill_null(self.array("text", places), "")
+
+    def array(self, name: str, places: Positions) -> pa.Array:
+        """A column, or the ids, as an Arrow array; nulls where a segment lacks the column."""
+        dtype = self.types()[name]
+        parts, order = [pa.array([], dtype)], [np.zeros(0, np.int64)]
         for number, where in places.by_segment:
-            parts.append(
-                read_column(self.segments[number].segment, "text", pa.string(), places.position[where])
-            )
+            segment, at = self.segments[number].segment, places.position[where]
+            parts.append(segment.ids(at) if name == "id" else read_column(segment, name, dtype, at))
             order.append(where)
-        joined = pc.fill_null(pa.concat_arrays(parts), "")
-        return joined.take(int64_array(np.argsort(np.concatenate(order))))
+        return pa.concat_arrays(parts).take(int64_array(np.argsort(np.concatenate(order))))
 
     def check_mapped(self) -> None:
         """Raise if a page read from this state was missing; call before returning what was read."""
-        for file in self.deletes.values():
+        for file in self.files:
             file.check_mapped()
-        for one in self.segments:
-            one.segment.file.check_mapped()
 
-    def spans(self, rows: int) -> Iterator[tuple[Segment, Int64s]]:
-        """The positions of all live keywords, ordered by row, at most `rows` at a time."""
+    def passing(self, where: Any) -> Iterator[LiveRows]:
+        """The live keywords of each segment, or those that pass a filter (text or expression)."""
+        filter_ = None if where is None else Filter(where, self.types())
         for one in self.segments:
-            for span in one.rows().spans():
+            rows = one.rows()
+            if filter_ is not None:
+                passing = filter_.passing(one.segment)
+                rows = LiveRows(one.segment, passing if rows.live is None else passing & rows.live)
+            yield rows
+
+    def select(self, where: Any) -> Positions:
+        """Where the live keywords are that pass a filter."""
+        found = [np.concatenate([*rows.spans()]) for rows in self.passing(where)]
+        numbers = [np.full(positions.size, number) for number, positions in enumerate(found)]
+        nothing = np.zeros(0, np.int64)
+        return Positions(np.concatenate([nothing, *numbers]), np.concatenate([nothing, *found]))
+
+    def spans(self, rows: int, where: Any = None) -> Iterator[tuple[Segment, Int64s]]:
+        """The positions of the live keywords that pass, ordered by row, at most `rows` at a time."""
+        for one, passing in zip(self.segments, self.passing(where), strict=True):
+            for span in passing.spans():
                 for start in range(0, span.size, rows):
                     yield one.segment, span[start : start + rows]
 
-    def batches(self, rows: int) -> Iterator[pa.RecordBatch]:
-        """Every live keyword as batches of id, text and attributes; one empty batch if there is none."""
+    def batches(self, rows: int, where: Any = None) -> Iterator[pa.RecordBatch]:
+        """The live keywords that pass as batches of id, text and attributes; the first may be empty."""
         types = self.types()
         schema = pa.schema(list(types.items()))
-        if not self.keywords:
+        spans = self.spans(rows, where)
+        first = next(spans, None)
+        if first is None:
             yield pa.record_batch([pa.array([], dtype) for dtype in types.values()], schema=schema)
-        for segment, positions in self.spans(rows):
+            return
+        for segment, positions in itertools.chain([first], spans):
             others = [
                 read_column(segment, *column, positions) for column in types.items() if column[0] != "id"
             ]

@@ -29,24 +29,50 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rbegir.base.arguments import check_attributes, check_ids, check_texts, fitting, refuse_repeats
+from rbegir.base.arguments import (
+    check_attributes,
+    check_ids,
+    check_tenants,
+    check_texts,
+    fitting,
+    refuse_repeats,
+)
+from rbegir.base.checks import whole_number
 from rbegir.base.disk import explained
 from rbegir.base.mapping import arm
 from rbegir.codes.planes import Codes
-from rbegir.encode.encoder import Encoder, check_encoder, encode_keywords
+from rbegir.encode.encoder import (
+    Encoder,
+    check_encoder,
+    encode_keywords,
+    expected,
+    load_scorer,
+    takes_vectors,
+)
 from rbegir.errors import CorruptError, FileError, InputError, LockedError, MismatchError
-from rbegir.index.creation import SEGMENT_ROWS, fill, make, staged
+from rbegir.index.creation import SEGMENT_ROWS, backup, fill, make, staged
+from rbegir.index.join import Join, groups
 from rbegir.index.manifest import MODEL, Manifest, check_adds, check_match, first_manifest, load_stored
 from rbegir.index.query import Searcher, encode_queries, query_texts
 from rbegir.index.segment import KeywordRows
 from rbegir.index.snapshot import Positions, Snapshot, damage
+from rbegir.index.tenant import within
 from rbegir.index.writer import Progress, Writer
 from rbegir.search.hits import Hits
-from rbegir.search.request import Filters, SearchOptions, SearchRequest, refuse_deadline
+from rbegir.search.request import (
+    Filters,
+    SearchOptions,
+    SearchRequest,
+    Tenant,
+    Where,
+    local_request,
+    with_options,
+)
 
 EXPORT_ROWS = 1 << 14  # keywords per exported batch
 
 Ids = npt.NDArray[Any]  # int64, or str objects
+Vectors = npt.NDArray[Any]  # float [count, dims]
 
 
 class Index:
@@ -67,12 +93,14 @@ class Index:
         manifest = self._snapshot.manifest
         self._searcher = Searcher(device, manifest.n, manifest.keyword_planes, threads, progress)
         self._given = self._model = model  # `_model` may also be the stored one, once it is loaded
+        self._scorer: tuple[str, Encoder | None] = ("", None)  # with the fingerprint that it is for
         if model is not None:
             check_encoder(model)
             check_match(model, manifest)
         self._read_only = read_only
         self._writer: Writer | None = None
         self._mutex = threading.RLock()  # held by changes
+        self._compacting = threading.RLock()  # held by a compaction, which holds the mutex only to swap
         self._loading = threading.Lock()  # held while the model loads, so that searches need no mutex
         self._closed = False
 
@@ -86,16 +114,18 @@ class Index:
         keyword_planes: int | None = None,
         query_planes: int | None = None,
         id_type: str | None = None,
+        tenant: str | None = None,
         overwrite: bool = False,
         device: str | Sequence[str] = "cpu",
         threads: int | None = None,
     ) -> Index:
         """Create an empty index for the codes of a model, which is stored inside, or for a given shape.
 
-        `id_type` is "int64" or "string"; without it the first `add` decides.
+        `id_type` is "int64" or "string"; without it the first `add` decides. `tenant` names the attribute
+        that says whose a keyword is, a string or an integer (`search(…, tenant=…)`).
         """
         path = Path(path).absolute()
-        manifest = first_manifest(model, n, keyword_planes, query_planes, id_type)
+        manifest = first_manifest(model, n, keyword_planes, query_planes, id_type, tenant)
         Searcher(device, manifest.n, manifest.keyword_planes, threads)  # refuses a bad device early
         with staged(path, overwrite=overwrite) as writer:
             make(writer.directory, manifest, model)
@@ -116,14 +146,20 @@ class Index:
     ) -> Index:
         """Open an index in its current state. `model` replaces the stored one and must match it.
 
+        A URL (`https://`, `s3://`, `gs://` …) is copied to the cache first, and opened read-only.
         `progress` is called with (keywords uploaded, total) while a search uploads keywords to GPUs.
         """
+        remote = "://" in str(path)
+        if remote:
+            from rbegir.index.location import Location
+
+            path = Location.of(path).copy()
         return cls(
             Path(path),
             device=device,
             threads=threads,
             model=model,
-            read_only=read_only,
+            read_only=read_only or remote,
             progress=progress,
         )
 
@@ -134,6 +170,7 @@ class Index:
         model: Encoder,
         batches: Iterable[pa.RecordBatch],
         *,
+        tenant: str | None = None,
         overwrite: bool = False,
         upsert: bool = False,
         device: str | Sequence[str] = "cpu",
@@ -142,11 +179,12 @@ class Index:
     ) -> Index:
         """Build an index from a stream of batches with `text`, optional `id`, and attribute columns.
 
-        A repeated id is refused; with `upsert` its last row wins. Memory is bounded by `segment_rows`. The
-        index appears under its path when it is complete, and not at all if the build fails or is stopped.
+        A repeated id is refused; with `upsert` its last row wins. `tenant` is as for `create`. Memory is
+        bounded by `segment_rows`. The index appears under its path when it is complete, and not at all if the
+        build fails or is stopped.
         """
         path = Path(path).absolute()
-        manifest = first_manifest(model)
+        manifest = first_manifest(model, tenant=tenant)
         with staged(path, overwrite=overwrite) as writer:
             make(writer.directory, manifest, model)
             inner = cls(writer.directory, device=device, threads=threads, model=model, read_only=False)
@@ -169,8 +207,8 @@ class Index:
         return f"Index({str(self._path)!r}, {self._snapshot.keywords} keywords)"
 
     def close(self) -> None:
-        """Release the lock; the index cannot be used afterwards."""
-        with self._mutex:
+        """Release the lock, after a compaction that is running; the index cannot be used afterwards."""
+        with self._compacting, self._mutex:
             self._drop_writer()
             self._closed = True
 
@@ -195,13 +233,16 @@ class Index:
 
     # ---- change ----
 
-    def add(self, texts: Sequence[str], ids: Any = None, attributes: Any = None) -> Ids:
-        """Add keywords and return their ids (by default the rows 0, 1, 2 …). An existing id is refused."""
-        return self._add(check_texts(texts), None, ids, attributes, upsert=False)
+    def add(self, texts: Sequence[str] | Vectors, ids: Any = None, attributes: Any = None) -> Ids:
+        """Add keywords and return their ids (by default the rows 0, 1, 2 …). An existing id is refused.
 
-    def upsert(self, texts: Sequence[str], ids: Any, attributes: Any = None) -> Ids:
+        An index made with a Binarizer takes float vectors [count, dims] instead of texts.
+        """
+        return self._add(*self._keywords(texts), ids, attributes, upsert=False)
+
+    def upsert(self, texts: Sequence[str] | Vectors, ids: Any, attributes: Any = None) -> Ids:
         """Add keywords, atomically replacing those with the same ids."""
-        return self._add(check_texts(texts), None, ids, attributes, upsert=True)
+        return self._add(*self._keywords(texts), ids, attributes, upsert=True)
 
     def add_codes(
         self,
@@ -215,7 +256,8 @@ class Index:
     ) -> Ids:
         """Add keywords by codes made elsewhere, optionally with texts.
 
-        `fingerprint` names the model that made the codes; they are refused if the index has another.
+        Codes are refused if the index has a model and another one made them: a Binarizer notes itself in its
+        codes, for others `fingerprint` names the model.
         """
         manifest = self._state().manifest
         if not isinstance(codes, Codes):
@@ -228,55 +270,180 @@ class Index:
         given = None if texts is None else check_texts(texts)
         if given is not None and len(given) != len(codes):
             raise InputError(f"texts has {len(given)} values for {len(codes)} codes")
-        made_by = manifest.fingerprint if fingerprint is None else fingerprint
+        made_by = fingerprint
+        if made_by is None:  # an index without a model takes the codes of any
+            made_by = manifest.fingerprint and (codes.made_by or manifest.fingerprint)
         return self._add(given, (codes, made_by), ids, attributes, upsert=upsert)
 
-    def delete(self, ids: Any) -> int:
-        """Delete keywords by id and return how many were deleted; unknown ids are ignored."""
-        wanted = pc.unique(check_ids(ids))
+    def update(self, ids: Any, attributes: Any) -> int:
+        """Change attributes of keywords, all of which must exist, and return how many were changed.
+
+        Texts, codes and other attributes stay, and nothing is encoded. None clears a value, and a new name
+        adds a column. As with `upsert` a keyword gets a new row, so it comes last among equal scores.
+        """
+        given = check_ids(ids)
+        refuse_repeats(given)
+        with fitting(f"{len(given)} keywords at once", "update fewer at a time"), self._writing() as writer:
+            before = self._snapshot
+            manifest, places = before.manifest, before.find(given)
+            _refuse_missing(given, places)
+            new = check_attributes(attributes, len(given), manifest.columns)
+            if not len(given) or not new:
+                return 0
+            types = {**manifest.columns, **{name: str(column.type) for name, column in new.items()}}
+            others = [name for name in before.types() if name != "id" and name not in new]
+            kept = {name: before.array(name, places) for name in others}
+            kept = {name: column for name, column in kept.items() if column.null_count < len(given)}
+            check_tenants({**kept, **new}, manifest.tenant)
+            rows = KeywordRows(before.codes(places), manifest.next_row, given, {**kept, **new})
+            writer.add(before, rows, places, types, _id_type(manifest, given))
+            self._reopen(before)
+        return len(given)
+
+    def delete(self, ids: Any = None, *, where: Where = None, tenant: Tenant = None) -> int:
+        """Delete keywords by id, or all that pass a filter, and return how many; unknown ids are ignored.
+
+        With `tenant` only its own keywords: all of them without ids and filter.
+        """
+        if (ids is not None and where is not None) or (ids is None and where is None and tenant is None):
+            raise InputError(
+                "delete needs ids or where, and not both", hint="where='id is not null' deletes everything"
+            )
+        wanted = None if ids is None else pc.unique(check_ids(ids))
         with self._writing() as writer:
-            places = self._snapshot.find(wanted)
+            state = self._snapshot
+            own = within(state, tenant)
+            places = own.original(own.select(where) if wanted is None else own.find(wanted))
             found = int(np.count_nonzero(places.segment >= 0))
             if found:
-                writer.delete(self._snapshot, places)
-                self._reopen(self._snapshot)
+                writer.delete(state, places)
+                self._reopen(state)
         return found
 
     def compact(self, progress: Progress | None = None) -> None:
-        """Rewrite the index into few large segments without deleted keywords. Rows and ids stay."""
-        with self._writing() as writer:
-            if writer.compact(self._snapshot, progress):
-                self._reopen(self._snapshot)
+        """Rewrite the index into few large segments without deleted keywords. Rows and ids stay.
+
+        Other threads can search and change the index meanwhile; a second compaction waits for the first.
+        """
+        with self._compacting, contextlib.ExitStack() as stack:
+            with self._writing() as writer:
+                compaction = stack.enter_context(writer.compacting(self._snapshot))
+            if compaction.write(progress):
+                with self._writing() as writer:
+                    writer.swap(compaction, self._snapshot)
+                    self._reopen(self._snapshot)
 
     # ---- search and read ----
 
+    @with_options
     def search(
-        self, queries: str | Sequence[str] | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
+        self,
+        queries: str | Sequence[str] | npt.NDArray[Any],
+        k: int | None = 10,
+        **options: Unpack[SearchOptions],
     ) -> Hits:
-        """The best k keywords for a text or for each of a list of texts; `SearchRequest` lists the options.
+        """The best k keywords for a text or for each of a list of texts.
 
-        An index made with a Binarizer is searched with float vectors [queries, dims].
+        An index made with a Binarizer is searched with a float vector, or with several: [queries, dims].
         """
-        request = SearchRequest(k, **options)
-        refuse_deadline(request)
+        request = local_request(k, options)
         self._state()
         state, model = self._encoding()
         with _room_for(queries):
             codes, texts = encode_queries(model, queries), query_texts(queries)
             reranker = getattr(model, "reranker", None) if request.may_rerank else None
-            return self._searcher.search(state, codes, request, texts, reranker)
+            return self._searcher.search(state, codes, request, texts, reranker, model)
 
+    @with_options
     def search_codes(
-        self, codes: Codes | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
+        self, codes: Codes | npt.NDArray[Any], k: int | None = 10, **options: Unpack[SearchOptions]
     ) -> Hits:
-        """The best k keywords for each code, or for each integer vector (int8 or int16 [queries, n], ±255).
+        """The best k keywords for each code of a query, or integer vector: int8 or int16 [queries, n], ±255.
 
-        `SearchRequest` lists the options.
+        To search with stored keywords, use `neighbors` or `join`: a Binarizer codes queries otherwise.
         """
-        request = SearchRequest(k, **options)
-        refuse_deadline(request)
+        request = local_request(k, options)
+        self._state()
         with _room_for(codes):
-            return self._searcher.search(self._state(), codes, request)
+            state, scorer = self._scoring()
+            return self._searcher.search(state, codes, request, scorer=scorer)
+
+    def neighbors(
+        self,
+        k: int | None = None,
+        min_score: float | None = None,
+        *,
+        texts: bool = False,
+        tenant: Tenant = None,
+    ) -> pa.Table:
+        """The best k other keywords of each keyword, those that reach `min_score`, or both: exactly.
+
+        One row per pair: id, neighbor_id, rank (from 1) and score, as of a search; with `texts`
+        also text and neighbor_text. Queries are the stored keywords; none is its own neighbor.
+        """
+        return self._joined(self.joining(None, k, min_score, texts=texts, tenant=tenant))
+
+    def join(
+        self, other: Index, k: int | None = None, min_score: float | None = None, *, texts: bool = False
+    ) -> pa.Table:
+        """Search every keyword of `other` in this index, as it is stored; columns as of `neighbors`.
+
+        `id` is that of the keyword of `other`, `neighbor_id` that of a keyword of this index.
+        """
+        if not isinstance(other, Index):
+            raise InputError(f"other must be an rbegir.Index, got {type(other).__name__}")
+        return self._joined(self.joining(other, k, min_score, texts=texts))
+
+    def joining(
+        self,
+        other: Index | None,
+        k: int | None,
+        min_score: float | None,
+        *,
+        texts: bool,
+        tenant: Tenant = None,
+    ) -> Join:
+        """The join of the current states, for whoever writes its pairs piece by piece; None: with itself."""
+        self._state()
+        whole, scorer = self._scoring()
+        state = within(whole, tenant)
+        queries = state if other is None else other.snapshot
+        return Join(state, queries, scorer, k, min_score, itself=other is not None, texts=texts)
+
+    def duplicates(self, min_score: float, *, tenant: Tenant = None) -> pa.Table:
+        """Groups of keywords that are linked by scores of at least `min_score`: group, id and text.
+
+        Groups are connected components: two members may be less alike if others stand between them. They are
+        numbered by their first keywords; keywords without a duplicate are left out.
+        """
+        with fitting("the groups of an index", "raise min_score"):
+            self._state()
+            whole, scorer = self._scoring()
+            state = within(whole, tenant)
+            return groups(state, scorer, self._searcher.backend(state), min_score)
+
+    def scan(
+        self,
+        queries: Any,
+        min_score: float,
+        *,
+        rows: int = EXPORT_ROWS,
+        **filters: Unpack[Filters],
+    ) -> Iterator[pa.RecordBatch]:
+        """All hits whose code score is at least `min_score`, streamed: best first, query by query.
+
+        Batches of at most `rows` hits of one state of the index, with the columns query (its number), score,
+        id, text and the attributes. Queries are texts, vectors or codes, as for `search` and `search_codes`.
+        """
+        request = SearchRequest(None, min_score=min_score, **filters)
+        self._state()
+        scorer: Encoder | None
+        if isinstance(queries, Codes) or getattr(queries, "dtype", None) in (np.int8, np.int16):
+            (state, scorer), codes = self._scoring(), queries
+        else:
+            state, model = self._encoding()
+            scorer, codes = model, encode_queries(model, queries)
+        return self._searcher.scan(state, codes, request, whole_number("rows", rows), scorer)
 
     def get(self, ids: Any) -> list[dict[str, Any] | None]:
         """The keywords with these ids: id, text and attributes; None for an unknown id."""
@@ -293,9 +460,7 @@ class Index:
         """The codes of the keywords with these ids, all of which must exist."""
         state, wanted = self._state(), check_ids(ids)
         places = state.find(wanted)
-        missing = np.flatnonzero(places.segment < 0)
-        if missing.size:
-            raise InputError(f"id {wanted[int(missing[0])].as_py()!r} is not in the index")
+        _refuse_missing(wanted, places)
         return state.codes(places)
 
     def coarse_rows(
@@ -309,13 +474,28 @@ class Index:
         """The rows [queries, k] of the best keywords by their first planes alone."""
         return self._searcher.coarse_rows(self._state(), queries, SearchRequest(k, **filters), planes)
 
-    def batches(self, rows: int = EXPORT_ROWS) -> Iterator[pa.RecordBatch]:
-        """All keywords ordered by row, as batches of id, text and attributes; at least one batch."""
-        return self._state().batches(rows)
+    def batches(
+        self, rows: int = EXPORT_ROWS, *, where: Where = None, tenant: Tenant = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The keywords that pass, ordered by row: batches of id, text and attributes; at least one batch."""
+        return within(self._state(), tenant).batches(rows, where)
+
+    def rows(self, where: Where = None, *, tenant: Tenant = None) -> Iterator[dict[str, Any]]:
+        """The keywords that pass, ordered by row, each as a dict of id, text and attributes."""
+        for batch in self.batches(where=where, tenant=tenant):
+            yield from batch.to_pylist()
+
+    def count(self, where: Where = None, *, tenant: Tenant = None) -> int:
+        """How many keywords pass a filter."""
+        return sum(rows.count for rows in within(self._state(), tenant).passing(where))
 
     def info(self) -> dict[str, Any]:
-        """The size, shape and columns of the index."""
-        return {"path": self._name, **self._state().manifest.facts()}
+        """The size, shape and columns of the index, and what its Binarizer, if any, expects of the codes."""
+        facts = {"path": self._name, **self._state().manifest.facts()}
+        with contextlib.suppress(FileError):  # a damaged Binarizer: searches and `verify` say so
+            if (measured := expected(self._scoring()[1])) is not None:
+                facts["expected"] = measured
+        return facts
 
     def verify(self) -> None:
         """Check every byte on disk; raises a CorruptError that names the damaged files and blocks."""
@@ -326,6 +506,14 @@ class Index:
                 "; ".join(found[:5]) + more,
                 hint="restore the damaged files from a copy, or save the rest with Index.salvage(path, out)",
             )
+
+    def backup(self, path: str | Path, progress: Progress | None = None) -> dict[str, Any]:
+        """Copy the state on disk to a new index, or bring an earlier backup up to date; opens like any index.
+
+        Files that the backup holds already are checked and not copied again.
+        """
+        self._state()
+        return backup(self._path, Path(path), progress)
 
     @staticmethod
     def salvage(path: str | Path, out: str | Path, *, overwrite: bool = False) -> dict[str, Any]:
@@ -342,12 +530,37 @@ class Index:
         arm()
         return self._snapshot
 
+    def _joined(self, join: Join) -> pa.Table:
+        with fitting("the pairs of a join", "write them to a file with `rbegir join`"):
+            return join.table(self._searcher.backend(join.keywords))
+
     def _encoding(self) -> tuple[Snapshot, Encoder]:
         """The current state and the encoder of its codes, whatever `refresh` does meanwhile."""
         with self._loading:
             if self._model is None:
                 self._model = load_stored(self._path / MODEL, self._snapshot.manifest)
             return self._snapshot, self._model
+
+    def _keywords(self, given: Any) -> tuple[pa.Array | None, tuple[Codes, str] | None]:
+        """Keywords to add, as `_add` takes them: texts, or the codes of vectors."""
+        if isinstance(given, np.ndarray) and given.ndim == 2:
+            state, model = self._encoding()
+            if takes_vectors(model):
+                return None, (model.encode_keywords(given), state.manifest.fingerprint)
+        return check_texts(given), None
+
+    def _scoring(self) -> tuple[Snapshot, Encoder | None]:
+        """The current state and what gives its hits their scores; of a model only a Binarizer is loaded.
+
+        It does not wait for a model that another thread loads; two may load the same Binarizer.
+        """
+        state, model, scorer = self._snapshot, self._model, self._scorer
+        if model is not None:
+            return state, model
+        name = state.manifest.fingerprint
+        if state.manifest.has_model and scorer[0] != name:
+            scorer = self._scorer = name, load_scorer(self._path / MODEL)
+        return state, scorer[1]
 
     def _encoded(self, texts: pa.Array) -> tuple[Codes, str]:
         """The codes of texts, and the fingerprint of the state that they were made for."""
@@ -447,6 +660,7 @@ class Index:
                 columns = check_attributes(attributes, count, manifest.columns)
                 if encoded is None or not count:
                     return np.zeros(0, object if id_type == "string" else np.int64)
+                check_tenants(columns, manifest.tenant)
                 types = {**manifest.columns, **{name: str(column.type) for name, column in columns.items()}}
                 if texts is not None:
                     columns = {"text": texts, **columns}
@@ -476,6 +690,12 @@ class Index:
 def _room_for(queries: Any) -> contextlib.AbstractContextManager[None]:
     count = len(queries) if hasattr(queries, "__len__") and not isinstance(queries, str) else 1
     return fitting(f"a search of {count} queries", "ask for fewer at a time, or for a smaller k")
+
+
+def _refuse_missing(ids: pa.Array, places: Positions) -> None:
+    missing = np.flatnonzero(places.segment < 0)
+    if missing.size:
+        raise InputError(f"id {ids[int(missing[0])].as_py()!r} is not in the index")
 
 
 def _id_type(manifest: Manifest, given: pa.Array | None) -> str:

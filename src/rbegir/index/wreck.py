@@ -9,8 +9,6 @@ table.
     the directory            =  the JSON that ends at t and begins at the last possible multiple of 64
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,14 +1,13 @@
-"""An algorithm in the shape that ann-benchmarks calls, and a small runner for its data files.
+"""An algorithm with the interface of ann-benchmarks, and a small runner for its data files.
 
     algorithm = AnnRBE("angular", {"keyword_planes": 2})
     algorithm.fit(train); algorithm.set_query_arguments(4); algorithm.query(vector, 10)
 
 `AnnRBE` has the methods of their `BaseANN`, so their harness can run it; nothing of theirs is imported. The
-one argument of a query is its planes: codes are stored once, and a query asks them coarsely or finely. `run`
-needs no harness: it asks the test vectors of a data set one by one, as theirs does, and in one batch.
+one query argument is its number of planes: codes are stored once, and searched with coarse or fine queries.
+`run` needs no harness: it searches for the test vectors of a data set one by one, as theirs does, and in one
+batch.
 """
-
-from __future__ import annotations
 
 import os
 import statistics
@@ -40,7 +39,7 @@ class AnnRBE:
     def __init__(self, metric: str, parameters: dict[str, int] | None = None) -> None:
         if metric not in METRICS:
             raise InputError(f"metric must be one of {', '.join(METRICS)}, got {metric!r}")
-        given = dict(parameters or {})
+        given: dict[str, Any] = dict(parameters or {})
         self._threads = given.pop("threads", None)
         self._given = given
         unknown = sorted(set(given) - {"n", "keyword_planes"})
@@ -61,7 +60,7 @@ class AnnRBE:
         self._binarizer = binarizer
 
     def set_query_arguments(self, planes: int) -> None:
-        """The planes of a query from here on, 1 to 8."""
+        """Set the number of query planes, 1 to 8, for the searches that follow."""
         self._planes = whole_number("planes", planes, 1, FINEST)
 
     def query(self, q: npt.NDArray[Any], n: int) -> Ints:
@@ -80,7 +79,7 @@ class AnnRBE:
         return self._results
 
     def get_additional(self) -> dict[str, Any]:
-        """Facts beside the results, for the harness to write down."""
+        """Facts beside the results, which the harness stores."""
         return {
             "bytes_per_vector": self._fitted().n * self._fitted().keyword_planes // 8,
             "planes": self._planes,
@@ -91,7 +90,7 @@ class AnnRBE:
         return sum(part.packed.nbytes for part in self._partitions) / 1024 if self._binarizer else 0.0
 
     def done(self) -> None:
-        """The harness is through with this algorithm."""
+        """Free the codes; the harness has finished with this algorithm."""
         self._binarizer, self._results = None, None
 
     def __str__(self) -> str:
@@ -176,12 +175,12 @@ def run(
         single, batch = [], []
         for _ in range(rounds):
             start = time.perf_counter()
-            answers = [algorithm.query(vector, k) for vector in data.test]
+            found = [algorithm.query(vector, k) for vector in data.test]
             single.append(len(data.test) / (time.perf_counter() - start))
             start = time.perf_counter()
             algorithm.batch_query(data.test, k)
             batch.append(len(data.test) / (time.perf_counter() - start))
-        assert np.array_equal(np.stack(answers), algorithm.get_batch_results())
+        assert np.array_equal(np.stack(found), algorithm.get_batch_results())
         rows.append(
             {
                 "algorithm": str(algorithm),

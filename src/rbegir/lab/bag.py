@@ -1,14 +1,12 @@
-"""What the word model and the document model have in common: words of a vocabulary in, planes out.
+"""The common part of the word model and the document model: words of a vocabulary in, planes out.
 
     words ─ features f of a network ─ RBE ─ b⁰, b¹, …
 
-where `cbow.py` and `hashing.py` differ in f and in the loss.
+`cbow.py` and `hashing.py` differ in f and in the loss.
 
-A query is compared with all planes, a stored keyword with the first few of the same code. The float model,
-`planes=0`, has no RBE layers and no codes.
+A query is compared with all planes; a stored keyword has the first few planes of the same code. The float
+model, `planes=0`, has no RBE layers and no codes.
 """
-
-from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -29,18 +27,18 @@ Batch = TypeVar("Batch")
 
 @dataclass(frozen=True)
 class BagConfig:
-    """The shape of a model of words, and how it is trained."""
+    """The shape of a model of words and its training settings."""
 
     n: int = 64
     planes: int = 3  # of a query; 0: the float model
-    keyword_planes: int = 2  # of what is stored: the first of them
+    keyword_planes: int = 2  # of a stored keyword: the first of them
     width: int = 64  # of f
     batch_size: int = 256
     epochs: int = 1
     lr: float = 1e-3
     seed: int = 0
 
-    positive: ClassVar[tuple[str, ...]] = ("width", "batch_size")  # whole numbers of at least 1
+    positive: ClassVar[tuple[str, ...]] = ("width", "batch_size")  # fields that must be at least 1
 
     def __post_init__(self) -> None:
         check_dimension(self.n)
@@ -54,7 +52,7 @@ class BagConfig:
 
 
 class BagNetwork(nn.Module):
-    """A network with RBE layers; None in the float model."""
+    """A network with RBE layers; `rbe` is None in the float model."""
 
     rbe: RBE | None
 
@@ -88,7 +86,7 @@ class BagEncoder(ABC, Generic[C, N]):
 
     @torch.no_grad()
     def encode_queries(self, texts: Sequence[str]) -> Codes:
-        """Codes of texts with all planes; words outside the vocabulary are passed over."""
+        """Codes of texts with all planes; words outside the vocabulary are ignored."""
         if self.network.rbe is None:
             raise MismatchError(
                 f"a float {self.noun} model has no codes", hint="train with planes=3, or use embed"
@@ -96,12 +94,12 @@ class BagEncoder(ABC, Generic[C, N]):
         return Codes.concat([codes_of(self.network.rbe(f)) for f in self._features(texts)])
 
     def encode_keywords(self, texts: Sequence[str]) -> Codes:
-        """Codes of texts with the planes that are stored."""
+        """Codes of texts with the stored planes only."""
         return self.encode_queries(texts).first_planes(self.config.keyword_planes)
 
     @abstractmethod
     def _features(self, texts: Sequence[str]) -> Iterator[Tensor]:
-        """What the RBE layers see [some texts, width], some texts at a time."""
+        """The input of the RBE layers, in batches [texts of a batch, width]."""
 
 
 def descend(
@@ -111,7 +109,7 @@ def descend(
     optimisers: Sequence[torch.optim.Optimizer],
     progress: Progress | None,
 ) -> None:
-    """Train: a step a batch, with rates that fall to 0 in a straight line."""
+    """Train with one step per batch; learning rates decay linearly to 0."""
     rates = [optimiser.param_groups[0]["lr"] for optimiser in optimisers]
     for epoch in range(epochs):
         batches, total = batches_of_epoch(), 0.0

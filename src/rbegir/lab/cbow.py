@@ -2,19 +2,19 @@
 
     words around a place ─ sum layer f = mean of their vectors ─ RBE ─ b^t ─ scores b^t · u_w of every word w
 
-CBOW asks the words around a place for the word at it. Between its sum layer and its output the paper puts
-the RBE layers; the code of a word is then what they make of the word alone. The float model, `planes=0`, is
-CBOW as it is known: the sum layer itself meets the output vectors.
+CBOW predicts the word at a position from the words around it. The paper puts the RBE layers between its sum
+layer and its output; the code of a word is their output for the word alone. The float model, `planes=0`, is
+plain CBOW: the sum layer itself is multiplied with the output vectors.
 
-*Loss.* The softmax over all words is estimated on the true word and `negatives` words drawn for a whole
-batch, each with probability p ∝ count^¾; subtracting log p from the scores removes the bias of drawing
-(sampled softmax). One draw for a batch makes it a matrix product. All planes learn together: the loss is
-the mean over b⁰, b¹, … so that the first planes of a code are a code as well.
+*Loss.* The softmax over all words is estimated on the true word and `negatives` words drawn per batch, each
+with probability p ∝ count^¾; subtracting log p from the scores removes the bias of drawing (sampled softmax).
+One draw per batch makes it a matrix product. All planes learn together: the loss is the mean over b⁰, b¹, …
+so that the first planes of a code are a code as well.
 
-*The sum layer* is scaled to length 1 before the RBE layers. Its direction is what a context means; its
-length says how many words there are, and residual planes would be spent on telling that. The layers start
-as a quantiser of such vectors (`rbe.py`) and learn slowly, so that the words move and the code stays
-still: ten times the rate lost a third of the neighbours.
+*The sum layer* is scaled to length 1 before the RBE layers. Its direction is the meaning of a context; its
+length only depends on the number of words, and residual planes would be spent on it. The layers start as a
+quantiser of such vectors (`rbe.py`) and learn slowly, so that the words adapt to a stable code: ten times the
+rate lost a third of the neighbours.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class CBOWConfig(BagConfig):
-    """The shape of a word model and how it is trained. The float model's `width` is n."""
+    """The shape of a word model and its training settings. The float model's `width` is n."""
 
     window: int = 5  # words on each side
     min_count: int = 5  # rarer words are left out
@@ -90,7 +90,7 @@ class _Corpus:
 
 
 def contexts(tokens: Ints, texts: Ints, places: Ints, window: int) -> tuple[Ints, Ints]:
-    """The words around each of some places, one place after the other, and how many each has."""
+    """The words around each of some positions, position by position, and their number per position."""
     steps = np.array([step for step in range(-window, window + 1) if step])
     at = places[:, None] + steps  # [places, 2 window]
     inside = (at >= 0) & (at < len(tokens))
@@ -116,17 +116,17 @@ class _Network(BagNetwork):
         return functional.normalize(self.inputs(words, starts))
 
     def forward(self, words: Tensor, starts: Tensor) -> list[Tensor]:
-        """The vectors that meet the outputs: one for each number of planes, or the sum layer itself."""
+        """The vectors that are multiplied with the outputs: per number of planes, or the sum layer itself."""
         if self.rbe is None:
             return [self.inputs(words, starts)]  # [texts, n]
-        scale = self.outputs.embedding_dim**-0.5  # ±1 per dimension would make every step a leap
+        scale = self.outputs.embedding_dim**-0.5  # ±1 per dimension would make the steps too large
         return [scale * vector for vector in prefixes(self.rbe(self.direction(words, starts)))]
 
 
 class CBOW(BagEncoder[CBOWConfig, _Network]):
-    """A trained word model: words and short texts in, codes out. Made by `fit`.
+    """A trained word model, made by `fit`: an encoder that turns words and short texts into codes.
 
-    It is an encoder like any other: `rbegir.Index.create(path, words)` stores what it encodes.
+    `rbegir.Index.create(path, words)` makes an index with it.
     """
 
     noun = "word"
@@ -167,7 +167,7 @@ class CBOW(BagEncoder[CBOWConfig, _Network]):
     ) -> tuple[Ints, npt.NDArray[np.float64]]:
         """Numbers and cosines [words, k] of the nearest other words, best first, ties by frequency.
 
-        `planes` are those that ask and those that are stored: (1, 1) compares the base vectors alone.
+        `planes` are those of the query and those that are stored: (1, 1) compares the base vectors alone.
         """
         own = np.array([self._number[word] for word in words])
         k = min(k, len(self.vocabulary) - 1)
@@ -209,7 +209,7 @@ def _train(network: _Network, corpus: _Corpus, config: CBOWConfig, progress: Pro
     cumulative = np.cumsum(noise)
 
     def batches() -> list[tuple[Ints, Ints, Ints]]:
-        """The tokens of an epoch, their texts, and the places that a batch asks for."""
+        """Per batch: the tokens of the epoch, their texts, and the positions whose words are predicted."""
         tokens, texts = corpus.thinned(config.subsample, rng)
         together = texts[1:] == texts[:-1]  # a word and the next are of one text
         usable = rng.permutation(np.flatnonzero(np.append(together, False) | np.append(False, together)))
@@ -241,7 +241,7 @@ def _loss(
 ) -> Tensor:
     """The sampled softmax above, averaged over the numbers of planes."""
     true, other = network.outputs(target), network.outputs(drawn)  # [batch, n], [negatives, n]
-    hit = target[:, None] == drawn  # a drawn word that is the true one says nothing
+    hit = target[:, None] == drawn  # a drawn word that is the true one is no negative
     losses = []
     for vector in vectors:
         positive = (vector * true).sum(dim=1) - log_noise[target]  # [batch]

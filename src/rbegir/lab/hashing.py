@@ -1,17 +1,16 @@
-"""Semantic hashing with RBE layers for its code layer: documents as binary codes that stay similar.
+"""Semantic hashing with RBE layers as its code layer: similar documents get similar binary codes.
 
     word counts ─ tanh ─ f ─ RBE ─ b^t ─ tanh ─ softmax over the vocabulary ─ the counts again
                               └ the code of the document
 
-Semantic hashing squeezes a bag of words through a narrow layer and asks for the words back; documents about
-the same things then get codes with few different bits. Its code layer, a row of logistic units that noise
-drives towards 0 and 1, is here replaced by the RBE layers, which are binary from the start and add residual
+Semantic hashing passes a bag of words through a narrow layer and reconstructs the words from it; documents
+about the same topics then get codes that differ in few bits. Its code layer, a row of logistic units that
+noise drives towards 0 and 1, is replaced here by RBE layers, which are binary from the start and add residual
 planes. The float model, `planes=0`, keeps a code layer of n tanh units.
 
-*Input* is log(1 + count) of the `vocabulary` most telling words, scaled to length 1, so that a long
-document is not a loud one. *Loss* is the cross entropy of the document's words under the softmax, a word
-each, averaged over b⁰, b¹, … so that the first planes alone are a code too. No labels and no pairs are
-used.
+*Input* is log(1 + count) of the `vocabulary` most informative words, scaled to length 1, so that the length
+of a document does not matter. *Loss* is the cross entropy per word of the document under the softmax,
+averaged over b⁰, b¹, … so that the first planes alone are a code too. No labels and no pairs are used.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ ENCODE = 4096  # documents encoded at a time
 
 @dataclass(frozen=True)
 class HashingConfig(BagConfig):
-    """The shape of a document model and how it is trained."""
+    """The shape of a document model and its training settings."""
 
     vocabulary: int = 2000
     width: int = 128
-    most_common: float = 0.5  # a word in a larger share of the documents tells nothing
+    most_common: float = 0.5  # words in a larger share of the documents are left out
     epochs: int = 30
     lr: float = 2e-3
 
@@ -49,7 +48,7 @@ class HashingConfig(BagConfig):
 
 
 def terms_of(document: str) -> list[str]:
-    """The words of a document that may be counted, in lower case."""
+    """The words of a document that can be counted, in lower case."""
     return TERM.findall(document.lower())
 
 
@@ -64,8 +63,8 @@ class _Network(BagNetwork):
         self.words = nn.Linear(2 * config.width, words)
 
     def f(self, counts: Tensor) -> Tensor:
-        loud = functional.normalize(torch.log1p(counts))  # [documents, words]
-        f: Tensor = torch.tanh(self.features(torch.tanh(self.inner(loud))))
+        scaled = functional.normalize(torch.log1p(counts))  # [documents, words]
+        f: Tensor = torch.tanh(self.features(torch.tanh(self.inner(scaled))))
         return f  # [documents, width]
 
     def forward(self, counts: Tensor) -> list[Tensor]:
@@ -80,7 +79,7 @@ class _Network(BagNetwork):
 
 
 class SemanticHashing(BagEncoder[HashingConfig, _Network]):
-    """A trained document model: documents in, codes out. Made by `fit`; an encoder like any other."""
+    """A trained document model, made by `fit`: an encoder that turns documents into codes."""
 
     noun = "document"
 
@@ -96,7 +95,7 @@ class SemanticHashing(BagEncoder[HashingConfig, _Network]):
         config = config or HashingConfig()
         if len(documents) < 2:
             raise InputError(f"documents must be at least 2, got {len(documents)}")
-        vocabulary = _telling_words(documents, config)
+        vocabulary = _informative_words(documents, config)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             model = cls(config, vocabulary, _Network(len(vocabulary), config))
@@ -116,7 +115,7 @@ class SemanticHashing(BagEncoder[HashingConfig, _Network]):
         return (self.network.f(counts) for counts in self._counts(documents))
 
     def _counts(self, documents: Sequence[str], *, strict: bool = True) -> Iterator[Tensor]:
-        """Counts [documents, words] a few thousand at a time; without `strict` documents without words go."""
+        """Counts [documents, words] in batches; documents without known words are an error if `strict`."""
         for low in range(0, len(documents), ENCODE):
             part = documents[low : low + ENCODE]
             counts = np.zeros((len(part), len(self.vocabulary)), dtype=np.float32)
@@ -133,8 +132,8 @@ class SemanticHashing(BagEncoder[HashingConfig, _Network]):
             yield torch.from_numpy(np.delete(counts, empty, axis=0))
 
 
-def _telling_words(documents: Sequence[str], config: HashingConfig) -> list[str]:
-    """The words of most documents, less those of nearly all."""
+def _informative_words(documents: Sequence[str], config: HashingConfig) -> list[str]:
+    """The words that occur in the most documents, without those in nearly all of them."""
     spread = Counter(word for document in documents for word in set(terms_of(document)))
     limit = config.most_common * len(documents)
     ranked = sorted((-count, word) for word, count in spread.items() if 2 <= count <= limit)

@@ -1,12 +1,12 @@
-"""Renders Markdown from Jinja2 templates: the sentences stand in the template, the figures come from results.
+"""Renders Markdown from Jinja2 templates: sentences come from the template, figures from results.
 
-A template that names a figure the results do not have fails, and so does one that formats a missing value.
-Filters of all templates:
+A template fails if it names a figure that the results do not have, or formats a missing value. Filters of all
+templates:
 
     f(spec)    a number in Python's format: {{ 0.12345 | f(".3f") }}
     big        1,234,567 → 1.23 million
     mean_std   mean ± standard deviation, or the mean alone for one seed
-    oneline    line breaks and indentation become single spaces: guarded sentences of one paragraph
+    oneline    line breaks and indentation become single spaces: a paragraph of conditional sentences
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def big(number: float) -> str:
 
 
 def mean_std(figure: Json, digits: int = 3) -> str:
-    """A figure over seeds: mean ± standard deviation, which one seed does not have."""
+    """A figure over seeds: mean ± standard deviation; the mean alone for one seed."""
     spread = "" if figure["std"] is None else f" ± {figure['std']:.{digits}f}"
     return f"{figure['mean']:.{digits}f}{spread}"
 

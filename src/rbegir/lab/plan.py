@@ -10,64 +10,188 @@ under way (at worst all of it), is scanned, S · k candidates are merged, and te
 
     latency = U·t + t + slowest delay of S + calls + 2 round trips + transfer + merge      U uniform on [0, ρ]
 
-Its 99th percentile, simulated by `plan_figures.tails`, must not exceed the requested latency. The search
-tries S from what memory needs upwards and R from 1; the first S·R with the fewest machines is taken.
+Its simulated 99th percentile must not exceed the requested latency. The search tries S from the smallest that
+memory allows upwards, and R from 1; the first S·R with the fewest machines is taken.
 
 The binding requirement is the one that saves the most machines when it is dropped (unlimited latency, no
 load, unlimited memory). Clients that merge are counted apart, by cores and by network.
+
+*Figures.* Speeds come from committed benchmark results, packaged as `plan_figures.json` (written by
+tools/pages.py and kept current by a test). What no benchmark of ours can measure, such as a user's network,
+is an assumption: named as one, and an option of the command. A scan of B queries over K keywords takes
+t(B, K): linear between measured K, linear in logarithms between measured B, and beyond the largest K along
+the last slope.
+
+*Delays.* A search is complete when its slowest shard is. Hedging repeats a request at another replica once it
+is later than the 95th percentile, and the first response counts,
+
+    J' = min(J, hedge + T + K)      J, K independent draws of the delay, T the usual response time
+
+which costs five per cent more requests. The largest of S independent delays is below x with probability
+F(x)^S, so a draw of it is the quantile U^(1/S) of one.
 """
 
-from __future__ import annotations
-
+import json
 import math
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib import resources
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from rbegir.base.checks import whole_number
 from rbegir.errors import InputError
-from rbegir.lab.plan_figures import (
-    HEDGE_QUANTILE,
-    Constant,
-    Figures,
-    Floats,
-    Machine,
-    delays,
-    load,
-    slowest,
-    tails,
-)
 
-ANSWER_BYTES = 16  # a candidate: its key and its place
-LOAD = 0.8  # of the largest rate that a group could bear
-ALL = 512  # every number of shards up to this one is tried,
-STEP = 1.01  # then in steps
+ANSWER_BYTES = 16  # per candidate: its key and its position
+LOAD = 0.8  # share of the largest rate that a group can sustain
+ALL = 512  # every number of shards up to this one is tried; beyond it,
+STEP = 1.01  # each is this many times the one before
 BATCHES = 64  # batch sizes that are tried, in equal steps of their logarithm
-ROUND = 1.2  # of times that only hedging sees
+ROUND = 1.2  # ratio of the steps to which the usual response time is rounded for hedging
 MOST = 1_000_000  # machines
+SAMPLE = 1 << 17  # delays of one shard that are drawn
+DRAWS = 4000  # searches per simulation
+HEDGE_QUANTILE = 0.95
+SHARDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A number and where it comes from."""
+
+    value: float
+    unit: str
+    source: str
+
+
+@dataclass(frozen=True, eq=False)
+class Machine:
+    """A measured kind of machine."""
+
+    name: str
+    capacity: Constant  # bytes of codes that it holds
+    cells: list[dict[str, Any]]  # by ascending batch: {batch, keywords: [...], ms: [...]}
+    bandwidth: Constant
+    source: str
+
+    @property
+    def largest_batch(self) -> int:
+        return int(self.cells[-1]["batch"])
+
+    def scan_ms(self, batch: float, keywords: float) -> float:
+        """t(B, K) in ms."""
+        above = bisect_left(self.cells, min(batch, self.largest_batch), key=lambda cell: float(cell["batch"]))
+        below = max(0, above - 1)
+        (few, low), (many, high) = (
+            (cell["batch"], _line(keywords, cell["keywords"], cell["ms"]))
+            for cell in (self.cells[below], self.cells[above])
+        )
+        if above == below or batch <= few:
+            return low
+        part = math.log(batch / few) / math.log(many / few)
+        return math.exp((1 - part) * math.log(low) + part * math.log(high))
+
+
+def _line(x: float, xs: list[float], ys: list[float]) -> float:
+    """Linear interpolation, extended along the last piece; below the first x the first y."""
+    if x <= xs[-1]:
+        return float(np.interp(x, xs, ys))
+    slope = (ys[-1] - ys[-2]) / (xs[-1] - xs[-2])
+    return ys[-1] + slope * (x - xs[-1])
+
+
+@dataclass(frozen=True, eq=False)
+class Figures:
+    """Everything that was measured."""
+
+    machines: tuple[Machine, ...]
+    call: Constant  # ms to request hits from a shard, then their texts; without scan and network
+    merge: Constant  # ns per candidate that a client merges
+    spread: Floats  # quantiles 0 … 1 of how many ms later than usual a shard responds
+    spread_source: str
+    encode: dict[str, Constant]  # machine → texts per second
+
+
+@cache
+def load() -> Figures:
+    """The packaged figures."""
+    raw = json.loads(resources.files("rbegir.lab").joinpath("plan_figures.json").read_text())
+    return parse(raw)
+
+
+def parse(raw: dict[str, Any]) -> Figures:
+    machines = (
+        Machine(
+            found["name"],
+            Constant(**found["capacity"]),
+            found["cells"],
+            Constant(**found["bandwidth"]),
+            found["source"],
+        )
+        for found in raw["machines"]
+    )
+    return Figures(
+        tuple(machines),
+        Constant(**raw["call"]),
+        Constant(**raw["merge"]),
+        np.asarray(raw["spread"]["quantiles"], np.float64),
+        raw["spread"]["source"],
+        {name: Constant(**value) for name, value in raw["encode"].items()},
+    )
+
+
+def delays(quantiles: Floats, *, usual_ms: float | None = None, seed: int = 0) -> Floats:
+    """[SAMPLE] ascending delays of one shard in ms; hedged if its usual time is given."""
+    rng = np.random.default_rng(seed)
+    grid = np.linspace(0, 1, len(quantiles))
+    # the same draws with and without hedging, so that the two can be compared
+    first, second = (np.interp(rng.random(SAMPLE), grid, quantiles) for _ in range(2))
+    if usual_ms is not None:
+        hedge = np.interp(HEDGE_QUANTILE, grid, quantiles)
+        first = np.minimum(first, hedge + usual_ms + second)
+    return np.sort(first)
+
+
+def slowest(times: Floats, shards: int, *, seed: int = 0, draws: int = DRAWS) -> Floats:
+    """[draws] the largest delay of `shards` shards, from the delays of one in ascending order."""
+    u = np.random.default_rng((seed, 1)).random(draws) ** (1 / shards)
+    return times[(u * len(times)).astype(np.int64)]
+
+
+def tails(quantiles: Floats, usual_ms: float, *, seed: int = 0) -> list[dict[str, Any]]:
+    """Extra latency of the slowest of several shards over a typical one, without and with hedging."""
+    found: list[dict[str, Any]] = []
+    for hedged in (False, True):
+        late = delays(quantiles, usual_ms=usual_ms if hedged else None, seed=seed)
+        for shards in SHARDS:
+            p50, p99 = np.quantile(slowest(late, shards, seed=seed), (0.5, 0.99)).tolist()
+            found.append({"shards": shards, "hedged": hedged, "p50_ms": p50, "p99_ms": p99})
+    return found
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What is asked for."""
+    """What a service must achieve."""
 
     keywords: int
     latency_ms: float
     qps: float
     k: int = 1000
     bytes_per_keyword: int = 16
-    replicas: int = 1  # copies of every shard that must be there whatever the load
+    replicas: int = 1  # copies of every shard, whatever the load
     round_trip_ms: float = 0.2
     network_gbit: float = 25.0
     client_cores: int = 16
     hedged: bool = True
 
     def check(self) -> None:
-        """Refuse wishes that mean nothing."""
+        """Refuse values that make no sense."""
         for name, low in (
             ("keywords", 1), ("k", 1), ("bytes_per_keyword", 1), ("replicas", 1), ("client_cores", 1)
         ):  # fmt: skip
@@ -81,7 +205,7 @@ class Wish:
 
 
 class ImpossibleError(Exception):
-    """No number of machines helps; says why."""
+    """No number of machines is enough; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +222,7 @@ class _Try:
 
 @lru_cache(maxsize=256)
 def _delays(figures: Figures, usual_ms: float | None) -> Floats:
-    """Drawn once for all kinds of machines and all wishes."""
+    """The delays of one shard, drawn once for all kinds of machines and all wishes."""
     return delays(figures.spread, usual_ms=usual_ms)
 
 
@@ -117,11 +241,14 @@ class Planner:
     def __init__(self, figures: Figures, machine: Machine) -> None:
         self._figures, self._machine = figures, machine
         self._slowest: dict[tuple[int, float | None], Floats] = {}
+        self._sizes: list[float] = np.geomspace(1, machine.largest_batch, BATCHES).tolist()
+        self._arrivals = np.random.default_rng(0).random(DRAWS)  # share of the longest wait, per query
 
     def option(self, wish: Wish) -> dict[str, Any]:
-        """The fewest machines of this kind as JSON values; ImpossibleError if no number will do.
+        """The fewest machines of this kind as JSON values; ImpossibleError if no number is enough.
 
-        `usual_ms` is the time of a shard's response, `without` the machines if a requirement were dropped.
+        `usual_ms` is the usual response time of a shard, `without` the machines needed if a requirement were
+        dropped.
         """
         best = self._fewest(wish, self._fewest_shards(wish))
         count = best.shards * best.groups
@@ -172,7 +299,7 @@ class Planner:
             try:
                 fewer = wish.replicas if best is None else (best.shards * best.groups - 1) // shards
                 if best is not None and (
-                    fewer < wish.replicas or self._bearable(wish, shards, fewer) is None
+                    fewer < wish.replicas or self._under_load(wish, shards, fewer) is None
                 ):
                     continue  # it would not be fewer machines than the best so far
                 tried = self._groups(wish, shards)
@@ -197,21 +324,21 @@ class Planner:
                 + ", ".join(f"{name} {ms:.3g}" for name, ms in alone.parts.items())
             )
         low, high = wish.replicas, wish.replicas
-        while (tried := self._bearable(wish, shards, high)) is None:
+        while (tried := self._under_load(wish, shards, high)) is None:
             low, high = high, high * 2
             if shards * high > 2 * MOST:
                 raise ImpossibleError("it would take more than a million machines")
         while low < high:
             middle = (low + high) // 2
-            found = self._bearable(wish, shards, middle)
+            found = self._under_load(wish, shards, middle)
             if found is None:
                 low = middle + 1
             else:
                 high, tried = middle, found
         return tried
 
-    def _bearable(self, wish: Wish, shards: int, groups: int) -> _Try | None:
-        """How these machines do under their share of the load; None if it is too much for them."""
+    def _under_load(self, wish: Wish, shards: int, groups: int) -> _Try | None:
+        """These machines under their share of the load; None if it is too much for them."""
         try:
             tried = self._at(wish, shards, wish.qps / groups, groups)
         except ImpossibleError:
@@ -221,27 +348,26 @@ class Planner:
     def _at(self, wish: Wish, shards: int, rate: float, groups: int) -> _Try:
         keywords = wish.keywords / shards
         batch, scan = self._batch(keywords, rate)
-        largest = self._machine.batches[-1]
+        largest = self._machine.largest_batch
         rho = rate * self._machine.scan_ms(largest, keywords) / 1e3 / largest
         parts = self._parts(wish, shards, scan, min(1.0, rate * scan / 1e3))
         usual = scan + parts["network"]
         delay = self._delay(shards, usual if wish.hedged and groups > 1 else None)
-        wait = 2 * parts["waiting"] * np.random.default_rng(0).random(len(delay))
+        wait = 2 * parts["waiting"] * self._arrivals
         total = wait + usual + np.maximum(delay, -usual) + parts["merge"]
         p50, p99 = (float(v) for v in np.quantile(total, (0.5, 0.99)))
         return _Try(shards, groups, batch, scan, p50, p99, parts, rho)
 
     def _batch(self, keywords: float, rate: float) -> tuple[float, float]:
-        """Where the batch size settles, and the time of such a scan in ms."""
-        sizes = np.geomspace(1, self._machine.batches[-1], BATCHES).tolist()
+        """The batch size in equilibrium, and the time of such a scan in ms."""
 
-        def bears(batch: float) -> bool:
+        def sustains(batch: float) -> bool:
             return rate * self._machine.scan_ms(batch, keywords) / 1e3 <= LOAD * batch
 
-        place = bisect_left(sizes, True, key=bears)  # larger batches bear more
-        if place == len(sizes):
-            raise ImpossibleError("the load is more than the largest batches can bear")
-        return sizes[place], self._machine.scan_ms(sizes[place], keywords)
+        place = bisect_left(self._sizes, True, key=sustains)  # larger batches sustain more
+        if place == len(self._sizes):
+            raise ImpossibleError("the load is more than the largest batches can sustain")
+        return self._sizes[place], self._machine.scan_ms(self._sizes[place], keywords)
 
     def _parts(self, wish: Wish, shards: int, scan: float, busy: float) -> dict[str, float]:
         """Parts of the median latency in ms."""
@@ -254,7 +380,7 @@ class Planner:
         }
 
     def _delay(self, shards: int, usual_ms: float | None) -> Floats:
-        """Delays of the slowest shard; the usual time is rounded up a little, so that few are drawn."""
+        """Delays of the slowest shard; the usual time is rounded up, so that few sets are drawn."""
         if usual_ms is not None:
             usual_ms = ROUND ** math.ceil(math.log(usual_ms, ROUND))
         if (shards, usual_ms) not in self._slowest:
@@ -262,8 +388,8 @@ class Planner:
         return self._slowest[shards, usual_ms]
 
     def _clients(self, wish: Wish, best: _Try) -> dict[str, float]:
-        """Machines that ask and merge, by what they need."""
-        candidates = wish.qps * best.shards * wish.k  # a second
+        """Machines that send queries and merge hits, by the cores and the network they need."""
+        candidates = wish.qps * best.shards * wish.k  # per second
         cores = candidates * self._figures.merge.value / 1e9
         gbit = candidates * ANSWER_BYTES * 8 / 1e9
         needed = max(cores / wish.client_cores, gbit / wish.network_gbit) / LOAD
@@ -271,7 +397,7 @@ class Planner:
 
 
 def plan(wish: Wish, figures: Figures | None = None, machine: str | None = None) -> dict[str, Any]:
-    """The answer to a wish as JSON values: the kind with the fewest machines, and the others beside it."""
+    """The plan for a wish as JSON values: the kind with the fewest machines, and the other kinds."""
     wish.check()
     figures = figures or load()
     chosen = [m for m in figures.machines if machine in (None, m.name)]
@@ -299,14 +425,14 @@ def plan(wish: Wish, figures: Figures | None = None, machine: str | None = None)
         "why": explain(best),
         "options": options,
         "impossible": reasons,
-        "tails": [asdict(tail) for tail in tails(figures.spread, best["usual_ms"])],
+        "tails": tails(figures.spread, best["usual_ms"]),
         "wish": asdict(wish),
         "constants": {name: asdict(constant) for name, constant in constants(wish, figures).items()},
     }
 
 
 def explain(best: dict[str, Any]) -> str:
-    """The answer in a sentence or two."""
+    """The plan in a sentence or two."""
     binds = {
         "memory": "memory for the codes is the binding requirement",
         "throughput": "the load is the binding requirement",

@@ -12,8 +12,6 @@ The columns and their types are those of the first block: a missing value is nul
 appears later is an error rather than silently dropped.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path

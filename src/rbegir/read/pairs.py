@@ -10,20 +10,24 @@ may be larger than memory, and a stream can be iterated again (each epoch reopen
     for batch in read_pairs("clicks.tsv.gz", query_column="alias", keyword_column="title"):
         batch["query"], batch["keyword"], batch["weight"]      # string, string, float32
 
-Bad rows (a lone field, null, invalid UTF-8, a text without a letter or digit, a weight that is not a positive
-finite number, an unknown label) are left out and counted in `stream.skipped`; with strict=True the first one
-raises an error. A file without any usable row is always an error.
+Ids of CSV and TSV files are whole numbers if all of the first block are written as such; `00123` is not, so
+then all ids are texts. `id_type` decides otherwise.
+
+Bad rows (a lone field, null, invalid UTF-8, a text without a letter or digit or too long to store, a weight
+that is not a positive finite number, an unknown label) are left out and counted in `stream.skipped`; with
+strict=True the first one raises an error. A file without any usable row is always an error.
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rbegir.read.rows import Checker, Stream, as_binary, number_column, text_column
+from rbegir.errors import InputError
+from rbegir.read.rows import Checker, Stream, as_binary, id_texts, number_column, reject_long, text_column
 from rbegir.read.source import Source, open_source, require_columns
 
 GRADES = {"bad": 0.0, "fair": 1.0, "good": 2.0, "excellent": 3.0}
@@ -31,6 +35,7 @@ _SPELLINGS = {
     way(word).encode(): grade for word, grade in GRADES.items() for way in (str, str.title, str.upper)
 }
 BAD_WEIGHT = "a weight that is not a positive finite number"
+WHOLE_NUMBER = r"^(0|-?[1-9][0-9]{0,17})$"
 BAD_LABEL = f"a label that is neither {'/'.join(GRADES)} nor a finite number"
 
 
@@ -84,27 +89,69 @@ class TextStream(Stream):
     what = "text"
     _others = True
 
-    def __init__(self, source: Source, *, text_column: str, id_column: str, strict: bool) -> None:
+    def __init__(
+        self,
+        source: Source,
+        *,
+        text_column: str,
+        id_column: str,
+        strict: bool,
+        id_type: str | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> None:
         super().__init__(source, strict=strict)
         require_columns(source, [("text", text_column)])
-        self._names = [text_column]
         self._text = text_column
         self._id = id_column
+        self._id_type = id_type
         others = [name for name in source.columns if name not in (text_column, id_column)]
+        if columns is not None:
+            unknown = [name for name in columns if name not in others]
+            if unknown:
+                raise InputError(
+                    f"{source.path} has no attribute {unknown[0]!r}", hint=f"--columns: {', '.join(others)}"
+                )
+            others = [name for name in others if name in columns]
         require_columns(source, [("text", name) for name in others])
         self.has_ids = id_column in source.columns
         if self.has_ids:
             require_columns(source, [("id", id_column)])
+        self._names = [text_column]
+        if self.has_ids and {".csv", ".tsv"} & {suffix.lower() for suffix in source.path.suffixes}:
+            self._names.append(id_column)  # as text: inferred numbers would lose leading zeros
         self._order = [text_column, *([id_column] if self.has_ids else []), *others]
         self.attributes = tuple(others)
 
     def _convert(self, batch: pa.RecordBatch, checker: Checker) -> pa.RecordBatch:
         columns = {name: batch.column(name) for name in self._order}
         columns[self._text] = text_column(columns[self._text], self._text, self.path, checker)
+        for name, column in columns.items():
+            if name != self._id:
+                reject_long(column, checker)
+        if self.has_ids:
+            columns[self._id] = self._ids(columns[self._id], checker)
         renamed = {self._text: "text", self._id: "id"}
         return pa.RecordBatch.from_arrays(
             list(columns.values()), names=[renamed.get(name, name) for name in columns]
         )
+
+    def _ids(self, column: pa.Array, checker: Checker) -> pa.Array:
+        """Ids of the type asked for; without one, text of CSV and TSV is read by its first block."""
+        if pa.types.is_binary(column.type):
+            column = id_texts(column, checker)
+            if self._id_type is None and checker.good.any():
+                whole = pc.match_substring_regex(column.filter(pa.array(checker.good)), WHOLE_NUMBER)
+                self._id_type = "int64" if pc.all(whole).as_py() else "string"
+            column = pc.if_else(pa.array(checker.good), column, None)
+        if self._id_type is None:
+            return column
+        try:
+            return column.cast(self._id_type)
+        except pa.ArrowInvalid as error:
+            raise InputError(
+                f"{self.path} has an id that is not a whole number: {str(error).splitlines()[0]}",
+                hint="--id-type string reads all ids as texts (id_type= in Python)",
+            ) from None
 
 
 def _grades(column: pa.Array, name: str, path: Path) -> pa.DoubleArray:
@@ -118,14 +165,17 @@ def _grades(column: pa.Array, name: str, path: Path) -> pa.DoubleArray:
 
 
 def read_pairs(
-    path: str | Path,
+    path: Any,
     *,
     query_column: str = "query",
     keyword_column: str = "keyword",
     weight_column: str | None = "weight",
     strict: bool = False,
 ) -> PairStream:
-    """Stream clicked pairs. The column `weight` is used if it exists; weight_column=None ignores it."""
+    """Stream clicked pairs from a file, a DataFrame, an Arrow table or a list of (query, keyword) pairs.
+
+    The column `weight` is used if it exists; weight_column=None ignores it.
+    """
     source = open_source(path)
     columns = {"query": query_column, "keyword": keyword_column}
     if weight_column is not None and (weight_column != "weight" or "weight" in source.columns):
@@ -147,11 +197,26 @@ def read_labels(
 
 
 def read_texts(
-    path: str | Path, *, text_column: str = "text", id_column: str = "id", strict: bool = False
+    path: Any,
+    *,
+    text_column: str = "text",
+    id_column: str = "id",
+    strict: bool = False,
+    id_type: str | None = None,
+    columns: Sequence[str] | None = None,
 ) -> TextStream:
     """Stream texts from lines (.txt) or from a table with `text`, optional `id`, and attribute columns.
 
     Batches have the columns `text`, `id` (if the file has it, null allowed) and the attributes. Attributes
-    keep the types of the file; for CSV, TSV and JSONL types are inferred from the first block.
+    keep the types of the file; for CSV, TSV and JSONL types are inferred from the first block. `path` may
+    also be `-` for standard input, an Arrow table, a DataFrame or a list. `id_type` is "int64" or "string".
+    `columns` are the attributes to read, by default all.
     """
-    return TextStream(open_source(path), text_column=text_column, id_column=id_column, strict=strict)
+    return TextStream(
+        open_source(path),
+        text_column=text_column,
+        id_column=id_column,
+        strict=strict,
+        id_type=id_type,
+        columns=columns,
+    )

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -80,11 +79,12 @@ class ParquetSource:
 
 @dataclass(frozen=True)
 class Reading:
-    """How texts are read: the names of their columns, and whether a bad row is an error."""
+    """How texts are read: the names of their columns, whether a bad row is an error, which attributes."""
 
     text_column: str = "text"
     id_column: str = "id"
     strict: bool = False
+    columns: list[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,6 @@ class Slice:
     group: Group
     start: int
     count: int
-
-    @classmethod
-    def from_dict(cls, found: dict[str, Any]) -> Slice:
-        return cls(Group(**found["group"]), found["start"], found["count"])
 
 
 def find_files(texts: str | Path) -> list[Path]:

@@ -6,8 +6,6 @@ UTF-8 is halved until the bad rows are found, and texts without a common letter 
 such as ™ that normalise to letters, rare scripts) go through the tokeniser.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -19,12 +17,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rbegir.base.arguments import MAX_TEXT_BYTES, is_list, stored_bytes
 from rbegir.errors import InputError
 from rbegir.read.source import NOT_UTF8, Block, FileRequest, Source, Wanted, reading
 from rbegir.read.tokenizer import tokenize
 
 MISSING = "missing field or null"
 NO_WORD = "no letter or digit"
+TOO_LONG = f"a text of more than {MAX_TEXT_BYTES:,} bytes"
 
 # Common letters and digits, each of which makes a word; the tokeniser decides about all others.
 _PLAIN = (
@@ -107,10 +107,6 @@ class Stream(ABC):
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         for _, batch in self.part(None):
             yield batch
-        self.check_usable()
-
-    def check_usable(self) -> None:
-        """Raise if the file, which has been read, holds no good row."""
         skipped = self.skipped
         if skipped.total == skipped.read:
             raise InputError(
@@ -213,6 +209,20 @@ def text_column(array: pa.Array, name: str, path: Path, checker: Checker) -> pa.
         empty = np.zeros(len(texts), dtype=np.bool_)
         empty[doubtful] = np.diff(tokenize(texts.take(pa.array(doubtful))).text_offsets) == 0
         checker.reject(empty, NO_WORD)
+    return texts
+
+
+def reject_long(array: pa.Array, checker: Checker) -> None:
+    """Reject the rows of texts or lists that an index would refuse to store; other columns pass."""
+    texts = array if is_list(array.type) else as_binary(array)
+    if texts is not None:
+        checker.reject(stored_bytes(texts) > MAX_TEXT_BYTES, TOO_LONG)
+
+
+def id_texts(array: pa.Array, checker: Checker) -> pa.StringArray:
+    """Ids that were read as text; rejects empty ones and those that are not UTF-8."""
+    texts = _decode(array, checker)
+    checker.reject(_mask(pc.equal(texts, "").fill_null(True)), MISSING)
     return texts
 
 

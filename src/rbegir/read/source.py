@@ -2,7 +2,8 @@
 
 The suffix decides the format: .parquet (.pq), .csv, .tsv, .jsonl (.ndjson) or .txt; the text formats may be
 followed by .gz. Contents are not inspected: a guess that is right nine times in ten is worse than a clear
-error.
+error. `-` is standard input, one text per line. Tables and lists in memory are read like files too: they are
+written to a temporary one, which is gone with its source.
 
 A format is a `Source`: its columns, and `blocks`, which streams Arrow RecordBatches of the columns asked for
 and reports malformed rows (a lone field, a line that is not JSON). Rows are numbered from 0 in file order,
@@ -11,10 +12,14 @@ counting malformed rows but not blank lines, so that `place` can say where a row
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import shutil
+import sys
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -67,16 +72,65 @@ class Source(Protocol):
         """Where a row is, for messages: 'line 17' or 'row 17'. May read the file again."""
 
 
-def open_source(path: str | Path) -> Source:
+def open_source(given: Any) -> Source:
+    """The source for a path, by its suffix; for `-`; or for a table or list in memory."""
+    if isinstance(given, (str, Path)) and str(given) != "-":
+        return _open_file(Path(given))
+    with ExitStack() as kept:
+        folder = Path(kept.enter_context(tempfile.TemporaryDirectory(prefix="rbegir-")))
+        write = _stdin_as_lines if isinstance(given, (str, Path)) else _as_parquet
+        source = _open_file(write(given, folder))
+        weakref.finalize(source, kept.pop_all().close)
+    return source
+
+
+def _stdin_as_lines(given: Any, folder: Path) -> Path:
+    """What standard input holds, as a file."""
+    path = folder / "stdin.txt"
+    with path.open("wb") as file:
+        shutil.copyfileobj(sys.stdin.buffer, file)
+        if not file.tell():
+            raise InputError("standard input is empty", hint="pipe one text per line into the command")
+    return path
+
+
+def _as_parquet(given: Any, folder: Path) -> Path:
+    """A DataFrame, an Arrow table, or a list of texts, of pairs or of dicts, as a file."""
+    import pyarrow.parquet as pq
+
+    rows = given if isinstance(given, (list, tuple)) else []
+    try:
+        if hasattr(given, "to_dict") and hasattr(given, "columns"):  # a pandas DataFrame
+            table = pa.Table.from_pandas(given, preserve_index=False)
+        elif isinstance(given, (pa.Table, pa.RecordBatch)):
+            table = pa.table(given)
+        elif rows and all(isinstance(row, str) for row in rows):
+            table = pa.table({"text": list(rows)})
+        elif rows and all(isinstance(row, Mapping) for row in rows):
+            table = pa.Table.from_pylist(list(rows))
+        elif rows and all(isinstance(row, (list, tuple)) and len(row) == len(rows[0]) for row in rows):
+            columns = zip(*rows, strict=True)
+            table = pa.table(dict(zip(("query", "keyword", "weight"), map(pa.array, columns), strict=False)))
+        else:
+            raise InputError(
+                f"expected a path, a DataFrame, an Arrow table or a list of rows, got {type(given).__name__}",
+                hint="a list holds texts, (query, keyword) pairs or dicts",
+            )
+        pq.write_table(table, folder / "table.parquet")
+    except pa.ArrowException as error:
+        raise InputError(f"the rows do not make a table: {str(error).splitlines()[0]}") from error
+    return folder / "table.parquet"
+
+
+def _open_file(path: Path) -> Source:
     """The source for a path, by its suffix."""
-    path = Path(path)
     suffixes = [suffix.lower() for suffix in path.suffixes]
     zipped = suffixes[-1:] == [".gz"]
     suffix = suffixes[-2 if zipped else -1] if len(suffixes) > zipped else ""
     if suffix not in FORMATS or (zipped and suffix in (".parquet", ".pq")):
         hint = "use .parquet, .csv, .tsv, .jsonl or .txt (text formats may be followed by .gz)"
         if suffix == ".npy":
-            hint = "an index of vectors is made in Python: rbegir.index.exchange.arrays.import_npy(path, out)"
+            hint = "an index of vectors is made in Python: rbegir.index.exchange.files.import_npy(path, out)"
         raise InputError(f"the name of {path} does not tell its format", hint=hint)
     _check_readable(path)
     with reading(path):

@@ -9,8 +9,6 @@ keyword belongs to one part with all of its pairs, and its text alone decides wh
 A keyword falls into the same part in every file, sample and run, so figures stay comparable.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable
 from contextlib import ExitStack

@@ -1,13 +1,13 @@
 """The contract of a search backend: packed keywords and integer queries in, the best k in total order out.
 
-    search               the true best k
+    search               the true best k, or all that a query's limits allow
     search_paper         the published selection and its certificate
     search_progressive   the first planes of all keywords, then all planes of the best
     rescore, keys_at     the best k among given positions, or their order keys
     with_planes          a backend of the same kind for codes of another number of planes
 
 All backends return equal results, ties included. A new backend is one module with a subclass that has
-`open`, `search` and `with_planes`, and one line in BACKENDS; it overrides the rest where it can be faster.
+`open`, `_find` and `with_planes`, and one line in BACKENDS; it overrides the rest where it can be faster.
 
 A progressive search reads less: planes are stored one after the other, so scanning the first t of P planes
 reads t/P of the bytes. It is not exact: a keyword that the coarse score ranks below all `candidates` is
@@ -37,6 +37,7 @@ from rbegir.search.paper import BLOCK, SelectionGeometry, select_paper, thread_s
 from rbegir.search.partition import (
     Candidates,
     Int64s,
+    Limits,
     Partition,
     Values,
     check_positions,
@@ -46,6 +47,7 @@ from rbegir.search.partition import (
 
 __all__ = ["Backend", "Candidates", "Partition"]
 Progress = Callable[[int, int], None]
+FIRST, DEEPER = 4096, 8  # hits that are looked for if their number is not known, and how it grows
 
 
 class Progressive(NamedTuple):
@@ -75,9 +77,52 @@ class Backend(ABC):
     def with_planes(self, planes: int) -> Backend:
         """A backend of the same kind for codes of another number of planes."""
 
+    def search(
+        self, partitions: Sequence[Partition], values: Values, k: int | None, limits: Limits | None = None
+    ) -> Candidates:
+        """The best k of each query of int16 [queries, n], exactly; k None: all that its limits allow."""
+        parts, values, width = check_search(
+            partitions, values, FIRST if k is None else k, self.n, self.planes
+        )
+        found = self._find(parts, values, width, limits)
+        keywords = sum(part.count for part in parts)
+        while k is None and width < keywords and (full := np.flatnonzero(found.counts == width)).size:
+            width *= DEEPER
+            more = self._find(parts, values[full], width, None if limits is None else limits.of(full))
+            found = Candidates.spread(len(values), [(np.arange(len(values)), found), (full, more)])
+        return found
+
     @abstractmethod
-    def search(self, partitions: Sequence[Partition], values: Values, k: int) -> Candidates:
-        """The best k of each query of int16 [queries, n], exactly."""
+    def _find(self, parts: list[Partition], values: Values, k: int, limits: Limits | None) -> Candidates:
+        """`search` for checked arguments."""
+
+    def _by_filter(self, parts: list[Partition], values: Values, k: int, limits: Limits) -> Candidates:
+        """`_find` with one search for each filter."""
+        found = []
+        for number in np.unique(limits.filters).tolist():
+            these = np.flatnonzero(limits.filters == number)
+            own = limits.of(these)._replace(filters=np.full(len(these), -1))
+            masked = [part.under(number) for part in parts]
+            found.append((these, self._find(masked, values[these], k, own if own.bounds_keys else None)))
+        return Candidates.spread(len(values), found)
+
+    def _deeper(self, parts: list[Partition], values: Values, k: int, limits: Limits) -> Candidates:
+        """`_find` within bounds of the keys, from unlimited searches that go deeper until enough pass."""
+        found, open_queries, width = [], np.arange(len(values)), k
+        while open_queries.size:
+            asked = limits.of(open_queries)
+            deep = self._find(parts, values[open_queries], width, None)  # [open, ≤ width]
+            passes = asked.passes(*deep)
+            done = np.count_nonzero(passes, axis=1) >= k
+            if deep.keys.shape[1] < width:
+                done[:] = True
+            else:
+                done |= deep.keys[:, -1] < asked.floors
+            chosen = np.flatnonzero(done)
+            deep = Candidates(deep.keys[chosen], deep.positions[chosen])
+            found.append((open_queries[chosen], deep.only(passes[chosen], k)))
+            open_queries, width = open_queries[~done], width * DEEPER
+        return Candidates.spread(len(values), found)
 
     def rescore(
         self, partitions: Sequence[Partition], values: Values, positions: Int64s, k: int

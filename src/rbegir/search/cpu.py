@@ -10,16 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
+import numpy as np
+
 from rbegir._native import _core
 from rbegir._native.isa import choose_isa
 from rbegir.base.checks import whole_number
 from rbegir.base.devices import cpu_count
 from rbegir.errors import InputError
 from rbegir.search.backend import Backend, Progress
-from rbegir.search.partition import Candidates, Int64s, Partition, Values, check_search
+from rbegir.search.partition import Candidates, Int64s, Limits, Partition, Values
 
 MAX_THREADS = 1024
-EMULATED = ("avx512-emulated",)  # slow: the AVX-512 kernels in plain C++, to test them on any CPU
+FILTERED = 8  # queries per filter that are worth a scan of what the filter passes …
+ALONE = 2  # … and so are so few queries
+# slow: the AVX-512 kernels in plain C++, to test them on any CPU
+EMULATED = ("avx512-emulated", "avx512bw-emulated")
 
 
 class CpuBackend(Backend):
@@ -41,14 +46,17 @@ class CpuBackend(Backend):
     def with_planes(self, planes: int) -> CpuBackend:
         return CpuBackend(self.n, planes, threads=self.threads, isa=self.isa)
 
-    def search(self, partitions: Sequence[Partition], values: Values, k: int) -> Candidates:
-        parts, values, k = check_search(partitions, values, k, self.n, self.planes)
+    def _find(self, parts: list[Partition], values: Values, k: int, limits: Limits | None) -> Candidates:
+        if limits is not None and parts and parts[0].filters:
+            few_filters = FILTERED * len(parts[0].filters) <= len(values)
+            if few_filters or len(values) <= ALONE:
+                return self._by_filter(parts, values, k, limits)
+        rows = None if limits is None else np.stack(limits, axis=1)  # [queries, 4]
         total = sum(part.count for part in parts)
-        return self._run(_core.scan_search, parts, values, min(k, total))
+        return self._run(_core.scan_search, parts, values, min(k, total), rows)
 
     def _rescore(self, parts: list[Partition], values: Values, positions: Int64s, k: int) -> Candidates:
         return self._run(_core.scan_rescore, parts, values, positions, min(k, positions.shape[1]))
 
     def _run(self, scan: Callable[..., Any], parts: list[Partition], *arguments: Any) -> Candidates:
-        packed = [(part.packed, part.count, part.mask) for part in parts]
-        return Candidates(*scan(packed, *arguments, planes=self.planes, threads=self.threads, isa=self.isa))
+        return Candidates(*scan(parts, *arguments, planes=self.planes, threads=self.threads, isa=self.isa))

@@ -1,29 +1,96 @@
 """Hits: the public result of a search.
 
-Every array is [queries, k], whatever the size of the batch. All queries of a search share the same
-candidates, so every row is full; k is smaller than asked for when fewer keywords pass the filter. Hits are
-ordered by (order key descending, row ascending), reranked ones by (score descending, row ascending), and
-`merge` keeps that order, so several indexes together give what one would.
+Every array is [queries, k], whatever the size of the batch, where k is the largest number of hits of a query.
+`counts` says how many each has. The places behind its last hit hold row −1, score NaN, text None and id −1
+(None if ids are texts); `hits[i]`, iteration and tables show hits only. Hits are ordered by (order key
+descending, row ascending), reranked ones by (score descending, row ascending), and `merge` keeps that order,
+so several indexes together give what one would.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, replace
+from functools import cached_property
+from html import escape
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from rbegir.base.checks import whole_number
 from rbegir.errors import InputError, MismatchError, needing
-from rbegir.search.partition import best
+from rbegir.search.partition import Candidates, Int64s, best
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
     from rbegir.search.missrate import MissCertificate
+
+SHOWN = 100  # rows of a table in a notebook
+ARRAYS = ("ids", "scores", "code_scores", "keys", "rows", "texts", "why")  # of Hits, each [queries, k]
+
+
+T = TypeVar("T")
+START = 2**63 - 1  # above every order key
+
+
+class Cursor(NamedTuple):
+    """Where a page of hits ended: the last hit of each query in the total order.
+
+    As text it is the two arrays as little-endian 64-bit integers in URL-safe base64. It holds a key and a
+    row, which stay what they are whatever is added and deleted, so pages neither overlap nor leave anything
+    out that was there all the time.
+    """
+
+    keys: npt.NDArray[np.int64]  # [queries] order keys; START: nothing was found yet
+    rows: npt.NDArray[np.int64]  # [queries]
+
+    @classmethod
+    def start(cls, queries: int) -> Cursor:
+        """Before the first hit of every query."""
+        return cls(np.full(queries, START), np.full(queries, -1))
+
+    @classmethod
+    def read(cls, text: Any) -> Cursor:
+        """A cursor from its text."""
+        try:
+            raw = base64.b64decode(text.encode(), b"-_", validate=True)
+            keys, rows = np.frombuffer(raw, "<i8").reshape(2, -1).astype(np.int64)
+        except (AttributeError, ValueError, binascii.Error) as error:
+            raise InputError(
+                f"after must be the cursor of a result, got {str(text)[:40]!r}",
+                hint="pass hits.cursor as it is",
+            ) from error
+        return cls(keys, rows)
+
+    def text(self) -> str:
+        return base64.urlsafe_b64encode(np.stack(self).astype("<i8").tobytes()).decode()
+
+    @classmethod
+    def join(cls, cursors: Sequence[Cursor]) -> Cursor:
+        """One cursor for the queries of several."""
+        return cls(*(np.concatenate(arrays) for arrays in zip(*cursors, strict=True)))
+
+
+@dataclass(frozen=True)
+class Why:
+    """Why a reranked hit is where it is, in the measures that a person understands at once."""
+
+    meaning: float  # cosine of the float vectors that the model encodes from both texts
+    spelling: float  # 1 − edit distance of the letters, over the length of the longer text
+    words: float  # share of the query's words, rare ones weighing more, that the keyword has, typos allowed
+    code_rank: int | None  # by code alone; None: behind the candidates by code, found by its words
+
+    def __str__(self) -> str:
+        named = ("meaning", self.meaning), ("spelling", self.spelling), ("words", self.words)
+        measures = " · ".join(f"{name} {value:.2f}".replace(" 0.", " .") for name, value in named)
+        return f"{measures} · " + (
+            "found by words" if self.code_rank is None else f"code rank {self.code_rank}"
+        )
 
 
 class Hit(NamedTuple):
@@ -34,6 +101,7 @@ class Hit(NamedTuple):
     text: str | None
     attributes: Mapping[str, Any] | None
     code_score: float | None = None  # cosine of the codes, which the score is if hits are not reranked
+    why: Why | None = None  # of a reranked hit, where it was asked for
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +118,9 @@ class Hits:
     recall: float | None = None  # of a progressive search, where it was measured
     code_scores: npt.NDArray[np.float64] = None  # type: ignore[assignment]  # [queries, k] cosine; never None
     reranked: bool = False
+    why: npt.NDArray[np.object_] | None = None  # [queries, k] Why of reranked hits, where it was asked for
     searched: float = 1.0  # share of the keywords; less only where a cluster was allowed partial answers
+    after: str | None = None  # the cursor behind which these hits come
 
     def __post_init__(self) -> None:
         shape = self.ids.shape
@@ -58,14 +128,54 @@ class Hits:
             raise InputError(f"ids must have shape [queries, k], got {list(shape)}")
         if self.code_scores is None:
             object.__setattr__(self, "code_scores", self.scores)
-        for name in ("scores", "code_scores", "keys", "rows", "texts"):
+        for name in ARRAYS:
             array = getattr(self, name)
             if array is not None and array.shape != shape:
                 raise InputError(f"{name} must have the shape of ids {list(shape)}, got {list(array.shape)}")
-        if self.attributes is not None and (
-            len(self.attributes) != shape[0] or any(len(row) != shape[1] for row in self.attributes)
-        ):
-            raise InputError(f"attributes must be {shape[0]} lists of {shape[1]} dictionaries")
+        if self.attributes is not None and [len(row) for row in self.attributes] != self.counts.tolist():
+            raise InputError(f"attributes must be {shape[0]} lists of as many dictionaries as there are hits")
+
+    @classmethod
+    def of(
+        cls,
+        found: Candidates,
+        code_scores: npt.NDArray[np.float64],
+        rows: Int64s,
+        ids: npt.NDArray[Any],
+        columns: Mapping[str, npt.NDArray[Any]],
+        *,
+        texts: npt.NDArray[np.object_] | None,
+        scores: npt.NDArray[np.float64] | None = None,
+        **others: Any,
+    ) -> Hits:
+        """The hits that a search found; rows, ids, attributes by column and texts are those of its hits
+        one after the other. `scores` are those of a reranker."""
+        real = found.positions >= 0  # [queries, k]
+
+        def spread(flat: npt.NDArray[Any], empty: Any) -> npt.NDArray[Any]:
+            whole = np.full(real.shape, empty, flat.dtype)
+            whole[real] = flat
+            return whole
+
+        attributes = None
+        if columns:
+            each = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+            ends = np.cumsum(found.counts).tolist()
+            attributes = [
+                each[end - size : end] for end, size in zip(ends, found.counts.tolist(), strict=True)
+            ]
+        code_scores = np.where(real, code_scores, np.nan)
+        return cls(
+            ids=spread(ids, None if ids.dtype == object else -1),
+            scores=code_scores if scores is None else scores,
+            code_scores=code_scores,
+            reranked=scores is not None,
+            keys=found.keys,
+            rows=spread(rows, -1),
+            texts=None if texts is None else spread(texts, None),
+            attributes=attributes,
+            **others,
+        )
 
     def __len__(self) -> int:
         """The number of queries."""
@@ -73,21 +183,44 @@ class Hits:
 
     @property
     def k(self) -> int:
-        """Hits per query."""
+        """The largest number of hits of a query."""
         return int(self.ids.shape[1])
+
+    @cached_property
+    def counts(self) -> Int64s:
+        """Hits of each query [queries]."""
+        counts: Int64s = (self.rows >= 0).sum(axis=1)
+        return counts
+
+    @property
+    def cursor(self) -> str:
+        """Where these hits end: with `after=hits.cursor` the same search continues behind them."""
+        if self.reranked or self.certificate is not None or self.recall is not None:
+            raise InputError(
+                "these hits have no cursor: pages follow the exact order of the codes",
+                hint="search with rerank=False, and without mode='paper' and planes",
+            )
+        before = Cursor.start(len(self)) if self.after is None else Cursor.read(self.after)
+        last, every = self.counts - 1, np.arange(len(self))
+        if not self.k:
+            return before.text()
+        keys = np.where(last >= 0, self.keys[every, last], before.keys)
+        return Cursor(keys, np.where(last >= 0, self.rows[every, last], before.rows)).text()
 
     def __getitem__(self, query: int) -> list[Hit]:
         """The hits of one query."""
-        texts = [None] * self.k if self.texts is None else self.texts[query].tolist()
-        attributes = [None] * self.k if self.attributes is None else self.attributes[query]
+        count = int(self.counts[query])
+        texts = [None] * count if self.texts is None else self.texts[query, :count].tolist()
+        attributes = [None] * count if self.attributes is None else self.attributes[query]
         return [
             Hit(*hit)
             for hit in zip(
-                self.ids[query].tolist(),
-                self.scores[query].tolist(),
+                self.ids[query, :count].tolist(),
+                self.scores[query, :count].tolist(),
                 texts,
                 attributes,
-                self.code_scores[query].tolist(),
+                self.code_scores[query, :count].tolist(),
+                [None] * count if self.why is None else self.why[query, :count].tolist(),
                 strict=True,
             )
         ]
@@ -98,18 +231,37 @@ class Hits:
     def __repr__(self) -> str:
         return f"Hits({len(self)} queries × {self.k})"
 
+    def _repr_html_(self) -> str:
+        """A table for notebooks, of the first SHOWN hits."""
+        columns = {name: list(column[:SHOWN]) for name, column in self._columns().items()}
+        lines = [f"<p>{escape(repr(self))}</p>", "<table>"]
+        for tag, row in [("th", columns), *(("td", row) for row in zip(*columns.values(), strict=True))]:
+            cells = [f"{value:.4f}" if isinstance(value, float) else value for value in row]
+            lines.append(
+                "".join(f"<{tag}>{escape(str(cell))}</{tag}>" for cell in cells).join(("<tr>", "</tr>"))
+            )
+        return "\n".join([*lines, "</table>"])
+
+    @property
+    def places(self) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+        """The query and the rank, from 0, of every hit: an index into the arrays."""
+        query, rank = np.nonzero(self.rows >= 0)
+        return query, rank
+
     def _columns(self) -> dict[str, Any]:
-        queries, k = self.ids.shape
+        places = self.places
         columns: dict[str, Any] = {
-            "query": np.repeat(np.arange(queries), k),
-            "rank": np.tile(np.arange(1, k + 1), queries),
-            "id": self.ids.reshape(-1),
-            "score": self.scores.reshape(-1),
+            "query": places[0],
+            "rank": places[1] + 1,
+            "id": self.ids[places],
+            "score": self.scores[places],
         }
         if self.reranked:
-            columns["code_score"] = self.code_scores.reshape(-1)
+            columns["code_score"] = self.code_scores[places]
         if self.texts is not None:
-            columns["text"] = self.texts.reshape(-1)
+            columns["text"] = self.texts[places]
+        if self.why is not None:
+            columns["why"] = [str(why) for why in self.why[places]]
         if self.attributes is not None:
             flat = [attributes for row in self.attributes for attributes in row]
             names = dict.fromkeys(name for attributes in flat for name in attributes)
@@ -119,7 +271,7 @@ class Hits:
         return columns
 
     def to_arrow(self) -> pa.Table:
-        """One row per hit: query (its number), rank (from 1), id, score, and text and attributes if any."""
+        """One row per hit: query (its number), rank (from 1), id, score, and what else hits have."""
         import pyarrow as pa
 
         return pa.table({name: pa.array(column) for name, column in self._columns().items()})
@@ -131,11 +283,11 @@ class Hits:
         return pd.DataFrame(self._columns())
 
 
-def merge(parts: Sequence[Hits], k: int) -> Hits:
-    """The best k of several results of the same queries, in the total order."""
+def merge(parts: Sequence[Hits], k: int | None) -> Hits:
+    """The best k of several results of the same queries, in the total order; k None: all."""
     if not parts:
         raise InputError("nothing to merge: parts is empty")
-    whole_number("k", k)
+    k = max(1, sum(part.k for part in parts)) if k is None else whole_number("k", k)
     queries = {len(part) for part in parts}
     if len(queries) > 1:
         raise MismatchError(f"results of different numbers of queries cannot be merged: {sorted(queries)}")
@@ -144,28 +296,55 @@ def merge(parts: Sequence[Hits], k: int) -> Hits:
     reranked = any(part.reranked for part in parts)
     if reranked:
         scores = np.concatenate([part.scores for part in parts], axis=1)
-        order = np.lexsort((rows, -scores), axis=1)[:, :k]
+        order = np.lexsort((rows, -scores), axis=1)[:, :k]  # NaN comes last
     else:
         order = best(keys, rows, k)
+    order = order[:, : int(np.take_along_axis(rows >= 0, order, 1).sum(axis=1).max(initial=0))]
 
-    def pick(arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    def pick(name: str) -> Any:
+        """The arrays of the parts as one; None if one of them lacks it."""
+        arrays = [getattr(part, name) for part in parts]
+        if any(array is None for array in arrays):
+            return None
         return np.take_along_axis(np.concatenate(arrays, axis=1), order, axis=1)
 
-    with_texts = all(part.texts is not None for part in parts)
     attributes = None
     if all(part.attributes is not None for part in parts):
         joined = [
-            [a for part in parts if part.attributes is not None for a in part.attributes[query]]
+            [
+                a
+                for part in parts
+                if part.attributes is not None
+                for a in padded(part.attributes[query], part.k)
+            ]
             for query in range(len(parts[0]))
         ]
-        attributes = [[row[i] for i in picks] for row, picks in zip(joined, order.tolist(), strict=True)]
+        picked = [[row[i] for i in picks] for row, picks in zip(joined, order.tolist(), strict=True)]
+        attributes = [[a for a in row if a is not None] for row in picked]
     return Hits(
-        ids=pick([part.ids for part in parts]),
-        scores=pick([part.scores for part in parts]),
-        code_scores=pick([part.code_scores for part in parts]),
+        **{name: pick(name) for name in ARRAYS},
         reranked=reranked,
-        keys=pick([part.keys for part in parts]),
-        rows=pick([part.rows for part in parts]),
-        texts=pick([part.texts for part in parts if part.texts is not None]) if with_texts else None,
         attributes=attributes,
+        searched=min(part.searched for part in parts),
+        after=parts[0].after,
+    )
+
+
+def padded(values: Sequence[T], k: int) -> list[T | None]:
+    """The values of one query, with None behind them up to k."""
+    return [*values, *([None] * (k - len(values)))]
+
+
+def cut(hits: Hits, start: int, count: int, k: int | None) -> Hits:
+    """The first k hits of the queries start … start + count, as a search for them alone finds them."""
+    rows = slice(start, start + count)
+    columns = slice(min(int(hits.counts[rows].max(initial=0)), hits.k if k is None else k))
+    before = None if hits.after is None else Cursor.read(hits.after)
+    arrays: dict[str, Any] = {name: getattr(hits, name) for name in ARRAYS}
+    arrays = {name: None if array is None else array[rows, columns] for name, array in arrays.items()}
+    return replace(
+        hits,
+        **arrays,
+        attributes=None if hits.attributes is None else [found[columns] for found in hits.attributes[rows]],
+        after=None if before is None else Cursor(before.keys[rows], before.rows[rows]).text(),
     )

@@ -22,11 +22,10 @@ Rejected: the coefficient of a polynomial power in 2 variables (cost grows with 
 inclusion–exclusion (its alternating terms cancel beyond double precision).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -86,7 +85,19 @@ def certificate_of_threads(
 
     Sums run over ascending sizes, so the last digits do not depend on the order in which they were counted.
     """
-    threads = {int(size): int(count) for size, count in sorted(sizes.items()) if size > 0 and count > 0}
+    threads = tuple(
+        (int(size), int(count)) for size, count in sorted(sizes.items()) if size > 0 and count > 0
+    )
+    return _certificate(threads, top, per_thread, queue, most)
+
+
+@lru_cache(
+    maxsize=64
+)  # the transform takes tens of milliseconds, and searches of one index repeat the arguments
+def _certificate(
+    pairs: tuple[tuple[int, int], ...], top: int, per_thread: int, queue: int, most: int | None
+) -> MissCertificate:
+    threads = dict(pairs)
     candidates = sum(size * count for size, count in threads.items())
     if top == 0:
         return MissCertificate(candidates, 0, per_thread, queue, 1.0, (1.0,))

@@ -10,8 +10,6 @@ outside the list precedes anything in it. If these are at least k, the best k of
 otherwise a longer list is searched for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 

@@ -4,6 +4,9 @@ The total order is (order key descending, position ascending), with the exact in
 Positions count the keywords of all partitions in their order, masked ones included, so that the order of
 positions is the order of rows. Results in this order can be merged: the best of several parts together are
 the best of the whole.
+
+Without `Limits` all queries have the same candidates and as many hits. With them a query may have fewer hits
+than another; behind its last one stand NO_KEY and position −1.
 """
 
 from __future__ import annotations
@@ -15,13 +18,14 @@ import numpy as np
 import numpy.typing as npt
 
 from rbegir.base.checks import describe, whole_number
-from rbegir.base.masks import Mask
+from rbegir.base.masks import Mask, both
 from rbegir.codes.layout import groups, packed_bytes
 from rbegir.codes.score import QUERY_LIMIT
 from rbegir.errors import InputError
 
 Values = npt.NDArray[np.int16]  # of integer queries
 Int64s = npt.NDArray[np.int64]
+NO_KEY = -(2**63) + 1  # where a query has no further hit; can be negated
 SORT_ALL = 2  # up to this many times k candidates are simply sorted
 
 
@@ -31,10 +35,48 @@ class Partition(NamedTuple):
     packed: npt.NDArray[np.uint8]  # [packed_bytes]
     count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
     mask: Mask | None = None  # of the candidates; None: all
+    filters: tuple[Mask | None, ...] = ()  # what each filter passes (`Limits.filters`); None: all
+
+    def under(self, number: int) -> Partition:
+        """The partition whose candidates also pass a filter; −1: none."""
+        mask = self.mask if number < 0 else both(self.mask, self.filters[number])
+        return self._replace(mask=mask, filters=())
+
+
+class Limits(NamedTuple):
+    """What the hits of each query are limited to, besides the candidates of the partitions."""
+
+    floors: Int64s  # [queries] the least order key
+    keys: Int64s  # [queries] of the hit behind which hits come in the total order …
+    positions: Int64s  # [queries] … and its position
+    filters: Int64s  # [queries] the number of the filter that they must pass; −1: none
+
+    @classmethod
+    def none(cls, queries: int) -> Limits:
+        """No limits for this many queries."""
+        bounds = np.iinfo(np.int64)
+        return cls(*(np.full(queries, value) for value in (bounds.min, bounds.max, -1, -1)))
+
+    def of(self, queries: Int64s) -> Limits:
+        """Those of some of the queries."""
+        return Limits(*(array[queries] for array in self))
+
+    @property
+    def bounds_keys(self) -> bool:
+        """Whether any query is limited by more than a filter."""
+        bounds = np.iinfo(np.int64)
+        return bool(np.any(self.floors > bounds.min) or np.any(self.keys < bounds.max))
+
+    def passes(self, keys: Int64s, positions: Int64s) -> npt.NDArray[np.bool_]:
+        """Whether hits [queries, m] lie between the floor and the hit before."""
+        before, at = self.keys[:, None], self.positions[:, None]
+        behind = (keys < before) | ((keys == before) & (positions > at))
+        within: npt.NDArray[np.bool_] = behind & (keys >= self.floors[:, None]) & (positions >= 0)
+        return within
 
 
 class Candidates(NamedTuple):
-    """The best keywords of each query, in the total order; min(k, candidates) columns."""
+    """The best keywords of each query, in the total order; as many columns as the most hits of a query."""
 
     keys: Int64s  # [queries, k]
     positions: Int64s  # [queries, k]
@@ -44,11 +86,36 @@ class Candidates(NamedTuple):
         """No candidates for this many queries."""
         return cls(np.zeros((queries, 0), np.int64), np.zeros((queries, 0), np.int64))
 
+    @classmethod
+    def spread(cls, queries: int, parts: Sequence[tuple[Int64s, Candidates]]) -> Candidates:
+        """The candidates of all queries from those of some each: (which queries, their candidates)."""
+        shape = (queries, max((part.keys.shape[1] for _, part in parts), default=0))
+        whole = cls(np.full(shape, NO_KEY), np.full(shape, -1))
+        for which, part in parts:
+            whole.keys[which, : part.keys.shape[1]] = part.keys
+            whole.positions[which, : part.keys.shape[1]] = part.positions
+        return whole
+
+    @property
+    def counts(self) -> Int64s:
+        """Hits of each query."""
+        counts: Int64s = (self.positions >= 0).sum(axis=1)
+        return counts
+
     def best(self, k: int) -> Candidates:
         """The first k in the total order."""
-        order = best(self.keys, self.positions, k)
+        return self._take(best(self.keys, self.positions, k))
+
+    def only(self, passes: npt.NDArray[np.bool_], k: int) -> Candidates:
+        """The first k of those that pass [queries, m]."""
+        kept = Candidates(np.where(passes, self.keys, NO_KEY), np.where(passes, self.positions, -1))
+        return kept._take(np.argsort(~passes, axis=1, kind="stable")[:, :k])
+
+    def _take(self, columns: Int64s) -> Candidates:
+        most = int(np.take_along_axis(self.positions >= 0, columns, 1).sum(axis=1).max(initial=0))
+        columns = columns[:, :most]
         return Candidates(
-            np.take_along_axis(self.keys, order, 1), np.take_along_axis(self.positions, order, 1)
+            np.take_along_axis(self.keys, columns, 1), np.take_along_axis(self.positions, columns, 1)
         )
 
 
@@ -111,7 +178,7 @@ def check_positions(positions: Int64s, queries: int, keywords: int) -> Int64s:
 def check_partitions(partitions: Sequence[Partition], n: int, planes: int) -> list[Partition]:
     """Partitions whose buffers have the right type and size, as contiguous arrays."""
     checked = []
-    for index, (packed, count, mask) in enumerate(partitions):
+    for index, (packed, count, mask, filters) in enumerate(partitions):
         count = whole_number(f"count of partition {index}", count, 0)
         size, words = packed_bytes(count, n, planes), groups(count)
         if not isinstance(packed, np.ndarray) or packed.dtype != np.uint8 or packed.shape != (size,):
@@ -119,15 +186,17 @@ def check_partitions(partitions: Sequence[Partition], n: int, planes: int) -> li
                 f"packed of partition {index} must be uint8 [{size}] for {count} keywords of {planes} × {n} "
                 f"bits, got {describe(packed)}"
             )
-        packed = np.ascontiguousarray(packed)
-        if mask is not None:
-            if not isinstance(mask, np.ndarray) or mask.dtype != np.uint64 or mask.shape != (words,):
-                raise InputError(
-                    f"mask of partition {index} must be uint64 [{words}], one bit for each of {count} "
-                    f"keywords, got {describe(mask)}"
-                )
-            mask = np.ascontiguousarray(mask)
-        checked.append(Partition(packed, count, mask))
+        for one in (mask, *filters):
+            if one is None or (
+                isinstance(one, np.ndarray) and one.dtype == np.uint64 and one.shape == (words,)
+            ):
+                continue
+            raise InputError(
+                f"mask of partition {index} must be uint64 [{words}], one bit for each of {count} "
+                f"keywords, got {describe(one)}"
+            )
+        mask, *others = (None if one is None else np.ascontiguousarray(one) for one in (mask, *filters))
+        checked.append(Partition(np.ascontiguousarray(packed), count, mask, tuple(others)))
     return checked
 
 

@@ -10,14 +10,21 @@ import numpy as np
 import numpy.typing as npt
 
 from rbegir.base import masks
-from rbegir.base.checks import whole_number
 from rbegir.codes import score
 from rbegir.codes.layout import unpack
 from rbegir.codes.planes import Codes
 from rbegir.search.backend import Backend, Progress
 from rbegir.search.missrate import MissCertificate, certificate_of_threads
 from rbegir.search.paper import SelectionGeometry
-from rbegir.search.partition import Candidates, Int64s, Partition, Values, check_partitions, check_values
+from rbegir.search.partition import (
+    Candidates,
+    Int64s,
+    Limits,
+    Partition,
+    Values,
+    check_partitions,
+    check_values,
+)
 
 
 def first_in_order(keys: Int64s, positions: Int64s, k: int) -> npt.NDArray[np.intp]:
@@ -48,12 +55,19 @@ class ReferenceBackend(Backend):
         positions = np.flatnonzero(passes).astype(np.int64)
         return score.keys(values, codes[positions]), positions
 
-    def search(self, partitions: Sequence[Partition], values: Values, k: int) -> Candidates:
-        k = whole_number("k", k)
-        keys, positions = self.scores(partitions, values)
-        best = np.array([first_in_order(row, positions, k) for row in keys], dtype=np.intp)
-        best = best.reshape(len(keys), min(k, len(positions)))
-        return Candidates(np.take_along_axis(keys, best, axis=1), positions[best])
+    def _find(self, parts: list[Partition], values: Values, k: int, limits: Limits | None) -> Candidates:
+        limits = limits or Limits.none(len(values))
+        keys, positions = self.scores(parts, values)
+        found = []
+        for query, (row, limit) in enumerate(zip(keys, zip(*limits, strict=True), strict=True)):
+            floor, before_key, before_position, number = (int(value) for value in limit)
+            flags = [masks.to_bools(part.under(number).mask, part.count) for part in parts]
+            passes = np.concatenate([np.zeros(0, np.bool_), *flags])[positions] & (row >= floor)
+            passes &= (row < before_key) | ((row == before_key) & (positions > before_position))
+            allowed = np.flatnonzero(passes)
+            best = allowed[first_in_order(row[allowed], positions[allowed], k)]
+            found.append((np.array([query]), Candidates(row[best][None], positions[best][None])))
+        return Candidates.spread(len(values), found)
 
     def _select(
         self, parts: list[Partition], values: Values, k: int, geometry: SelectionGeometry

@@ -3,44 +3,59 @@
     SearchRequest      names, types, defaults and descriptions of the options
       ├─ arguments     of `search` and `search_codes` of Index, Generations, Cluster, Client and AsyncClient
       ├─ JSON          `wire.schema` makes the HTTP body and its OpenAPI schema from the fields
-      ├─ batches       `share_key` says which requests a service or a shard may answer by one scan
+      ├─ batches       `share_key` says which requests a service or a shard may answer by one scan, for which
+      │                `part` and `joined` take them apart and put them together
       └─ messages      the clients and shards of a cluster exchange it as it is
 
 It stands in `search`, below the index, so that the index and everything above it use the same class. A new
 option is one field here, its line in `SearchOptions` for type checkers, and the code that acts on it.
 """
 
-from __future__ import annotations
-
-from collections.abc import Hashable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Annotated, Any, Literal, TypeAlias, TypedDict, cast, get_args, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, TypedDict, TypeVar, cast, get_args, get_type_hints
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rbegir.base.arguments import check_ids
+from rbegir.base.arguments import check_ids, one_tenant, words_pattern
 from rbegir.base.checks import whole_number
 from rbegir.errors import InputError
+from rbegir.search.hits import Cursor
 
 CANDIDATES = 500  # by code, of a reranked search
 MODES = ("exact", "paper")
+F = TypeVar("F", bound=Callable[..., Any])
 Where: TypeAlias = str | pc.Expression | None
+Wheres: TypeAlias = Where | Sequence[Where]
+Musts: TypeAlias = str | Sequence[str | None] | None
+Tenant: TypeAlias = str | int | None
 Mode: TypeAlias = Literal["exact", "paper"] | str  # one of MODES
 
 
-class Filters(TypedDict, total=False):
-    """The options that say which keywords may be found."""
+class QueryFilters(TypedDict, total=False):
+    """The options that say which keywords may be found, and may differ from query to query."""
 
-    where: Where
+    where: Wheres
     allow: Any
     deny: Any
+    must: Musts
+
+
+class Filters(QueryFilters, total=False):
+    """The options that say which keywords may be found."""
+
+    tenant: Tenant
 
 
 class SearchOptions(Filters, total=False):
     """The fields of `SearchRequest` after k, for type checkers."""
 
+    min_score: float | None
+    after: str | None
     mode: Mode
     per_thread: int
     queue: int
@@ -48,6 +63,7 @@ class SearchOptions(Filters, total=False):
     rerank: bool | None
     candidates: int | None
     measure: bool
+    why: bool
     texts: bool
     attributes: bool
     partial: bool
@@ -58,10 +74,18 @@ class SearchOptions(Filters, total=False):
 class SearchRequest:
     """The options of a search. Making one checks it; an InputError names the argument that is wrong."""
 
-    k: Annotated[int, "Hits per query."] = 10
-    where: Annotated[Where, "A filter, such as: price < 10 and lang = 'en' and not sold"] = None
-    allow: Annotated[Any, "Only keywords with these ids."] = None
-    deny: Annotated[Any, "No keywords with these ids."] = None
+    k: Annotated[int | None, "The most hits per query; null with `min_score`: all of them."] = 10
+    where: Annotated[
+        Wheres, "A filter, such as: price < 10 and lang = 'en' and not sold; a list: one per query."
+    ] = None
+    allow: Annotated[Any, "Only keywords with these ids; a list of lists: one per query."] = None
+    deny: Annotated[Any, "No keywords with these ids; a list of lists: one per query."] = None
+    must: Annotated[
+        Musts, "Only keywords whose text has these words side by side; a list: one entry per query."
+    ] = None
+    tenant: Annotated[Tenant, "Only keywords of this tenant, where the index has tenants."] = None
+    min_score: Annotated[float | None, "Only hits whose code score is at least this."] = None
+    after: Annotated[str | None, "The cursor of a page of hits: continue behind its last hits."] = None
     mode: Annotated[Mode, "`paper` is the published algorithm, with its miss certificate."] = "exact"
     per_thread: Annotated[int, "With mode `paper`: keywords that each thread sees."] = 256
     queue: Annotated[int, "With mode `paper`: how many of them each thread may keep."] = 1
@@ -77,6 +101,7 @@ class SearchRequest:
         "How many keywords get a second look: with `planes` by their codes, reranked by their texts.",
     ] = None
     measure: Annotated[bool, "With `planes`: measure the recall instead of estimating it."] = False
+    why: Annotated[bool, "Whether reranked hits say why they are there, in a few numbers."] = False
     texts: Annotated[bool, "Whether hits have their texts; leaving them out saves time."] = True
     attributes: Annotated[bool, "Whether hits have their attributes; leaving them out saves time."] = True
     partial: Annotated[bool, "If shards of a cluster fail: what the others found, not an error."] = False
@@ -85,17 +110,41 @@ class SearchRequest:
     def __post_init__(self) -> None:
         for name, (kind, default) in NUMBERS_AND_FLAGS.items():
             value = getattr(self, name)
-            if value is default:
+            if value is default or (value is None and kind == int | None):
                 continue
             if kind in (int, int | None):
                 object.__setattr__(self, name, whole_number(name, value))
             elif not isinstance(value, bool):
                 raise InputError(f"{name} must be True or False, got {value!r}")
+        if isinstance(self.where, (list, tuple)):
+            object.__setattr__(self, "where", list(self.where))
+        object.__setattr__(self, "must", _check_must(self.must))
         for name in ("allow", "deny"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, check_ids(getattr(self, name), name))
+            object.__setattr__(self, name, _check_ids(name, getattr(self, name)))
         if self.mode not in MODES:
             raise InputError(f"mode must be one of {', '.join(MODES)}, got {self.mode!r}")
+        if self.min_score is not None:
+            object.__setattr__(self, "min_score", _finite("min_score", self.min_score))
+        if self.after is not None:
+            Cursor.read(self.after)
+        if self.k is None and self.min_score is None:
+            raise InputError(
+                "k=None needs a min_score: it asks for all hits that reach one",
+                hint="give min_score, or the number of hits k",
+            )
+        self._check_order()
+        if self.filters_each and (self.mode == "paper" or self.planes is not None):
+            other = "mode='paper'" if self.mode == "paper" else "planes"
+            raise InputError(
+                f"a filter per query and {other} cannot be combined", hint="search the queries one by one"
+            )
+        if self.tenant is not None:
+            object.__setattr__(self, "tenant", one_tenant(self.tenant))
+        if self.tenant is not None and self.mode == "paper":
+            raise InputError(
+                "tenant and mode='paper' cannot be combined: the published search reads every keyword",
+                hint="leave one of them out",
+            )
         if self.mode == "paper" and self.planes is not None:
             raise InputError("planes and mode='paper' cannot be combined", hint="leave one of them out")
         if self.rerank and (self.mode == "paper" or self.planes is not None):
@@ -109,19 +158,100 @@ class SearchRequest:
         if self.deadline is not None:
             object.__setattr__(self, "deadline", positive_seconds("deadline", self.deadline))
 
+    def _check_order(self) -> None:
+        """Refuse another order of the hits than that of their code scores where those are referred to."""
+        named = ("min_score", self.min_score), ("after", self.after)
+        for name in (name for name, value in named if value is not None):
+            for other, given in (
+                ("rerank=True", self.rerank),
+                ("mode='paper'", self.mode == "paper"),
+                ("planes", self.planes is not None),
+            ):
+                if given:
+                    raise InputError(
+                        f"{name} and {other} cannot be combined: {name} refers to exact code scores",
+                        hint="leave one of them out",
+                    )
+
+    @property
+    def depth(self) -> int:
+        """k of a request that has one: every one but those for all hits above a score."""
+        assert self.k is not None
+        return self.k
+
     @property
     def may_rerank(self) -> bool:
         """Whether hits are to be reranked if queries are texts and the model has a reranker."""
-        return self.rerank is not False and self.mode == "exact" and self.planes is None
+        by_code = self.mode == "exact" and self.planes is None and self.min_score is None
+        return self.rerank is not False and by_code and self.after is None
 
     @property
     def pool(self) -> int:
         """Candidates by code of a reranked search: the same for all requests that share a scan."""
-        return self.candidates or max(CANDIDATES, 4 ** k_group(self.k))
+        return self.candidates or max(CANDIDATES, 4 ** k_group(self.depth))
 
-    def filters(self) -> Filters:
-        """Which keywords may be found."""
-        return {"where": self.where, "allow": self.allow, "deny": self.deny}
+    def filters(self) -> QueryFilters:
+        """Which keywords of the tenant may be found."""
+        return {"where": self.where, "allow": self.allow, "deny": self.deny, "must": self.must}
+
+    @property
+    def filters_each(self) -> bool:
+        """Whether queries have filters of their own."""
+        return any(isinstance(value, list) for value in self.filters().values())
+
+    def each_filter(self, queries: int) -> list[QueryFilters]:
+        """The filter of each query."""
+        columns = []
+        for name, value in self.filters().items():
+            if isinstance(value, list) and len(value) != queries:
+                raise InputError(
+                    f"{name} has {len(value)} entries for {queries} queries",
+                    hint="give one entry per query, None for no filter",
+                )
+            columns.append(value if isinstance(value, list) else [value] * queries)
+        return [
+            {"where": where, "allow": allow, "deny": deny, "must": must}
+            for where, allow, deny, must in zip(*columns, strict=True)
+        ]
+
+    def part(self, start: int, count: int) -> "SearchRequest":
+        """The request for some of its queries."""
+        changed: dict[str, Any] = {
+            name: value[start : start + count]
+            for name, value in self.filters().items()
+            if isinstance(value, list)
+        }
+        if self.after is not None:
+            keys, rows = (array[start : start + count] for array in Cursor.read(self.after))
+            changed["after"] = Cursor(keys, rows).text()
+        return replace(self, **changed) if changed else self
+
+    @staticmethod
+    def joined(requests: Sequence["SearchRequest"], counts: Sequence[int]) -> "SearchRequest":
+        """One request for the queries of several that may share a scan, with the largest k of them."""
+        first, *others = requests
+        k = max(request.depth for request in requests) if others else first.k
+        if first.filters_each or any(one.filter_key() != first.filter_key() for one in others):
+            parts = zip(requests, counts, strict=True)
+            each = [filters for request, count in parts for filters in request.each_filter(count)]
+            columns = {name: [filters.get(name) for filters in each] for name in first.filters()}
+            given = {name: any(v is not None for v in values) for name, values in columns.items()}
+            changed: dict[str, Any] = {name: columns[name] if given[name] else None for name in columns}
+            return replace(first, k=k, **changed)
+        return replace(first, k=k)
+
+    def filter_key(self) -> Hashable:
+        """Requests with equal keys have the same filter for all queries."""
+        if self.filters_each or isinstance(self.where, pc.Expression):
+            return object()
+        ids = (None if given is None else tuple(given.to_pylist()) for given in (self.allow, self.deny))
+        return (self.where, self.must, *ids)
+
+    def scope(self, k: int | None) -> "SearchRequest":
+        """What decides which k hits are found, without what concerns their presentation."""
+        return SearchRequest(
+            k, min_score=self.min_score, after=self.after, tenant=self.tenant, **self.filters()
+        )
 
     def options(self) -> SearchOptions:
         """All options but k, as the methods of an index take them."""
@@ -130,14 +260,14 @@ class SearchRequest:
     def share_key(self) -> Hashable:
         """Requests with equal keys can be answered by one scan with the largest k of them.
 
-        A search by planes reports the recall of its whole batch, so it never shares.
+        They may differ in their filters, but for mode paper, whose certificate holds for one filter and one
+        k. A search by planes reports the recall of its whole batch, so it never shares. Neither do searches
+        for all hits and for further pages.
         """
-        if self.planes is not None or isinstance(self.where, pc.Expression):
+        if self.planes is not None or self.k is None or self.after is not None:
             return object()
         key = _shared(self)
-        if self.allow is not None or self.deny is not None:
-            key = tuple(tuple(v.to_pylist()) if isinstance(v, pa.Array) else v for v in key)
-        return (*key, self.k) if self.mode == "paper" else key  # a certificate holds for one k
+        return (*key, self.k, self.filter_key()) if self.mode == "paper" else key
 
 
 def k_group(k: int) -> int:
@@ -156,7 +286,44 @@ NUMBERS_AND_FLAGS = {  # name: (type, default)
     for name, (kind, _) in OPTIONS.items()
     if kind in (int, int | None, bool, bool | None)
 }
-_shared = attrgetter(*(name for name in OPTIONS if name not in ("k", "deadline")))
+_shared = attrgetter(
+    *(name for name in OPTIONS if name not in ("k", "deadline", "where", "allow", "deny", "must"))
+)
+
+
+def _check_must(given: Any) -> Any:
+    """A phrase for all queries, or a list with a phrase or None for each query."""
+    each = list(given) if isinstance(given, (list, tuple)) else [given]
+    for phrase in each:
+        if phrase is not None and not (isinstance(phrase, str) and words_pattern(phrase)):
+            raise InputError(
+                f"must is a text with a word in it, got {phrase!r}", hint="write for example must='red shoes'"
+            )
+    return each if isinstance(given, (list, tuple)) else given
+
+
+def _check_ids(name: str, given: Any) -> Any:
+    """Ids for all queries as an array, or a list with an array or None for each query."""
+    if given is None:
+        return None
+    nested = (list, tuple, np.ndarray, pa.Array, pa.ChunkedArray)
+    each = isinstance(given, (list, tuple)) and any(isinstance(one, nested) for one in given)
+    if not each and not (isinstance(given, (list, tuple)) and given and all(one is None for one in given)):
+        return check_ids(given, name)
+    for place, one in enumerate(given):
+        if one is not None and not isinstance(one, nested):
+            raise InputError(
+                f"{name}[{place}] is {one!r}, but other entries are lists",
+                hint=f"write {name}=[id, id, …] for all queries, or one list of ids or None per query",
+            )
+    return [None if one is None else check_ids(one, f"{name}[{place}]") for place, one in enumerate(given)]
+
+
+def _finite(name: str, value: Any) -> float:
+    """A number as a float, or an error that names the argument."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not math.isfinite(value):
+        raise InputError(f"{name} must be a finite number, got {value!r}")
+    return float(value)
 
 
 def positive_seconds(name: str, value: Any) -> float:
@@ -166,10 +333,22 @@ def positive_seconds(name: str, value: Any) -> float:
     return float(value)
 
 
-def refuse_deadline(request: SearchRequest) -> None:
-    """Refuse a deadline where a search cannot be interrupted: in an index on this machine."""
+def local_request(k: int | None, options: SearchOptions) -> SearchRequest:
+    """The request of a search on this machine, which cannot be interrupted and so takes no deadline."""
+    for name in options:
+        if name not in OPTIONS:
+            raise InputError(f"search has no option {name!r}", hint=f"its options are {', '.join(OPTIONS)}")
+    request = SearchRequest(k, **options)
     if request.deadline is not None:
         raise InputError(
             "an index on this machine cannot interrupt a search, so it takes no deadline",
             hint="leave deadline out, or search through rbegir.Client or rbegir.Cluster",
         )
+    return request
+
+
+def with_options(search: F) -> F:
+    """Add the options to the docstring of a method that searches, for `help`."""
+    listed = [f"            {name}: {text}" for name, (_, text) in OPTIONS.items() if name != "k"]
+    search.__doc__ = "\n".join([f"{(search.__doc__ or '').rstrip()}\n\n        Options:", *listed, ""])
+    return search

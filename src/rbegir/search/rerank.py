@@ -21,11 +21,12 @@ from rbegir.base.devices import cpu_count
 from rbegir.codes.layout import pack
 from rbegir.codes.score import cosine, norm_squared
 from rbegir.encode.encoder import Encoder, encode_keywords
-from rbegir.encode.reranker import Reranker
+from rbegir.encode.reranker import FEATURES, Reranker
 from rbegir.read.tokenizer import text_views
 from rbegir.search.backend import Backend, Candidates, Partition
 from rbegir.search.cpu import CpuBackend
-from rbegir.search.partition import Int64s, Values
+from rbegir.search.hits import Why
+from rbegir.search.partition import NO_KEY, Int64s, Limits, Values
 from rbegir.search.request import CANDIDATES
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from rbegir.read.tokenizer import TextInput
 
 
+MEASURES = [FEATURES.index(name) for name in ("guide", "letters alike", "query words alike")]  # of a Why
 LEXICAL_SHARE = 2  # one lexical candidate for this many by code
 
 
@@ -43,6 +45,15 @@ class CandidatePool(NamedTuple):
     keys: Int64s  # [all] exact order keys of the codes
     positions: Int64s  # [all]
     offsets: Int64s  # [queries + 1]
+    by_code: Int64s  # [queries] how many of them are by code: the first, best first
+
+
+class Reranked(NamedTuple):
+    """The best of the candidates of each query."""
+
+    found: Candidates
+    scores: npt.NDArray[np.float64]  # [queries, k] NaN behind the last hit
+    why: npt.NDArray[np.object_] | None  # [queries, k] Why, where it was asked for
 
 
 class TextSearch:
@@ -66,7 +77,7 @@ class TextSearch:
     def search(self, queries: list[str], k: int, count: int = CANDIDATES) -> Int64s:
         """Positions [queries, ≤ k] of the best texts."""
         found, values, texts = self.find(queries, count)
-        return rerank(self.reranker, queries, values, found, texts, k)[0].positions
+        return rerank(self.reranker, queries, values, found, texts, k).found.positions
 
 
 def find_candidates(
@@ -77,13 +88,15 @@ def find_candidates(
     queries: list[str],
     count: int = CANDIDATES,
     *,
+    limits: Limits | None = None,
     threads: int = 1,
 ) -> CandidatePool:
     """The candidates of each query, those by code first; `lexical` has the words of each partition."""
-    by_code = backend.search(partitions, values, count)
+    by_code = backend.search(partitions, values, count, limits)
+    filters = np.full(len(queries), -1) if limits is None else limits.filters
     limit = lexical_count(count)
     return union(
-        by_code, find_by_words(backend, partitions, lexical, values, queries, limit, threads=threads)
+        by_code, find_by_words(backend, partitions, lexical, values, queries, limit, filters, threads=threads)
     )
 
 
@@ -107,19 +120,24 @@ def find_by_words(
     values: Values,
     queries: list[str],
     limit: int,
+    filters: Int64s,
     *,
     threads: int = 1,
 ) -> WordHits:
-    """The best texts of all partitions by lexical score."""
-    asked = text_views(queries)
+    """The best texts of all partitions by lexical score; queries with one filter are searched together."""
+    groups = [np.flatnonzero(filters == number) for number in np.unique(filters)]
+    asked = [text_views([queries[i] for i in group]) for group in groups]
     shape, start, parts = (len(queries), limit), 0, []
     for part, words in zip(partitions, lexical, strict=True):
         rows, scores = np.empty(shape, np.int64), np.empty(shape, np.float32)
-        words.search(asked, part.mask, rows, scores, threads)
+        for group, texts in zip(groups, asked, strict=True):
+            found = np.empty((len(group), limit), np.int64), np.empty((len(group), limit), np.float32)
+            words.search(texts, part.under(int(filters[group[0]])).mask, *found, threads)
+            rows[group], scores[group] = found
         parts.append(WordHits(np.where(rows >= 0, rows + start, -1), scores, rows))
         start += part.count
-    found = merge_words(parts, limit)
-    return found._replace(keys=backend.keys_at(partitions, values, np.maximum(found.positions, 0)))
+    best = merge_words(parts, limit)
+    return best._replace(keys=backend.keys_at(partitions, values, np.maximum(best.positions, 0)))
 
 
 def merge_words(parts: Sequence[WordHits], limit: int) -> WordHits:
@@ -139,17 +157,19 @@ def merge_words(parts: Sequence[WordHits], limit: int) -> WordHits:
 
 def union(by_code: Candidates, by_words: WordHits) -> CandidatePool:
     """The candidates of each query, each once."""
-    keys, positions = list(by_code.keys), list(by_code.positions)
-    for i, known in enumerate(by_code.positions):
+    keys, positions = [], []
+    for i, count in enumerate(by_code.counts):
+        known = by_code.positions[i, :count]
         new = (by_words.positions[i] >= 0) & ~np.isin(by_words.positions[i], known)
-        keys[i] = np.concatenate([keys[i], by_words.keys[i][new]])
-        positions[i] = np.concatenate([known, by_words.positions[i][new]])
+        keys.append(np.concatenate([by_code.keys[i, :count], by_words.keys[i][new]]))
+        positions.append(np.concatenate([known, by_words.positions[i][new]]))
     ends = np.cumsum([len(row) for row in keys])
     none = np.zeros(0, np.int64)
     return CandidatePool(
         np.concatenate([none, *keys]),
         np.concatenate([none, *positions]),
         np.concatenate([[0], ends]).astype(np.int64),
+        by_code.counts,
     )
 
 
@@ -160,20 +180,30 @@ def rerank(
     found: CandidatePool,
     texts: TextInput,
     k: int,
-) -> tuple[Candidates, npt.NDArray[np.float64]]:
-    """The best k of the candidates whose `texts` are given, and their scores.
-
-    All queries get as many hits: k, or as many as the query with the fewest candidates has.
-    """
-    code = code_scores(found, values)
-    score = reranker.scores(queries, texts, found.offsets, code).astype(np.float64)
-    k = min(k, int(np.diff(found.offsets).min(initial=k)))
-    chosen = np.empty((len(queries), k), np.int64)
-    for i in range(len(queries)):
+    *,
+    why: bool = False,
+) -> Reranked:
+    """The best k of the candidates whose `texts` are given, and if asked for why they are."""
+    features = reranker.features(queries, texts, found.offsets, code_scores(found, values))
+    score = reranker.combination(features).astype(np.float64)
+    counts = np.minimum(np.diff(found.offsets), k)
+    shape = (len(queries), int(counts.max(initial=0)))
+    best = Candidates(np.full(shape, NO_KEY), np.full(shape, -1))
+    scores, reasons = np.full(shape, np.nan), np.full(shape, None, object)
+    for i, count in enumerate(counts):
         begin, end = found.offsets[i], found.offsets[i + 1]
-        order = np.lexsort((found.positions[begin:end], -score[begin:end]))[:k]
-        chosen[i] = begin + order
-    return Candidates(found.keys[chosen], found.positions[chosen]), score[chosen]
+        chosen = begin + np.lexsort((found.positions[begin:end], -score[begin:end]))[:count]
+        best.keys[i, :count], best.positions[i, :count] = found.keys[chosen], found.positions[chosen]
+        scores[i, :count] = score[chosen]
+        if why:
+            ranks = chosen - begin + 1
+            measured = features[chosen][:, MEASURES].astype(np.float64).round(4)
+            for place, (rank, (meaning, spelling, words)) in enumerate(
+                zip(ranks, measured.tolist(), strict=True)
+            ):
+                by_code = int(rank) if rank <= found.by_code[i] else None
+                reasons[i, place] = Why(meaning, spelling, words, by_code)
+    return Reranked(best, scores, reasons if why else None)
 
 
 def code_scores(found: CandidatePool, values: Values) -> npt.NDArray[Any]:

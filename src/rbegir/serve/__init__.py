@@ -1,7 +1,8 @@
 """The search service: `rbegir serve INDEX`.
 
     server ─ protocol      the process and its sockets: limits on headers, connections, shutdown
-    app ─ middleware       the parts of a service; around every request: deadline, problems, log, metrics
+    app ─ middleware       the table of routes; around every request: deadline, problems, log, metrics
+    catalog ─ service      the indexes by name; the parts that serve one of them:
     routes ─ body          one handler per route; bytes to validated work
     batcher                many searches, one scan           ┐ over `served`, what is asked of an Index
     committer              many changes, one durable write   ┘ or a Cluster

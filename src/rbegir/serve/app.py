@@ -1,19 +1,18 @@
-"""The application: the parts of a running service, its routes, and what is around every one of them.
+"""The application: the routes of a service, and what is around every one of them.
 
 Handlers are plain: read the body (bounded), validate it, hand the work to the batcher or the committer,
 respond with bytes that were made once. Starlette gives the routing. A framework that validates and serialises
 bodies itself was rejected: that costs more than a scan of a million keywords.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
+from pydantic_core import to_json
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -22,169 +21,150 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 
-from rbegir.encode.encoder import takes_vectors
-from rbegir.errors import FileError, RbegirError
-from rbegir.serve.auth import Guard
-from rbegir.serve.batcher import Batcher
-from rbegir.serve.committer import Committer
-from rbegir.serve.middleware import Edge, http_problem, problem_response
-from rbegir.serve.monitor import Metrics, RequestLog, trim_memory
-from rbegir.serve.routes import Handlers
-from rbegir.serve.served import Refreshing, ServedIndex
+from rbegir.serve.body import received
+from rbegir.serve.catalog import Catalog, IndexFolder
+from rbegir.serve.middleware import Edge, Handler, header, http_problem, problem_response
+from rbegir.serve.monitor import RequestLog
+from rbegir.serve.openapi import document
+from rbegir.serve.routes import ROUTES, Handlers, check_change
+from rbegir.serve.served import ServedIndex
 from rbegir.serve.settings import Settings
+from rbegir.wire.problems import Problem
+from rbegir.wire.schema import AliasBody
+from rbegir.wire.search import JSON
 
 STATIC = Path(__file__).parent / "static"
-TRIM_S = 1.0
 
 
-class Service:
-    """The parts of a running service: started together, drained, stopped in order."""
+class SiteHandlers:
+    """The handlers of all routes: those of an index by name, and those of the service as a whole."""
 
-    def __init__(self, index: ServedIndex, settings: Settings, log: RequestLog) -> None:
-        self.index = index
-        self.settings = settings
-        self.log = log
-        self.guard = Guard(settings)
-        self.metrics = Metrics()
-        self.encodes: Literal["texts", "vectors", "nothing"] = "nothing"
-        self.draining = False
-        self.ready = False
-        self._refresh_failure: str | None = None
-        self._refresher: asyncio.Task[None] | None = None
-        self._trimming: asyncio.TimerHandle | None = None
-        self.batcher = Batcher(index, self.metrics, settings)
-        self.committer = Committer(index, self.metrics, log, settings)
-        gauges = [
-            ("queue_depth", "Queries that wait for a scan.", lambda: self.batcher.waiting),
-            ("write_queue_depth", "Keywords that wait to be written.", lambda: self.committer.waiting),
-            ("keywords", "Keywords that are searched.", lambda: len(index)),
-            ("segments", "Segments of the index.", lambda: index.info()["segments"]),
-            ("deleted", "Rows that are deleted and not yet compacted.", lambda: index.info()["deleted"]),
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._openapi: tuple[Any, bytes] = None, b""  # the document, and the facts that it was made from
+
+    def routes(self) -> list[tuple[str, str, Handler]]:
+        return [
+            *((method, path, self._of_index(handler)) for method, path, handler in ROUTES),
+            ("GET", "/v1/indexes", self.indexes),
+            ("PUT", "/v1/aliases/{name}", self.alias),
+            ("DELETE", "/v1/aliases/{name}", self.unalias),
+            ("GET", "/healthz", self.healthz),
+            ("GET", "/readyz", self.readyz),
+            ("GET", "/metrics", self.metrics),
+            ("GET", "/openapi.json", self.openapi),
         ]
-        for name, text, read in gauges:
-            self.metrics.gauge(name, text, read)
 
-    def prepare(self) -> None:
-        """Load the model, check the codes, and become the writer of the index, or say who is."""
-        self.encodes = self._encodes()
-        self.index.search_codes(np.ones((1, self.index.info()["n"]), np.int16), 1)
-        if not self.settings.read_only:
-            self.index.delete([])  # takes the lock and changes nothing
+    def _of_index(self, handler: Callable[[Handlers, Request], Awaitable[Response]]) -> Handler:
+        """A handler of the index that the request names, or else of the default one."""
 
-    def _encodes(self) -> Literal["texts", "vectors", "nothing"]:
-        """What the model of the index encodes."""
-        try:
-            return "vectors" if takes_vectors(self.index.model) else "texts"
-        except FileError:
-            if self.index.info()["has_model"]:  # it is there and cannot be loaded
-                raise
-            return "nothing"
+        @functools.wraps(handler)
+        async def handle(request: Request) -> Response:
+            state = request.scope["state"]
+            service = self._catalog.enter(state.get("index"))
+            if service is None:
+                self._check_read(request)  # names are told to those who may read
+                raise Problem(
+                    "not-found", "there is no index of this name", hint="GET /v1/indexes lists them"
+                )
+            state["service"] = service  # the edge leaves it when the response has been sent
+            return await handler(Handlers(service), request)
 
-    async def start(self) -> None:
-        """Begin to answer."""
-        await asyncio.to_thread(self.prepare)
-        if self.settings.read_only and isinstance(self.index, Refreshing):
-            self._refresher = asyncio.create_task(self._refresh(self.index), name="rbegir-refresh")
-        self.batcher.start()
-        self.committer.start()
-        self.ready = True
+        return handle
 
-    async def stop(self) -> None:
-        """Finish what is running and close the index."""
-        self.ready = False
-        if self._refresher is not None:
-            self._refresher.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._refresher
-        await self.batcher.stop()
-        await self.committer.stop()
-        await asyncio.to_thread(self.index.close)
+    async def indexes(self, request: Request) -> Response:
+        """The indexes by name; the routes without a name are those of the default one."""
+        self._check_read(request)
+        return Response(to_json({"indexes": self._catalog.listed()}), media_type=JSON)
 
-    def trim_soon(self) -> None:
-        """After a large request: give its memory back to the system in a moment, when it is freed."""
+    async def alias(self, request: Request) -> Response:
+        """Let a name stand for an index of the served folder. Requests that have begun finish on the old one;
+        durable when it responds."""
+        check_change(request, self._catalog.guard, self._catalog.settings)
+        body = await received(AliasBody, request, self._catalog.settings)
+        name = request.path_params["name"]
+        await self._catalog.point(name, body.index)
+        return Response(to_json({"name": name, "index": body.index}), media_type=JSON)
 
-        def trim() -> None:
-            self._trimming = None
-            loop.run_in_executor(None, trim_memory)
+    async def unalias(self, request: Request) -> Response:
+        """Remove a name. The files of the index stay; it is closed unless another name stands for it."""
+        check_change(request, self._catalog.guard, self._catalog.settings)
+        name = request.path_params["name"]
+        await self._catalog.point(name, None)
+        return Response(to_json({"name": name, "index": None}), media_type=JSON)
 
-        if self._trimming is None:
-            loop = asyncio.get_running_loop()
-            self._trimming = loop.call_later(TRIM_S, trim)
+    async def healthz(self, request: Request) -> Response:
+        """The process is alive."""
+        return Response(to_json({"status": "alive"}), media_type=JSON)
 
-    def not_ready(self) -> str | None:
-        """Why requests should go elsewhere, if they should."""
-        if self.draining:
-            return "the service is shutting down"
-        if not self.ready:
-            return "the service is starting"
-        if self.committer.failure is not None:
-            return "the last change could not be written"
-        if self._refresh_failure is not None:
-            return "the index could not be refreshed"
-        return None
+    async def readyz(self, request: Request) -> Response:
+        """Requests can be sent here."""
+        reason = self._catalog.not_ready()
+        if reason is not None:
+            raise Problem("not-ready", reason, hint="send requests elsewhere", headers={"Retry-After": "1"})
+        return Response(to_json({"status": "ready"}), media_type=JSON)
 
-    def info(self) -> dict[str, Any]:
-        """What GET /v1/index says; the path of the index is nobody's business."""
-        settings = self.settings
-        known = {key: value for key, value in self.index.info().items() if key != "path"}
-        limits = (
-            "max_queries", "max_k", "max_hits", "max_keywords", "max_text_chars", "max_body_bytes",
-            "max_search_bytes",
-        )  # fmt: skip
-        return {
-            **known,
-            "has_model": self.encodes == "texts",
-            "devices": list(settings.devices),
-            "read_only": settings.read_only,
-            "limits": {name: getattr(settings, name) for name in limits},
-        }
+    async def metrics(self, request: Request) -> Response:
+        """For Prometheus."""
+        self._check_read(request)
+        metrics = self._catalog.metrics
+        return Response(metrics.page(), headers={"Content-Type": metrics.content_type})
 
-    async def _refresh(self, index: Refreshing) -> None:
-        """Follow the writer of the index."""
-        while True:
-            await asyncio.sleep(self.settings.refresh_s)
-            try:
-                await asyncio.to_thread(index.refresh)
-                self.encodes = await asyncio.to_thread(self._encodes)  # the index may have been replaced
-                self._refresh_failure = None
-            except RbegirError as error:
-                if self._refresh_failure is None:
-                    self.log.error("refresh failed", error)
-                self._refresh_failure = error.message
+    async def openapi(self, request: Request) -> Response:
+        """This document."""
+        service = self._catalog.default
+        info, encodes = service.index.info(), service.encodes
+        names = list(self._catalog.services)
+        shape = (info["n"], info["keyword_planes"], info["id_type"], bool(info["keywords"]))
+        key = (encodes, *shape, info["attributes"].get(info.get("tenant")), *names)
+        if self._openapi[0] != key:
+            routes = [
+                (method, path, handler.__name__, handler.__doc__)
+                for method, path, handler in self.routes()
+                if self._catalog.in_folder or "/v1/aliases/" not in path
+            ]
+            self._openapi = key, to_json(document(routes, self._catalog.settings, info, encodes, names))
+        return Response(self._openapi[1], media_type=JSON)
+
+    def _check_read(self, request: Request) -> None:
+        self._catalog.guard.check(header(request, b"authorization"), write=False)
 
 
 def create_app(
-    index: ServedIndex, settings: Settings | None = None, *, log: RequestLog | None = None
+    index: ServedIndex | Mapping[str, ServedIndex] | IndexFolder,
+    settings: Settings | None = None,
+    *,
+    log: RequestLog | None = None,
 ) -> Starlette:
-    """The service over an index. It closes the index when it shuts down."""
+    """The service over an index, several by name, or a folder of them, which it closes when it shuts down."""
     settings = settings or Settings()
     log = log or RequestLog(access=settings.access_log, queries=settings.log_queries)
-    service = Service(index, settings, log)
+    catalog = Catalog(index, settings, log)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        await service.start()
+        await catalog.start()
         try:
             yield
         finally:
-            await asyncio.shield(service.stop())
+            await asyncio.shield(catalog.stop())
 
-    handlers = Handlers(service)
+    handlers = SiteHandlers(catalog)
     app = Starlette(
         routes=[Route(path, handler, methods=[method]) for method, path, handler in handlers.routes()],
         exception_handlers={HTTPException: on_http_error},
         lifespan=lifespan,
     )
-    app.state.service = service
+    app.state.catalog = catalog
     app.router.redirect_slashes = False
     app.router.default = StaticFiles(directory=STATIC, html=True)  # what is no route is a file of the page
     direct = {(method, path): handler for method, path, handler in handlers.routes() if "{" not in path}
-    app.add_middleware(Edge, service=service, direct=direct)
+    app.add_middleware(Edge, catalog=catalog, direct=direct)
     if settings.cors_origins:  # around the edge, so that problems can be read across origins too
         app.add_middleware(
             CORSMiddleware,
             allow_origins=list(settings.cors_origins),
-            allow_methods=["GET", "POST", "DELETE"],
+            allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
             allow_headers=["Authorization", "Content-Type", "X-Timeout-Ms"],
             expose_headers=["Retry-After", "X-Request-Id"],
         )
@@ -193,4 +173,4 @@ def create_app(
 
 async def on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return problem_response(http_problem(error))
+    return problem_response(http_problem(error, request.url.path))

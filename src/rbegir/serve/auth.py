@@ -1,53 +1,59 @@
-"""Who may do what: a bearer token for reading, another for changing.
+"""Who may do what: bearer tokens for reading, others for changing.
 
-The write token also reads. Without tokens everyone may do everything, which only a service bound to loopback
+A write token also reads. Without tokens everyone may do everything, which only a service bound to loopback
 is allowed to do (`server.py` sees to that); then the Host header must name this machine, so that a web page
 somewhere cannot reach the service through a name of its own that resolves to 127.0.0.1, and a change must not
 come from a page of another origin, which needs no answer to do harm. Comparisons take the same time whatever
 was sent.
 """
 
-from __future__ import annotations
-
 import hmac
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 
 from rbegir.errors import FileError, InputError
-from rbegir.serve.settings import Settings
+from rbegir.serve.settings import Settings, Tokens, listed
 from rbegir.wire.problems import Problem
 
 REALM = {"WWW-Authenticate": 'Bearer realm="rbegir"'}
 
 
-def load_token(kind: str, file: Path | None, environment: Mapping[str, str] = os.environ) -> str | None:
-    """The token for "read" or "write": from a file, or else from RBEGIR_READ_TOKEN or RBEGIR_WRITE_TOKEN."""
+def load_token(kind: str, file: Path | None, environment: Mapping[str, str] = os.environ) -> Tokens:
+    """The tokens for "read" or "write": from a file, or else from RBEGIR_READ_TOKEN or RBEGIR_WRITE_TOKEN.
+
+    Several stand one per line, so that clients can be told apart.
+    """
     if file is None:
-        return environment.get(f"RBEGIR_{kind.upper()}_TOKEN") or None
+        return _lines(environment.get(f"RBEGIR_{kind.upper()}_TOKEN", ""))
     try:
         if file.stat().st_mode & stat.S_IROTH:
             raise InputError(
                 f"the {kind} token file {file} can be read by every user of this machine",
                 hint=f"chmod 600 {file}",
             )
-        token = file.read_text(encoding="utf-8").strip()
+        tokens = _lines(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         raise FileError(f"cannot read the {kind} token from {file}: {reason}") from None
-    if not token:
+    if tokens is None:
         raise InputError(f"the {kind} token file {file} is empty")
-    return token
+    return tokens
+
+
+def _lines(text: str) -> Tokens:
+    found = tuple(line.strip() for line in text.splitlines() if line.strip())
+    return found if len(found) > 1 else found[0] if found else None
 
 
 class Guard:
     """Decides by the headers of a request."""
 
     def __init__(self, settings: Settings) -> None:
-        self._read = [t.encode() for t in (settings.read_token, settings.write_token) if t is not None]
-        self._write = [settings.write_token.encode()] if settings.write_token is not None else []
-        self._open = settings.read_token is None and settings.write_token is None
+        self._write = [token.encode() for token in listed(settings.write_token)]
+        self._read = [token.encode() for token in listed(settings.read_token)] + self._write
+        self._open = not self._read
         self._hosts = settings.allowed_hosts
         self._origins = settings.cors_origins
 
@@ -94,18 +100,22 @@ class Guard:
                 hint="send the header: Authorization: Bearer TOKEN",
                 headers=REALM,
             )
-        given = token.strip().encode("utf-8", "surrogateescape")
-        reads = _matches(given, self._read)
-        writes = _matches(given, self._write)
-        if not reads:
+        known = self._known(authorization)
+        if known is None:
             raise Problem("unauthorized", "the token is not known", hint="check the token", headers=REALM)
-        if write and not writes:
+        if write and self._read[known] not in self._write:
             raise Problem("forbidden", "the token may read but not write", hint="use the write token")
 
+    def client(self, authorization: str | None, address: str) -> Hashable:
+        """Whose request it is: the number of its token, or where no known one is sent, its address."""
+        known = None if self._open else self._known(authorization)
+        return address if known is None else known
 
-def _matches(given: bytes, known: list[bytes]) -> bool:
-    """Whether a token is one of ours; all of them are compared, each in constant time."""
-    found = False
-    for token in known:
-        found |= hmac.compare_digest(given, token)
-    return found
+    def _known(self, authorization: str | None) -> int | None:
+        """The number of the token that was sent; all are compared, each in constant time."""
+        token = (authorization or "").partition(" ")[2].strip().encode("utf-8", "surrogateescape")
+        found = None
+        for number, known in enumerate(self._read):
+            if hmac.compare_digest(token, known):
+                found = number
+        return found

@@ -4,37 +4,36 @@ A scan reads every keyword, and the kernels score a batch for little more than o
 should share a scan. Nothing waits on purpose: an idle service starts at once with what it has, and a busy one
 takes all that has gathered meanwhile, up to `max_batch` queries.
 
-Requests may share a scan if all or none of them are reranked, and if they differ in k only
-(`SearchRequest.share_key`). A scan is made with the largest k of its requests and each is given its own first
-k, which is the same result, because hits have one total order. So that ten hits do not wait for ten thousand,
-only requests with k in the same power of four share.
+Requests may share a scan if all or none of them are reranked, and if they differ in k and in their filters
+only (`SearchRequest.share_key`). A scan is made with the largest k of its requests and each is given its own
+first k, which is the same result, because hits have one total order. So that ten hits do not wait for ten
+thousand, only requests with k in the same power of four share. A request whose filter is refused fails alone.
 
-Fair: groups that cannot share a scan take turns. Inside a group the places of a scan are dealt out evenly
-among the waiting requests, the oldest first, so that a request of a thousand queries is spread over several
-scans and one of a single query is in the next.
+Fair: clients take turns to choose the next scan, whatever they have queued. The places of a scan are dealt
+out evenly among the clients that wait for one of its kind, and the places of a client among its requests, the
+oldest first. So a thousand queries of one client, in one request or in many, are spread over several scans,
+and a single query of another client is in the next.
 
 Bounded: beyond `max_waiting` queries `submit` refuses. A request that is cancelled leaves the queue.
 """
-
-from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from rbegir.codes.planes import Codes
-from rbegir.errors import RbegirError
+from rbegir.errors import InputError, MismatchError, RbegirError
 from rbegir.index.query import watching
-from rbegir.search.hits import Hits
-from rbegir.search.request import SearchRequest, k_group
-from rbegir.serve.monitor import Metrics
+from rbegir.search.hits import Hits, cut
+from rbegir.search.request import Filters, SearchRequest, k_group
+from rbegir.serve.monitor import IndexMetrics
 from rbegir.serve.served import ServedIndex
 from rbegir.serve.settings import Settings
 from rbegir.wire.problems import overloaded
@@ -120,6 +119,7 @@ class BatchSlice:
 
     hits: Hits
     values: Values  # [queries, n]
+    filters: Filters
 
 
 @dataclass(eq=False)
@@ -130,8 +130,14 @@ class QueuedSearch:
     group: Hashable
     future: asyncio.Future[list[BatchSlice]]
     arrived: float
+    client: Hashable = None
     taken: int = 0  # queries given to scans so far
     done: list[BatchSlice] = field(default_factory=list)
+
+    @property
+    def left(self) -> int:
+        """Queries that are in no scan yet."""
+        return self.search.count - self.taken
 
 
 @dataclass(frozen=True)
@@ -142,6 +148,10 @@ class _Share:
     start: int
     count: int
 
+    @property
+    def request(self) -> SearchRequest:
+        return self.job.search.request.part(self.start, self.count)
+
     def queries(self) -> Any:
         return self.job.search.queries[self.start : self.start + self.count]
 
@@ -149,21 +159,24 @@ class _Share:
 class Batcher(BatchLoop[QueuedSearch, _Share]):
     """The queue of searches and the one loop that empties it."""
 
-    def __init__(self, index: ServedIndex, metrics: Metrics, settings: Settings) -> None:
+    def __init__(self, index: ServedIndex, metrics: IndexMetrics, settings: Settings) -> None:
         super().__init__("rbegir-scan")
         self._index = index
         self._metrics = metrics
         self._settings = settings
         self._groups: dict[Hashable, dict[QueuedSearch, None]] = {}  # in turn; jobs by arrival
+        self._turns: dict[Hashable, int] = {}  # jobs in the queue by client, in turn
         self._query_seconds = 0.001  # of late; for Retry-After
 
-    def submit(self, search: Search) -> QueuedSearch:
+    def submit(self, search: Search, client: Hashable = None) -> QueuedSearch:
         """Queue a request; its `future` will hold the hits, in slices. Always `forget` it in the end."""
         if self.waiting and self.waiting + search.count > self._settings.max_waiting:
             raise overloaded(f"{self.waiting} queries are waiting", self.waiting * self._query_seconds)
-        group = (search.request.share_key(), self._reranks(search), k_group(search.request.k))
-        job = QueuedSearch(search, group, asyncio.get_running_loop().create_future(), time.perf_counter())
+        group = (search.request.share_key(), self._reranks(search), k_group(search.request.depth))
+        future: asyncio.Future[list[BatchSlice]] = asyncio.get_running_loop().create_future()
+        job = QueuedSearch(search, group, future, time.perf_counter(), client)
         self._groups.setdefault(job.group, {})[job] = None
+        self._turns[client] = self._turns.get(client, 0) + 1
         self.waiting += search.count
         self._arrival.set()
         return job
@@ -177,10 +190,16 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
         """Take what is left of a request out of the queue."""
         jobs = self._groups.get(job.group)
         if jobs is not None and job in jobs:
-            del jobs[job]
-            self.waiting -= job.search.count - job.taken
+            self._remove(job, jobs)
+            self.waiting -= job.left
             if not jobs:
                 del self._groups[job.group]
+
+    def _remove(self, job: QueuedSearch, jobs: dict[QueuedSearch, None]) -> None:
+        del jobs[job]
+        self._turns[job.client] -= 1
+        if not self._turns[job.client]:
+            del self._turns[job.client]
 
     def _queued(self) -> Iterable[QueuedSearch]:
         return (job for jobs in self._groups.values() for job in jobs)
@@ -197,18 +216,28 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
             self._deliver(share.job, outcome)
 
     def _take(self) -> list[_Share]:
-        """The next batch: of the group whose turn it is, places dealt out evenly, the oldest first."""
-        group = next(iter(self._groups))
+        """The next batch: a group of the client whose turn it is, places dealt out evenly among clients."""
+        chooser = next(iter(self._turns))
+        group = next(
+            group for group, jobs in self._groups.items() if any(job.client == chooser for job in jobs)
+        )
         jobs = self._groups.pop(group)
-        wanted = [job.search.count - job.taken for job in jobs]
+        of_client: dict[Hashable, list[QueuedSearch]] = {client: [] for client in self._turns}
+        for job in jobs:
+            of_client[job.client].append(job)
+        wanted = [sum(job.left for job in own) for own in of_client.values()]
         batch: list[_Share] = []
-        for job, count in zip(list(jobs), deal(wanted, self._settings.max_batch), strict=True):
-            if not count:
-                break
-            batch.append(_Share(job, job.taken, count))
-            job.taken += count
-            if job.taken == job.search.count:
-                del jobs[job]
+        for (client, own), places in zip(
+            of_client.items(), deal(wanted, self._settings.max_batch), strict=True
+        ):
+            for job, count in zip(own, deal([job.left for job in own], places), strict=True):
+                if count:
+                    batch.append(_Share(job, job.taken, count))
+                    job.taken += count
+                    if not job.left:
+                        self._remove(job, jobs)
+            if places and client in self._turns:
+                self._turns[client] = self._turns.pop(client)  # at the end: the others come first
         self.waiting -= sum(share.count for share in batch)
         if jobs:
             self._groups[group] = jobs  # at the end: the other groups come first
@@ -238,7 +267,6 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
 
     def _outcomes(self, batch: list[_Share]) -> list[BatchSlice | BaseException]:
         """One outcome per share; whatever goes wrong is the outcome of those whom it concerns."""
-        outcomes: list[BatchSlice | BaseException] = []
         began = time.perf_counter()
         encoded = self._values(batch)
         if any(share.job.search.values is None for share in batch):
@@ -246,27 +274,36 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
         good = [number for number, values in enumerate(encoded) if not isinstance(values, BaseException)]
         if not good:
             return [error for error in encoded if isinstance(error, BaseException)]
-        joined = np.concatenate([encoded[number] for number in good])  # [queries, n]
-        requests = [batch[number].job.search.request for number in good]
-        k = max(request.k for request in requests)
+        found = iter(self._search([(batch[number], encoded[number]) for number in good]))
+        return [values if isinstance(values, BaseException) else next(found) for values in encoded]
+
+    def _search(self, shares: list[tuple[_Share, Any]]) -> list[BatchSlice | BaseException]:
+        """One outcome per share and its values; if a filter is refused, halves are tried: it fails alone."""
+        values = np.concatenate([own for _, own in shares])  # [queries, n]
+        counts = [share.count for share, _ in shares]
         try:
+            request = SearchRequest.joined([share.request for share, _ in shares], counts)
             with watching(self._stopwatch()):
-                if self._reranks(batch[good[0]].job.search):
-                    texts = [text for number in good for text in batch[number].queries()]
-                    hits = self._index.search(texts, k, **requests[0].options())
+                if self._reranks(shares[0][0].job.search):
+                    texts = [text for share, _ in shares for text in share.queries()]
+                    hits = self._index.search(texts, request.k, **request.options())
                 else:
-                    hits = self._index.search_codes(joined, k, **requests[0].options())
+                    hits = self._index.search_codes(values, request.k, **request.options())
+        except (InputError, MismatchError) as error:
+            half = len(shares) // 2
+            return [*self._search(shares[:half]), *self._search(shares[half:])] if half else [error]
         except Exception as error:  # the outcome of every request in the batch
-            return [values if isinstance(values, BaseException) else error for values in encoded]
-        self._metrics.batch_queries.observe(len(joined))
-        start = 0
-        for share, values in zip(batch, encoded, strict=True):
-            if isinstance(values, BaseException):
-                outcomes.append(values)
-            else:
-                outcomes.append(BatchSlice(cut(hits, start, len(values), share.job.search.request.k), values))
-                start += len(values)
-        return outcomes
+            return [error] * len(shares)
+        self._metrics.batch_queries.observe(len(values))
+        starts = np.cumsum([0, *counts]).tolist()
+        return [
+            BatchSlice(
+                cut(hits, start, share.count, share.request.k),
+                own,
+                {**share.request.filters(), "tenant": share.request.tenant},
+            )
+            for start, (share, own) in zip(starts, shares, strict=False)
+        ]
 
     def _stopwatch(self) -> Callable[[str], None]:
         """Observes the time between the stages of one search."""
@@ -320,21 +357,6 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
             except RbegirError as whole:
                 return whole
         return error
-
-
-def cut(hits: Hits, start: int, count: int, k: int) -> Hits:
-    """The first k hits of the queries start … start + count: what one request of a batch asked for."""
-    rows = slice(start, start + count)
-    return replace(
-        hits,
-        ids=hits.ids[rows, :k],
-        scores=hits.scores[rows, :k],
-        code_scores=hits.code_scores[rows, :k],
-        keys=hits.keys[rows, :k],
-        rows=hits.rows[rows, :k],
-        texts=None if hits.texts is None else hits.texts[rows, :k],
-        attributes=None if hits.attributes is None else [found[:k] for found in hits.attributes[rows]],
-    )
 
 
 def deal(wanted: list[int], places: int) -> list[int]:

@@ -1,19 +1,18 @@
 """From the bytes of a request to work: read, validate, hold against the limits, give up if the client leaves.
 
     received ─ parse ─┬─ search_of ─ Search      for the batcher
-                      └─ rows_of ─ changes       for the committer
+                      └─ rows_of, attributes_of ─ Change    for the committer
 
 The size limit holds while bytes arrive, whatever Content-Length says or leaves out, and the time limit covers
 the whole body, so a client that sends a byte per second does not keep a handler for long. Large bodies are
 parsed in a thread: the parser calls Python for most values, so the event loop gets its turn.
 """
 
-from __future__ import annotations
-
 import asyncio
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -26,7 +25,7 @@ from rbegir.serve.middleware import header
 from rbegir.serve.served import ServedIndex
 from rbegir.serve.settings import Settings, number_limits
 from rbegir.wire.problems import Problem
-from rbegir.wire.schema import SearchQueries, UpsertBody
+from rbegir.wire.schema import KeywordBody, KeywordUpdate, SearchQueries, UpdateBody, UpsertBody
 from rbegir.wire.search import JSON, code_values
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -138,18 +137,25 @@ def search_of(body: SearchQueries, settings: Settings, index: ServedIndex) -> Se
             hint="leave the others out",
         )
     request, count = body.request(), len(given[0])
+    if request.k is None:  # the largest page; its cursor continues
+        request = replace(request, k=max(1, min(settings.max_k, settings.max_hits // count)))
+    k = request.k or 0
     for number, text in enumerate(body.queries):
         at_most(f"queries.{number}", len(text), settings.max_text_chars, "characters")
     at_most("queries", count, settings.max_queries)
     for name, limit in number_limits(settings).items():
         at_most(name, getattr(request, name) or 0, limit, "")
-    at_most("queries times k", count * request.k, settings.max_hits, "hits")
+    at_most("queries times k", count * k, settings.max_hits, "hits")
     at_most("queries times candidates", count * (request.candidates or 0), settings.max_hits, "candidates")
-    at_most("where", len(str(request.where or "")), settings.max_where_chars, "characters")
-    for name, ids in (("allow", request.allow), ("deny", request.deny)):
-        at_most(name, 0 if ids is None else len(ids), settings.max_keywords)
+    sizes = {"where": 0, "allow": 0, "deny": 0}
+    for filters in request.each_filter(count if request.filters_each else 1):
+        for name, words in (("where", filters["where"]), ("must", filters["must"])):
+            at_most(name, len(str(words or "")), settings.max_where_chars, "characters")
+        for name, ids in (("allow", filters["allow"]), ("deny", filters["deny"])):
+            sizes[name] += 0 if ids is None else len(ids)
+            at_most(name, sizes[name], settings.max_keywords)
     if body.explain:
-        at_most("queries times k with explain", count * request.k, settings.max_explained, "hits")
+        at_most("queries times k with explain", count * k, settings.max_explained, "hits")
     if body.codes:
         return Search(request, values=code_values(body.codes, index.info()["n"]))
     if body.vectors:
@@ -163,12 +169,22 @@ def search_of(body: SearchQueries, settings: Settings, index: ServedIndex) -> Se
 def rows_of(
     body: UpsertBody, settings: Settings, columns: Mapping[str, str]
 ) -> dict[RowId, KeywordChange | None]:
-    """The keywords of an upsert by id, dates and times read where a column holds such."""
-    at_most("keywords", len(body.keywords), settings.max_keywords)
-    times = {name: dtype for name, dtype in columns.items() if dtype.startswith(("date", "timestamp"))}
-    rows: dict[RowId, KeywordChange | None] = {}
+    """The keywords of an upsert by id."""
+    attributes = attributes_of(body, settings, columns)
     for number, keyword in enumerate(body.keywords):
         at_most(f"keywords.{number}.text", len(keyword.text), settings.max_text_chars, "characters")
+    return {keyword.id: KeywordChange(keyword.text, attributes[keyword.id]) for keyword in body.keywords}
+
+
+def attributes_of(
+    body: UpsertBody | UpdateBody, settings: Settings, columns: Mapping[str, str]
+) -> dict[RowId, dict[str, Any]]:
+    """The attributes of keywords by id, dates and times read where a column holds such."""
+    at_most("keywords", len(body.keywords), settings.max_keywords)
+    times = {name: dtype for name, dtype in columns.items() if dtype.startswith(("date", "timestamp"))}
+    rows: dict[RowId, dict[str, Any]] = {}
+    keywords: Sequence[KeywordBody | KeywordUpdate] = body.keywords
+    for number, keyword in enumerate(keywords):
         if keyword.id in rows:
             raise Problem(
                 "invalid", f"keywords.{number}.id: {keyword.id!r} is given twice", hint="give every id once"
@@ -178,7 +194,7 @@ def rows_of(
             value = attributes[name]
             if isinstance(value, str):
                 attributes[name] = _moment(value, times[name], f"keywords.{number}.attributes.{name}")
-        rows[keyword.id] = KeywordChange(keyword.text, attributes)
+        rows[keyword.id] = attributes
     return rows
 
 

@@ -2,25 +2,26 @@
 
 A durable write costs a few syncs of the disk, however many keywords it holds. Changes that gather are merged
 as if they had come one after the other (the last one to touch an id wins) into at most one upsert and one
-delete. If the merged write is refused, halves are tried, so that a bad request fails alone. A request that
-would make a new attribute column is written alone, because the first value decides the type of a column.
+delete. If the merged write is refused, halves are tried, so that a bad request fails alone. Written alone, in
+their turn, are deletions by a filter, updates of attributes, and requests that would make a new attribute
+column, because the first value decides the type of a column.
 
-Deleted and replaced keywords stay in large segments, masked but scanned, until a compaction. That is made
+Deleted and replaced keywords stay in large segments, masked but scanned, until a compaction. That is started
 here, after a write, when a quarter of the rows is dead: rows are then rewritten at most once for every third
-of the index that changes. Searches go on meanwhile, changes wait.
+of the index that changes. It has a thread of its own: searches and changes go on meanwhile.
 """
 
-from __future__ import annotations
-
 import asyncio
+import contextlib
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any
 
-from rbegir.errors import FullError, InputError, MismatchError, RbegirError
+from rbegir.errors import FullError, InputError, MismatchError
 from rbegir.serve.batcher import BatchLoop
-from rbegir.serve.monitor import Metrics, RequestLog
+from rbegir.serve.monitor import IndexMetrics, RequestLog
 from rbegir.serve.served import ServedIndex
 from rbegir.serve.settings import Settings
 from rbegir.wire.problems import overloaded
@@ -38,10 +39,25 @@ class KeywordChange:
 
 @dataclass(frozen=True)
 class Change:
-    """What one request changes: rows by id; None deletes. A fresh one refuses ids that are there."""
+    """What one request changes: rows by id; None deletes. A fresh one refuses ids that are there.
 
-    rows: dict[RowId, KeywordChange | None]
+    Or else: `where` selects the keywords to delete, `update` holds new attributes by id.
+    """
+
+    rows: dict[RowId, KeywordChange | None] = field(default_factory=dict)
     fresh: bool = False
+    where: str | None = None
+    update: dict[RowId, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Keywords that it names; at least 1."""
+        return max(1, len(self.rows) + len(self.update))
+
+    @property
+    def merges(self) -> bool:
+        """Whether it can be written together with other changes."""
+        return self.where is None and not self.update
 
     @property
     def columns(self) -> set[str]:
@@ -50,7 +66,7 @@ class Change:
 
 @dataclass(eq=False)
 class _QueuedChange:
-    change: Change | None  # None: compact
+    change: Change
     future: asyncio.Future[int]
     arrived: float
 
@@ -58,7 +74,9 @@ class _QueuedChange:
 class Committer(BatchLoop[_QueuedChange, _QueuedChange]):
     """The queue of changes and the one loop that writes them."""
 
-    def __init__(self, index: ServedIndex, metrics: Metrics, log: RequestLog, settings: Settings) -> None:
+    def __init__(
+        self, index: ServedIndex, metrics: IndexMetrics, log: RequestLog, settings: Settings
+    ) -> None:
         super().__init__("rbegir-write")
         self._index = index
         self._metrics = metrics
@@ -66,19 +84,15 @@ class Committer(BatchLoop[_QueuedChange, _QueuedChange]):
         self._settings = settings
         self._jobs: dict[_QueuedChange, None] = {}
         self._write_seconds = 0.01
+        self._compactor = ThreadPoolExecutor(1, "rbegir-compact")
+        self._housekeeping: asyncio.Future[None] | None = None
         self.failure: str | None = None  # of the last write, if the disk refused it
 
     async def commit(self, change: Change) -> int:
         """Make a change durable. Returns how many keywords were upserted or deleted."""
-        size = len(change.rows)
+        size = change.size
         if self.waiting and self.waiting + size > self._settings.max_waiting_writes:
             raise overloaded(f"{self.waiting} keywords are waiting to be written", self._write_seconds)
-        return await self._enqueue(change, size)
-
-    async def compact(self) -> None:
-        await self._enqueue(None, 0)
-
-    async def _enqueue(self, change: Change | None, size: int) -> int:
         job = _QueuedChange(change, asyncio.get_running_loop().create_future(), time.perf_counter())
         self._jobs[job] = None
         self.waiting += size
@@ -89,6 +103,14 @@ class Committer(BatchLoop[_QueuedChange, _QueuedChange]):
             if job in self._jobs:
                 del self._jobs[job]
                 self.waiting -= size
+
+    async def compact(self) -> None:
+        """Compact the index; a second compaction waits for the first."""
+        await asyncio.get_running_loop().run_in_executor(self._compactor, self._compact)
+
+    async def stop(self) -> None:
+        await super().stop()
+        await asyncio.to_thread(self._compactor.shutdown, cancel_futures=True)
 
     def _queued(self) -> Iterable[_QueuedChange]:
         return self._jobs
@@ -109,21 +131,20 @@ class Committer(BatchLoop[_QueuedChange, _QueuedChange]):
                 job.future.set_exception(outcome)
             else:
                 job.future.set_result(outcome)
-        for error in (await self._in_thread(self._keep_house, batch))[:1]:
-            self._log.error("write failed", error)
+        if self._housekeeping is None or self._housekeeping.done():
+            loop = asyncio.get_running_loop()
+            self._housekeeping = loop.run_in_executor(self._compactor, self._keep_house)
 
     def _take(self) -> list[_QueuedChange]:
-        """The oldest changes that fit into one write; a compaction is a batch of its own."""
+        """The oldest changes that fit into one write."""
         batch: list[_QueuedChange] = []
         size = 0
         for job in self._jobs:
-            more = 0 if job.change is None else len(job.change.rows)
-            if batch and (job.change is None or size + more > self._settings.max_write_batch):
+            more = job.change.size
+            if batch and size + more > self._settings.max_write_batch:
                 break
             batch.append(job)
             size += more
-            if job.change is None:
-                break
         for job in batch:
             del self._jobs[job]
         self.waiting -= size
@@ -131,14 +152,11 @@ class Committer(BatchLoop[_QueuedChange, _QueuedChange]):
 
     def _write(self, batch: list[_QueuedChange]) -> list[int | BaseException]:
         """In the thread: one outcome per job."""
-        if batch[0].change is None:
-            return [self._compact()]
         known = set(self._index.info()["attributes"])
         outcomes: list[int | BaseException] = []
         together: list[Change] = []
         for job in batch:
-            assert job.change is not None
-            if job.change.columns <= known:
+            if job.change.merges and job.change.columns <= known:
                 together.append(job.change)
                 continue
             outcomes += self._merged(together)
@@ -167,6 +185,11 @@ class Committer(BatchLoop[_QueuedChange, _QueuedChange]):
         return list(counts)
 
     def _apply(self, changes: Sequence[Change]) -> list[int]:
+        alone = changes[0]
+        if alone.where is not None:
+            return [self._index.delete(where=alone.where)]
+        if alone.update:
+            return [self._update(alone.update)]
         after, asked = merge_changes(changes)
         there: dict[RowId, bool] = {}
         if asked:
@@ -187,25 +210,34 @@ class Committer(BatchLoop[_QueuedChange, _QueuedChange]):
             self._index.delete(deletes)
         return counts
 
-    def _compact(self) -> int | BaseException:
+    def _update(self, update: dict[RowId, dict[str, Any]]) -> int:
+        """Change attributes. What a keyword does not name keeps its value, which is looked up here."""
+        ids = list(update)
+        names = {name for new in update.values() for name in new}
+        before = self._index.get(ids) if any(new.keys() != names for new in update.values()) else []
+        kept = [{name: was[name] for name in names & was.keys()} if was else {} for was in before]
+        rows = [old | new for old, new in zip(kept or [{}] * len(ids), update.values(), strict=True)]
+        return self._index.update(ids, rows)
+
+    def _compact(self) -> None:
+        """In the thread of compactions."""
         try:
             self._index.compact()
-        except RbegirError as error:
+        except Exception as error:
             self._log.error("compaction failed", error)
-            return error
+            raise
         self._metrics.compactions.inc()
-        return 0
 
-    def _keep_house(self, batch: list[_QueuedChange]) -> list[BaseException]:
-        """Compact if enough is deleted; nothing comes back."""
-        info = self._index.info()
-        dead, rows = info["deleted"], info["deleted"] + info["keywords"]
-        share, least = self._settings.compact_deleted, self._settings.compact_min_deleted
-        if share and dead >= least and dead >= share * rows:
-            began = time.perf_counter()
-            self._compact()
-            self._log.event("compacted", deleted=dead, seconds=round(time.perf_counter() - began, 3))
-        return []
+    def _keep_house(self) -> None:
+        """In the thread of compactions: compact if enough is deleted; a failure is logged."""
+        with contextlib.suppress(Exception):
+            info = self._index.info()
+            dead, rows = info["deleted"], info["deleted"] + info["keywords"]
+            share, least = self._settings.compact_deleted, self._settings.compact_min_deleted
+            if share and dead >= least and dead >= share * rows:
+                began = time.perf_counter()
+                self._compact()
+                self._log.event("compacted", deleted=dead, seconds=round(time.perf_counter() - began, 3))
 
 
 def merge_changes(changes: Sequence[Change]) -> tuple[dict[RowId, KeywordChange | None], set[RowId]]:

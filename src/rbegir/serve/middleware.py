@@ -3,6 +3,9 @@
 It checks the Host header, gives the request an id and a deadline, turns every exception into a problem
 document, adds the security headers, and counts and logs what was answered.
 
+What stands under /v1/indexes/NAME are the routes of one index, which are also there without a name for the
+default index. The name is taken out of the path, so that there is one table of routes.
+
 Routes without parameters are answered right here. The router would come to the same handler, but through
 layers that take as long as the scan of a million keywords in a batch.
 """
@@ -11,9 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
@@ -24,7 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rbegir.wire.problems import MEDIA_TYPE, Problem, from_error
 
 if TYPE_CHECKING:
-    from rbegir.serve.app import Service
+    from rbegir.serve.catalog import Catalog
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -42,19 +47,21 @@ PAGE = [
     (b"x-frame-options", b"DENY"),
     (b"cache-control", b"no-cache"),
 ]
+INDEXED = re.compile(r"/v1/indexes/([^/:]+)(|:compact|/search|/keywords(?:[:/].*)?)", re.DOTALL)
 IN_FULL = ("internal", "storage", "device", "locked")  # kinds whose cause only the log tells
 
 
 class Edge:
     """The layer. `direct` are the handlers of routes without parameters, by method and path."""
 
-    def __init__(self, app: ASGIApp, service: Service, direct: dict[tuple[str, str], Handler]) -> None:
+    def __init__(self, app: ASGIApp, catalog: Catalog, direct: dict[tuple[str, str], Handler]) -> None:
         self._app = app
-        self._service = service
+        self._catalog = catalog
         self._direct = direct
         self._methods: dict[str, list[str]] = {}
         for method, path in direct:
             self._methods.setdefault(path, []).append(method)
+        self._under_way: Counter[Hashable] = Counter()  # requests by client
         self._prefix = secrets.token_hex(4)
         self._numbers = itertools.count(1)
 
@@ -97,21 +104,32 @@ class Edge:
         except Exception as error:
             problem = from_error(error)
             if problem.kind in IN_FULL:
-                self._service.log.error("request failed", error, id=request_id)
+                self._catalog.log.error("request failed", error, id=request_id)
             if status != 499:  # the response has begun and can only be broken off
                 raise
             await problem_response(problem)(scope, receive, respond)
         finally:
+            if "service" in state:
+                state["service"].leave()
+            if "client" in state:
+                self._under_way[state["client"]] -= 1
+                if not self._under_way[state["client"]]:
+                    del self._under_way[state["client"]]
             if "large" in state:
-                self._service.trim_soon()
+                self._catalog.trim_soon()
             self._tell(scope, request_id, state["log"], status, time.perf_counter() - began)
 
     async def _respond(self, scope: Scope, receive: Receive, respond: Send) -> Response | None:
         """The response of a direct route, or None after the router has answered."""
         head = scope["state"]["head"]
-        self._service.guard.check_host([value for name, value in scope["headers"] if name == b"host"])
-        seconds = deadline_of(head.get(b"x-timeout-ms"), self._service.settings.timeout_s)
+        self._catalog.guard.check_host([value for name, value in scope["headers"] if name == b"host"])
+        seconds = deadline_of(head.get(b"x-timeout-ms"), self._catalog.settings.timeout_s)
+        if named := INDEXED.fullmatch(scope["path"]):
+            scope["state"]["index"] = scope["state"]["log"]["index"] = named[1]
+            scope["path"] = f"/v1{named[2]}" if named[2].startswith("/") else f"/v1/index{named[2]}"
         method, path = scope["method"], scope["path"]
+        if path.startswith("/v1/"):
+            self._admit(scope)
         handler = self._direct.get((method, path))
         if handler is None and path in self._methods:
             raise method_not_allowed(self._methods[path])
@@ -135,15 +153,31 @@ class Edge:
                 hint="ask for fewer hits, or allow more time with the header X-Timeout-Ms",
             ) from None
 
+    def _admit(self, scope: Scope) -> None:
+        """Note whose request it is, unless that client has as many under way as it may have."""
+        state, address = scope["state"], (scope.get("client") or ("",))[0]
+        authorization = state["head"].get(b"authorization", b"").decode("latin-1")
+        client = self._catalog.guard.client(authorization, address)
+        most = self._catalog.settings.max_client_requests
+        if most and self._under_way[client] >= most:
+            raise Problem(
+                "too-many-requests",
+                f"{most} requests of this client are under way; nothing was done",
+                hint="wait for their responses, or try again after the time in Retry-After",
+                headers={"Retry-After": "1"},
+            )
+        state["client"] = client
+        self._under_way[client] += 1
+
     def _tell(
         self, scope: Scope, request_id: str, details: dict[str, Any], status: int, seconds: float
     ) -> None:
         method, path = scope["method"], scope["path"]
         route = path if (method, path) in self._direct else getattr(scope.get("route"), "path", "other")
-        self._service.metrics.request(route, status, seconds)
-        if self._service.log.access:
+        self._catalog.metrics.request(route, status, seconds)
+        if self._catalog.log.access:
             client = scope.get("client")
-            self._service.log.event(
+            self._catalog.log.event(
                 "request",
                 id=request_id,
                 client=client[0] if client else None,
@@ -189,10 +223,10 @@ def method_not_allowed(methods: list[str]) -> Problem:
     )
 
 
-def http_problem(error: HTTPException) -> Problem:
+def http_problem(error: HTTPException, path: str) -> Problem:
     """What the router has to say, as a problem."""
-    if error.status_code == 405:
-        return method_not_allowed(["GET"])  # only the routes with parameters and the page come here
+    if error.status_code == 405:  # only the routes with parameters and the page come here
+        return method_not_allowed(["DELETE", "PUT"] if path.startswith("/v1/aliases/") else ["GET"])
     kind = "not-found" if error.status_code == 404 else "internal"
     hint = "the OpenAPI document at /openapi.json lists what there is"
     return Problem(kind, str(error.detail), hint=hint, headers=error.headers)

@@ -15,7 +15,6 @@ import ctypes
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from typing import Any, TextIO
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -33,22 +32,61 @@ SEARCH_STAGES = ("queue", "encode", "scan", "fetch", "serialise")
 WRITE_STAGES = ("queue", "commit")
 
 
+GAUGES = {
+    "queue_depth": "Queries that wait for a scan.",
+    "write_queue_depth": "Keywords that wait to be written.",
+    "keywords": "Keywords that are searched.",
+    "segments": "Segments of the index.",
+    "deleted": "Rows that are deleted and not yet compacted.",
+}
+
+
+class IndexMetrics:
+    """The instruments of one index, ready to be used without a lookup."""
+
+    def __init__(self, metrics: Metrics, index: str) -> None:
+        self._index = (index,) if metrics.named else ()
+        self._labelled: list[tuple[Any, tuple[str, ...]]] = []
+        self.search_stage = {name: self._own(metrics.search, name) for name in SEARCH_STAGES}
+        self.write_stage = {name: self._own(metrics.write, name) for name in WRITE_STAGES}
+        self.batch_queries = self._own(metrics.batch_queries)
+        self.write_requests = self._own(metrics.write_requests)
+        self.compactions = self._own(metrics.compactions)
+        self.gauges = {name: self._own(gauge) for name, gauge in metrics.gauges.items()}
+
+    def _own(self, instrument: Any, *labels: str) -> Any:
+        labels = (*self._index, *labels)
+        self._labelled += [(instrument, labels)] if self._index else []
+        return instrument.labels(*labels) if labels else instrument
+
+    def remove(self) -> None:
+        """Take the figures of an index that is closed off the page."""
+        for instrument, labels in self._labelled:
+            instrument.remove(*labels)
+
+
 class Metrics:
-    """The instruments, ready to be used without a lookup."""
+    """The instruments of a service. With `named`, those of an index are labelled with its name."""
 
     content_type = CONTENT_TYPE_LATEST
 
-    def __init__(self) -> None:
+    def __init__(self, *, named: bool = False) -> None:
         self.registry = CollectorRegistry()
-        search = self._histogram("search_stage_seconds", "Time of a search by stage.", "stage")
-        self.search_stage = {name: search.labels(name) for name in SEARCH_STAGES}
-        write = self._histogram("write_stage_seconds", "Time of a change by stage.", "stage")
-        self.write_stage = {name: write.labels(name) for name in WRITE_STAGES}
-        self.batch_queries = self._histogram("batch_queries", "Queries scored in one scan.", buckets=SIZES)
-        self.write_requests = self._histogram(
-            "commit_requests", "Requests in one durable write.", buckets=SIZES
+        self.named = named
+        index = ("index",) if named else ()
+        self.search = self._histogram("search_stage_seconds", "Time of a search by stage.", *index, "stage")
+        self.write = self._histogram("write_stage_seconds", "Time of a change by stage.", *index, "stage")
+        self.batch_queries = self._histogram(
+            "batch_queries", "Queries scored in one scan.", *index, buckets=SIZES
         )
-        self.compactions = Counter("rbegir_compactions", "Compactions done.", registry=self.registry)
+        self.write_requests = self._histogram(
+            "commit_requests", "Requests in one durable write.", *index, buckets=SIZES
+        )
+        self.compactions = Counter("rbegir_compactions", "Compactions done.", index, registry=self.registry)
+        self.gauges = {
+            name: Gauge(f"rbegir_{name}", text, index, registry=self.registry)
+            for name, text in GAUGES.items()
+        }
         self._latency = self._histogram(
             "request_seconds", "Time from the headers of a request to its response.", "route"
         )
@@ -71,9 +109,9 @@ class Metrics:
         pair[0].observe(seconds)
         pair[1].inc()
 
-    def gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
-        """A gauge that is read when Prometheus asks."""
-        Gauge(f"rbegir_{name}", text, registry=self.registry).set_function(read)
+    def of(self, index: str = "default") -> IndexMetrics:
+        """The instruments of one index."""
+        return IndexMetrics(self, index)
 
     def page(self) -> bytes:
         return generate_latest(self.registry)

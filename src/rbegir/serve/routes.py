@@ -1,4 +1,4 @@
-"""The routes under /v1 and beside it: one method each.
+"""The routes of an index: one method each.
 
 An export sends the whole content of an index as a stream. Its batches belong to one state of the index,
 whatever is changed while they are sent. Reading and encoding happen in a thread, one batch at a time, and
@@ -20,48 +20,43 @@ from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from rbegir.base.arguments import tenant_named
 from rbegir.errors import InputError
 from rbegir.serve.batcher import BatchSlice, Search
-from rbegir.serve.body import at_most, received, rows_of, search_of, unless_client_leaves
+from rbegir.serve.body import (
+    at_most,
+    attributes_of,
+    received,
+    rows_of,
+    search_of,
+    unless_client_leaves,
+)
 from rbegir.serve.committer import Change
-from rbegir.serve.middleware import Handler, header
-from rbegir.serve.openapi import NDJSON, document
-from rbegir.serve.served import Explaining, Exporting, explain
+from rbegir.serve.middleware import header
+from rbegir.serve.openapi import MAX_LIMIT, NDJSON
+from rbegir.serve.served import Exporting, explain
+from rbegir.serve.settings import Settings
 from rbegir.wire.problems import Problem
-from rbegir.wire.schema import DeleteBody, SearchBody, UpsertBody
-from rbegir.wire.search import ARROW, JSON, json_results, write_hits
+from rbegir.wire.schema import DeleteBody, SearchBody, UpdateBody, UpsertBody
+from rbegir.wire.search import ARROW, JSON, cursor_of, json_results, write_hits
 
 if TYPE_CHECKING:
-    from rbegir.serve.app import Service
+    from rbegir.serve.auth import Guard
+    from rbegir.serve.service import Service
 
 EXPLAIN_TRIES = 3
 LARGE_HITS = 2000  # more than these become bytes in a thread, while the event loop goes on
+LIMIT = re.compile(r"[1-9][0-9]{0,18}")
 INT64 = re.compile(r"0|-?[1-9][0-9]{0,18}")
 
 
 class Handlers:
-    """The handler of each route. The docstring of a handler is its description in the OpenAPI document."""
+    """The handlers of one index. The docstring of a handler is its description in the OpenAPI document."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._index = service.index
         self._settings = service.settings
-        self._openapi: tuple[Any, bytes] = None, b""  # the document, and the facts that it was made from
-
-    def routes(self) -> list[tuple[str, str, Handler]]:
-        return [
-            ("POST", "/v1/search", self.search),
-            ("POST", "/v1/keywords", self.upsert),
-            ("DELETE", "/v1/keywords", self.delete),
-            ("GET", "/v1/keywords", self.export),
-            ("GET", "/v1/keywords/{id:path}", self.get),
-            ("GET", "/v1/index", self.index),
-            ("POST", "/v1/index:compact", self.compact),
-            ("GET", "/healthz", self.healthz),
-            ("GET", "/readyz", self.readyz),
-            ("GET", "/metrics", self.metrics),
-            ("GET", "/openapi.json", self.openapi),
-        ]
 
     async def search(self, request: Request) -> Response:
         """Search: every keyword is scored, the best k of each query come back."""
@@ -78,7 +73,7 @@ class Handlers:
         explained: list[dict[str, Any]] = []
         if body.explain:
             slices, explained = await self._explained(request, search, slices)
-        if search.count * search.request.k <= LARGE_HITS:
+        if search.count * (search.request.k or 1) <= LARGE_HITS:
             return self._found(request, search, slices, explained, began)
         request.scope["state"]["large"] = True
         return await asyncio.to_thread(self._found, request, search, slices, explained, began)
@@ -103,7 +98,8 @@ class Handlers:
                 for hit, details in zip(result["hits"], more["hits"], strict=True):
                     hit.update(details)
             took_ms = round((time.perf_counter() - began) * 1000, 3)
-            return Response(to_bytes({"results": results, "took_ms": took_ms}), media_type=JSON)
+            answer = {"results": results, "cursor": cursor_of(parts), "took_ms": took_ms}
+            return Response(to_bytes(answer), media_type=JSON)
 
     async def upsert(self, request: Request) -> Response:
         """Add keywords, or replace those with the same ids. Durable and searchable when it responds."""
@@ -115,22 +111,45 @@ class Handlers:
         count = await self._committed(request, Change(rows, fresh=not body.replace))
         return Response(to_json({"upserted": count}), media_type=JSON)
 
+    async def update(self, request: Request) -> Response:
+        """Change attributes of keywords, all of which must be there. Nothing is encoded; durable when it
+        responds."""
+        self._check_write(request)
+        body = await received(UpdateBody, request, self._settings)
+        update = attributes_of(body, self._settings, self._index.info()["attributes"])
+        request.state.log["keywords"] = len(update)
+        count = await self._committed(request, Change(update=update))
+        return Response(to_json({"updated": count}), media_type=JSON)
+
     async def delete(self, request: Request) -> Response:
-        """Delete keywords by id. Durable when it responds; ids that are not there are ignored."""
+        """Delete keywords by id, or all that pass a filter. Durable when it responds."""
         self._check_write(request)
         body = await received(DeleteBody, request, self._settings)
+        if len(body.model_fields_set) != 1:
+            raise Problem("invalid", "exactly one of ids and where must be given", hint="leave the other out")
         at_most("ids", len(body.ids), self._settings.max_keywords)
+        at_most("where", len(body.where), self._settings.max_where_chars, "characters")
         request.state.log["ids"] = len(body.ids)
-        count = await self._committed(request, Change(dict.fromkeys(body.ids)))
+        count = await self._committed(request, Change(dict.fromkeys(body.ids), where=body.where or None))
         return Response(to_json({"deleted": count}), media_type=JSON)
 
-    async def export(self, request: Request) -> Response:
-        """All keywords of one state of the index: a JSON object per line, or an Arrow IPC stream."""
+    async def count(self, request: Request) -> Response:
+        """How many keywords there are, or how many of `tenant` pass `where`."""
         self._check_read(request)
-        if not isinstance(self._index, Exporting):
-            raise Problem("not-supported", "this index cannot be exported", hint="export its shards")
+        index = self._listed()
+        selection = self._selection(parameters(request, self._settings, "where", "tenant"))
+        count = await asyncio.to_thread(lambda: index.count(**selection))
+        return Response(to_json({"keywords": count}), media_type=JSON)
+
+    async def export(self, request: Request) -> Response:
+        """The keywords of one state of the index, all of them or those of `tenant` that pass `where`, at most
+        `limit`: a JSON object per line, or an Arrow IPC stream."""
+        self._check_read(request)
+        index = self._listed()
+        given = parameters(request, self._settings, "limit", "where", "tenant")
+        batches = await asyncio.to_thread(begun, index.batches(**self._selection(given)))
+        batches = first_rows(batches, int(given["limit"])) if "limit" in given else batches
         request.state.clock.reschedule(None)  # from here on it runs anew for every chunk
-        batches = await asyncio.to_thread(self._index.batches)
         chunks = arrow_stream(batches) if wants_arrow(request) else json_lines(batches)
         kept_alive = within(chunks, request.state.clock, self._settings.timeout_s)
         return StreamingResponse(kept_alive, media_type=ARROW if wants_arrow(request) else NDJSON)
@@ -156,51 +175,29 @@ class Handlers:
         return Response(to_bytes(self._service.info()), media_type=JSON)
 
     async def compact(self, request: Request) -> Response:
-        """Rewrite the index without what was deleted. Searches go on, changes wait."""
+        """Rewrite the index without what was deleted. Searches and changes go on."""
         self._check_write(request)
         await self._service.committer.compact()
         info = self._index.info()
         body = {"keywords": info["keywords"], "segments": info["segments"]}
         return Response(to_json(body), media_type=JSON)
 
-    async def healthz(self, request: Request) -> Response:
-        """The process is alive."""
-        return Response(to_json({"status": "alive"}), media_type=JSON)
-
-    async def readyz(self, request: Request) -> Response:
-        """Requests can be sent here."""
-        reason = self._service.not_ready()
-        if reason is not None:
-            raise Problem("not-ready", reason, hint="send requests elsewhere", headers={"Retry-After": "1"})
-        return Response(to_json({"status": "ready"}), media_type=JSON)
-
-    async def metrics(self, request: Request) -> Response:
-        """For Prometheus."""
-        self._check_read(request)
-        metrics = self._service.metrics
-        return Response(metrics.page(), headers={"Content-Type": metrics.content_type})
-
-    async def openapi(self, request: Request) -> Response:
-        """This document."""
-        info, encodes = self._index.info(), self._service.encodes
-        key = (encodes, info["n"], info["keyword_planes"], info["id_type"], bool(info["keywords"]))
-        if self._openapi[0] != key:
-            routes = [
-                (method, path, handler.__name__, handler.__doc__) for method, path, handler in self.routes()
-            ]
-            self._openapi = key, to_json(document(routes, self._settings, info, encodes))
-        return Response(self._openapi[1], media_type=JSON)
-
     def _check_read(self, request: Request) -> None:
         self._service.guard.check(header(request, b"authorization"), write=False)
 
     def _check_write(self, request: Request) -> None:
-        self._service.guard.check(header(request, b"authorization"), write=True)
-        self._service.guard.check_origin(request.scope["state"]["head"])
-        if self._settings.read_only:
-            raise Problem(
-                "read-only", "this service does not change its index", hint="send changes to the writer"
-            )
+        check_change(request, self._service.guard, self._settings)
+
+    def _listed(self) -> Exporting:
+        if isinstance(self._index, Exporting):
+            return self._index
+        raise Problem("not-supported", "a cluster cannot list its keywords", hint="open the index itself")
+
+    def _selection(self, given: dict[str, str]) -> dict[str, Any]:
+        """The parameters `where` and `tenant` as the index takes them."""
+        tenant = given.get("tenant")
+        own = None if tenant is None else tenant_named(tenant, self._index.info())
+        return {"where": given.get("where"), "tenant": own}
 
     def _check_encodes(self, given: str, instead: str) -> None:
         if self._service.encodes != given:
@@ -214,7 +211,7 @@ class Handlers:
 
     async def _slices(self, request: Request, search: Search) -> list[BatchSlice]:
         """The hits, unless the client leaves first."""
-        job = self._service.batcher.submit(search)
+        job = self._service.batcher.submit(search, request.scope["state"]["client"])
         try:
             return await unless_client_leaves(request, job.future)
         finally:
@@ -225,12 +222,9 @@ class Handlers:
     ) -> tuple[list[BatchSlice], list[dict[str, Any]]]:
         """The hits with their codes and ranks; searched again if one of them is deleted meanwhile."""
         index = self._index
-        if not isinstance(index, Explaining):
-            raise Problem("not-supported", "this index cannot explain hits", hint="leave explain out")
-        filters = search.request.filters()
         for _ in range(EXPLAIN_TRIES):
             try:
-                parts = [await asyncio.to_thread(explain, index, s.hits, s.values, filters) for s in slices]
+                parts = [await asyncio.to_thread(explain, index, s.hits, s.values, s.filters) for s in slices]
             except InputError:
                 slices = await self._slices(request, search)
             else:
@@ -243,6 +237,29 @@ class Handlers:
         )
 
 
+ROUTES = (
+    ("POST", "/v1/search", Handlers.search),
+    ("POST", "/v1/keywords", Handlers.upsert),
+    ("PATCH", "/v1/keywords", Handlers.update),
+    ("DELETE", "/v1/keywords", Handlers.delete),
+    ("GET", "/v1/keywords", Handlers.export),
+    ("GET", "/v1/keywords:count", Handlers.count),
+    ("GET", "/v1/keywords/{id:path}", Handlers.get),
+    ("GET", "/v1/index", Handlers.index),
+    ("POST", "/v1/index:compact", Handlers.compact),
+)
+
+
+def check_change(request: Request, guard: Guard, settings: Settings) -> None:
+    """Refuse a change that may not be made."""
+    guard.check(header(request, b"authorization"), write=True)
+    guard.check_origin(request.scope["state"]["head"])
+    if settings.read_only:
+        raise Problem(
+            "read-only", "this service does not change its index", hint="send changes to the writer"
+        )
+
+
 def wants_arrow(request: Request) -> bool:
     """Whether an Arrow stream was asked for; anything else is answered with JSON."""
     return ARROW in (header(request, b"accept") or "")
@@ -251,6 +268,37 @@ def wants_arrow(request: Request) -> bool:
 def to_bytes(value: Any) -> bytes:
     """JSON; dates and times in ISO 8601. pydantic's Rust core is four times as fast as the json module."""
     return to_json(value, fallback=str)
+
+
+def parameters(request: Request, settings: Settings, *known: str) -> dict[str, str]:
+    """The parameters of a request, `limit`, `where` or `tenant`; any but the known ones is refused."""
+    given = dict(request.query_params)
+    for name, _ in request.query_params.multi_items():
+        if name not in known or len(request.query_params.getlist(name)) > 1:
+            raise Problem(
+                "invalid",
+                f"the parameter {name[:40]!r} is unknown or given twice",
+                hint=f"known are {', '.join(known)}",
+            )
+    limit = given.get("limit", "1")
+    if LIMIT.fullmatch(limit) is None or int(limit) > MAX_LIMIT:
+        raise Problem("invalid", f"limit must be a whole number from 1 to {MAX_LIMIT}, got {limit[:40]!r}")
+    at_most("where", len(given.get("where", "")), settings.max_where_chars, "characters")
+    return given
+
+
+def begun(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches, of which there is always one; a filter that cannot be understood fails here."""
+    return chain([next(batches)], batches)
+
+
+def first_rows(batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
+    """The first rows of some batches."""
+    for batch in batches:
+        yield batch.slice(0, limit)
+        limit -= batch.num_rows
+        if limit <= 0:
+            return
 
 
 def keyword_body(found: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What the service asks of the index that it serves, which is an `rbegir.Index` or an `rbegir.Cluster`.
 
-All calls block and may come from several threads at once; changes come from one thread only.
+All calls block and may come from several threads at once; changes come from one thread, and `compact` from
+another.
 
 `explain` shows people the bits of a hit and how its rank changes plane by plane. `planes` are the bits of a
 code as hexadecimal strings (see `wire.search`). `ranks[t−1]` is the rank of the keyword among all that pass
@@ -8,8 +9,6 @@ the filter when keywords are scored by their first t planes only (the query alwa
 last is its rank by the whole code, which is its place in the result unless hits are reranked. Ranks are
 looked up in the best DEPTH by those planes, and null beyond.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, Unpack, runtime_checkable
@@ -21,7 +20,7 @@ import pyarrow as pa
 from rbegir.codes.planes import Codes
 from rbegir.encode.encoder import Encoder
 from rbegir.search.hits import Hits
-from rbegir.search.request import Filters, SearchOptions
+from rbegir.search.request import Filters, SearchOptions, Tenant, Where
 from rbegir.wire.search import hex_planes
 
 DEPTH = 10_000
@@ -34,61 +33,55 @@ class ServedIndex(Protocol):
     def model(self) -> Encoder: ...
     def __len__(self) -> int: ...
     def search(
-        self, queries: str | Sequence[str] | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
+        self,
+        queries: str | Sequence[str] | npt.NDArray[Any],
+        k: int | None = 10,
+        **options: Unpack[SearchOptions],
     ) -> Hits: ...
     def search_codes(
-        self, codes: Codes | npt.NDArray[Any], k: int = 10, **options: Unpack[SearchOptions]
+        self, codes: Codes | npt.NDArray[Any], k: int | None = 10, **options: Unpack[SearchOptions]
     ) -> Hits: ...
     def upsert(self, texts: Sequence[str], ids: Any, attributes: Any = None) -> npt.NDArray[Any]: ...
-    def delete(self, ids: Any) -> int: ...
+    def update(self, ids: Any, attributes: Any) -> int: ...
+    def delete(self, ids: Any = None, *, where: Where = None) -> int: ...
     def get(self, ids: Any) -> list[dict[str, Any] | None]: ...
+    def codes(self, ids: Any) -> Codes: ...
+    def coarse_rows(
+        self, queries: npt.NDArray[np.int16], k: int, *, planes: int, **filters: Unpack[Filters]
+    ) -> npt.NDArray[np.int64]: ...
     def info(self) -> dict[str, Any]: ...
     def compact(self) -> None: ...
+    def refresh(self) -> None: ...
     def close(self) -> None: ...
 
 
 @runtime_checkable
-class Refreshing(Protocol):
-    """An index that can look for what other writers have done."""
-
-    def refresh(self) -> None: ...
-
-
-@runtime_checkable
 class Exporting(Protocol):
-    """An index that can hand out all of its keywords."""
+    """An index that can list and count its keywords."""
 
-    def batches(self) -> Iterator[pa.RecordBatch]: ...
-
-
-@runtime_checkable
-class Explaining(Protocol):
-    """An index that can show the codes of keywords and rank them by fewer planes."""
-
-    def info(self) -> dict[str, Any]: ...
-    def codes(self, ids: Any) -> Codes: ...
-    def coarse_rows(
-        self, values: npt.NDArray[np.int16], k: int, *, planes: int, **filters: Unpack[Filters]
-    ) -> npt.NDArray[np.int64]: ...
+    def count(self, where: Where = None, *, tenant: Tenant = None) -> int: ...
+    def batches(self, *, where: Where = None, tenant: Tenant = None) -> Iterator[pa.RecordBatch]: ...
 
 
 def explain(
-    index: Explaining, hits: Hits, values: npt.NDArray[np.int16], filters: Filters
+    index: ServedIndex, hits: Hits, values: npt.NDArray[np.int16], filters: Filters
 ) -> list[dict[str, Any]]:
     """For each query of `values` [queries, n]: `query_planes`, and `planes` and `ranks` of its hits."""
     keyword_planes: int = index.info()["keyword_planes"]
-    looked_up = range(1, keyword_planes + hits.reranked)  # the place of hits in code order is known
+    placed = not hits.reranked and hits.after is None  # the place of hits in code order is known
+    looked_up = range(1, keyword_planes + (not placed))
     coarse = [
         index.coarse_rows(values, DEPTH, planes=planes, **filters) for planes in looked_up
     ]  # each [queries, ≤ DEPTH]
     explained: list[dict[str, Any]] = []
     for number, shown in enumerate(query_planes(values)):
         ranks = [{row: rank for rank, row in enumerate(found[number].tolist(), 1)} for found in coarse]
-        planes_of_hits = hex_planes(index.codes(hits.ids[number]))
+        count = int(hits.counts[number])
+        planes_of_hits = hex_planes(index.codes(hits.ids[number, :count]))
         found = [
-            {"planes": planes, "ranks": [*(of.get(row) for of in ranks), *([] if hits.reranked else [place])]}
+            {"planes": planes, "ranks": [*(of.get(row) for of in ranks), *([place] if placed else [])]}
             for place, (planes, row) in enumerate(
-                zip(planes_of_hits, hits.rows[number].tolist(), strict=True), 1
+                zip(planes_of_hits, hits.rows[number, :count].tolist(), strict=True), 1
             )
         ]
         explained.append({"query_planes": shown, "hits": found})

@@ -4,8 +4,6 @@ SIGTERM and SIGINT: /readyz turns to 503, the socket stops accepting, what is in
 most `drain_s`), the index is closed. A second signal does not wait.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import signal
@@ -18,7 +16,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from rbegir.errors import FileError, InputError
-from rbegir.serve.app import Service
+from rbegir.serve.catalog import Catalog
 from rbegir.serve.monitor import RequestLog
 from rbegir.serve.protocol import HEADER_BYTES, Unsent, bounded_protocol
 from rbegir.serve.settings import Settings, is_loopback
@@ -64,9 +62,9 @@ class Server(uvicorn.Server):
     """uvicorn's server for one service. `ready` is called when requests are answered."""
 
     def __init__(self, app: Starlette, ready: Callable[[], None]) -> None:
-        self._service: Service = app.state.service
+        self._catalog: Catalog = app.state.catalog
         self._ready = ready
-        settings = self._service.settings
+        settings = self._catalog.settings
         config = uvicorn.Config(
             app,
             http=bounded_protocol(
@@ -88,7 +86,7 @@ class Server(uvicorn.Server):
 
     def listen(self, listener: socket.socket) -> None:
         """Serve until a signal comes, or `stop`."""
-        bridge = _Bridge(self._service.log)
+        bridge = _Bridge(self._catalog.log)
         logger = logging.getLogger("uvicorn.error")
         logger.addHandler(bridge)
         logger.propagate = False
@@ -105,10 +103,10 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal drains, a second one ends at once."""
-        if self._service.draining:
+        if self._catalog.draining:
             self.should_exit = self.force_exit = True
             return
-        self._service.draining = True
+        self._catalog.draining = True
         asyncio.get_running_loop().call_soon_threadsafe(self._drain, sig)
 
     def stop(self) -> None:
@@ -116,8 +114,8 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     def _drain(self, sig: int) -> None:
-        self._service.log.event("draining", signal=signal.Signals(sig).name)
-        asyncio.get_running_loop().call_later(self._service.settings.drain_delay_s, self.stop)
+        self._catalog.log.event("draining", signal=signal.Signals(sig).name)
+        asyncio.get_running_loop().call_later(self._catalog.settings.drain_delay_s, self.stop)
 
 
 class _Bridge(logging.Handler):

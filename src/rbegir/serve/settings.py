@@ -4,13 +4,18 @@ The defaults suit a machine of a few cores behind a proxy. A limit that a reques
 into the OpenAPI document, so that a client can know it beforehand.
 """
 
-from __future__ import annotations
-
 import ipaddress
 from dataclasses import dataclass, fields
 
 from rbegir.base.checks import whole_number
 from rbegir.errors import InputError
+
+Tokens = str | tuple[str, ...] | None  # one, several, or none
+
+
+def listed(tokens: Tokens) -> tuple[str, ...]:
+    """Tokens as a tuple."""
+    return () if tokens is None else (tokens,) if isinstance(tokens, str) else tokens
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,9 @@ class Settings:
     max_waiting: int = 4096  # queries that may wait for a scan; beyond that the response is 503
     max_write_batch: int = 4096  # keywords committed in one durable write; 1: every request alone
     max_waiting_writes: int = 65_536  # keywords that may wait to be written; beyond that the response is 503
+
+    # limits on a client: a token, or without tokens an address
+    max_client_requests: int = 0  # under way at once; beyond that the response is 429. 0: no limit
 
     # limits on a request
     max_body_bytes: int = 16 << 20
@@ -45,8 +53,8 @@ class Settings:
     refresh_s: float = 1.0  # how often a read-only service looks for a new state of the index
 
     # access
-    read_token: str | None = None
-    write_token: str | None = None
+    read_token: Tokens = None
+    write_token: Tokens = None
     read_only: bool = False
     cors_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()  # Host headers that are answered; empty: any
@@ -63,18 +71,18 @@ class Settings:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.type == "int":
-                whole_number(field.name, value)
-            if field.type == "float" and not (isinstance(value, (int, float)) and 0 <= value < 1e9):
+            if field.type is int:
+                whole_number(field.name, value, 0 if field.name == "max_client_requests" else 1)
+            if field.type is float and not (isinstance(value, (int, float)) and 0 <= value < 1e9):
                 raise InputError(f"{field.name} must be a number from 0, got {value!r}")
         for name in ("read_token", "write_token"):
-            token = getattr(self, name)
-            if token is not None and not (token.isascii() and token.isprintable() and len(token) >= 8):
-                raise InputError(
-                    f"{name} must have at least 8 printable ASCII characters, got {len(token)} characters",
-                    hint='make one with: python -c "import secrets; print(secrets.token_urlsafe())"',
-                )
-        if self.read_token is not None and self.read_token == self.write_token:
+            for token in listed(getattr(self, name)):
+                if not (token.isascii() and token.isprintable() and len(token) >= 8):
+                    raise InputError(
+                        f"{name} must have at least 8 printable ASCII characters, got {len(token)}",
+                        hint='make one with: python -c "import secrets; print(secrets.token_urlsafe())"',
+                    )
+        if {*listed(self.read_token)} & {*listed(self.write_token)}:
             raise InputError(
                 "read_token and write_token are equal, so whoever may read may write",
                 hint="use two tokens, or the write token alone",

@@ -18,8 +18,6 @@ a resumed run skips to its step, and each of several processes builds its share 
 (see `distributed.py`).
 """
 
-from __future__ import annotations
-
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -33,9 +31,10 @@ import torch
 from torch import Tensor
 
 from rbegir._native import _core
-from rbegir.base.ahead import ahead
+from rbegir.base.devices import ahead
 from rbegir.encode.clsm.clsm import TowerBatch, transpose
 from rbegir.read.tokenizer import GramBatch
+from rbegir.training.config import TrainConfig
 from rbegir.training.distributed import OwnRows
 from rbegir.training.loss import Ints, group
 
@@ -73,6 +72,7 @@ class StepBatch(NamedTuple):
     weight: Tensor  # [pairs] float32, sums to 1 over all processes
     query_rows: Tensor  # [pairs] int32, which rows of the whole batch the queries are; empty if all are here
     keyword_rows: Tensor  # [keywords] int32, likewise of its distinct keywords in order of first occurrence
+    query_texts: Tensor  # [pairs] int32, the queries as texts of the chunk
     keyword_texts: Tensor  # [keywords] int32, the distinct keywords as texts of the chunk
     pairs: int  # in the batch, all processes together
     owned: tuple[int, ...]  # distinct keywords of each process
@@ -105,7 +105,8 @@ class HostBatch(NamedTuple):
             weight=rest[4].view(torch.float32),
             query_rows=rest[5],
             keyword_rows=rest[6],
-            keyword_texts=rest[7],
+            query_texts=rest[7],
+            keyword_texts=rest[8],
             pairs=self.pairs,
             owned=self.owned,
         )
@@ -147,15 +148,13 @@ def cut(
 def build(
     chunk: Chunk,
     pairs: npt.NDArray[np.int64],
-    *,
+    settings: TrainConfig,
     key: tuple[int, ...],
-    dropout: float = 0.0,
-    gram_dropout: float = 0.0,
-    negatives: int = 0,
+    *,
     pin: bool = False,
 ) -> HostBatch:
     """The batch of the given pairs of a chunk, or this process's share; `key` seeds what is random in it."""
-    rng = np.random.default_rng(key)
+    rng, negatives = np.random.default_rng(key), settings.drawn_negatives
     keys = rng.integers(0, 2**63, size=2)  # of the dropout on either side
     weight = chunk.weight[pairs] / chunk.weight[pairs].sum()
     if chunk.own is None:
@@ -173,13 +172,18 @@ def build(
         weight, query_rows, keyword_rows = weight[rows], rows.astype(np.int32), mine.keyword_rows
 
     arrays: list[Ints] = []
-    keyword_texts = chunk.keyword[of_keyword]
+    query_texts, keyword_texts = chunk.query[of_query], chunk.keyword[of_keyword]
     for texts, items, places, side in (
-        (chunk.query_texts, chunk.query[of_query], rows, QUERY),
+        (chunk.query_texts, query_texts, rows, QUERY),
         (chunk.keyword_texts, keyword_texts, groups.first.astype(np.int64), KEYWORD),
     ):
         grams = cut(
-            texts, items, dropout=dropout, gram_dropout=gram_dropout, key=int(keys[side]), places=places
+            texts,
+            items,
+            dropout=settings.word_dropout,
+            gram_dropout=settings.gram_dropout,
+            key=int(keys[side]),
+            places=places,
         )
         arrays += [*grams, *transpose(grams)]
     arrays += [
@@ -190,29 +194,11 @@ def build(
         weight.view(np.int32),
         query_rows,
         keyword_rows,
+        query_texts,
         keyword_texts,
     ]
     buffer, lengths = _pack(arrays, pin=pin)
     return HostBatch(buffer, lengths, len(pairs), negatives, owned)
-
-
-@dataclass(frozen=True)
-class BatchPlan:
-    """What `build` needs to know besides the pairs."""
-
-    batch_size: int
-    seed: int
-    dropout: float = 0.0  # of words
-    gram_dropout: float = 0.0
-    negatives: int = 0
-    pin: bool = False
-    epoch_steps: int | None = None  # None: draws by (seed, epoch, step); else by (seed, step of all epochs)
-
-    def key(self, epoch: int, step: int) -> tuple[int, ...]:
-        """The seed of what is random in a batch."""
-        if self.epoch_steps is None:
-            return self.seed, epoch, step
-        return self.seed, epoch * self.epoch_steps + step
 
 
 def steps_in(pairs: int, batch_size: int) -> int:
@@ -221,9 +207,16 @@ def steps_in(pairs: int, batch_size: int) -> int:
 
 
 def epoch_batches(
-    chunks: Iterable[Chunk], plan: BatchPlan, epoch: int, *, skip: int = 0, threads: int = 1
+    chunks: Iterable[Chunk],
+    settings: TrainConfig,
+    epoch: int,
+    *,
+    skip: int = 0,
+    threads: int = 1,
+    pin: bool = False,
 ) -> Iterator[HostBatch]:
-    """The batches of one epoch after the first `skip`."""
+    """The batches of one epoch after the first `skip`; `pin`: in pinned memory."""
+    assert settings.batch_size is not None
     pool = ThreadPoolExecutor(threads, thread_name_prefix="rbegir-batches")
     switch = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -231,23 +224,14 @@ def epoch_batches(
     step = 0
     try:
         for number, chunk in enumerate(ahead(chunks)):
-            order = np.random.default_rng((plan.seed, epoch, number)).permutation(len(chunk))
-            for pairs in np.array_split(order, steps_in(len(chunk), plan.batch_size)) if len(chunk) else ():
+            order = np.random.default_rng((settings.seed, epoch, number)).permutation(len(chunk))
+            steps = steps_in(len(chunk), settings.batch_size)
+            for pairs in np.array_split(order, steps) if steps else ():
                 if step >= skip:
                     if len(waiting) > 2 * threads:
                         yield waiting.popleft().result()
-                    waiting.append(
-                        pool.submit(
-                            build,
-                            chunk,
-                            pairs,
-                            key=plan.key(epoch, step),
-                            dropout=plan.dropout,
-                            gram_dropout=plan.gram_dropout,
-                            negatives=plan.negatives,
-                            pin=plan.pin,
-                        )
-                    )
+                    key = (settings.seed, epoch, step)
+                    waiting.append(pool.submit(build, chunk, pairs, settings, key, pin=pin))
                 step += 1
         while waiting:
             yield waiting.popleft().result()

@@ -38,11 +38,10 @@ class TrainConfig:
     word_dropout: float = 0.2  # share of the words of a text
     gram_dropout: float = 0.1  # share of the grams of a word, the same wherever it stands in a batch
     feature_dropout: float = 0.1  # share of the features that a code is made from
-    patience: int | None = (
-        None  # epochs without a better validation AUC before stopping; None: never stop early
-    )
+    patience: int | None = None  # epochs without a better validation AUC before stopping; None: all of them
     guide: float = 1.0  # weight of the float head beside the codes, see loss.py; 0: none
     guide_dims: int = 256  # of that head
+    teacher: float = 1.0  # weight of a teacher's vectors, where there is one, see teacher.py
     rerank: bool = True  # fit a reranker on the held-out pairs, which needs the guide
     share_towers: bool = True  # of a preset; a shape of its own (`config`) says so itself
     tolerance: float = 1.0  # standard errors of AUC that a later epoch may lack to be kept; 0: the best one
@@ -69,7 +68,7 @@ class TrainConfig:
         for name in ("word_dropout", "gram_dropout", "feature_dropout"):
             if not (_is_number(getattr(self, name)) and 0 <= getattr(self, name) < 1):
                 raise InputError(f"{name} must be a share from 0 to below 1, got {getattr(self, name)!r}")
-        for name in ("guide", "tolerance"):
+        for name in ("guide", "teacher", "tolerance"):
             if not (_is_number(getattr(self, name)) and getattr(self, name) >= 0):
                 raise InputError(f"{name} must be a number of 0 or more, got {getattr(self, name)!r}")
         if self.negatives != "in_batch" and not (_is_int(self.negatives) and self.negatives >= 1):
@@ -89,6 +88,11 @@ class TrainConfig:
         batch = self.batch_size or 2 ** int(math.log2(max(512, min(16384, pairs / 80))))
         epochs = self.epochs or max(5, min(40, round(STEPS * batch / pairs)))
         return replace(self, batch_size=batch, epochs=epochs)
+
+    @property
+    def drawn_negatives(self) -> int:
+        """The negatives drawn for each pair; 0: all other keywords of the batch."""
+        return 0 if self.negatives == "in_batch" else self.negatives
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -7,8 +7,6 @@ training possible where there are none. With a million clicked pairs they bring 
 falls as that of the clicked pairs rises.
 """
 
-from __future__ import annotations
-
 import random
 
 import pyarrow as pa
@@ -28,7 +26,7 @@ def wanted_pairs(clicked: int, texts: int) -> int:
 
 def corpus_pairs(texts: pa.Array, count: int, seed: int) -> pa.Table:
     """`count` pairs of a changed text and the text; every text comes about equally often."""
-    draw = random.Random(seed)  # noqa: S311: no secret
+    draw = random.Random(seed)
     order: list[int] = []
     while len(order) < count:
         some = list(range(len(texts)))

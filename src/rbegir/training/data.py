@@ -28,9 +28,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rbegir._native._core import hash_strings
-from rbegir.base.ahead import ahead
-from rbegir.errors import MismatchError
+from rbegir.base.devices import ahead
+from rbegir.errors import InputError, MismatchError
+from rbegir.index.keys import keys_of
 from rbegir.read.pairs import PairStream
 from rbegir.read.rows import Skipped
 from rbegir.read.split import VALID_SHARE, positions
@@ -38,6 +38,7 @@ from rbegir.read.tokenizer import GramBatch, tokenize
 from rbegir.training.batches import Chunk
 from rbegir.training.distributed import KEY, Bytes, Exchange, Places, RowPlan, join
 from rbegir.training.loss import Ints
+from rbegir.training.teacher import Halves, Teacher
 
 BUFFER_BYTES = 1 << 30  # of text, estimated from the first rows, whatever the number of pairs
 LEAST_ROWS = 1024  # of a chunk
@@ -63,9 +64,13 @@ class TrainingData:
         notify: Callable[[float], None] = lambda share: None,
         exchange: Exchange | None = None,
         clicked: int | None = None,
+        teacher: Teacher | None = None,
     ) -> None:
-        """`clicked`: pairs after so many rows are made of a corpus, and never used for validation."""
-        self._clicked = clicked
+        """`clicked`: pairs after so many rows are made of a corpus; validation uses them only if it is 0.
+        `teacher` gives `taught`, its vectors of the texts of the only chunk.
+        """
+        self._clicked, self._teacher = clicked, teacher
+        self.taught: tuple[Halves, Halves] | None = None  # [distinct queries], [distinct keywords]
         self._stream, self._threads = stream, threads
         self._hash_buckets = hash_buckets
         self._exchange = exchange or Exchange()
@@ -201,6 +206,13 @@ class TrainingData:
             self.held_out = self._first_held(pa.concat_tables(held))
         if len(self.sizes) == 1 and first is not None:
             self._only = self._chunk(*first)
+            if self._teacher is not None:
+                self.taught = self._ask(self._teacher, *first)
+        elif self._teacher is not None:
+            raise InputError(
+                f"a teacher needs all pairs in memory at once, got {self.pairs:,} pairs",
+                hint="give fewer pairs, or a larger buffer_pairs",
+            )
 
     def _add_up(self, everyones: list[_Counts]) -> None:
         self.sizes = [sum(sizes) for sizes in zip_longest(*(c.sizes for c in everyones), fillvalue=0)]
@@ -228,9 +240,24 @@ class TrainingData:
             return chunk
         own = np.empty(len(chunk), KEY)
         own["row"], own["weight"] = numbers, chunk.weight
-        own["query"], own["keyword"] = text_keys(table["query"]), text_keys(table["keyword"])
+        for side in ("query", "keyword"):
+            own[side] = keys_of(table[side].combine_chunks())
         rows, weight = join(rank, self._exchanged(own))
         return replace(chunk, weight=weight, own=rows)
+
+    def _ask(self, teacher: Teacher, numbers: Places, table: pa.Table) -> tuple[Halves, Halves]:
+        """The teacher's vectors of the distinct queries and keywords, numbered as those of the chunk.
+
+        A query made of a text has the vector of that text: a teacher does not know what typos mean.
+        """
+        query, keyword = (table[name].combine_chunks().dictionary_encode() for name in ("query", "keyword"))
+        at, keyword_at = query.indices.to_numpy(), keyword.indices.to_numpy()
+        clicked = np.unique(at[numbers < (np.inf if self._clicked is None else self._clicked)])
+        of_keywords = teacher(keyword.dictionary, "document")
+        of_queries = np.empty((len(query.dictionary), of_keywords.shape[1]), np.float16)
+        of_queries[at] = of_keywords[keyword_at]
+        of_queries[clicked] = teacher(query.dictionary.take(pa.array(clicked)), "query")
+        return of_queries, of_keywords
 
     def _exchanged(self, own: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
         """An array of each process, by rank."""
@@ -286,18 +313,6 @@ def tokenize_pairs(table: pa.Table, hash_buckets: int, threads: int) -> Chunk:
     with ThreadPoolExecutor(2, thread_name_prefix="rbegir-tokenize") as pool:
         (query_texts, query), (keyword_texts, keyword) = pool.map(side, ("query", "keyword"))
     weight: npt.NDArray[np.float32] = table["weight"].to_numpy()
-    empty = (np.diff(query_texts.text_offsets) == 0)[query] | (np.diff(keyword_texts.text_offsets) == 0)[
-        keyword
-    ]
-    assert not empty.any()  # the readers refuse texts without a letter or digit
+    for texts in (query_texts, keyword_texts):
+        assert np.diff(texts.text_offsets).all()  # the readers refuse texts without a letter or digit
     return Chunk(query_texts, keyword_texts, query, keyword, weight)
-
-
-def text_keys(column: pa.ChunkedArray) -> npt.NDArray[np.uint64]:
-    """A 64-bit hash of each text."""
-    texts = column.combine_chunks().cast(pa.large_string())
-    if not len(texts):
-        return np.zeros(0, np.uint64)
-    offsets = np.frombuffer(texts.buffers()[1], np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)
-    return np.asarray(hash_strings(np.ascontiguousarray(offsets), data))

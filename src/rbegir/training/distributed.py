@@ -36,8 +36,6 @@ would need the texts of every pair sooner or later.
                           they are read, and all bytes have to be decompressed and split into rows anyway
 """
 
-from __future__ import annotations
-
 import atexit
 import json
 import os

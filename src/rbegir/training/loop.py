@@ -32,16 +32,17 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from rbegir.base import disk
 from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.clsm import TowerBatch, tower_batch
-from rbegir.encode.clsm.model import Model
-from rbegir.encode.clsm.twotower import Side, TwoTower, unit
+from rbegir.encode.clsm.presets import Side
+from rbegir.encode.clsm.twotower import TwoTower
 from rbegir.errors import InputError
 from rbegir.evaluate.groups import NEGATIVES, sample_groups
 from rbegir.evaluate.metrics import fit_gamma, group_auc, log_loss
 from rbegir.read.tokenizer import GramBatch, tokenize
 from rbegir.training import state
-from rbegir.training.batches import BatchPlan, HostBatch, StepBatch, cut, epoch_batches, steps_in
+from rbegir.training.batches import HostBatch, StepBatch, cut, epoch_batches, steps_in
 from rbegir.training.config import TrainConfig
 from rbegir.training.data import MAX_VALIDATION, TrainingData
 from rbegir.training.distributed import of_the_first, wait_for_all
@@ -52,6 +53,7 @@ WARM_UP = 50  # steps
 SHOW_SECONDS = 0.2
 TEXTS = 8192  # embedded at a time by a validation
 
+Floats = npt.NDArray[np.float32]
 Progress = Callable[[float, str], None]  # the share of all steps that is done, and a line about it
 
 
@@ -66,30 +68,23 @@ class Validation:
     """A fixed set of sample groups that a network under training is scored on."""
 
     def __init__(self, pairs: pa.Table, *, hash_buckets: int, threads: int) -> None:
-        groups = sample_groups(pairs.slice(0, MAX_VALIDATION), negatives=NEGATIVES)
-        self._query_texts, self._keyword_texts = (
+        self._groups = sample_groups(pairs.slice(0, MAX_VALIDATION), negatives=NEGATIVES)
+        self._queries, self._keywords = (
             tokenize(texts, hash_buckets=hash_buckets, threads=threads)
-            for texts in (groups.queries, groups.keywords)
+            for texts in (self._groups.queries, self._groups.keywords)
         )
-        self._query = torch.from_numpy(groups.query)  # [groups]
-        self._keyword = torch.from_numpy(groups.keyword)  # [groups, 11], the positive first
 
     def __len__(self) -> int:
-        return len(self._query)
+        return len(self._groups)
 
     @torch.no_grad()
     def __call__(self, model: TwoTower, device: torch.device) -> Scores:
-        query = unit(_embed(model, "query", self._query_texts, device))
-        keyword = unit(_embed(model, "keyword", self._keyword_texts, device))
-        parts = zip(torch.split(self._query, TEXTS), torch.split(self._keyword, TEXTS), strict=True)
-        cosines = torch.cat(
-            [torch.einsum("gn,gjn->gj", query[q.to(device)], keyword[k.to(device)]) for q, k in parts]
-        )  # [groups, 11]
-        scores = cosines.cpu().numpy()
+        query = _embed(model, "query", self._queries, device)
+        scores = self._groups.scores(query, _embed(model, "keyword", self._keywords, device))
         return Scores(log_loss(scores, fit_gamma(scores)), group_auc(scores))
 
 
-def _embed(model: TwoTower, side: Side, texts: GramBatch, device: torch.device) -> Tensor:
+def _embed(model: TwoTower, side: Side, texts: GramBatch, device: torch.device) -> Floats:
     """The embeddings of all texts of a gram batch, in evaluation mode.  [texts, n]"""
     was_training = model.training
     model.eval()
@@ -98,9 +93,9 @@ def _embed(model: TwoTower, side: Side, texts: GramBatch, device: torch.device) 
     for low in range(0, count, TEXTS):
         items = np.arange(low, min(low + TEXTS, count), dtype=np.int32)
         batch = TowerBatch(*(array.to(device) for array in tower_batch(cut(texts, items))))
-        parts.append(model.embed(side, batch).vector)
+        parts.append(model.embed(side, batch).vector.float().cpu().numpy())
     model.train(was_training)
-    return torch.cat(parts)
+    return np.concatenate(parts)
 
 
 @dataclass(frozen=True)
@@ -112,70 +107,37 @@ class Folder:
     save_seconds: float = 60.0
     resume: bool = False
     log: bool = False  # for TensorBoard
+    shared: bool = True  # by all processes, so that one of them writes
 
-
-@contextmanager
-def begun(
-    learner: Callable[[], Learner],
-    settings: TrainConfig,
-    device: torch.device,
-    data: TrainingData,
-    *,
-    validation: Validation | None = None,
-    folder: Folder | None = None,
-    bar: Bar | None = None,
-    progress: Progress | None = None,
-    epoch_steps: int | None = None,
-) -> Iterator[Run]:
-    """A run at its beginning, or where the one to resume was; `learner` is made under the settings' seed."""
-    with torch.random.fork_rng(devices=[]), matmul_precision(device, settings):
-        torch.manual_seed(settings.seed)
-        made = learner()
-        try:
-            yield Run(made, data, validation, folder, bar or Bar(enabled=False), progress, epoch_steps)
-        finally:
-            made.close()
+    @classmethod
+    @contextmanager
+    def at(cls, path: Path | None, identity: dict[str, Any], **options: Any) -> Iterator[Folder]:
+        """The folder at a path; without one, a temporary folder, in which no state is saved."""
+        if path is not None:
+            yield cls(path, identity, **options)
+            return
+        with tempfile.TemporaryDirectory() as temporary:
+            yield cls(Path(temporary), identity, math.inf, shared=False)
 
 
 def train_all(runs: list[Run]) -> None:
     """All epochs of one run, or of several side by side."""
     first = runs[0]
-    if any(run.plan != first.plan or run.epochs != first.epochs for run in runs):
-        raise InputError("models that are trained together need the same batches and epochs")
-    while first.position.epoch < first.epochs and not first.out_of_patience():
-        for run in runs:
-            run.begin_epoch()
-        for batch in first.batches():
-            there = batch.to(first.learner.device)
+    for name in ("epochs", "batch_size", "seed", "word_dropout", "gram_dropout", "negatives"):
+        if any(getattr(run.settings, name) != getattr(first.settings, name) for run in runs):
+            raise InputError("models that are trained together need the same batches and epochs")
+    with matmul_precision(first.learner.device, first.settings):
+        while first.position.epoch < first.epochs and not first.out_of_patience():
             for run in runs:
-                run.learn(there)
-        for run in runs:
-            run.end_epoch()
+                run.begin_epoch()
+            for batch in first.batches():
+                there = batch.to(first.learner.device)
+                for run in runs:
+                    run.learn(there)
+            for run in runs:
+                run.end_epoch()
     for run in runs:
         run.log.close()
-
-
-@dataclass(frozen=True)
-class Finished:
-    """A model as it was written, and what its checkpoint lacks; a temporary folder goes at the exit."""
-
-    model: Model
-    guide: dict[str, npt.NDArray[np.float32]]  # weight and bias of either side's float head; empty without
-    path: Path
-    temporary: tempfile.TemporaryDirectory[str] | None  # the folder of a model that is only returned
-
-    def __enter__(self) -> Finished:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        if self.temporary is not None:
-            self.temporary.cleanup()
-
-    def load(self) -> Model:
-        """The model with what was added to its folder; what it needs of a temporary one stays open."""
-        model = Model.load(self.path)
-        _ = model.reranker
-        return model
 
 
 class Run:
@@ -183,44 +145,50 @@ class Run:
 
     def __init__(
         self,
-        learner: Learner,
+        learner: Callable[[], Learner],
+        settings: TrainConfig,
         data: TrainingData,
-        validation: Validation | None,
-        folder: Folder | None,
-        bar: Bar,
-        progress: Progress | None,
-        epoch_steps: int | None,
+        *,
+        validation: Validation | None = None,
+        folder: Folder | None = None,
+        bar: Bar | None = None,
+        progress: Progress | None = None,
     ) -> None:
-        self.learner, self.data, self.validation = learner, data, validation
-        self.folder, self.bar, self.progress = folder, bar, progress
-        self.settings = learner.config
-        assert self.settings.batch_size is not None
-        assert self.settings.epochs is not None
-        self.epochs = self.settings.epochs
-        self.plan = BatchPlan(
-            batch_size=self.settings.batch_size,
-            seed=self.settings.seed,
-            dropout=self.settings.word_dropout,
-            gram_dropout=self.settings.gram_dropout,
-            negatives=0 if self.settings.negatives == "in_batch" else self.settings.negatives,
-            pin=learner.device.type == "cuda",
-            epoch_steps=epoch_steps,
-        )
-        self.steps = sum(steps_in(size, self.plan.batch_size) for size in data.sizes)  # in an epoch
+        """At its beginning, or where the run to resume was; `learner` is called under the settings' seed."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(settings.seed)
+            self.learner = learner()
+        if data.taught is not None:
+            device = self.learner.device
+            of_queries, of_keywords = (torch.from_numpy(vectors).to(device) for vectors in data.taught)
+            self.learner.taught = of_queries, of_keywords
+        self.settings, self.data, self.validation = settings, data, validation
+        self.folder, self.bar, self.progress = folder, bar or Bar(enabled=False), progress
+        assert settings.batch_size is not None
+        assert settings.epochs is not None
+        self.epochs = settings.epochs
+        self.steps = sum(steps_in(size, settings.batch_size) for size in data.sizes)  # in an epoch
         self.position = state.Position()
         self.best: dict[str, Tensor] | None = None  # the best epoch's parameters unless they are the current
         self._saved = self._began = self._shown = time.monotonic()
-        self._loss_sum = self._loss = torch.zeros((), dtype=torch.float64, device=learner.device)
+        self._loss_sum = self._loss = torch.zeros((), dtype=torch.float64, device=self.learner.device)
         self._seconds, self._pairs = 0.0, 0  # spent in and trained by the steps of this run
         self._open_folder()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.learner.close()
 
     def _open_folder(self) -> None:
         """Create the folder and go on from the state in it, if there is one to resume."""
         folder = self.folder
-        self.writes = folder is not None and self.learner.rank.number == 0
+        self.writes = folder is not None and (self.learner.rank.number == 0 or not folder.shared)
         wait_for_all(self.learner.rank)  # all have seen the directory as it was
         if folder is not None and self.writes:
-            state.create(folder.path)
+            with disk.explained("create", folder.path):
+                folder.path.mkdir(parents=True, exist_ok=True)
         if folder and folder.resume and (found := state.load(folder.path, self.learner, folder.identity)):
             self.position, self.best = found
             if self.position.best_epoch == self.position.epoch and self.position.step == 0:
@@ -230,9 +198,23 @@ class Run:
         self.log = TensorBoardLog(logs, self.learner.steps, self.bar.say)
 
     @property
+    def network(self) -> TwoTower:
+        return self.learner.model
+
+    @property
+    def history(self) -> list[dict[str, float]]:
+        """One entry per epoch: its number, loss, γ and, with validation, log_loss and roc_auc."""
+        return self.position.history
+
+    @property
+    def best_epoch(self) -> int:
+        """The epoch whose parameters are kept, from 1 on."""
+        return self.position.best_epoch or 0
+
+    @property
     def gamma(self) -> float:
         """γ of the best epoch."""
-        return next(e["gamma"] for e in self.position.history if e["epoch"] == self.position.best_epoch)
+        return next(entry["gamma"] for entry in self.history if entry["epoch"] == self.best_epoch)
 
     @property
     def pairs_per_s(self) -> float:
@@ -249,10 +231,11 @@ class Run:
         """The batches of this epoch that are still to be learned from."""
         return epoch_batches(
             self.data.chunks(),
-            self.plan,
+            self.settings,
             self.position.epoch,
             skip=self.position.step,
             threads=batch_threads(self.learner.device),
+            pin=self.learner.device.type == "cuda",
         )
 
     def learn(self, batch: StepBatch) -> None:
@@ -342,26 +325,28 @@ class Run:
         state.save(folder.path, self.learner, self.position, best, folder.identity)
         self._saved = time.monotonic()
 
-    def finish(self, extra: dict[str, Any]) -> Finished:
-        """Write the best epoch's parameters, with `extra`, and load them as the model that searching uses."""
+    def finish(self, extra: dict[str, Any]) -> dict[str, Floats]:
+        """Write the best epoch's parameters, with `extra`, into the folder.
+
+        Returns what a checkpoint lacks: weight and bias of either side's guide, if there is one.
+        """
+        assert self.folder is not None
         found = self.best or self._parameters()
         tensors = {name: value.detach().float().cpu().numpy() for name, value in found.items()}
         guide = {name[6:]: tensors.pop(name) for name in list(tensors) if name.startswith("guide.")}
         guide.pop("gamma.log", None)
-        shape, extra = self.learner.model.config, {"gamma": self.gamma, **extra}
-        if self.folder is None:
-            temporary = tempfile.TemporaryDirectory()
-            checkpoint.write(temporary.name, shape, tensors, extra, whole=False)
-            return Finished(Model.load(temporary.name), guide, Path(temporary.name), temporary)
         if self.writes:
-            checkpoint.write(self.folder.path, shape, tensors, extra, whole=False)
+            about = {"gamma": self.gamma, **extra}
+            checkpoint.write(self.folder.path, self.network.config, tensors, about, whole=False)
         wait_for_all(self.learner.rank)
-        return Finished(Model.load(self.folder.path), guide, self.folder.path, None)
+        return guide
 
-    @property
-    def writes_model(self) -> bool:
-        """Whether this process writes the model: the first of several."""
-        return self.learner.rank.number == 0
+    def keep_best(self) -> None:
+        """Give the network the parameters of the best epoch."""
+        if self.best is not None:
+            names = self.network.state_dict().keys()
+            self.network.load_state_dict({name: self.best[name] for name in names})
+            self.best = None
 
     def close(self) -> None:
         """Remove the state that a resumed run would start from."""

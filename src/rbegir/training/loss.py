@@ -27,11 +27,11 @@ towers run in: γ ≈ 20 times a cosine in bfloat16 would be off by 0.1.
 With in-batch negatives the scores are a [pairs, columns] matrix, a gigabyte for 16,384 pairs, and its passes
 through memory are most of the cost of a step on a GPU. Three facts cut them down:
 
-- a cosine is at most 1, so exp(γ cos − γ) cannot overflow and the softmax needs no search for the row
-  maximum;
+- a cosine is at most 1 and γ at most MAX_GAMMA, so exp(γ cos) cannot overflow and the softmax needs no
+  search for the row maximum;
 - the gradient of the loss is known as soon as the row sums are, so it is computed together with the loss,
   block by block of rows, and the matrix is never kept for a backward pass:
-      E = exp(Q Kᵀ − γ),  s = E 1                     Q = γ · unit queries, K = unit keywords
+      E = exp(Q Kᵀ),  s = E 1                         Q = γ · unit queries, K = unit keywords
       ∂Q = (w/s) ∘ (E K) − w ∘ K[target]              ∂K = Eᵀ ((w/s) ∘ Q) − Σ_i w_i Q_i at row target_i
 - the division by s is applied to the [pairs, n] products, not to E.
 
@@ -49,8 +49,7 @@ Recall@10 among 4.5 million titles, one seed each: rbe* .5432 without, .5514 wit
 weight; m_1 .5767 without, .5800 with 256 dimensions and the full weight, which is the default.
 """
 
-from __future__ import annotations
-
+from concurrent.futures import Executor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,11 +58,12 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from rbegir.encode.clsm.presets import ModelConfig
-from rbegir.encode.clsm.twotower import Side, unit
+from rbegir.encode.clsm.presets import ModelConfig, Side
+from rbegir.encode.clsm.twotower import unit
 
-MAX_GAMMA = 40.0  # exp(−2γ) must stay a normal float32
+MAX_GAMMA = 40.0  # exp(−γ) and 10⁹ exp(γ) are normal float32 numbers
 BLOCK = 1 << 25  # scores at a time: 128 MB
+SHARED_BY = 2  # threads of a pool
 
 Ints = npt.NDArray[np.int32]
 Numbers = npt.NDArray[np.integer[Any]]
@@ -159,32 +159,59 @@ class Gamma(nn.Module):
         return self.log.exp().clamp(max=MAX_GAMMA)
 
 
+class _Part(NamedTuple):
+    """What some of the pairs contribute to the loss of a batch."""
+
+    losses: Tensor  # [pairs of the part]
+    grad_query: Tensor  # [pairs of the part, n]
+    grad_keyword: Tensor  # [columns, n]
+
+
 class _InBatch(torch.autograd.Function):
     """(Σ w_i loss_i, the losses) for scaled queries [pairs, n] and unit keywords [columns, n]."""
 
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, keyword: Tensor, shift: Tensor, target: Tensor, known: Tensor, weight: Tensor
+        ctx: Any,
+        query: Tensor,
+        keyword: Tensor,
+        target: Tensor,
+        known: Tensor,
+        weight: Tensor,
+        pool: Executor | None,
     ) -> tuple[Tensor, Tensor]:
         rows = max(1, BLOCK // max(1, len(keyword)))
-        losses, grad_query, grad_keyword = [], [], torch.zeros_like(keyword)
-        for low in range(0, max(1, len(query)), rows):  # once even for a process without pairs
-            part = query[low : low + rows]  # [block, n]
-            e = torch.addmm(-shift, part, keyword.T).exp_()  # [block, columns]
-            if known.shape[1]:
-                inside = (known[0] >= low) & (known[0] < low + len(part))
-                at = (torch.where(inside, known[0] - low, 0), torch.where(inside, known[1], 0))
-                # e − e is 0; places of other blocks add 0 to wherever they point
-                e.index_put_(at, torch.where(inside, -e[at], 0.0), accumulate=True)
-            total = e.sum(dim=1)  # [block]
-            positive = keyword[target[low : low + rows]]  # [block, n]
-            losses.append(total.log() + shift - (part * positive).sum(dim=1))
-            share = (weight[low : low + rows] / total)[:, None]
-            grad_query.append(share * (e @ keyword) - weight[low : low + rows, None] * positive)
-            grad_keyword.addmm_(e.T, part * share)
+        count = 1 if pool is None else max(1, min(SHARED_BY, len(query)))
+
+        @torch.no_grad()
+        def part(number: int) -> _Part:
+            """An equal share of the pairs, block by block."""
+            first, end = (len(query) * i // count for i in (number, number + 1))
+            losses, grad_query, grad_keyword = [], [], torch.zeros_like(keyword)
+            for low in range(first, max(end, first + 1), rows):  # once even for a process without pairs
+                some = slice(low, min(low + rows, end))
+                asked = query[some]  # [block, n]
+                e = (asked @ keyword.T).exp_()  # [block, columns]
+                if known.shape[1]:
+                    inside = (known[0] >= low) & (known[0] < low + len(asked))
+                    at = (torch.where(inside, known[0] - low, 0), torch.where(inside, known[1], 0))
+                    # e − e is 0; places of other blocks add 0 to wherever they point
+                    e.index_put_(at, torch.where(inside, -e[at], 0.0), accumulate=True)
+                total = e.sum(dim=1)  # [block]
+                positive = keyword[target[some]]  # [block, n]
+                losses.append(total.log() - (asked * positive).sum(dim=1))
+                share = (weight[some] / total)[:, None]
+                grad_query.append(share * (e @ keyword) - weight[some, None] * positive)
+                grad_keyword.addmm_(e.T, asked * share)
+            return _Part(torch.cat(losses), torch.cat(grad_query), grad_keyword)
+
+        parts = list((map if pool is None else pool.map)(part, range(count)))
+        loss = torch.cat([part.losses for part in parts])
+        grad_keyword = parts[0].grad_keyword
+        for other in parts[1:]:
+            grad_keyword += other.grad_keyword
         grad_keyword.index_add_(0, target, query * weight[:, None], alpha=-1)
-        ctx.save_for_backward(torch.cat(grad_query), grad_keyword)
-        loss = torch.cat(losses)
+        ctx.save_for_backward(torch.cat([part.grad_query for part in parts]), grad_keyword)
         ctx.mark_non_differentiable(loss)
         return (loss * weight).sum(), loss
 
@@ -203,36 +230,27 @@ def group_loss(
     known: Tensor,
     negatives: Tensor,
     weight: Tensor,
+    pool: Executor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(the loss, −log P(S) of each pair without gradient).
 
     query [pairs, n] and keyword [columns, n] are embeddings of any length; target int64 [pairs] the column
     of the positive, known int64 [2, any] (row, column) of further positives to leave out, negatives int64
-    [pairs, count] columns to compare with (count 0: all), weight float32 [pairs].
+    [pairs, count] columns to compare with (count 0: all), weight float32 [pairs]. Threads of `pool` share the
+    pairs; the caller is none of them.
     """
     scaled, other = unit(query) * gamma, unit(keyword)
     if not negatives.shape[1]:
-        return _InBatch.apply(scaled, other, gamma.detach(), target, known, weight)  # type: ignore[no-any-return, no-untyped-call]
+        return _InBatch.apply(scaled, other, target, known, weight, pool)  # type: ignore[no-any-return, no-untyped-call]
     columns = torch.cat([target[:, None], negatives], dim=1)  # [pairs, 1 + count], the positive first
     scores = torch.einsum("pn,pcn->pc", scaled, other[columns])
     losses = torch.logsumexp(scores, dim=1) - scores[:, 0]
     return (losses * weight).sum(), losses.detach()
 
 
-class Baseline:
-    """A running mean of the loss, with which the stochastic estimator compares an outcome for less variance.
-
-    Any number that does not depend on the outcome leaves the gradient unbiased, since E[∂ log P] = 0.
-    """
-
-    def __init__(self) -> None:
-        self.value: float | None = None
-
-    def advance(self, loss: float) -> float:
-        """Take a loss in; returns the mean before it (the loss itself at first)."""
-        before = loss if self.value is None else self.value
-        self.value = 0.9 * before + 0.1 * loss
-        return before
+def away(guide: Tensor, taught: Tensor) -> Tensor:
+    """[texts] 1 − cosine of the guide's vectors [texts, n] and a teacher's [texts, up to n]."""
+    return 1 - nn.functional.cosine_similarity(guide[:, : taught.shape[1]], taught.float())
 
 
 def score_function_term(
@@ -242,7 +260,8 @@ def score_function_term(
 
     The bits of a query enter the loss of its own pair only: its factor is that loss less the baseline
     (`advantage`). Those of a keyword enter every loss of the batch: their factor is the whole loss less the
-    baseline (`total`). query, keyword: log P of the rows, None for a side without stochastic bits.
+    baseline (`total`). query, keyword: log P of the rows, None for a side without stochastic bits. Any
+    baseline that does not depend on the outcome leaves the gradient unbiased, since E[∂ log P] = 0.
     """
     term = advantage.new_zeros(())
     if query is not None:

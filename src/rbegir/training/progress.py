@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 
@@ -13,7 +11,6 @@ class Bar:
     """A progress bar with free text at its end; nothing at all when it is not wanted."""
 
     def __init__(self, *, enabled: bool) -> None:
-        self._stack = ExitStack()
         self._progress: Any = None
         self._task: Any = None
         if enabled:
@@ -35,15 +32,12 @@ class Bar:
 
     def __enter__(self) -> Bar:
         if self._progress is not None:
-            self._stack.enter_context(self._progress)
+            self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._task is not None:
-            self._progress.remove_task(self._task)
-        self._stack.close()
+    def __exit__(self, *raised: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
 
     def begin(self, what: str, total: float) -> None:
         if self._progress is not None:

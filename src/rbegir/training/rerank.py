@@ -6,8 +6,6 @@ The queries were not trained on, so code and guide are as good on them as they w
 those of a search; a query whose keyword is not among them teaches nothing and is left out.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
@@ -18,12 +16,12 @@ import torch
 
 from rbegir.encode.clsm.model import Model
 from rbegir.encode.reranker import FEATURES, Combination, Floats, Reranker, Spelling
+from rbegir.evaluate.groups import distinct
 from rbegir.evaluate.retrieval import CUTOFFS, Targets
 from rbegir.evaluate.scorers import BM25, ModelScorer, RerankScorer, Scorer, TriletterCosine
 from rbegir.read.pairs import PairStream
 from rbegir.search.rerank import TextSearch, code_scores
 from rbegir.training.corpus import corpus_pairs
-from rbegir.training.loop import Finished
 
 TEXTS = 1_000_000  # searched by a fit
 COMPARED, COMPARED_TEXTS = 500, 100_000  # pairs and texts of the comparison with other methods
@@ -55,29 +53,28 @@ def searched_texts(stream: PairStream | None, corpus: pa.Array | None, held: pa.
     return pa.concat_arrays(kept).unique()
 
 
-def fit_reranker(finished: Finished, texts: pa.Array, held: pa.Table, seed: int) -> Reranker:
-    """The reranker of a trained model, from held-out pairs that search the texts."""
-    model = finished.model
+def fit_reranker(
+    model: Model, guide: dict[str, Floats], texts: pa.Array, held: pa.Table, seed: int
+) -> Reranker:
+    """The reranker of a trained model and its guide, from held-out pairs that search the texts."""
     blocks = (texts.slice(first, 1 << 16) for first in range(0, len(texts), 1 << 16))
     spelling = Spelling.of(blocks, hash_buckets=model.config.hash_buckets)
     count = len(FEATURES)
     zero, hidden = np.zeros(count, np.float32), np.zeros(HIDDEN, np.float32)
     unlearned = Combination(zero, zero + 1, zero, np.zeros((HIDDEN, count), np.float32), hidden, hidden)
-    reranker = Reranker(spelling, unlearned, finished.guide, model.guide_vectors)
+    reranker = Reranker(spelling, unlearned, guide, model.guide_vectors)
     if held.num_rows < FEW:  # to rank by spelling is better than to learn from so few
         keywords = held["keyword"].combine_chunks().unique()
         held = pa.concat_tables([held, corpus_pairs(keywords, FEW, seed + 1)])
     lists = collect(TextSearch(model, reranker, texts), held.slice(0, 2 * QUERIES), texts)
-    return Reranker(spelling, fit(lists, seed=seed), finished.guide, model.guide_vectors)
+    return Reranker(spelling, fit(lists, seed), guide, model.guide_vectors)
 
 
-def compare(
-    model: Model, texts: pa.Array, pairs: pa.Table, *, most: int = COMPARED
-) -> dict[str, dict[str, float]]:
+def compare(model: Model, texts: pa.Array, pairs: pa.Table) -> dict[str, dict[str, float]]:
     """Recall of pairs that nothing was fitted on, beside methods that need no training."""
     wanted = pairs["keyword"].combine_chunks().cast(texts.type)
     some = pa.concat_arrays([wanted, texts.slice(0, COMPARED_TEXTS)]).unique()
-    targets = Targets(pairs.slice(0, most), some)
+    targets = Targets(pairs.slice(0, COMPARED), some)
     scorers: dict[str, Scorer] = {
         "reranked": RerankScorer(model),
         "codes": ModelScorer(model),
@@ -94,19 +91,14 @@ def compare(
 
 def divide(held: pa.Table) -> tuple[pa.Table, pa.Table]:
     """Held-out pairs to fit a reranker on, and a fifth of the queries to measure it on."""
-    encoded = held["query"].combine_chunks().dictionary_encode()
-    measured = pa.array(np.asarray(encoded.indices) % 5 == 4)
+    measured = pa.array(distinct(held["query"])[1] % 5 == 4)
     return held.filter(pc.invert(measured)), held.filter(measured)
 
 
 def collect(search: TextSearch, pairs: pa.Table, texts: pa.Array) -> Lists:
     """The candidates of the pairs' queries."""
-    known = pc.index_in(pairs["keyword"].cast(texts.type).combine_chunks(), value_set=texts)
-    kept = pairs.filter(known.is_valid())
-    target = np.asarray(known.drop_null()).astype(np.int64)
-    encoded = kept["query"].combine_chunks().dictionary_encode()
-    query = np.asarray(encoded.indices).astype(np.int64)
-    asked = encoded.dictionary.to_pylist()[:QUERIES]
+    targets = Targets(pairs, texts)
+    asked = targets.queries.to_pylist()[:QUERIES]
     features, right, lengths = [], [], []
     for first in range(0, len(asked), BLOCK):
         block = asked[first : first + BLOCK]
@@ -114,7 +106,7 @@ def collect(search: TextSearch, pairs: pa.Table, texts: pa.Array) -> Lists:
         made = search.reranker.features(block, candidates, found.offsets, code_scores(found, values))
         for i in range(len(block)):
             rows = slice(int(found.offsets[i]), int(found.offsets[i + 1]))
-            hit = np.isin(found.positions[rows], target[query == first + i])
+            hit = np.isin(found.positions[rows], targets.keyword[targets.query == first + i])
             if hit.any():
                 features.append(made[rows])
                 right.append(hit)
@@ -124,16 +116,7 @@ def collect(search: TextSearch, pairs: pa.Table, texts: pa.Array) -> Lists:
     return Lists(np.concatenate([none, *features]), np.concatenate([np.zeros(0, bool), *right]), offsets)
 
 
-def fit(
-    lists: Lists,
-    *,
-    seed: int = 0,
-    hidden: int = HIDDEN,
-    steps: int = STEPS,
-    decay: float = DECAY,
-    rate: float = LEARNING_RATE,
-    queries: int = STEP_QUERIES,
-) -> Combination:
+def fit(lists: Lists, seed: int) -> Combination:
     """The combination of least loss on the lists."""
     count = len(lists.offsets) - 1
     features = torch.from_numpy(lists.features)
@@ -141,17 +124,17 @@ def fit(
     generator = torch.Generator().manual_seed(seed)
     width = features.shape[1]
     linear = torch.zeros(width).requires_grad_()
-    inner = (torch.randn(hidden, width, generator=generator) / width**0.5).requires_grad_()
-    inner_bias = torch.zeros(hidden).requires_grad_()
-    outer = torch.zeros(hidden).requires_grad_()
+    inner = (torch.randn(HIDDEN, width, generator=generator) / width**0.5).requires_grad_()
+    inner_bias = torch.zeros(HIDDEN).requires_grad_()
+    outer = torch.zeros(HIDDEN).requires_grad_()
     parameters = [linear, inner, inner_bias, outer]
-    optimiser = torch.optim.AdamW(parameters, lr=rate, weight_decay=decay)
+    optimiser = torch.optim.AdamW(parameters, lr=LEARNING_RATE, weight_decay=DECAY)
     lengths = np.diff(lists.offsets)
     order = torch.zeros(0, dtype=torch.int64)
-    for step in range(steps):
-        if len(order) < min(queries, count):
+    for step in range(STEPS):
+        if len(order) < min(STEP_QUERIES, count):
             order = torch.randperm(count, generator=generator)
-        chosen, order = order[:queries].numpy(), order[queries:]
+        chosen, order = order[:STEP_QUERIES].numpy(), order[STEP_QUERIES:]
         rows = np.concatenate([np.arange(lists.offsets[i], lists.offsets[i + 1]) for i in chosen])
         group = torch.from_numpy(np.repeat(np.arange(len(chosen)), lengths[chosen]))
         x = (features[rows] - mean) * scale
@@ -162,7 +145,7 @@ def fit(
         good = torch.zeros(len(chosen)).index_add(0, group, weight * right)
         loss = (torch.log(total + 1e-30) - torch.log(good + 1e-30)).mean()
         for parameter_group in optimiser.param_groups:
-            parameter_group["lr"] = rate * (1 - step / steps)
+            parameter_group["lr"] = LEARNING_RATE * (1 - step / STEPS)
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()

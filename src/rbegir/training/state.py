@@ -9,8 +9,6 @@ A process killed at any moment leaves either the previous state or the new one. 
 first save: a run resumed then starts from the beginning, which gives the same result.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,14 +60,6 @@ def finished(out: Path, settings: TrainConfig, *, resume: bool) -> bool:
     return True
 
 
-def create(out: Path) -> None:
-    """Make the output folder."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(f"cannot create {out}: {error.strerror}") from None
-
-
 def save(
     out: Path, learner: Learner, position: Position, best: dict[str, Tensor] | None, identity: dict[str, Any]
 ) -> None:
@@ -93,14 +83,12 @@ def save(
         "identity": identity,
         "position": vars(position),
         "steps": learner.steps,
-        "baseline": learner.baseline.value,
+        "baseline": learner.baseline,
     }
     temporary = out / f".{NAME}.partial"
-    try:
+    with disk.explained("write the training state under", out):
         save_file(tensors, temporary, metadata={"state": json.dumps(about)})
         disk.replace(temporary, out / NAME)
-    except OSError as error:
-        raise FileError(f"cannot write the training state under {out}: {error.strerror or error}") from None
 
 
 def load(
@@ -126,7 +114,7 @@ def load(
         raise VersionError(f"the training state {path} has version {about['version']}, expected {VERSION}")
     _compare(about["identity"], identity)
     _restore(learner, tensors)
-    learner.steps, learner.baseline.value = about["steps"], about["baseline"]
+    learner.steps, learner.baseline = about["steps"], about["baseline"]
     best = {name[5:]: value for name, value in tensors.items() if name.startswith("best.")}
     return Position(**about["position"]), best or None
 

@@ -2,7 +2,8 @@
 
 The two sides meet in the loss alone. On a CPU each side therefore has a thread (a lane) of its own, with
 half of the cores: two barriers per step instead of one per operation, which also suffers less when other
-programs run. On a GPU there is one lane and the kernels queue up behind each other.
+programs run. The lanes share the pairs of the loss, too. On a GPU there is one lane and the kernels queue up
+behind each other.
 
 *The update.* Adam for everything small; for the gram tables `RowRMS`, which moves only the rows that a batch
 touches, with one step size per row.
@@ -13,7 +14,8 @@ nothing else of that size:
     v[r, part] ← β v[r, part] + (1 − β) mean(g[r, part]²)         for each of the three parts of a row
     row r      ← row r − lr · g[r] / (√(v[r] / (1 − β^steps(r))) + ε)
 
-β^steps(r) counts the steps in which row r was touched, so a rare gram starts with an unbiased v.
+β^steps(r) counts the steps in which row r was touched, so a rare gram starts with an unbiased v. On a CPU it
+is one native pass over the touched rows (`learn.cpp`).
 
 Tried on the same data (losses and AUC in the project's log): Adam that skips untouched rows, Adam with the
 momentum of the skipped steps made up for in closed form (= dense Adam), and both without momentum. Momentum
@@ -32,17 +34,18 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
+from rbegir._native import _core
 from rbegir.base.devices import cpu_count, gpu_number, split_name
 from rbegir.encode.clsm.binarize import Draw, slope_at
 from rbegir.encode.clsm.clsm import TowerBatch, without_sparse_checks
-from rbegir.encode.clsm.twotower import FeatureDropout, Side, TwoTower
+from rbegir.encode.clsm.presets import Side
+from rbegir.encode.clsm.twotower import FeatureDropout, TwoTower
 from rbegir.training.batches import StepBatch
 from rbegir.training.config import TrainConfig
 from rbegir.training.distributed import Rank, gather, sum_gradients, sum_scalar
-from rbegir.training.loss import Baseline, Gamma, Guide, group_loss, score_function_term
+from rbegir.training.loss import Gamma, Guide, away, group_loss, score_function_term
 
 INITIAL_GAMMA = 10.0
-ROWS = 512  # of a table at a time on a CPU: 2 MB of gradient, which stays in the cache between the passes
 A = TypeVar("A")
 B = TypeVar("B")
 
@@ -99,7 +102,8 @@ class Learner:
         self.dense += [p for p in self.gamma.parameters() if p.requires_grad]
         self.dense += list(self.guide.parameters()) if self.guide else []
         self.adam = torch.optim.Adam(self.dense, lr=config.lr, fused=device.type == "cuda")
-        self.baseline = Baseline()
+        self.baseline: float | None = None  # a running mean of the loss, for the stochastic estimator
+        self.taught: tuple[Tensor, Tensor] | None = None  # [texts, dims] of either side: a teacher's vectors
         self.steps = 0
         self._heads = [
             (side, part.rbe)
@@ -108,8 +112,8 @@ class Learner:
         ]
         self._bfloat16 = config.precision == "bfloat16"
         threads = max(1, cpu_count() // 2)
-        self._lanes = (
-            ThreadPoolExecutor(2, "rbegir-side", initializer=torch.set_num_threads, initargs=(threads,))
+        self._lanes = (  # a third thread waits for the two that share the loss
+            ThreadPoolExecutor(3, "rbegir-side", initializer=torch.set_num_threads, initargs=(threads,))
             if lanes and device.type == "cpu"
             else None
         )
@@ -154,6 +158,7 @@ class Learner:
             torch.stack([batch.known_rows, batch.known_columns]).long(),
             batch.negatives.long(),
             batch.weight,
+            self._lanes,
         )
 
         def everyones(keywords: Tensor) -> Tensor:
@@ -163,13 +168,18 @@ class Learner:
         total = sum_scalar(loss.detach().clone(), self.rank)
         if self.model.config.estimator == "stochastic":
             everything = float(total)
-            baseline = self.baseline.advance(everything)
+            baseline = everything if self.baseline is None else self.baseline
+            self.baseline = 0.9 * baseline + 0.1 * everything
             loss = loss + score_function_term(
                 losses - baseline, batch.weight, everything - baseline, query.log_prob, keyword.log_prob
             )
         if self.guide is not None and query.guide is not None and keyword.guide is not None:
             beside, _ = group_loss(query.guide, everyones(keyword.guide), self.guide.gamma(), *groups)
             loss = loss + self.config.guide * beside
+            if self.taught is not None:
+                apart = away(query.guide, self.taught[0][batch.query_texts.long()]) * batch.weight
+                others = away(keyword.guide, self.taught[1][batch.keyword_texts.long()]) / sum(batch.owned)
+                loss = loss + self.config.teacher * (apart.sum() + others.sum())
         loss.backward()  # type: ignore[no-untyped-call]
         return total
 
@@ -204,14 +214,10 @@ class Learner:
         return Output(found.vector, found.log_prob, guide)
 
     def _update(self, lr_scale: float) -> None:
-        def tables(chosen: list[RowRMS]) -> None:
-            for table in chosen:
-                table.step(self.config.table_lr * lr_scale)
-
         for group in self.adam.param_groups:
             group["lr"] = self.config.lr * lr_scale
-        half = (len(self.tables) + 1) // 2
-        self._both(lambda: tables(self.tables[:half]), lambda: tables(self.tables[half:]))
+        for table in self.tables:
+            table.step(self.config.table_lr * lr_scale)
         self._one(self.adam.step)
         self.adam.zero_grad(set_to_none=True)
 
@@ -238,6 +244,7 @@ class RowRMS:
         rows, device = table.shape[0], table.device
         self.second = torch.zeros((rows, 3), device=device)  # v
         self.steps = torch.zeros(rows, device=device)  # float32 counts are exact up to 2^24
+        self.threads = cpu_count()
 
     @torch.no_grad()
     def step(self, lr: float) -> None:
@@ -245,14 +252,17 @@ class RowRMS:
         grad = self.table.grad
         assert grad is not None
         self.table.grad = None
+        if grad.device.type == "cpu":
+            table, second, steps = (x.numpy() for x in (self.table.detach(), self.second, self.steps))
+            rows, values = grad._indices()[0].numpy(), grad._values().numpy()
+            _core.update_rows(table, second, steps, rows, values, lr, self.beta, self.eps, self.threads)
+            return
         if not self.distinct:
             grad = grad.coalesce()  # sorts: autograd forgets that a gradient is coalesced already
-        rows, values = grad._indices()[0], grad._values()  # [touched], [touched, 3c]
-        block = ROWS if values.device.type == "cpu" else max(1, len(rows))
-        for low in range(0, len(rows), block):
-            self._update(rows[low : low + block], values[low : low + block], lr)
+        self._update(grad._indices()[0], grad._values(), lr)
 
     def _update(self, rows: Tensor, values: Tensor, lr: float) -> None:
+        """Apply the gradient [touched, 3c] of distinct rows in tensor operations."""
         parts = values.view(len(rows), 3, -1)  # [rows, 3, c]
         mean = torch.linalg.vector_norm(parts, dim=2).square_().div_(parts.shape[2])  # [rows, 3]
         second = self.second[rows].lerp_(mean, 1 - self.beta)

@@ -6,8 +6,6 @@
 data, and the result.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -32,10 +30,11 @@ from rbegir.training.config import Precision, TrainConfig, change
 from rbegir.training.corpus import ENOUGH, corpus_pairs, wanted_pairs
 from rbegir.training.data import MAX_VALIDATION, TrainingData
 from rbegir.training.distributed import Exchange, Rank, join_processes
-from rbegir.training.loop import Folder, Validation, begun, train_all
+from rbegir.training.loop import Folder, Run, Validation, train_all
 from rbegir.training.progress import Bar
 from rbegir.training.rerank import compare, divide, fit_reranker, searched_texts
 from rbegir.training.step import Learner, resolve_device
+from rbegir.training.teacher import Teacher
 
 
 @dataclass(frozen=True)
@@ -72,12 +71,13 @@ class TrainResult:
 
 
 def run(
-    pairs: str | Path | PairStream | None = None,
+    pairs: Any = None,
     *,
-    corpus: str | Path | TextStream | None = None,
+    corpus: Any = None,
+    teacher: str | Path | None = None,
     preset: str = "rbe_star",
     config: ModelConfig | None = None,
-    valid: str | Path | Literal[False] | None = None,
+    valid: Any = None,
     out: str | Path | None = None,
     settings: TrainConfig | None = None,
     epochs: int | None = None,
@@ -100,12 +100,15 @@ def run(
     query_column: str = "query",
     keyword_column: str = "keyword",
     weight_column: str | None = "weight",
+    text_column: str = "text",
     save_seconds: float = 60.0,
 ) -> TrainResult:
-    """Learn a model from clicked pairs: a file (Parquet, CSV, TSV, JSONL, gz allowed) or a stream of pairs.
+    """Learn a model from clicked pairs: a file (Parquet, CSV, TSV, JSONL, gz allowed), a DataFrame, an Arrow
+    table, a list of (query, keyword) pairs, or a stream of pairs.
 
-    `corpus` is the texts that will be searched, a file or a stream of texts: pairs made of them (`corpus.py`)
-    are learned from beside few clicked ones, or alone if `pairs` is None.
+    `corpus` is the texts that will be searched, likewise or as a list of texts: pairs made of them
+    (`corpus.py`) are learned from beside few clicked ones, or alone if `pairs` is None. `teacher` is a model
+    of sentence-transformers, a directory or a name in the local cache, to learn from as well (`teacher.py`).
     `config` replaces the preset's shape, shared towers included. `valid` is a file of pairs, None to hold out
     2 % of the keywords by a fixed hash, False for no validation. `out` is the checkpoint's directory; without
     it the model is only returned.
@@ -132,7 +135,7 @@ def run(
     chosen = resolve_device(device)
     directory = None if out is None else Path(out)
 
-    def reader(path: str | Path) -> PairStream:
+    def reader(path: Any) -> PairStream:
         return read_pairs(
             path,
             query_column=query_column,
@@ -143,12 +146,18 @@ def run(
 
     if directory is not None and state.finished(directory, settings, resume=resume):
         return _already_done(directory)
+    if teacher is not None and not (settings.guide and settings.teacher):
+        raise InputError("a teacher needs a guide, which this recipe lacks", hint="use the default recipe")
     rank = join_processes(chosen)
-    with Bar(enabled=progress and rank.number == 0) as bar:
+    with Bar(enabled=progress and rank.number == 0) as bar, ExitStack() as stack:
         bar.begin("reading", 1.0)
-        stream = reader(pairs) if isinstance(pairs, (str, Path)) else pairs
-        texts = None if corpus is None else _texts(corpus)
+        stream = pairs if pairs is None or isinstance(pairs, PairStream) else reader(pairs)
+        texts = None if corpus is None else _texts(corpus, text_column)
         rows, clicked = _rows(stream, texts, settings.seed)
+        asked = None
+        if teacher is not None:
+            asked = Teacher(teacher, settings.guide_dims, device=str(chosen), notify=bar.show)
+            bar.begin("reading, and asking the teacher", 1.0)
         data = TrainingData(
             rows,
             hash_buckets=shape.hash_buckets,
@@ -158,6 +167,7 @@ def run(
             notify=bar.show,
             exchange=Exchange(rank),
             clicked=clicked,
+            teacher=asked,
         )
         if stream is not None and stream.skipped:
             bar.say(str(stream.skipped))
@@ -169,52 +179,44 @@ def run(
             validation = _validation(held, shape, "the pairs held out for validation")
         elif valid is not False:
             held = reader(valid).head(MAX_VALIDATION)
-            validation = _validation(held, shape, f"the pairs of {valid}")
+            what = f"the pairs of {valid}" if isinstance(valid, (str, Path)) else "the pairs for validation"
+            validation = _validation(held, shape, what)
         else:
             validation = None
         settings = settings.for_pairs(data.pairs)
         valid_pairs = len(validation) if validation else 0
-        folder = None
-        if directory is not None:
-            identity = {
-                "model": shape.to_dict(),
-                "training": settings.to_dict(),
-                "pairs": data.pairs,
-                "valid_pairs": valid_pairs,
-            }
-            folder = Folder(directory, identity, save_seconds, resume, log=True)
-        with begun(
-            partial(_learner, shape, settings, chosen, rank),
-            settings,
-            chosen,
-            data,
-            validation=validation,
-            folder=folder,
-            bar=bar,
-        ) as run:
-            train_all([run])
-            history, best_epoch = run.position.history, int(run.position.best_epoch or 0)
-            about = {"pairs": data.pairs, "history": history, "best_epoch": best_epoch}
-            finished = run.finish({"training": {**settings.to_dict(), **about}})
-            recall: dict[str, dict[str, float]] = {}
-            with finished:
-                wanted = settings.rerank and finished.guide and held is not None and _searchable(shape)
-                if wanted and run.writes_model:
-                    assert held is not None
-                    bar.begin("fitting the reranker", 1.0)
-                    to_fit, to_measure = divide(held)
-                    searched = searched_texts(stream, texts, held)
-                    fitted = fit_reranker(finished, searched, to_fit, settings.seed)
-                    fitted.write(finished.path, finished.model.fingerprint)
-                    if to_measure.num_rows:
-                        recall = compare(Model.load(finished.path), searched, to_measure)
-                        _tell(recall, to_measure.num_rows, bar)
-                run.close()
-                model = finished.load()
+        identity = {
+            "model": shape.to_dict(),
+            "training": settings.to_dict(),
+            "pairs": data.pairs,
+            "valid_pairs": valid_pairs,
+            **({} if teacher is None else {"teacher": Path(teacher).name}),
+        }
+        folder = stack.enter_context(
+            Folder.at(directory, identity, save_seconds=save_seconds, resume=resume, log=True)
+        )
+        learner = partial(_learner, shape, settings, chosen, rank)
+        run = stack.enter_context(Run(learner, settings, data, validation=validation, folder=folder, bar=bar))
+        train_all([run])
+        about = {"pairs": data.pairs, "history": run.history, "best_epoch": run.best_epoch}
+        guide = run.finish({"training": {**settings.to_dict(), **about}})
+        recall: dict[str, dict[str, float]] = {}
+        if settings.rerank and guide and held is not None and _searchable(shape) and rank.number == 0:
+            bar.begin("fitting the reranker", 1.0)
+            to_fit, to_measure = divide(held)
+            searched = searched_texts(stream, texts, held)
+            made = Model.load(folder.path)
+            fit_reranker(made, guide, searched, to_fit, settings.seed).write(folder.path, made.fingerprint)
+            if to_measure.num_rows:
+                recall = compare(Model.load(folder.path), searched, to_measure)
+                _tell(recall, to_measure.num_rows, bar)
+        run.close()
+        model = Model.load(folder.path)
+        _ = model.reranker  # is read before a temporary folder goes
     return TrainResult(
         model=model,
-        history=history,
-        best_epoch=best_epoch,
+        history=run.history,
+        best_epoch=run.best_epoch,
         pairs=data.pairs,
         valid_pairs=valid_pairs,
         pairs_per_s=run.pairs_per_s,
@@ -243,24 +245,13 @@ def _tell(recall: dict[str, dict[str, float]], pairs: int, bar: Bar) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """A trained network where it was trained, for whoever wants to measure it there."""
-
-    network: TwoTower
-    history: list[dict[str, float]]  # as in TrainResult
-    best_epoch: int
-    gamma: float
-    pairs_per_s: float
-
-
 def fit(
     data: TrainingData,
     models: Sequence[tuple[ModelConfig, TrainConfig]],
     *,
     validation: Validation | None = None,
     device: str = "auto",
-) -> list[Fitted]:
+) -> list[Run]:
     """Train models side by side on the same batches, from tokenised data and without any file.
 
     Each becomes the model that it would be alone. Batches are built once for all of them, which saves CPU
@@ -273,22 +264,11 @@ def fit(
         for shape, given in models:
             settings = given.for_pairs(data.pairs)
             learner = partial(_learner, shape, settings, chosen)
-            runs.append(stack.enter_context(begun(learner, settings, chosen, data, validation=validation)))
+            runs.append(stack.enter_context(Run(learner, settings, data, validation=validation)))
         train_all(runs)
         for run in runs:
-            if run.best is not None:
-                names = run.learner.model.state_dict().keys()
-                run.learner.model.load_state_dict({name: run.best[name] for name in names})
-        return [
-            Fitted(
-                network=run.learner.model,
-                history=run.position.history,
-                best_epoch=int(run.position.best_epoch or 0),
-                gamma=run.gamma,
-                pairs_per_s=run.pairs_per_s,
-            )
-            for run in runs
-        ]
+            run.keep_best()
+        return runs
 
 
 def _learner(
@@ -314,9 +294,10 @@ def _returning_the_model(function: Callable[P, TrainResult]) -> Callable[P, Mode
 train = _returning_the_model(run)
 
 
-def _texts(corpus: str | Path | TextStream) -> pa.Array:
+def _texts(corpus: Any, column: str) -> pa.Array:
     """The distinct texts of a corpus."""
-    return corpus_texts(corpus if isinstance(corpus, TextStream) else read_texts(corpus))
+    stream = corpus if isinstance(corpus, TextStream) else read_texts(corpus, text_column=column)
+    return corpus_texts(stream)
 
 
 def _rows(
@@ -332,7 +313,7 @@ def _rows(
     if stream is not None and not wanted:
         return stream, None
     made = corpus_pairs(texts, wanted, seed)
-    return [*clicked.to_batches(), *made.to_batches()], clicked.num_rows or None
+    return [*clicked.to_batches(), *made.to_batches()], clicked.num_rows
 
 
 def _check_trainable(data: TrainingData) -> None:

@@ -30,8 +30,6 @@ on one scale, and the generation with the higher ones hides the other (measured 
 Mapping old codes to new ones: that is encoding again, with an error on top.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -49,21 +47,21 @@ from rbegir.base.devices import cpu_count
 from rbegir.codes.planes import Codes
 from rbegir.encode.clsm.clsm import TowerBatch
 from rbegir.encode.clsm.model import Model
-from rbegir.encode.clsm.presets import ModelConfig
-from rbegir.encode.clsm.shapes import tensor_shapes
-from rbegir.encode.clsm.twotower import Side, TwoTower
+from rbegir.encode.clsm.presets import ModelConfig, Side, tensor_shapes
+from rbegir.encode.clsm.twotower import TwoTower
 from rbegir.encode.encoder import Encoder, encode_keywords
 from rbegir.errors import InputError, MismatchError
 from rbegir.evaluate.evaluator import evaluate_model
+from rbegir.evaluate.groups import distinct
 from rbegir.index.manifest import MODEL, read_manifest
 from rbegir.index.writer import WriterLock
 from rbegir.read.pairs import read_pairs
 from rbegir.read.split import positions
 from rbegir.training import state
-from rbegir.training.batches import StepBatch, steps_in
+from rbegir.training.batches import StepBatch
 from rbegir.training.config import TrainConfig, change
 from rbegir.training.data import TrainingData, hold_out_below
-from rbegir.training.loop import Folder, Progress, begun, train_all
+from rbegir.training.loop import Folder, Progress, Run, train_all
 from rbegir.training.loss import group_loss
 from rbegir.training.step import Learner, Output
 
@@ -118,7 +116,8 @@ def upgrade(
     if resume and out is None:
         raise InputError("there is nothing to resume without out", hint="name the directory of the run")
     settings = change(settings or TrainConfig(), epochs=epochs, batch_size=batch_size, seed=seed)
-    finished = out is not None and state.finished(Path(out), settings, resume=resume)
+    path = None if out is None else Path(out)
+    finished = path is not None and state.finished(path, settings, resume=resume)
     if settings.negatives != "in_batch":
         raise InputError("an upgrade is trained with in-batch negatives", hint="leave negatives out")
     table, held_out = _split(_table(pairs), None if valid is None else _table(valid))
@@ -130,15 +129,13 @@ def upgrade(
     }
     if keywords == "keep":
         extra["same_keywords"] = names
-    if finished:
-        assert out is not None
-        model = Model.load(out)
+    if path is not None and finished:
+        model = Model.load(path)
     else:
-        folder = None
-        if out is not None:
-            identity = {"model": shape.to_dict(), "keywords": keywords, **extra}
-            folder = Folder(Path(out), identity, save_seconds, resume)
-        model = _train(before, shape, keywords, table, settings, folder, progress, extra)
+        identity = {"model": shape.to_dict(), "keywords": keywords, **extra}
+        with Folder.at(path, identity, save_seconds=save_seconds, resume=resume) as folder:
+            _train(before, shape, keywords, table, settings, folder, progress, extra)
+            model = Model.load(folder.path)
     if corpus is None:
         corpus = pa.concat_arrays([part["keyword"].unique() for part in (table, held_out)])
     return Upgrade(model, keywords, measure(before, model, held_out, corpus))
@@ -289,25 +286,21 @@ def _start_from(new: TwoTower, old: Encoder) -> None:
                 break
 
 
-def _stored_vectors(old: Encoder, texts: pa.Array) -> Tensor:
-    """The codes that are stored for some texts, as vectors [texts, n]."""
-    return torch.from_numpy(encode_keywords(old, texts).values().astype(np.float32))
-
-
 def _train(
     old: Encoder,
     shape: ModelConfig,
     keywords: KeywordSide,
     table: pa.Table,
     settings: TrainConfig,
-    folder: Folder | None,
+    folder: Folder,
     progress: Progress | None,
     extra: dict[str, Any],
-) -> Model:
-    """The new model, trained on one table of pairs in memory."""
+) -> None:
+    """Train the new model on one table of pairs in memory, and write it into the folder."""
     data = TrainingData.of_table(table, hash_buckets=shape.hash_buckets, threads=cpu_count())
     # the numbers of keyword texts in the data's one chunk are those of this dictionary
-    stored = _stored_vectors(old, table["keyword"].combine_chunks().dictionary_encode().dictionary)
+    codes = encode_keywords(old, distinct(table["keyword"])[0])
+    stored = torch.from_numpy(codes.values().astype(np.float32))  # [texts, n]
     plain = replace(settings, gamma="learned", guide=0.0, gram_dropout=0.0, precision="float32")
 
     def learner() -> Learner:
@@ -317,13 +310,10 @@ def _train(
             new.keyword.requires_grad_(False)
         return StoredCodesLearner(new, plain, stored, renew=keywords == "new")
 
-    assert settings.batch_size is not None
-    steps = steps_in(data.pairs, settings.batch_size)
-    with begun(learner, plain, CPU, data, folder=folder, progress=progress, epoch_steps=steps) as run:
+    with Run(learner, plain, data, folder=folder, progress=progress) as run:
         train_all([run])
-        with run.finish(extra) as finished:
-            run.close()
-            return finished.load()
+        run.finish(extra)
+        run.close()
 
 
 # ---- what is asked for ----

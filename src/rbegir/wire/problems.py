@@ -8,8 +8,6 @@ directory to a service and keep its `except` clauses. What an error of the disk 
 the log of the operator, not for a client, and no client ever sees a trace.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple, NoReturn
@@ -46,6 +44,7 @@ KINDS = {
     "invalid-text": ProblemKind(422, "A text has nothing to encode", errors.TextError),
     "invalid-filter": ProblemKind(422, "The filter cannot be understood", errors.FilterError),
     "mismatch": ProblemKind(422, "The request does not fit the index", errors.MismatchError),
+    "too-many-requests": ProblemKind(429, "The client has too many requests under way", errors.BusyError),
     "internal": ProblemKind(500, "The service failed", errors.ServiceError),
     "storage": ProblemKind(500, "The index cannot be read or written", errors.FileError),
     "device": ProblemKind(500, "The device failed", errors.DeviceError),
@@ -129,6 +128,7 @@ def from_error(error: BaseException) -> Problem:
 BY_STATUS: dict[int, type[errors.RbegirError]] = {
     401: errors.AccessError,
     403: errors.AccessError,
+    429: errors.BusyError,
     503: errors.BusyError,
 }  # of proxies
 

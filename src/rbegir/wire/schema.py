@@ -8,8 +8,7 @@ Wrong bodies must be cheap to refuse: a list ends the validation at its first wr
 MAX_ITEMS, and a keyword with too many members is not looked into. The limits of a service are lower.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -26,10 +25,12 @@ from pydantic import (
 from rbegir.base.arguments import MAX_COLUMNS
 from rbegir.codes.planes import MAX_N
 from rbegir.codes.score import QUERY_LIMIT
-from rbegir.search.request import MODES, OPTIONS, Mode, SearchRequest, Where
+from rbegir.search.hits import Why
+from rbegir.search.request import MODES, OPTIONS, Mode, Musts, SearchRequest, Tenant, Wheres
 from rbegir.wire.search import NOT_SENT
 
 MAX_ITEMS = 1 << 16  # of a list
+MAX_CURSOR = 22 * MAX_ITEMS  # characters: 16 bytes per query in base64
 MAX_MEMBERS = 16  # of a keyword; it has three
 
 
@@ -124,15 +125,31 @@ class SearchQueries(_Request):
         return SearchRequest(**{name: getattr(self, name) for name in self.model_fields_set & OPTIONS.keys()})
 
 
+def _or_each(one: Any, is_one: Callable[[Any], bool]) -> Any:
+    """One for all queries, or a list with one or null for each."""
+    each = Annotated[list[one | None], Field(fail_fast=True, max_length=MAX_ITEMS), Tag("each")]
+    kind = Discriminator(lambda given: "all" if is_one(given) else "each")
+    return Annotated[Annotated[one, Tag("all")] | each, kind] | None
+
+
+def _is_one_list(ids: Any) -> bool:
+    """Whether ids are one list, and not one or null per query."""
+    return not (isinstance(ids, list) and ids and (ids[0] is None or isinstance(ids[0], list)))
+
+
 # How the type of an option looks as JSON.
 JSON_TYPES: dict[Any, Any] = {
     int: Whole,
     int | None: Whole | None,
     bool: bool,
     bool | None: bool | None,
-    Where: str | None,
+    Wheres: _or_each(str, lambda given: not isinstance(given, list)),
+    Musts: _or_each(str, lambda given: not isinstance(given, list)),
+    Tenant: Id | None,
     Mode: Literal[MODES],
-    Any: Ids | None,
+    Any: _or_each(Ids, _is_one_list),
+    float | None: float | None,
+    str | None: Annotated[str, StringConstraints(max_length=MAX_CURSOR)] | None,
 }
 _options: dict[str, Any] = {
     name: (JSON_TYPES[kind], Field(getattr(SearchRequest, name), description=description))
@@ -152,6 +169,11 @@ class HitBody(_Response):
     code_score: float = Field(description="Cosine of the codes.")
     text: str | None
     attributes: dict[str, Any]
+    why: Why | None = Field(
+        None,
+        description="With `why`, of a reranked hit: likeness in meaning, spelling and words, and the rank by "
+        "code alone, null for a keyword that was found by its words.",
+    )
     planes: list[str] | None = Field(
         None, description="With `explain`: the code, a hexadecimal string per plane."
     )
@@ -181,10 +203,17 @@ class ResultBody(_Response):
 class SearchResponse(_Response):
     model_config = _named(
         "SearchAnswer",
-        {"results": [{"query": "shoes for running", "hits": [EXAMPLE_HIT]}], "took_ms": 1.2},
+        {
+            "results": [{"query": "shoes for running", "hits": [EXAMPLE_HIT]}],
+            "cursor": "…",
+            "took_ms": 1.2,
+        },
     )
 
     results: list[ResultBody]
+    cursor: str | None = Field(
+        None, description="`after` of the next page; null where hits are not in the order of their codes."
+    )
     took_ms: float = Field(description="Time in the service, including the time in the queue.")
 
 
@@ -193,9 +222,10 @@ class KeywordBody(_Request):
 
     id: Id
     text: str
-    attributes: dict[str, Scalar] = Field(
+    attributes: dict[str, Scalar | Ids] = Field(
         default_factory=dict,
-        description="Values by name. A column gets its type from its first value; dates and timestamps "
+        description="Values by name: scalars, or lists of strings or integers. A column gets its type from "
+        "its first value; dates and timestamps "
         "are given in ISO 8601 where the column has such a type.",
     )
 
@@ -217,18 +247,50 @@ class UpsertResponse(_Response):
     upserted: int = Field(description="Keywords that are now durable and searchable.")
 
 
+class KeywordUpdate(_Request):
+    model_config = _named("KeywordUpdate", {"id": 7, "attributes": {"price": 79.9}})
+
+    id: Id
+    attributes: dict[str, Scalar | Ids] = Field(
+        min_length=1, description="New values by name; null clears one, and attributes not named stay."
+    )
+
+
+class UpdateBody(_Request):
+    """Attributes to change. Texts and codes stay, and every id must be there."""
+
+    model_config = _named("UpdateRequest", {"keywords": [{"id": 7, "attributes": {"price": 79.9}}]})
+
+    keywords: list[Annotated[KeywordUpdate, BeforeValidator(_few_members)]] = Field(
+        fail_fast=True, min_length=1, max_length=MAX_ITEMS
+    )
+
+
+class UpdateResponse(_Response):
+    model_config = _named("UpdateAnswer", {"updated": 1})
+
+    updated: int = Field(description="Keywords whose attributes were changed.")
+
+
 class DeleteBody(_Request):
-    """Ids of keywords to delete; those that are not there are ignored."""
+    """What to delete: keywords by `ids`, those that are not there being ignored, or all that pass `where`."""
 
-    model_config = _named("DeleteRequest", {"ids": [7]})
+    model_config = _named("DeleteRequest", {"ids": [7]}, {"where": "price > 100"})
 
-    ids: list[Id] = Field(fail_fast=True, min_length=1, max_length=MAX_ITEMS)
+    ids: list[Id] = Field(default_factory=list, fail_fast=True, min_length=1, max_length=MAX_ITEMS)
+    where: str = Field("", min_length=1, description="A filter, as in a search.")
 
 
 class DeleteResponse(_Response):
     model_config = _named("DeleteAnswer", {"deleted": 1})
 
     deleted: int = Field(description="Keywords that were there and are gone.")
+
+
+class CountResponse(_Response):
+    model_config = _named("CountAnswer", {"keywords": 1})
+
+    keywords: int = Field(description="Keywords that pass the filter.")
 
 
 class StoredKeyword(_Response):
@@ -257,6 +319,37 @@ class IndexResponse(_Response):
     devices: list[str]
     read_only: bool
     limits: dict[str, int] = Field(description="What a request may ask for.")
+
+
+class NamedIndex(_Response):
+    model_config = _named("NamedIndex")
+
+    name: str = Field(description="As it stands in the path of a request.")
+    index: str = Field(description="The index that the name stands for.")
+    default: bool = Field(description="Whether routes without a name are those of this index.")
+    keywords: int
+    ready: bool
+
+
+class IndexesResponse(_Response):
+    model_config = _named("IndexesAnswer")
+
+    indexes: list[NamedIndex]
+
+
+class AliasBody(_Request):
+    """The index that a name is to stand for."""
+
+    model_config = _named("AliasRequest", {"index": "shop-2"})
+
+    index: str = Field(min_length=1, max_length=64, description="An index of the served folder.")
+
+
+class AliasResponse(_Response):
+    model_config = _named("AliasAnswer", {"name": "shop", "index": "shop-2"})
+
+    name: str
+    index: str | None = Field(description="Null where the name was removed.")
 
 
 class CompactResponse(_Response):

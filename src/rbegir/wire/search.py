@@ -8,12 +8,10 @@ Planes are hexadecimal with dimension 0 first: it is the highest bit of the firs
 
 An Arrow stream has one row per hit: `query` (its number in the request), `rank` (from 1), `id`, `score`,
 `key` and `row` (the exact order: key descending, row ascending), `text`, and the attributes as columns of the
-types that they have in the index. Reranked hits also have a `code_score`. The metadata of its schema holds
-what concerns all hits: `recall` of a search by planes, the `certificate` of mode paper as JSON, and
-`searched`, the share of the keywords that a cluster searched, where that is not all.
+types that they have in the index. Reranked hits also have a `code_score`, and `why` where it was asked for.
+The metadata of its schema holds what concerns all hits: `recall` of a search by planes, the `certificate` of
+mode paper as JSON, and `searched`, the share of the keywords that a cluster searched, where that is not all.
 """
-
-from __future__ import annotations
 
 import json
 import re
@@ -28,8 +26,9 @@ import pyarrow as pa
 from rbegir.base.arguments import type_named
 from rbegir.codes.planes import MAX_PLANES, Codes
 from rbegir.errors import InputError
-from rbegir.search.hits import Hits
+from rbegir.search.hits import Cursor, Hits, Why
 from rbegir.search.missrate import MissCertificate
+from rbegir.search.partition import NO_KEY, Candidates
 from rbegir.search.request import OPTIONS, SearchRequest
 
 JSON = "application/json"
@@ -44,24 +43,52 @@ OWN = {
     "key": pa.int64(),
     "row": pa.int64(),
     "text": pa.string(),
+    "why": pa.struct(
+        {"meaning": pa.float64(), "spelling": pa.float64(), "words": pa.float64(), "code_rank": pa.int64()}
+    ),  # of reranked hits, where it was asked for
 }  # columns of a stream that are no attributes
 PREFIX = "attribute_"  # of an attribute that is called like one of them, or like one with the prefix
 _TAKEN = re.compile(f"({PREFIX})*({'|'.join(OWN)})")
 
 
+def named_path(path: str, index: str) -> str | None:
+    """The path of a route of an index under the name of the index; None for other routes.
+
+    /v1/search → /v1/indexes/NAME/search and /v1/index:compact → /v1/indexes/NAME:compact
+    """
+    for start, end in (("/v1/search", "/search"), ("/v1/keywords", "/keywords")):
+        if path.startswith(start):
+            return f"/v1/indexes/{index}{end}{path.removeprefix(start)}"
+    if path in ("/v1/index", "/v1/index:compact"):
+        return f"/v1/indexes/{index}{path.removeprefix('/v1/index')}"
+    return None
+
+
 def options_body(request: SearchRequest) -> dict[str, Any]:
     """The options of a request as fields of the body."""
-    if request.where is not None and not isinstance(request.where, str):
-        raise InputError(
-            f"where must be a text, got {type(request.where).__name__}",
-            hint="expressions of pyarrow cannot be sent to a service; write the filter as text",
-        )
+    for where in request.where if isinstance(request.where, list) else [request.where]:
+        if where is not None:
+            check_where(where)
     body: dict[str, Any] = {"k": request.k}
     for name in OPTIONS:
         value = getattr(request, name)
         if name not in NOT_SENT and value != getattr(SearchRequest, name):
-            body[name] = value.to_pylist() if isinstance(value, pa.Array) else value
+            body[name] = [_plain(one) for one in value] if isinstance(value, list) else _plain(value)
     return body
+
+
+def check_where(where: Any) -> str:
+    """A filter that can be sent."""
+    if not isinstance(where, str):
+        raise InputError(
+            f"where must be a text, got {type(where).__name__}",
+            hint="expressions of pyarrow cannot be sent to a service; write the filter as text",
+        )
+    return where
+
+
+def _plain(value: Any) -> Any:
+    return value.to_pylist() if isinstance(value, pa.Array) else value
 
 
 def codes_body(codes: Codes | npt.NDArray[Any]) -> list[Any]:
@@ -116,19 +143,24 @@ def json_results(parts: Sequence[Hits], texts: Sequence[str] | None) -> list[dic
         if hits.searched < 1:
             common["searched"] = hits.searched
         for query in range(len(hits)):
-            ids, scores = hits.ids[query].tolist(), hits.scores[query].tolist()
-            codes = hits.code_scores[query].tolist()
-            found = [None] * hits.k if hits.texts is None else hits.texts[query].tolist()
-            attributes = [{}] * hits.k if hits.attributes is None else hits.attributes[query]
             shown = [
-                {"id": i, "score": s, "code_score": c, "text": t, "attributes": a}
-                for i, s, c, t, a in zip(ids, scores, codes, found, attributes, strict=True)
+                {"id": id_, "score": score, "code_score": code, "text": text, "attributes": attributes or {}}
+                | ({} if why is None else {"why": asdict(why)})
+                for id_, score, text, attributes, code, why in hits[query]
             ]
             results.append({"query": None, "hits": shown, **common})
     if texts is not None:
         for result, text in zip(results, texts, strict=True):
             result["query"] = text
     return results
+
+
+def cursor_of(parts: Sequence[Hits]) -> str | None:
+    """The cursor of a result whose hits came in parts; None where hits are not in the order of the codes."""
+    try:
+        return Cursor.join([Cursor.read(hits.cursor) for hits in parts]).text()
+    except InputError:
+        return None
 
 
 def write_hits(parts: Sequence[Hits], info: Mapping[str, Any], *, attributes: bool = True) -> bytes:
@@ -138,6 +170,8 @@ def write_hits(parts: Sequence[Hits], info: Mapping[str, Any], *, attributes: bo
         del types["text"]
     if not parts[0].reranked:
         del types["code_score"]
+    if parts[0].why is None:
+        del types["why"]
     names = list(info["attributes"]) if attributes else []
     columns = {f"{PREFIX}{name}" if _TAKEN.fullmatch(name) else name: name for name in names}
     types |= {column: type_named(info["attributes"][name]) for column, name in columns.items()}
@@ -146,25 +180,26 @@ def write_hits(parts: Sequence[Hits], info: Mapping[str, Any], *, attributes: bo
     query = 0
     with pa.ipc.new_stream(sink, schema) as writer:
         for hits in parts:
-            count, k = len(hits), hits.k
+            places = hits.places
             found = [] if hits.attributes is None else [hit for row in hits.attributes for hit in row]
             values: dict[str, Any] = {
-                "query": np.repeat(np.arange(query, query + count), k),
-                "rank": np.tile(np.arange(1, k + 1), count),
-                "id": hits.ids.ravel().tolist(),
-                "score": hits.scores.ravel(),
-                "code_score": hits.code_scores.ravel(),
-                "key": hits.keys.ravel(),
-                "row": hits.rows.ravel(),
-                "text": None if hits.texts is None else hits.texts.ravel().tolist(),
+                "query": query + places[0],
+                "rank": places[1] + 1,
+                "id": hits.ids[places].tolist(),
+                "score": hits.scores[places],
+                "code_score": hits.code_scores[places],
+                "key": hits.keys[places],
+                "row": hits.rows[places],
+                "text": None if hits.texts is None else hits.texts[places].tolist(),
+                "why": None if hits.why is None else [asdict(why) for why in hits.why[places]],
                 **{column: [hit.get(name) for hit in found] or None for column, name in columns.items()},
             }
             arrays = [
-                pa.nulls(count * k, dtype) if values[name] is None else pa.array(values[name], dtype)
+                pa.nulls(len(places[0]), dtype) if values[name] is None else pa.array(values[name], dtype)
                 for name, dtype in types.items()
             ]
             writer.write_batch(pa.record_batch(arrays, schema=schema))
-            query += count
+            query += len(hits)
     stream: bytes = sink.getvalue().to_pybytes()
     return stream
 
@@ -182,8 +217,8 @@ def _about(parts: Sequence[Hits]) -> dict[str, str]:
     return about
 
 
-def read_hits(raw: bytes, queries: int) -> Hits:
-    """The hits in an Arrow stream, as an index returns them.
+def read_hits(raw: bytes, queries: int, after: str | None = None) -> Hits:
+    """The hits in an Arrow stream, as an index returns them; `after` is the cursor of the request.
 
     Nothing is believed before its shape has been checked: what stands behind an address may be anything.
     """
@@ -192,36 +227,50 @@ def read_hits(raw: bytes, queries: int) -> Hits:
     asked = table["query"].to_numpy()
     if len(asked) and not 0 <= asked.min() <= asked.max() < queries:
         raise ValueError(f"hits of query {asked.max()}, {queries} were asked")
-    # Several scans may have answered the queries of one request, and the index may have shrunk between them.
-    k = int(np.bincount(asked, minlength=queries).min())
-    table = table.filter(pa.array(table["rank"].to_numpy() <= k))
-    shape = (queries, k)
+    counts = np.bincount(asked, minlength=queries)
+    real = np.arange(counts.max(initial=0)) < counts[:, None]  # [queries, k]
     columns = {name: table[name].combine_chunks() for name in table.column_names}
     own = {
-        name: columns.pop(name).to_numpy(zero_copy_only=False).reshape(shape)  # [queries, k]
+        name: columns.pop(name).to_numpy(zero_copy_only=False)
         for name in OWN
-        if name not in ("text", "code_score") or name in columns
+        if name not in ("text", "code_score", "why") or name in columns
     }
-    number, rank = np.indices(shape)
+    number, rank = np.nonzero(real)
     if not (np.array_equal(own["query"], number) and np.array_equal(own["rank"], rank + 1)):
         raise ValueError("hits do not stand in the order of queries and ranks")
+    if np.any(_typed(own["row"], np.int64) < 0):
+        raise ValueError("a row is negative")
     about = table.schema.metadata or {}
     certificate, recall = about.get(b"certificate"), about.get(b"recall")
     if certificate is not None:
         said = json.loads(certificate)
         certificate = MissCertificate(**{**said, "p_miss_at_most": tuple(said["p_miss_at_most"])})
-    return Hits(
-        ids=own["id"],
-        scores=_typed(own["score"], np.float64),
-        code_scores=_typed(own.get("code_score", own["score"]), np.float64),
-        reranked="code_score" in own,
-        keys=_typed(own["key"], np.int64),
-        rows=_typed(own["row"], np.int64),
+    found = Candidates(*(np.full(real.shape, empty) for empty in (NO_KEY, -1)))
+    found.keys[real], found.positions[real] = _typed(own["key"], np.int64), own["row"]
+    scores = np.full((2, *real.shape), np.nan)  # of the hits, and of their codes
+    scores[0, real] = _typed(own["score"], np.float64)
+    scores[1, real] = _typed(own.get("code_score", own["score"]), np.float64)
+    why = None
+    if "why" in own:
+        if table.schema.field("why").type != OWN["why"]:
+            raise TypeError(f"a column is {table.schema.field('why').type}, expected {OWN['why']}")
+        why = np.full(real.shape, None, object)
+        why[real] = [Why(**one) for one in own["why"]]
+    names = [name.removeprefix(PREFIX) if _TAKEN.fullmatch(name) else name for name in columns]
+    values = [np.array([*column.to_pylist(), None], object)[:-1] for column in columns.values()]
+    return Hits.of(
+        found,
+        scores[1],
+        own["row"],
+        own["id"],
+        dict(zip(names, values, strict=True)),
         texts=_typed(own["text"], np.object_) if "text" in own else None,
-        attributes=_attributes(columns, shape),
+        scores=scores[0] if "code_score" in own else None,
+        why=why,
         certificate=certificate,
         recall=None if recall is None else float(recall),
         searched=float(about.get(b"searched", 1.0)),
+        after=after,
     )
 
 
@@ -229,14 +278,3 @@ def _typed(array: npt.NDArray[Any], dtype: Any) -> npt.NDArray[Any]:
     if array.dtype != dtype:
         raise TypeError(f"a column is {array.dtype}, expected {np.dtype(dtype)}")
     return array
-
-
-def _attributes(columns: Mapping[str, pa.Array], shape: tuple[int, int]) -> list[list[dict[str, Any]]] | None:
-    """One dict per hit, by query; None where there are no attributes, as in the hits of an index."""
-    if not columns:
-        return None
-    names = [name.removeprefix(PREFIX) if _TAKEN.fullmatch(name) else name for name in columns]
-    values = zip(*(column.to_pylist() for column in columns.values()), strict=True)
-    flat = [dict(zip(names, row, strict=True)) for row in values]
-    queries, k = shape
-    return [flat[q * k : (q + 1) * k] for q in range(queries)]

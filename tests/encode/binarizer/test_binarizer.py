@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import rbegir
-from rbegir.encode.binarizer import store
-from rbegir.encode.binarizer.binarizer import best_shape, shapes
+from rbegir.encode.binarizer.binarizer import KIND, best_shape, shapes
 from rbegir.encode.binarizer.vectors import rerank
+from rbegir.encode.directory import write_pair
 from rbegir.errors import CorruptError, FileError, InputError, MismatchError, VersionError
 
 DIMS = 48
@@ -161,13 +161,12 @@ def test_errors_along_the_vector_count_more(vectors: np.ndarray) -> None:
 
 
 def test_a_file_of_the_first_version_keeps_its_codes(
-    fitted: rbegir.Binarizer, vectors: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fitted: rbegir.Binarizer, vectors: np.ndarray, tmp_path: Path
 ) -> None:
     old = rbegir.Binarizer(DIMS).fit(vectors)
     tensors = {name: array for name, array in old._tensors().items() if name != "along"}
-    monkeypatch.setattr(store, "KIND", dataclasses.replace(store.KIND, version=1))
-    print_ = store.write(tmp_path / "v1", old._settings(), tensors)
-    monkeypatch.undo()
+    first = dataclasses.replace(KIND, version=1)
+    print_ = write_pair(tmp_path / "v1", first, old._settings(), tensors)
     loaded = rbegir.Binarizer.load(tmp_path / "v1")
     assert loaded.fingerprint == print_ != fitted.fingerprint
     loaded.save(tmp_path / "v2")
@@ -194,10 +193,10 @@ def test_what_is_no_binarizer_is_refused(fitted: rbegir.Binarizer, tmp_path: Pat
         rbegir.Binarizer.load(tmp_path / "nowhere")
     fitted.save(tmp_path)
     text = (tmp_path / "config.json").read_text()
-    (tmp_path / "config.json").write_text(text.replace(store.KIND.format, "rbegir-model"))
+    (tmp_path / "config.json").write_text(text.replace(KIND.format, "rbegir-model"))
     with pytest.raises(FileError, match="not the config of a binarizer"):
         rbegir.Binarizer.load(tmp_path)
-    (tmp_path / "config.json").write_text(text.replace(f'"version": {store.KIND.version}', '"version": 9'))
+    (tmp_path / "config.json").write_text(text.replace(f'"version": {KIND.version}', '"version": 9'))
     with pytest.raises(VersionError, match="format version 9"):
         rbegir.Binarizer.load(tmp_path)
 

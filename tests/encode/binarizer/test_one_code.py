@@ -10,7 +10,7 @@ import pytest
 from rbegir._native import _core
 from rbegir.encode.binarizer import Binarizer, learn, rounding
 from rbegir.encode.binarizer import vectors as products
-from rbegir.encode.binarizer.rounding import GAUSSIAN_STEP, SPREAD, odd
+from rbegir.encode.binarizer.learn import GAUSSIAN_STEP, SPREAD, odd
 from tests.isa import every_isa
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rbegir._native import _core
-from rbegir.encode.binarizer.learn import Terms, constants, learn, search, terms
+from rbegir.encode.binarizer.learn import Terms, constants, learn, search, second_moment, terms
 from tests.isa import every_isa
 
 
@@ -87,23 +87,28 @@ def test_the_form_of_a_vector_of_its_own_is_solved(planes: int) -> None:
     assert np.isclose(found, best, rtol=1e-3, atol=1e-4).mean() > (0.9 if planes == 1 else 0.6)
 
 
-def test_terms_are_the_error_in_two_parts() -> None:
+@pytest.mark.parametrize("same", [True, False])
+def test_terms_are_the_error_in_two_parts(*, same: bool) -> None:
     rng = np.random.default_rng(3)
     vectors = rng.standard_normal((40, 12)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     mean = vectors.mean(axis=0)
-    learned = learn(vectors, mean, None, 64, 2, 3, 0)
+    asked = vectors if same else vectors[:, ::-1].copy()
+    moment = second_moment(asked)
+    learned = learn(vectors, asked, mean, moment, 64, 2, 3, 0, relative=not same)
     codes = (rng.integers(0, 4, (40, 64)) * 2 - 3).astype(np.float32)
     unit = codes / np.linalg.norm(codes, axis=1, keepdims=True)
     rest = vectors - mean - unit @ learned.query.T  # x − x̂
-    weight, short = learned.along
+    weight, short, share = learned.along
+    assert (short == 0) != (share == 0)
+    meant = (asked * (vectors - mean)).sum(axis=1)
     expected = ((rest @ learned.metric) ** 2).sum(axis=1) + weight * (
-        (vectors * rest).sum(axis=1) - short
+        (asked * rest).sum(axis=1) - short - share * meant
     ) ** 2
-    form = terms(vectors, learned)
+    form = terms(vectors, asked, learned)
     inner = (form.v * unit).sum(axis=1)
     value = ((unit @ learned.gram - 2 * form.g) * unit).sum(axis=1) + inner**2
-    value += constants(vectors, learned)[1]
+    value += constants(vectors, asked, learned)[1]
     assert weight > 0
     assert np.allclose(value, expected, rtol=1e-3, atol=1e-4)
 

@@ -18,8 +18,7 @@ from safetensors.numpy import load_file
 from rbegir._native import _core
 from rbegir.encode import directory
 from rbegir.encode.clsm.checkpoint import CONFIG, WEIGHTS, Checkpoint, read, write
-from rbegir.encode.clsm.presets import PRESETS, ModelConfig
-from rbegir.encode.clsm.shapes import random_tensors, tensor_shapes
+from rbegir.encode.clsm.presets import PRESETS, ModelConfig, random_tensors, tensor_shapes
 from rbegir.encode.directory import NEW, REPAIR, header, seal
 from rbegir.errors import CorruptError, FileError, FullError, InputError, VersionError
 
@@ -50,7 +49,7 @@ def rewrite_weights(path: Path, tensors: Mapping[str, npt.NDArray[np.float32]]) 
     sums = {name: _core.crc32c(array) for name, array in tensors.items()}
     model = json.loads((path / CONFIG).read_text())["model"]
     fingerprint = directory.fingerprint(model, sums)
-    head = header({name: array.shape for name, array in tensors.items()}, {"fingerprint": fingerprint})
+    head = header(tensors, {"fingerprint": fingerprint})
     content = head + b"".join(array.tobytes() for array in tensors.values())
     (path / WEIGHTS).write_bytes(content)
     weights = {

@@ -25,7 +25,7 @@ def example() -> Arrays:
 
 
 def write(path: Path, arrays: Arrays) -> None:
-    head = header({name: array.shape for name, array in arrays.items()}, {"made by": "a test"})
+    head = header(arrays, {"made by": "a test"})
     path.write_bytes(head + b"".join(array.tobytes() for array in arrays.values()))
 
 

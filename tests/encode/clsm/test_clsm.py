@@ -139,7 +139,7 @@ def test_transpose_of_ids_beyond_16_bits() -> None:
 KERNEL_CHECK = """
 import numpy as np, torch
 from rbegir.encode.clsm import kernels
-from rbegir.encode.clsm.clsm import _Windows, window_max_forward, window_max_backward, tower_batch
+from rbegir.encode.clsm.clsm import window_max_forward, window_max_backward
 
 generator = np.random.default_rng(0)
 shapes = ((1, [1]), (5, [3, 1, 7]), (127, [2, 2]), (128, [1, 4, 2]), (129, [5, 1]), (288, [1, 2, 3]))
@@ -149,28 +149,26 @@ for width, lengths in shapes:
     ids = torch.from_numpy(generator.integers(0, unique, sum(lengths)).astype(np.int32))
     words = torch.from_numpy(generator.normal(size=(unique, 3 * width)).astype(np.float32))
     best, where = kernels.window_max_forward(words, offsets, ids)
-    windows = _Windows.of(offsets, ids)
-    plain, which = window_max_forward(words, windows)
-    wanted = torch.empty_like(plain)
-    wanted[windows.order] = plain
+    wanted, place = window_max_forward(words, offsets, ids)
     torch.testing.assert_close(best, wanted)
-    place = torch.empty_like(where)
-    place[windows.order] = which.int()
-    assert torch.equal(where - offsets[:-1, None], place)
+    assert torch.equal(where, place)
     grad = torch.from_numpy(generator.normal(size=best.shape).astype(np.float32))
     torch.testing.assert_close(
         kernels.window_max_backward(grad, where, offsets, ids, unique),
-        window_max_backward(grad[windows.order], which, windows, unique),
+        window_max_backward(grad, place, offsets, ids, unique),
     )
 empty = torch.zeros(1, dtype=torch.int32)
-best, where = kernels.window_max_forward(torch.zeros(0, 15), empty, empty[:0])
-assert best.shape == (0, 5)
-assert kernels.window_max_backward(best, where, empty, empty[:0], 0).shape == (0, 15)
+for forward, backward in (
+    (kernels.window_max_forward, kernels.window_max_backward), (window_max_forward, window_max_backward)
+):
+    best, where = forward(torch.zeros(0, 15), empty, empty[:0])
+    assert best.shape == (0, 5)
+    assert backward(best, where, empty, empty[:0], 0).shape == (0, 15)
 print("equal")
 """
 
 
-def test_kernels_equal_the_plain_operations() -> None:
+def test_kernels_equal_the_native_ones() -> None:
     """In a process of its own: the interpreter is chosen when Triton is imported."""
     source = Path(__file__).parents[3] / "src"
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(source)}

@@ -14,8 +14,7 @@ import pytest
 from rbegir.codes.planes import Codes
 from rbegir.encode.clsm.checkpoint import WEIGHTS, Checkpoint, write
 from rbegir.encode.clsm.model import Model, quantise
-from rbegir.encode.clsm.presets import PRESETS
-from rbegir.encode.clsm.shapes import random_tensors
+from rbegir.encode.clsm.presets import PRESETS, random_tensors
 from rbegir.errors import CorruptError, DeviceError, FileError, InputError, MismatchError, MissingExtraError
 from tests.encode.clsm.reference import trace
 

@@ -14,8 +14,7 @@ import torch
 from rbegir._native import _core
 from rbegir.codes.planes import Codes
 from rbegir.encode.clsm import sides
-from rbegir.encode.clsm.presets import ModelConfig
-from rbegir.encode.clsm.shapes import random_tensors
+from rbegir.encode.clsm.presets import ModelConfig, random_tensors
 from rbegir.encode.clsm.sides import NativeSide, TorchSide
 from rbegir.errors import InputError, TextError
 from tests.encode.clsm.reference import disagreements, trace

@@ -15,8 +15,7 @@ import numpy.typing as npt
 
 from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.checkpoint import CONFIG, WEIGHTS
-from rbegir.encode.clsm.presets import ModelConfig
-from rbegir.encode.clsm.shapes import tensor_shapes
+from rbegir.encode.clsm.presets import ModelConfig, tensor_shapes
 from rbegir.encode.clsm.sides import NativeSide
 from rbegir.read.tokenizer import tokenize
 from tests.isa import every_isa

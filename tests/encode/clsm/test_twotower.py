@@ -10,10 +10,9 @@ import torch
 
 from rbegir.encode.clsm.binarize import Draw
 from rbegir.encode.clsm.clsm import tower_batch
-from rbegir.encode.clsm.presets import PRESETS, ModelConfig
+from rbegir.encode.clsm.presets import PRESETS, ModelConfig, Side, tensor_shapes
 from rbegir.encode.clsm.rbe import codes_of
-from rbegir.encode.clsm.shapes import tensor_shapes
-from rbegir.encode.clsm.twotower import Side, TwoTower, unit
+from rbegir.encode.clsm.twotower import TwoTower, unit
 from rbegir.read.tokenizer import tokenize
 
 from .reference import trace

@@ -14,9 +14,7 @@ import pytest
 import torch
 
 import rbegir
-from rbegir.encode.sentence import head
 from rbegir.encode.sentence.encoder import SentenceEncoder
-from rbegir.encode.sentence.head import RBEHead
 from rbegir.errors import FileError, InputError, RbegirError
 
 HEAD_CONFIG = "3_RBEHead/config.json"
@@ -25,6 +23,8 @@ HEAD_CONFIG = "3_RBEHead/config.json"
 @pytest.fixture(scope="module")
 def sound(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     from sentence_transformers import SentenceTransformer
+
+    from rbegir.encode.sentence.head import RBEHead
 
     path = tmp_path_factory.mktemp("sound") / "encoder"
     model = SentenceTransformer(str(minilm), device="cpu", local_files_only=True)
@@ -157,9 +157,11 @@ def test_a_head_is_loaded_without_the_work_of_a_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new head draws 4 · in_features² numbers to start from: gigabytes for a wide one."""
+    from rbegir.encode.sentence.head import RBEHead
+
     made = RBEHead(96, n=64)
     made.save(str(tmp_path))
-    monkeypatch.setattr(head.torch, "randn", lambda *_, **__: pytest.fail("numbers were drawn"))
+    monkeypatch.setattr(torch, "randn", lambda *_, **__: pytest.fail("numbers were drawn"))
     again = RBEHead.load(str(tmp_path))
     for name, value in made.state_dict().items():
         assert torch.equal(again.state_dict()[name], value)

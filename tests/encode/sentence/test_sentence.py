@@ -11,6 +11,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from click.testing import Result
@@ -19,9 +20,8 @@ from typer.testing import CliRunner
 import rbegir
 from rbegir import cli
 from rbegir.codes.score import keys
+from rbegir.encode.encoder import encode_keywords, read_reference, write_reference
 from rbegir.encode.sentence.encoder import SentenceEncoder
-from rbegir.encode.sentence.head import RBEHead
-from rbegir.encode.sentence.reference import read_reference, write_reference
 from rbegir.errors import CorruptError, FileError, InputError, MismatchError, VersionError
 from rbegir.read.sample import sample_path
 
@@ -51,6 +51,8 @@ def saved(plain: SentenceEncoder, tmp_path_factory: pytest.TempPathFactory) -> P
     """A SentenceTransformer with an untrained head, saved by its own method."""
     from sentence_transformers import SentenceTransformer
 
+    from rbegir.encode.sentence.head import RBEHead
+
     vectors = torch.from_numpy(plain.vectors(TEXTS, "document"))
     head = RBEHead(384, n=128).start(vectors)
     path = tmp_path_factory.mktemp("models") / "with-head"
@@ -77,6 +79,8 @@ def test_outputs_are_codes_and_cosines_are_scores(saved: Path) -> None:
 
 
 def test_in_training_a_text_shows_all_planes_or_the_stored_ones() -> None:
+    from rbegir.encode.sentence.head import RBEHead
+
     head = RBEHead(16, n=64, query_planes=3, keyword_planes=1)
     vectors = torch.randn(200, 16, generator=torch.Generator().manual_seed(0))
 
@@ -102,6 +106,8 @@ def test_it_trains_with_their_trainer_and_loss_and_comes_back(saved: Path, tmp_p
     from datasets import Dataset
     from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+
+    from rbegir.encode.sentence.head import RBEHead
 
     with gzip.open(sample_path("train"), "rt") as file:
         pairs = [line.rstrip("\n").split("\t") for line in file][1:2401:20]
@@ -153,11 +159,15 @@ def test_it_trains_with_their_trainer_and_loss_and_comes_back(saved: Path, tmp_p
     ],
 )
 def test_a_head_of_a_bad_shape(arguments: dict[str, int], message: str) -> None:
+    from rbegir.encode.sentence.head import RBEHead
+
     with pytest.raises(InputError, match=message):
         RBEHead(384, **arguments)  # type: ignore[arg-type]
 
 
 def test_a_start_from_bad_vectors() -> None:
+    from rbegir.encode.sentence.head import RBEHead
+
     head = RBEHead(16, n=64)
     with pytest.raises(InputError, match=r"vectors must be \[2 or more, 16\], got \[1, 16\]"):
         head.start(torch.ones(1, 16))
@@ -331,3 +341,13 @@ def test_bad_arguments_of_build(saved: Path, tmp_path: Path) -> None:
         assert isinstance(done.exception, rbegir.RbegirError)
         assert message in done.exception.message
         assert not (tmp_path / "x.rbe").exists()
+
+
+def test_workers_of_a_cluster_load_it(plain: SentenceEncoder, tmp_path: Path) -> None:
+    """It is stored as a reference, which is no model of our own."""
+    from rbegir.cluster.bulk import stored_encoder
+
+    encoder = SentenceEncoder(plain.model, reference=plain.reference).fit(TEXTS, n=64)
+    with rbegir.Index.create(tmp_path / "ads.rbe", encoder) as index:
+        stored = stored_encoder(str(index.path))
+        assert encode_keywords(stored, pa.array(TEXTS[:3])) == encoder.encode_keywords(TEXTS[:3])

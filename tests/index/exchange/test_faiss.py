@@ -51,6 +51,40 @@ def test_ids_of_an_id_map_are_kept(tmp_path: Path) -> None:
         assert [found["id"] for found in index.get(given) if found] == given.tolist()
 
 
+@pytest.mark.parametrize(
+    "kind", ["HNSW8,Flat", "NSG8,Flat", "IVF7,Flat", "IDMap,HNSW8,Flat", "IDMap,IVF7,Flat"]
+)
+@pytest.mark.parametrize("metric", [faiss.METRIC_L2, faiss.METRIC_INNER_PRODUCT])
+def test_graphs_and_lists_of_vectors_come_in_as_what_they_store(
+    kind: str, metric: int, tmp_path: Path
+) -> None:
+    vectors, given = floats(400, 24), np.random.default_rng(2).permutation(4000)[:400]
+    theirs = faiss.index_factory(24, kind, metric)
+    theirs.train(vectors)
+    named = "IDMap" in kind or "IVF" in kind
+    theirs.add_with_ids(vectors, given) if named else theirs.add(vectors)
+    faiss.write_index(theirs, str(tmp_path / "x.faiss"))
+    for source in (theirs, open_faiss(tmp_path / "x.faiss")):
+        found, ids = read_faiss(source)
+        order = np.argsort(ids)
+        wanted = np.argsort(given) if named else np.arange(400)
+        assert np.array_equal(ids[order], np.sort(given) if named else np.arange(400))
+        assert np.array_equal(np.asarray(found)[order], vectors[wanted])
+    with import_faiss(tmp_path / "x.faiss", tmp_path / "x.rbe") as index:
+        assert index.model.metric == ("l2" if metric == faiss.METRIC_L2 else "ip")  # type: ignore[attr-defined]
+        assert len(index) == 400
+
+
+@pytest.mark.parametrize("kind", ["BHNSW8", "BIVF7"])
+def test_graphs_and_lists_of_codes_come_in_bit_for_bit(kind: str) -> None:
+    theirs = faiss.index_binary_factory(128, kind)
+    theirs.train(bits(400, 128))
+    theirs.add(bits(400, 128))
+    found, ids = read_faiss(theirs)
+    assert np.array_equal(ids, np.arange(400))
+    assert np.array_equal(found.planes[0].view(np.uint8), bits(400, 128))  # type: ignore[union-attr]
+
+
 def test_a_float_index_goes_through_a_binarizer(tmp_path: Path) -> None:
     vectors = floats(400, 48)
     theirs = faiss.IndexFlatIP(48)
@@ -99,11 +133,11 @@ def test_several_planes_go_out_as_unit_vectors(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "name"),
     [
-        (lambda: faiss.index_factory(32, "IVF4,Flat"), "IndexIVFFlat"),
+        (lambda: faiss.index_factory(32, "IVF4,PQ4"), "IndexIVFPQ"),
         (lambda: faiss.IndexPQ(32, 4, 8), "IndexPQ"),
-        (lambda: faiss.IndexHNSWFlat(32, 8), "IndexHNSWFlat"),
+        (lambda: faiss.index_factory(32, "HNSW8,SQ8"), "IndexHNSWSQ"),
         (lambda: faiss.IndexIDMap(faiss.IndexPQ(32, 4, 8)), "IndexPQ"),
-        (lambda: faiss.IndexBinaryHNSW(64, 8), "IndexBinaryHNSW"),
+        (lambda: faiss.index_binary_factory(64, "BHash16"), "IndexBinaryHash"),
     ],
 )
 def test_other_kinds_are_refused_by_name(make: object, name: str, tmp_path: Path) -> None:

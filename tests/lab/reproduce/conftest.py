@@ -66,7 +66,7 @@ def request_(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Request:
 def result(request_: Request) -> Json:
     lines: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
-        quick = tuple(q for q in equal_bytes.QUANTISERS if "PQ" not in q.factory)  # k-means takes its time
+        quick = tuple(q for q in equal_bytes.QUANTISERS if "PQ" not in q.name)  # k-means takes its time
         patch.setattr(equal_bytes, "QUANTISERS", quick)
         made = make(request_, lines.append)
     assert lines[0] == f"9 runs to make, under {request_.out}"

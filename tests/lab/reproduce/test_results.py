@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from scipy.stats import t as student
 
 from rbegir.lab.reproduce.results import Results, stat
 
@@ -21,6 +22,7 @@ RESULTS = Results(
         *(run("m_1", seed, value) for seed, value in enumerate((0.90, 0.92))),
         *(run("m_3", seed, value) for seed, value in enumerate((0.80, 0.82))),
         *(run("rbe_star", seed, value) for seed, value in enumerate((0.885, 0.895))),
+        *(run("rbe_2", seed, value) for seed, value in enumerate((0.84, 0.86, 0.90))),
         run("m_2", 0, 0.7),
     ]
 )
@@ -38,16 +40,20 @@ def test_mean_and_spread() -> None:
     assert stat([]) is None
 
 
-def test_lift_is_the_share_of_the_gap() -> None:
-    assert RESULTS.lift("rbe_star") == pytest.approx(80.0)
-    assert RESULTS.lift("m_2") == pytest.approx(-110.0)
+def test_lift_is_the_share_of_the_gap_seed_by_seed() -> None:
+    found = RESULTS.lift("rbe_star")  # 0.085 of 0.1, then 0.075 of 0.1
+    assert found is not None
+    assert found._asdict() == pytest.approx({"mean": 80.0, "std": 7.0710678, "seeds": 2})
+    assert RESULTS.lift("rbe_2").seeds == 2  # type: ignore[union-attr]  # the gap of the third seed is not known
+    assert RESULTS.lift("m_2") == pytest.approx((-100.0, None, 1))
     assert RESULTS.lift("rbe_9") is None
+    assert RESULTS.weight_lift("rbe_star", "rbe_2") == pytest.approx((40.0, 7.0710678, 2))
 
 
 @pytest.mark.parametrize(
     ("better", "worse", "verdict"),
     [
-        ("m_1", "m_3", "held"),
+        ("m_1", "m_3", "held"),  # +0.1 for both seeds
         ("m_3", "m_1", "reversed"),
         ("m_1", "rbe_star", "held, within the spread"),
         ("rbe_star", "m_1", "reversed, within the spread"),
@@ -58,6 +64,22 @@ def test_verdicts(better: str, worse: str, verdict: str) -> None:
     found = RESULTS.compare(better, worse)
     assert found is not None
     assert found["verdict"] == verdict
+
+
+def test_a_difference_needs_the_interval_of_so_few_seeds() -> None:
+    """Differences of .01, .02, .03 are clear by two standard errors, but not by Student's t."""
+    seeds = [(0.1, 0.11), (0.2, 0.22), (0.3, 0.33)]
+    runs = [
+        run(row, seed, value)
+        for seed, both in enumerate(seeds)
+        for row, value in zip("ab", both, strict=True)
+    ]
+    found = Results(runs).compare("b", "a")
+    assert found is not None
+    assert found["difference"] == pytest.approx(0.02)
+    assert found["error"] == pytest.approx(float(student.ppf(0.975, 2)) * 0.01 / 3**0.5, rel=1e-3)
+    assert found["error"] > found["difference"]
+    assert found["verdict"] == "held, within the spread"
 
 
 def test_intervals_and_studies() -> None:

@@ -13,7 +13,7 @@ import pytest
 from rbegir import cli
 from rbegir.errors import CorruptError, FileError, InputError
 from rbegir.lab.reproduce import job, report, runs
-from rbegir.lab.reproduce.job import Request, make, read_results, tables_of, write_report
+from rbegir.lab.reproduce.job import ReproduceJob, Request, make, read_results, tables_of, write_report
 from rbegir.lab.reproduce.rows import FULL, TABLES, chosen, rows
 
 from .conftest import NAMES, TOY, Json
@@ -76,9 +76,9 @@ def test_two_processes_share_the_work(request_: Request, tmp_path: Path) -> None
 def test_the_first_tier_has_every_seed_before_the_second_begins(tmp_path: Path, folder: Path) -> None:
     from rbegir.lab.reproduce.dataset import load
 
-    place = runs.RunLayout(TOY, "cpu", tmp_path, 0.0)
-    todo = runs.jobs(rows(TOY), 3, load(folder), place, bm25=True)
-    turns = [(job.row.tier, job.seed) for job in todo if job.row]
+    request = Request(out=tmp_path, seeds=3, size=TOY)
+    todo = job.jobs(request, rows(TOY), load(folder), baselines=["bm25"])
+    turns = [(each.row.tier, each.seed) for each in todo if each.row]
     first = [(0, seed) for seed in range(3)] + [(1, seed) for seed in range(3)]
     last = [(2, 0), (2, 1), (3, 0), (2, 2), (3, 1), (3, 2)]
     assert list(dict.fromkeys(turns)) == first + last
@@ -87,18 +87,19 @@ def test_the_first_tier_has_every_seed_before_the_second_begins(tmp_path: Path, 
 
 
 def test_models_of_the_same_batches_go_together() -> None:
-    every = [runs.ReproduceJob(row, seed) for seed in range(2) for row in rows(FULL)]
-    found = runs.groups([*every, runs.ReproduceJob(None, 0)], 3)
-    assert sorted(job.name + str(job.seed) for group in found for job in group) == sorted(
-        job.name + str(job.seed) for job in [*every, runs.ReproduceJob(None, 0)]
+    every = [ReproduceJob(row, seed) for seed in range(2) for row in rows(FULL)]
+    every.append(ReproduceJob(None, 0, "bm25"))
+    found = job.groups(every, 3)
+    assert sorted(each.name + str(each.seed) for group in found for each in group) == sorted(
+        each.name + str(each.seed) for each in every
     )
-    assert [job.name for job in found[0]] == ["rbe_star", "m_1", "m_3"]
+    assert [each.name for each in found[0]] == ["rbe_star", "m_1", "m_3"]
     assert max(map(len, found)) == 3
     for group in found:
-        assert len({job.seed for job in group}) == 1
-        settings = [job.row.settings for job in group if job.row is not None]
+        assert len({each.seed for each in group}) == 1
+        settings = [each.row.settings for each in group if each.row is not None]
         assert len({(s.epochs, s.word_dropout, s.gram_dropout, s.negatives) for s in settings}) <= 1
-    assert [job.name for job in found[-1]] == ["bm25"]
+    assert [each.name for each in found[-1]] == ["bm25"]
 
 
 def test_tables(result: Json) -> None:
@@ -124,7 +125,7 @@ def test_the_report_and_its_pictures(result: Json, tmp_path: Path) -> None:
     page = path.read_text()
     assert "| rbe*, all titles, 16 bytes each |" in page
     assert "made by editors, not clicks" in page
-    assert page == report.page([result])
+    assert page == report.page(result)
     assert "### Table 3" not in page
     assert "Not made." in page
     for name in ("auc-bits", "recall-bytes", "recall-corpus", "loss"):

@@ -83,7 +83,6 @@ def queues_of(case: Case, want: int, geometry: SelectionGeometry) -> local.Queue
         [SlabSearch(slab, 0, None, part.count)],
         batch,
         want,
-        want,
         geometry,
     )
 

@@ -5,32 +5,37 @@
     index.add_codes(binarizer.encode_keywords(vectors))
     index.search_codes(binarizer.encode_queries(queries), k=10)
 
-Keywords are ordered by the cosine of codes, which stands for the cosine of the vectors. A code depends on its
-vector and the Binarizer alone: not on the vectors encoded with it, the number of threads or the CPU.
+Keywords are ordered by the cosine of codes, as the metric orders their vectors, and scores estimate the
+cosine, inner product or distance of the vectors (`scores`). A code depends on its vector and the Binarizer
+alone: not on the vectors encoded with it, the number of threads or the CPU.
 
 *scikit-learn.* The class follows its conventions without inheriting from it, since encoding is used where
 scikit-learn is not installed: the constructor stores its arguments and nothing else, so `clone` works.
 
 *Which n and how many planes* for so many bytes depends on the data: 96 bytes are 768 × 1, 384 × 2, 256 × 3 or
 192 × 4. For vectors that fill all their dimensions alike n = 2·dims with one plane is best by far, for those
-whose variance lies in few directions n = dims with two. `best_shape` fits each shape on a part of a sample
-and compares the errors of the rest.
-"""
+whose variance lies in few directions n = dims with two. With `bytes`, fitting tries each shape on a sample
+(`best_shape`) and keeps the one that finds the most of the true ten best among held-out vectors.
 
-from __future__ import annotations
+*On disk* a fitted Binarizer is a directory like that of a model (`rbegir.encode.directory`). `config.json`
+holds the constructor's arguments and what fitting decided (dims, n, planes) as `binarizer`. Every byte is
+checked at loading: the tensors are a few megabytes.
+"""
 
 import inspect
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from rbegir.base.ahead import ahead
+from rbegir._native import _core
 from rbegir.base.checks import whole_number
+from rbegir.base.devices import ahead
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_N, MAX_PLANES, WORD, Codes, check_dimension
-from rbegir.encode.binarizer import store
+from rbegir.codes.score import KeyScores, cosines, keys
 from rbegir.encode.binarizer.learn import (
     CENTRED,
     ROUNDS,
@@ -38,18 +43,50 @@ from rbegir.encode.binarizer.learn import (
     Terms,
     constants,
     learn,
+    nearest,
+    packed,
+    rounded,
     search,
     second_moment,
     terms,
 )
-from rbegir.encode.binarizer.rounding import nearest, packed, rounded
-from rbegir.encode.binarizer.vectors import Floats, as_rows, lengths, product, sample, unit_blocks
+from rbegir.encode.binarizer.scores import Scoring, calibrated, uncalibrated
+from rbegir.encode.binarizer.vectors import (
+    METRICS,
+    Floats,
+    Space,
+    as_rows,
+    lengths,
+    plain,
+    product,
+    sample,
+    unit,
+    unit_blocks,
+)
+from rbegir.encode.directory import DirectoryKind, fingerprint, read_checked, write_pair
 from rbegir.errors import CorruptError, InputError
 
+KIND = DirectoryKind(
+    format="rbegir-binarizer",
+    version=3,  # 1 has no tensor `along`, 2 none of `Scoring`; both know only the cosine
+    older=(1, 2),
+    noun="binarizer",
+    article="a binarizer",
+    find="pass the directory that Binarizer.save wrote",
+    renew="fit the binarizer anew",
+    repair="copy the binarizer again, or fit it anew",
+)
 MIN_ROWS = 2
 WORK = 1 << 17  # moves · n of the search for a code
 SAMPLE_VALUES = 1 << 26  # of the rows that fitting looks at: 256 MB of float32
-TRIAL_ROWS, HELD_OUT, TRIAL_ROUNDS = 24_576, 4_096, 3  # of each shape that `best_shape` tries
+HELD_OUT, ENOUGH, AMONG = (
+    512,
+    512,
+    8_192,
+)  # rows held out, if there are enough, and rows they are sought among
+TRIAL_ROWS, TRIAL_ROUNDS = 24_576, 3  # of each choice that fitting tries
+AHEAD = 0.01  # what a choice must find more than the plain one to be taken: about the error of a trial
+BENDS = 0.0, 0.25  # κ of `vectors.Space` that fitting tries
 
 
 class Binarizer:
@@ -57,12 +94,14 @@ class Binarizer:
 
     dims               dimension of the vectors; None takes it from `fit`
     n                  dimension of the codes, a multiple of 64; None is `dims` rounded up (at most 1024)
-    query_planes       bits a dimension of a query: 8 is as good as a float query and costs no more to search
-    keyword_planes     bits a dimension of a stored keyword: n · keyword_planes / 8 bytes each
+    query_planes       bits per dimension of a query: 8 is as good as a float query, at the same speed
+    keyword_planes     bits per dimension of a stored keyword: n · keyword_planes / 8 bytes each
     rounds             turns of learning; 0 is the start: a random rotation, rounded, one least squares
     moves              of the search for the best code of a keyword, beyond the nearest local optimum: more is
                        better and slower; None is as many as take about the same time for any n
     seed               of the random rotation and of the sample that fitting looks at
+    bytes              of a stored keyword: fitting chooses `keyword_planes`, and `n` if it is None
+    metric             what orders keywords: "cosine", "ip" (inner product) or "l2" (Euclidean distance)
     """
 
     def __init__(
@@ -74,6 +113,8 @@ class Binarizer:
         rounds: int = ROUNDS,
         moves: int | None = None,
         seed: int = 0,
+        bytes: int | None = None,
+        metric: str = "cosine",
     ) -> None:
         self.dims = dims
         self.n = n
@@ -82,6 +123,8 @@ class Binarizer:
         self.rounds = rounds
         self.moves = moves
         self.seed = seed
+        self.bytes = bytes
+        self.metric = metric
 
     takes_vectors = True  # what an index asks: float vectors, not texts, are searched for
 
@@ -89,14 +132,46 @@ class Binarizer:
     def n(self) -> int:
         """The dimension of the codes: as given, or as `fit` chose it."""
         given: int | None = self.__dict__["n"]
-        if "n_" in self.__dict__:
-            return int(self.n_)
+        if "shape_" in self.__dict__:
+            return self.shape_[0]
         dims = self.dims
         return given if given is not None else default_n(dims) if dims is not None else 0
 
     @n.setter
     def n(self, value: int | None) -> None:
         self.__dict__["n"] = value
+
+    @property
+    def keyword_planes(self) -> int:
+        """Bits per dimension of a keyword: as given, or as `fit` chose it."""
+        return self.shape_[1] if "shape_" in self.__dict__ else int(self.__dict__["keyword_planes"])
+
+    @keyword_planes.setter
+    def keyword_planes(self, value: int) -> None:
+        self.__dict__["keyword_planes"] = value
+
+    @property
+    def expected(self) -> dict[str, Any]:
+        """What fitting measured on held-out vectors; numbers are None if there were too few to hold any out.
+
+        metric                          what orders keywords
+        score_error, …_interval         root mean square error of the scores of the ten best hits, and its
+                                        95 % interval, for the lengths of the vectors as they are
+        recall@10, …_interval           share of the ten nearest that are found, and its 95 % interval
+        among                           how many vectors they were sought among; more make it harder
+        """
+        self._check_fitted()
+        measured = self.scoring_.measured if self.scoring_ else np.full(7, np.nan)
+        numbers = [None if np.isnan(value) else float(f"{value:.4g}") for value in measured]
+        error, recall, among = numbers[:3], numbers[3:6], numbers[6]
+        return {
+            "metric": self.metric,
+            "score_error": error[0],
+            "score_error_interval": error[1:],
+            "recall@10": recall[0],
+            "recall@10_interval": recall[1:],
+            "among": among and int(among),
+        }
 
     @property
     def fingerprint(self) -> str:
@@ -115,14 +190,13 @@ class Binarizer:
         if len(rows) < MIN_ROWS:
             raise InputError(f"X has n_samples={len(rows)}, fitting needs at least {MIN_ROWS} rows")
         dims = int(rows.shape[1])
-        seen = sample(rows, max(SAMPLE_VALUES // dims, MIN_ROWS), self.seed)  # [rows, dims]
-        n = self.__dict__["n"] or default_n(dims)
-        centre = (CENTRED * seen.mean(axis=0, dtype=np.float64)).astype(np.float32)
+        bring = unit if self.metric == "cosine" else plain
+        most = max(SAMPLE_VALUES // dims, MIN_ROWS)
+        seen = sample(rows, most, self.seed, bring=bring)  # [rows, dims]
         asked = None
         if y is not None and np.ndim(y) == 2:
-            asked = second_moment(sample(as_rows(y, "y", dims), SAMPLE_VALUES // dims, self.seed, "y"))
-        learned = learn(seen, centre, asked, n, self.keyword_planes, self.rounds, self.seed)
-        self._set(dims, n, learned)
+            asked = sample(as_rows(y, "y", dims), most, self.seed, "y", bring)
+        self._learn(seen, asked, *self._chosen(seen, asked), self.rounds)
         return self
 
     def encode_keywords(self, X: Any) -> Codes:
@@ -134,7 +208,8 @@ class Binarizer:
             packed(search(form, self.learned_.gram, self.keyword_planes, moves, start), self.keyword_planes)
             for form, start in ahead(self._prepared(rows))
         ]
-        return Codes.concat(parts) if parts else self._none(self.keyword_planes)
+        codes = Codes.concat(parts) if parts else self._none(self.keyword_planes)
+        return Codes(codes.planes, codes.n, self.fingerprint)
 
     def encode_queries(self, X: Any) -> Codes:
         """Codes of vectors [count, dims] to search with."""
@@ -142,10 +217,19 @@ class Binarizer:
         rows = as_rows(X, "X", self.n_features_in_)
         planes = self.query_planes
         parts = [
-            Codes.from_values(nearest(product(block, self.learned_.query), planes), planes)
-            for block in unit_blocks(rows)
+            Codes.from_values(
+                nearest(product(self.space_.queries(block), self.learned_.query), planes), planes
+            )
+            for block in unit_blocks(rows, bring=self.space_.bring)
         ]
         return Codes.concat(parts) if parts else self._none(self.query_planes)
+
+    def key_scores(self, values: npt.NDArray[np.int16]) -> KeyScores:
+        """What turns order keys [Q, k] of queries with these integers [Q, n] into scores."""
+        self._check_fitted()
+        if self.scoring_ is None:
+            return cosines(values)
+        return self.scoring_.of(values, self.learned_.mean, self.space_)
 
     def transform(self, X: Any) -> npt.NDArray[np.int8]:
         """The keyword codes as odd integers [count, n], for what comes next in a pipeline."""
@@ -160,52 +244,49 @@ class Binarizer:
         return self.fit(X, y, **params).transform(X)
 
     def inverse_transform(self, codes: Codes) -> Floats:
-        """The vectors [count, dims] that keyword codes stand for: unit length, up to the rounding."""
+        """The vectors [count, dims] that keyword codes stand for; for the cosine of unit length."""
         self._check_fitted()
         values = codes.values().astype(np.float32)
         back: Floats = product(values / lengths(values)[:, None], self.learned_.query.T)
-        back += self.learned_.mean
-        back /= np.maximum(lengths(back), np.float32(1e-12))[:, None]
-        return back
+        return self.space_.vectors(back + self.learned_.mean)
 
     def error(self, X: Any) -> float:
         """What codes lose of vectors [count, dims] around the centre, as a part, in the metric learned."""
         self._check_fitted()
         lost = kept = 0.0
-        for block in unit_blocks(as_rows(X, "X", self.n_features_in_)):
-            form = terms(block, self.learned_)
+        for block in unit_blocks(as_rows(X, "X", self.n_features_in_), bring=self.space_.bring):
+            both = self.space_.keywords(block), self.space_.queries(block)
+            form = terms(*both, self.learned_)
             b = self.encode_keywords(block).values().astype(np.float32)
             b /= np.linalg.norm(b, axis=1, keepdims=True)
             inner = np.einsum("ij,ij->i", form.v, b)
-            across, constant = constants(block, self.learned_)
+            across, constant = constants(*both, self.learned_)
             lost += float(np.einsum("ij,ij->", b @ self.learned_.gram - 2 * form.g, b) + inner @ inner)
             lost += float(constant.sum())
             kept += float(across.sum())
         return lost / kept
 
     def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[np.object_]:
-        """binarizer0, binarizer1, …: one name a column of `transform`."""
+        """binarizer0, binarizer1, …: one name per column of `transform`."""
         self._check_fitted()
         return np.asarray([f"binarizer{i}" for i in range(self.n)], dtype=object)
 
     def save(self, directory: str | os.PathLike[str]) -> None:
-        """Write config.json and model.safetensors into `directory`."""
+        """Write config.json and model.safetensors into `directory`, replacing those that are there."""
         self._check_fitted()
-        store.write(directory, self._settings(), self._tensors())
+        write_pair(Path(directory), KIND, self._settings(), self._tensors())
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> Self:
         """A fitted Binarizer that `save` wrote; every byte is checked."""
-        settings, tensors = store.read(directory)
+        settings, tensors = read_checked(Path(directory), KIND)
         try:
             binarizer = cls(**settings.pop("params"))
             binarizer._check_params()
-            along = np.zeros(2, np.float32)  # files of version 1 have none
-            learned = Learned(**{"along": along, **tensors})
-            binarizer._set(int(settings["dims"]), int(settings["n"]), learned)
+            binarizer._restore(settings, tensors)
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptError(
-                f"{directory} does not hold the settings of a binarizer", hint=store.REPAIR
+                f"{directory} does not hold the settings of a binarizer", hint=KIND.repair
             ) from error
         return binarizer
 
@@ -242,33 +323,117 @@ class Binarizer:
     def __sklearn_is_fitted__(self) -> bool:
         return "fingerprint_" in self.__dict__
 
+    def _chosen(self, seen: Floats, asked: Floats | None) -> tuple[tuple[int, int], float]:
+        """The shape (n, planes) and κ that find the most among held-out rows, if there is a choice."""
+        n, planes = self.__dict__["n"], self.__dict__["keyword_planes"]
+        possible = [(n or default_n(seen.shape[1]), planes)]
+        if self.bytes is not None:
+            possible = [shape for shape in shapes(self.bytes) if n in (None, shape[0])]
+            possible.sort(key=lambda shape: shape[1] != planes)  # the plain one first
+            if not possible:
+                raise InputError(
+                    f"no code of n = {n} takes {self.bytes} bytes", hint="leave n out, and fitting chooses it"
+                )
+        choices = [(shape, bend) for shape in possible for bend in (BENDS if self.metric == "l2" else (0.0,))]
+        if len(choices) == 1 or len(seen) < ENOUGH:
+            return choices[0]
+        rows = seen[np.random.default_rng(self.seed).permutation(len(seen))[:TRIAL_ROWS]]
+
+        def recall(choice: tuple[tuple[int, int], float]) -> float:
+            trial = Binarizer(**self.get_params())
+            trial._learn(rows, asked, *choice, min(self.rounds, TRIAL_ROUNDS))
+            return float(trial.expected["recall@10"]) + (AHEAD if choice == choices[0] else 0)
+
+        return max(choices, key=recall)
+
+    def _learn(
+        self, seen: Floats, asked: Floats | None, shape: tuple[int, int], bend: float, rounds: int
+    ) -> None:
+        """Become fitted to these rows, of which some are held out to calibrate scores if there are enough."""
+        order = np.random.default_rng(self.seed).permutation(len(seen))
+        held = min(HELD_OUT, len(seen) // 8) if len(seen) >= ENOUGH else 0
+        rows = np.delete(seen, order[:held], axis=0) if held else seen
+        space = Space.fit(self.metric, rows, bend)
+        keywords, queries = space.keywords(rows), space.queries(rows)
+        centre = (CENTRED * keywords.mean(axis=0, dtype=np.float64)).astype(np.float32)
+        likely = queries if asked is None else space.queries(asked)
+        moment = second_moment(likely, around_mean=self.metric != "l2")
+        relative = self.metric != "cosine"
+        learned = learn(keywords, queries, centre, moment, *shape, rounds, self.seed, relative=relative)
+        likely = likely[:AMONG]
+        values = nearest(product(likely, learned.query), self.query_planes)
+        self._set(space, shape, learned, uncalibrated(learned.query, likely, values))
+        if held:
+            self._calibrate(seen[order[:AMONG]], asked, held)
+
+    def _calibrate(self, rows: Floats, asked: Floats | None, held: int) -> None:
+        """Measure what scores of codes say about vectors, on rows of which the first were held out."""
+        space, own = self.space_, np.zeros((1, len(rows)), np.bool_)
+        queries = rows[:held]
+        if asked is None:
+            own = np.eye(held, len(rows), dtype=np.bool_)
+        else:
+            queries = sample(asked, HELD_OUT, self.seed, "y", space.bring)
+        values = self.encode_queries(queries).values()
+        order = keys(values, self.encode_keywords(rows))
+        assert self.scoring_ is not None
+        estimate = self.scoring_.of(values, self.learned_.mean, space, bounded=False)(order)
+        scoring = calibrated(self.scoring_, estimate, space.truth(queries, rows), order, own)
+        self._set(space, self.shape_, self.learned_, scoring)
+
     def _prepared(self, rows: Any) -> Iterator[tuple[Terms, Floats]]:
         """Blocks of rows as what the search for codes works on, and where it starts."""
-        learned = self.learned_
-        for block in unit_blocks(rows):
-            start = product(block - learned.mean, learned.guess)
-            yield terms(block, learned), rounded(start, self.keyword_planes)
+        learned, space = self.learned_, self.space_
+        for block in unit_blocks(rows, bring=space.bring):
+            keywords = space.keywords(block)
+            start = product(keywords - learned.mean, learned.guess)
+            yield terms(keywords, space.queries(block), learned), rounded(start, self.keyword_planes)
 
     def _none(self, planes: int) -> Codes:
         return Codes(np.zeros((planes, 0, self.n // WORD), np.uint64), self.n)
 
-    def _set(self, dims: int, n: int, learned: Learned) -> None:
+    def _set(self, space: Space, shape: tuple[int, int], learned: Learned, scoring: Scoring | None) -> None:
         """Become fitted."""
-        shapes = ((dims,), (dims, dims), (dims, n), (dims, n), (n, n), (dims, n), (2,))
+        dims, n = len(space.shift) + (space.metric == "l2"), shape[0]
+        shapes = ((dims,), (dims, dims), (dims, n), (dims, n), (n, n), (dims, n), (3,))
         if tuple(array.shape for array in learned) != shapes:
             raise InputError(f"the tensors {Learned._fields} of a binarizer must be {shapes}")
-        self.n_features_in_, self.n_, self.learned_ = dims, n, learned
-        self.fingerprint_ = store.fingerprint(self._settings(), self._tensors())
+        self.n_features_in_, self.shape_ = len(space.shift), shape
+        self.space_, self.learned_, self.scoring_ = space, learned, scoring
+        sums = {name: _core.crc32c(array) for name, array in self._tensors().items()}
+        self.fingerprint_ = fingerprint(self._settings(), sums)
+
+    def _restore(self, settings: dict[str, Any], tensors: dict[str, Floats]) -> None:
+        """Become fitted from what `_settings` and `_tensors` returned, today or in an earlier version."""
+        dims = int(settings["dims"])
+        plain_space = np.append(np.zeros(dims, np.float32), np.asarray([1, 0], np.float32))
+        *shift, scale, bend = tensors.pop("space", plain_space)
+        names = set(Scoring._fields) & tensors.keys()
+        scoring = Scoring(**{name: tensors.pop(name) for name in names}) if names else None
+        along = tensors.pop("along", np.zeros(0, np.float32))
+        learned = Learned(**tensors, along=np.append(along, np.zeros(3 - len(along), np.float32)))
+        shape = int(settings["n"]), int(settings.get("keyword_planes", self.__dict__["keyword_planes"]))
+        self._set(Space(self.metric, np.asarray(shift), scale, bend), shape, learned, scoring)
 
     def _tensors(self) -> dict[str, Floats]:
-        """The tensors to store; files of version 1, and so their fingerprints, have no `along`."""
-        tensors = self.learned_._asdict()
-        if not self.learned_.along.any():
+        """The tensors to store: not those that say nothing, so that old files keep their fingerprints."""
+        tensors = {**self.learned_._asdict(), **(self.scoring_._asdict() if self.scoring_ else {})}
+        tensors["along"] = np.trim_zeros(self.learned_.along, "b")
+        if not len(tensors["along"]):
             del tensors["along"]
+        if self.metric != "cosine":
+            tensors["space"] = np.append(self.space_.shift, [self.space_.scale, self.space_.bend])
         return tensors
 
     def _settings(self) -> dict[str, Any]:
-        return {"params": self.get_params(), "dims": self.n_features_in_, "n": self.n_}
+        """The settings to store: new ones only where they are not the default, for the same reason."""
+        params = {
+            name: value
+            for name, value in self.get_params().items()
+            if name not in ("bytes", "metric") or value != PARAMETERS[name]
+        }
+        settings = {"params": params, "dims": self.n_features_in_, "n": self.n}
+        return settings if self.bytes is None else {**settings, "keyword_planes": self.keyword_planes}
 
     def _check_fitted(self) -> None:
         if self.__sklearn_is_fitted__():
@@ -285,11 +450,17 @@ class Binarizer:
             ("rounds", 0, None),
             ("moves", 0, None),
             ("seed", 0, None),
+            ("bytes", 8, None),
         ):
             value = self.get_params()[name]
-            if name in ("dims", "moves") and value is None:
+            if name in ("dims", "moves", "bytes") and value is None:
                 continue
             whole_number(name, value, low, high)
+        if self.metric not in METRICS:
+            raise InputError(
+                f"metric must be one of {', '.join(METRICS)}, got {self.metric!r}",
+                hint='"ip" is the inner product, "l2" the Euclidean distance',
+            )
         if self.__dict__["n"] is not None:
             check_dimension(self.__dict__["n"])
 
@@ -333,15 +504,6 @@ def shapes(code_bytes: int) -> list[tuple[int, int]]:
 
 
 def best_shape(X: Any, code_bytes: int, seed: int = 0) -> tuple[int, int]:
-    """The (n, planes) of `code_bytes` bytes whose codes keep vectors like those of X best."""
-    possible = shapes(code_bytes)
+    """The (n, planes) of `code_bytes` bytes that `Binarizer(bytes=code_bytes)` chooses for vectors like X."""
     rows = sample(as_rows(X), TRIAL_ROWS, seed)
-    if len(possible) == 1 or len(rows) < 100:
-        return possible[0]
-    held = max(len(rows) // 8, min(HELD_OUT, len(rows) // 4))
-    rows = rows[np.random.default_rng(seed).permutation(len(rows))]
-    errors = {}
-    for n, planes in possible:
-        trial = Binarizer(n=n, keyword_planes=planes, rounds=TRIAL_ROUNDS, seed=seed).fit(rows[held:])
-        errors[n, planes] = trial.error(rows[:held])
-    return min(errors, key=errors.__getitem__)
+    return Binarizer(bytes=code_bytes, seed=seed)._chosen(rows, None)[0]

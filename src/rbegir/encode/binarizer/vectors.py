@@ -1,7 +1,22 @@
-"""Float vectors as they come in: checked, brought to unit length, a block of rows at a time.
+"""Float vectors as they come in: checked, brought to the space of their metric, a block of rows at a time.
 
-Arrays may be memory-mapped and larger than RAM: only a block, or a sample of rows, is ever read. Scores are
-cosines, so every row is divided by its length; a row of zeros has no direction and stays zero.
+Arrays may be memory-mapped and larger than RAM: only a block, or a sample of rows, is ever read.
+
+*Metrics.* Codes estimate the inner product of a keyword z and a query y of unit length. What these are
+depends on the metric (`Space`). s is the root mean square length of the vectors, m their mean:
+
+| metric | keyword z                                    | query y, brought to unit length         |
+|--------|----------------------------------------------|-----------------------------------------|
+| cosine | x / ‖x‖                                      | q                                       |
+| ip     | x / s                                        | q                                       |
+| l2     | (c, −‖c‖²/2) / (1 + κ‖c‖²), c = (x − m) / s  | (d, 1 − κ‖d‖²), d = (q − m) / s         |
+
+The first two order keywords as the metric does. For l2, y·z before y is brought to unit length is
+‖d‖²/2 − ‖c − d‖² / 2(1 + κ‖c‖²). With κ = 0 that is the order of the distances; but where lengths differ
+much, the last number of z, which grows with their squares, takes all the bits. With κ > 0 all z lie on a
+sphere; the order is then not quite that of the distances, and the codes are better: with κ = ¼ recall@10
+was .62 instead of .54 on patches of unequal contrast, but .79 instead of .82 on descriptors of nearly equal
+length. Fitting tries both. A row of zeros has no direction and stays zero.
 
 | comes in                                   | is                                                          |
 |--------------------------------------------|-------------------------------------------------------------|
@@ -22,10 +37,8 @@ of codes into the order of the vectors:
     rows, cosines = rerank(queries, hits.rows, vectors, k=10)
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +52,7 @@ BLOCK_VALUES = 1 << 22  # values in a block of rows: 16 MB of float32, near a ca
 
 Floats = npt.NDArray[np.float32]
 BFLOAT16 = "bfloat16"
+METRICS = ("cosine", "ip", "l2")
 
 
 def as_rows(X: Any, name: str = "X", dims: int | None = None) -> Any:
@@ -77,52 +91,119 @@ def as_rows(X: Any, name: str = "X", dims: int | None = None) -> Any:
     return rows
 
 
-def unit_blocks(rows: Any, name: str = "X") -> Iterator[Floats]:
-    """All rows in order, float32 of unit length, a block at a time."""
-    size = max(1, BLOCK_VALUES // rows.shape[1])
-    for start in range(0, len(rows), size):
-        yield unit(rows[start : start + size], name, start)
-
-
 def unit(block: Any, name: str, start: int = 0) -> Floats:
     """Rows as float32 of unit length; `start` is the first one's number, for messages."""
     wide = np.asarray(block, dtype=np.float64 if block.dtype.itemsize > 4 else np.float32)
-    finite = np.isfinite(wide).all(axis=1)
-    if not finite.all():
-        row = start + int(np.argmin(finite))
-        raise InputError(
-            f"{name} holds NaN or infinity (inf), first in row {row}", hint="drop or repair such rows"
-        )
-    peak = np.abs(wide).max(
-        axis=1, keepdims=True
-    )  # [count, 1]; squares of huge or tiny values would not be finite
+    _refuse_infinite(wide, name, start)
+    # squares of huge or tiny values would not be finite
+    peak = np.abs(wide).max(axis=1, keepdims=True)  # [count, 1]
     ratio = np.divide(wide, peak, out=np.zeros_like(wide), where=peak > 0)
     scaled: Floats = ratio.astype(np.float32, copy=False)  # a float32 row as float64 has the same bits here
     rows: Floats = np.divide(scaled, np.maximum(lengths(scaled), 1, dtype=np.float32)[:, None])
     return rows
 
 
-def sample(rows: Any, count: int, seed: int, name: str = "X") -> Floats:
+def plain(block: Any, name: str, start: int = 0) -> Floats:
+    """Rows as float32 of their own lengths, whose squares must be finite."""
+    with np.errstate(over="ignore"):
+        rows: Floats = np.asarray(block).astype(np.float32)
+        _refuse_infinite(rows, name, start)
+        _refuse_infinite(dots(rows, rows)[:, None], f"the sum of squares of {name}", start)
+    return rows
+
+
+def unit_blocks(rows: Any, name: str = "X", bring: Callable[..., Floats] = unit) -> Iterator[Floats]:
+    """All rows in order, a block at a time: of unit length, or brought to what `bring` makes of them."""
+    size = max(1, BLOCK_VALUES // rows.shape[1])
+    for start in range(0, len(rows), size):
+        yield bring(rows[start : start + size], name, start)
+
+
+def sample(rows: Any, count: int, seed: int, name: str = "X", bring: Callable[..., Floats] = unit) -> Floats:
     """At most `count` rows drawn without replacement, read in the order of the file."""
     if len(rows) <= count:
-        return np.concatenate(list(unit_blocks(rows, name)))
+        return np.concatenate(list(unit_blocks(rows, name, bring)))
     chosen = np.sort(np.random.default_rng(seed).choice(len(rows), count, replace=False))
     out = np.empty((count, rows.shape[1]), np.float32)
     size = max(1, BLOCK_VALUES // rows.shape[1])
     for start in range(0, count, size):
         part = chosen[start : start + size]
-        out[start : start + size] = unit(rows[part], f"{name} (sampled)", 0)
+        out[start : start + size] = bring(rows[part], f"{name} (sampled)", 0)
     return out
+
+
+class Space(NamedTuple):
+    """Where a metric is an inner product: maps rows of `unit` (cosine) or of `plain` (ip, l2)."""
+
+    metric: str
+    shift: Floats  # [dims] = m; zero unless the metric is l2
+    scale: np.float32  # = s
+    bend: np.float32  # = κ
+
+    @classmethod
+    def fit(cls, metric: str, rows: Floats, bend: float = 0.0) -> Self:
+        """The space of a metric for vectors like these [count, dims]."""
+        shift, scale = np.zeros(rows.shape[1], np.float32), 1.0
+        if metric == "l2":
+            shift = rows.mean(axis=0, dtype=np.float64).astype(np.float32)
+        if metric != "cosine":
+            scale = float(np.sqrt(np.mean(dots(rows - shift, rows - shift), dtype=np.float64)))
+        return cls(metric, shift, np.float32(scale or 1), np.float32(bend))
+
+    @property
+    def bring(self) -> Callable[..., Floats]:
+        """What rows go through first."""
+        return unit if self.metric == "cosine" else plain
+
+    def keywords(self, rows: Floats) -> Floats:
+        """z of rows [count, dims]."""
+        if self.metric == "cosine":
+            return rows
+        centred, squares = self._centred(rows)
+        if self.metric == "ip":
+            return centred
+        lifted: Floats = np.append(centred, squares * np.float32(-0.5), axis=1) / (1 + self.bend * squares)
+        return lifted
+
+    def queries(self, rows: Floats) -> Floats:
+        """y of rows [count, dims]."""
+        if self.metric == "cosine":
+            return rows
+        centred, squares = self._centred(rows)
+        lifted = np.append(centred, 1 - self.bend * squares, axis=1) if self.metric == "l2" else centred
+        return unit(lifted, "queries")
+
+    def vectors(self, z: Floats) -> Floats:
+        """The rows [count, dims] that have these z, or are near to it."""
+        if self.metric == "cosine":
+            return np.asarray(z / np.maximum(lengths(z), np.float32(1e-12))[:, None], np.float32)
+        dims = len(self.shift)
+        if self.metric == "l2":
+            grown = np.maximum(1 + 2 * self.bend * z[:, dims:], np.float32(0.05))
+            z = np.asarray(z[:, :dims] / grown, np.float32)
+        return np.asarray(z * self.scale + self.shift, np.float32)
+
+    def truth(self, queries: Floats, keywords: Floats) -> npt.NDArray[np.float64]:
+        """The scores [Q, K] of rows: cosines, products with unit queries, negative squared distances."""
+        if self.metric != "l2":
+            return (self.queries(queries) @ self.keywords(keywords).T).astype(np.float64) * self.scale
+        asked, stored = ((rows - self.shift).astype(np.float64) for rows in (queries, keywords))
+        squares = [np.einsum("ij,ij->i", rows, rows) for rows in (asked, stored)]
+        return np.asarray(2 * asked @ stored.T - np.add.outer(*squares))
+
+    def _centred(self, rows: Floats) -> tuple[Floats, Floats]:
+        centred: Floats = (rows - self.shift) / self.scale
+        return centred, dots(centred, centred)[:, None]
 
 
 def product(a: Floats, b: Floats) -> Floats:
     """a @ b of [rows, depth] and [depth, columns]."""
-    return _core.product(_plain(a), _plain(b), cpu_count(), choose_isa())
+    return _core.product(_contiguous(a), _contiguous(b), cpu_count(), choose_isa())
 
 
 def dots(a: Floats, b: Floats) -> Floats:
     """The inner products [rows] of the rows of a and b [rows, width]."""
-    return _core.dots(_plain(a), _plain(b), choose_isa())
+    return _core.dots(_contiguous(a), _contiguous(b), choose_isa())
 
 
 def lengths(a: Floats) -> Floats:
@@ -164,5 +245,14 @@ def _from_objects(rows: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
         raise InputError(f"{name} must hold numbers, got objects: {error}") from error
 
 
-def _plain(array: Floats) -> Floats:
+def _refuse_infinite(rows: npt.NDArray[Any], name: str, start: int) -> None:
+    finite = np.isfinite(rows).all(axis=1)
+    if not finite.all():
+        row = start + int(np.argmin(finite))
+        raise InputError(
+            f"{name} holds NaN or infinity (inf), first in row {row}", hint="drop or repair such rows"
+        )
+
+
+def _contiguous(array: Floats) -> Floats:
     return np.ascontiguousarray(array, np.float32)

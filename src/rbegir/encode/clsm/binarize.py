@@ -25,8 +25,6 @@ therefore also returns log P(h) summed over the units of a row; `rbegir.training
 Outside of training every estimator is the deterministic ρ.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -76,42 +74,31 @@ def slope_at(progress: float) -> float:
     return 1.0 + (FINAL_SLOPE - 1.0) * min(max(progress, 0.0), 1.0)
 
 
-class _StraightThrough(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return rho(x)
+class _Rho(torch.autograd.Function):
+    """ρ(x), with a derivative that is given."""
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return grad
-
-
-class _StraightThroughVariant(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x.abs() <= 1)
-        return rho(x)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (inside,) = ctx.saved_tensors
-        return torch.mul(grad, inside)
-
-
-class _AnnealingTanh(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, slope: float) -> Tensor:
-        ctx.save_for_backward(x)
-        ctx.slope = slope
+    def forward(ctx: Any, x: Tensor, derivative: Tensor) -> Tensor:
+        ctx.save_for_backward(derivative)
         return rho(x)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (x,) = ctx.saved_tensors
-        return grad * ctx.slope * (1 - torch.tanh(ctx.slope * x) ** 2), None
+        (derivative,) = ctx.saved_tensors
+        return torch.mul(grad, derivative), None
+
+
+@torch.no_grad()
+def _derivative(x: Tensor, estimator: Estimator, slope: float) -> Tensor:
+    """ρ′(x) of the table above."""
+    if estimator == "straight_through":
+        return torch.ones((), dtype=x.dtype, device=x.device)
+    if estimator == "straight_through_variant":
+        return x.abs() <= 1
+    if estimator == "annealing_tanh":
+        return slope * (1 - torch.tanh(slope * x) ** 2)
+    raise InputError(f"estimator must be one of {', '.join(ESTIMATORS)}, got {estimator!r}")
 
 
 def _draw(x: Tensor, draw: Draw | None) -> tuple[Tensor, Tensor]:
@@ -136,12 +123,4 @@ def binarize(
         return rho(x), None
     if estimator == "stochastic":
         return _draw(x, draw)
-    if estimator == "annealing_tanh":
-        bits = _AnnealingTanh.apply(x, slope)  # type: ignore[no-untyped-call]
-    elif estimator == "straight_through":
-        bits = _StraightThrough.apply(x)  # type: ignore[no-untyped-call]
-    elif estimator == "straight_through_variant":
-        bits = _StraightThroughVariant.apply(x)  # type: ignore[no-untyped-call]
-    else:
-        raise InputError(f"estimator must be one of {', '.join(ESTIMATORS)}, got {estimator!r}")
-    return bits, None
+    return _Rho.apply(x, _derivative(x, estimator, slope)), None  # type: ignore[no-untyped-call]

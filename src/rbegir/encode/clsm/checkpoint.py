@@ -14,8 +14,6 @@ touched by a process that encodes only queries, and a flipped byte is noticed in
 `verify` checks the rest on demand.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Mapping
@@ -27,8 +25,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rbegir._native import _core
-from rbegir.encode.clsm.presets import ModelConfig
-from rbegir.encode.clsm.shapes import tensor_shapes
+from rbegir.base.checks import describe
+from rbegir.encode.clsm.presets import ModelConfig, tensor_shapes
 from rbegir.encode.directory import (
     CONFIG,
     REPAIR,
@@ -51,9 +49,6 @@ KIND = DirectoryKind(
     noun="model",
     article="an rbegir model",
     weights=frozenset({"bytes", "crc32c", "header_crc32c", "tensors"}),
-    find="pass the directory that training wrote",
-    renew="train the model anew",
-    repair=REPAIR,
 )
 TABLE = ".conv.weight"  # how the names of gram tables end
 RESERVED = ("format", "version", "model", "weights", "fingerprint", "crc32c")
@@ -75,7 +70,7 @@ def write(
     taken = sorted(set(extra or {}) & set(RESERVED))
     if taken:
         raise InputError(f"extra must not use the names {', '.join(taken)}")
-    stored: dict[str, Stored] = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    stored: dict[str, Stored] = dict(tensors)
     for name in () if whole else tuple(tensors):
         if name.endswith(TABLE):
             stored[name], stored[scale_of(name)] = to_bytes(tensors[name])
@@ -185,12 +180,7 @@ def _check_tensors(shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, 
     for name, shape in shapes.items():
         array = tensors[name]
         if not isinstance(array, np.ndarray) or array.dtype != np.float32 or array.shape != shape:
-            came = (
-                f"{array.dtype} {list(array.shape)}"
-                if isinstance(array, np.ndarray)
-                else type(array).__name__
-            )
-            raise InputError(f"tensor {name!r} must be float32 {list(shape)}, got {came}")
+            raise InputError(f"tensor {name!r} must be float32 {list(shape)}, got {describe(array)}")
         if not np.isfinite(array).all():
             raise InputError(
                 f"tensor {name!r} holds NaN or infinity", hint="training diverged: lower the rate"

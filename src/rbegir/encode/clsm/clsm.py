@@ -16,13 +16,13 @@ Gradients stay sparse as well. Both steps are hand-written autograd functions:
   on the host, so the backward pass is again one embedding bag (no atomics, no sort) and yields a coalesced
   row-sparse tensor. The dense gradient of `nn.EmbeddingBag` would write 200 MB per side and step.
 - `window_max`: keeps the position of each maximum and sends the gradient to the three words of that window.
-  The [words, c] array of all windows is never stored. On a GPU both directions are one kernel (see
-  `kernels.py`).
+  The [words, c] array of all windows is never stored. Both directions are one kernel, of `kernels.py` on a
+  GPU and of the native module (`learn.cpp`) on a CPU.
 """
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -77,132 +77,65 @@ def without_sparse_checks() -> None:
         invariants.disable()  # type: ignore[no-untyped-call]
 
 
+_bag_sums = partial(F.embedding_bag, mode="sum", include_last_offset=True)
+
+
 class _GramSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, table: Tensor, batch: TowerBatch) -> Tensor:
         ctx.batch, ctx.shape = batch, table.shape
-        return F.embedding_bag(
-            batch.gram_ids, table, batch.gram_offsets, mode="sum", include_last_offset=True
-        )  # [unique words, 3c]
+        return _bag_sums(batch.gram_ids, table, batch.gram_offsets)  # [unique words, 3c]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         batch = ctx.batch
-        values = F.embedding_bag(
-            batch.row_words, grad.contiguous(), batch.row_offsets, mode="sum", include_last_offset=True
-        )  # [distinct grams, 3c]
+        values = _bag_sums(batch.row_words, grad.contiguous(), batch.row_offsets)  # [distinct grams, 3c]
         rows = batch.rows.to(torch.int64)[None]
         return torch.sparse_coo_tensor(
             rows, values, ctx.shape, is_coalesced=True, check_invariants=False
         ), None
 
 
-class _Windows(NamedTuple):
-    """The windows of a batch in time-major order: the first window of every text, then the second ones, …
-
-    Texts are sorted by length, longest first, so the t-th windows belong to the first `active[t]` texts of
-    `order`: a maximum over t is a loop over contiguous blocks. A window is a bag of two or three rows of the
-    word vectors seen as [3 · unique words, c]: row 3w is L(w), 3w + 1 is C(w), 3w + 2 is R(w).
-    """
-
-    order: Tensor  # [texts]
-    active: list[int]  # texts with a t-th word
-    rows: Tensor  # [bag elements] rows of the word vectors, window by window
-    offsets: Tensor  # [windows + 1] into rows
-
-    @classmethod
-    def of(cls, text_offsets: Tensor, word_ids: Tensor) -> _Windows:
-        device = word_ids.device
-        lengths = text_offsets.diff()
-        order = torch.argsort(lengths, descending=True, stable=True)
-        per_length = torch.bincount(lengths)  # texts of each length
-        later = per_length.flip(0).cumsum(0).flip(0)[1:]  # [longest] texts with more than t words
-        time = torch.repeat_interleave(torch.arange(len(later), device=device), later)  # [windows] t
-        rank = (
-            torch.arange(len(time), device=device) - (later.cumsum(0) - later)[time]
-        )  # [windows] place in `order`
-        text = order[rank]
-        position = text_offsets[text] + time  # [windows] of the middle word, in word_ids
-        near = (position[:, None] + torch.tensor([-1, 0, 1], device=device)).clamp(0, len(word_ids) - 1)
-        rows = word_ids[near] * 3 + torch.tensor([0, 1, 2], device=device)  # [windows, 3]
-        middle = torch.ones_like(time, dtype=torch.bool)
-        there = torch.stack([time > 0, middle, time + 1 < lengths[text]], dim=1)  # [windows, 3]
-        offsets = nn.functional.pad(there.sum(dim=1).cumsum(0), (1, 0))
-        return cls(order, later.tolist(), rows[there].to(torch.int32), offsets.to(torch.int32))
+def window_max_forward(words: Tensor, text_offsets: Tensor, word_ids: Tensor) -> tuple[Tensor, Tensor]:
+    """(max over the windows of each text, place of that window in `word_ids` as int32), both [texts, c]."""
+    best = torch.empty((len(text_offsets) - 1, words.shape[1] // 3), dtype=words.dtype)
+    where = torch.empty(best.shape, dtype=torch.int32)
+    _core.window_max(*(x.cpu().numpy() for x in (words, text_offsets, word_ids, best, where)))
+    return best.to(words.device), where.to(words.device)
 
 
-def window_max_forward(words: Tensor, windows: _Windows) -> tuple[Tensor, Tensor]:
-    """(max over the windows of each text, which t it was), both [texts, c] in the order of `windows`."""
-    width = words.shape[1] // 3
-    vectors = F.embedding_bag(
-        windows.rows, words.view(-1, width), windows.offsets, mode="sum", include_last_offset=True
-    )  # [windows, c]
-    blocks = torch.split(vectors, windows.active)
-    best = blocks[0].clone() if blocks else vectors
-    which = torch.zeros(best.shape, dtype=torch.int16, device=words.device)
-    for t, block in enumerate(blocks[1:], start=1):
-        head = best[: len(block)]
-        which[: len(block)].masked_fill_(block > head, t)
-        torch.maximum(head, block, out=head)
-    return best, which
-
-
-def window_max_backward(grad: Tensor, which: Tensor, windows: _Windows, count: int) -> Tensor:
-    """The gradient of the word vectors [count, 3c] from that of the maxima, in the order of `windows`."""
-    blocks = [grad[:n] * (which[:n] == t) for t, n in enumerate(windows.active)]
-    at_windows = torch.cat(blocks) if blocks else grad  # [windows, c]
-    bags = torch.arange(len(windows.offsets) - 1, dtype=torch.int32, device=grad.device)
-    window = torch.repeat_interleave(bags, windows.offsets.diff())  # [bag elements]
-    rows, by_row = torch.sort(windows.rows, stable=True)
-    borders = torch.arange(3 * count + 1, dtype=torch.int32, device=grad.device)
-    offsets = torch.searchsorted(rows, borders, out_int32=True)  # [3 · count + 1]
-    total = F.embedding_bag(window[by_row], at_windows, offsets, mode="sum", include_last_offset=True)
-    return total.view(count, 3 * grad.shape[1])
+def window_max_backward(
+    grad: Tensor, where: Tensor, text_offsets: Tensor, word_ids: Tensor, count: int
+) -> Tensor:
+    """The gradient of the word vectors [count, 3c] from the gradient of the maxima [texts, c]."""
+    total = torch.empty((count, 3 * grad.shape[1]), dtype=grad.dtype)
+    _core.window_max_gradient(*(x.cpu().numpy() for x in (grad, where, text_offsets, word_ids, total)))
+    return total.to(grad.device)
 
 
 class _WindowMax(torch.autograd.Function):
-    """In torch operations, for CPUs and for GPUs without Triton."""
+    """By the Triton kernels of `kernels.py` on a GPU, by the native module elsewhere."""
 
     @staticmethod
     def forward(ctx: Any, words: Tensor, batch: TowerBatch) -> Tensor:
-        windows = _Windows.of(batch.text_offsets, batch.word_ids)
-        best, which = window_max_forward(words, windows)
-        ctx.windows, ctx.count = windows, len(words)
-        ctx.save_for_backward(which)
-        unsorted = torch.empty_like(best)
-        unsorted[windows.order] = best
-        return unsorted
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (which,) = ctx.saved_tensors
-        return window_max_backward(grad[ctx.windows.order], which, ctx.windows, ctx.count), None
-
-
-class _WindowMaxKernel(torch.autograd.Function):
-    """On a GPU, with the Triton kernels of `kernels.py`."""
-
-    @staticmethod
-    def forward(ctx: Any, words: Tensor, batch: TowerBatch) -> Tensor:
-        from rbegir.encode.clsm import kernels
-
-        best, where = kernels.window_max_forward(words, batch.text_offsets, batch.word_ids)
         ctx.batch, ctx.count = batch, len(words)
+        forward = window_max_forward
+        if words.is_cuda and _has_triton():
+            from rbegir.encode.clsm.kernels import window_max_forward as forward
+        best, where = forward(words.contiguous(), batch.text_offsets, batch.word_ids)
         ctx.save_for_backward(where)
         return best
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        from rbegir.encode.clsm import kernels
-
+        backward = window_max_backward
+        if grad.is_cuda and _has_triton():
+            from rbegir.encode.clsm.kernels import window_max_backward as backward
         (where,) = ctx.saved_tensors
-        batch, count = ctx.batch, ctx.count
-        return kernels.window_max_backward(
-            grad.contiguous(), where, batch.text_offsets, batch.word_ids, count
-        ), None
+        offsets, ids = ctx.batch.text_offsets, ctx.batch.word_ids
+        return backward(grad.contiguous(), where, offsets, ids, ctx.count), None
 
 
 @cache
@@ -212,8 +145,7 @@ def _has_triton() -> bool:
 
 def window_max(words: Tensor, batch: TowerBatch) -> Tensor:
     """max_t a_t of each text, from the vectors of the unique words.  [unique words, 3c] → [texts, c]"""
-    function = _WindowMaxKernel if words.is_cuda and _has_triton() else _WindowMax
-    return function.apply(words, batch)  # type: ignore[no-any-return, no-untyped-call]
+    return _WindowMax.apply(words, batch)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def gram_sum(table: Tensor, batch: TowerBatch) -> Tensor:

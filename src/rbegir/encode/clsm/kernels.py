@@ -5,10 +5,8 @@ meet in each window and keeps the largest sum and its place, so the windows them
 registers and the number of launches does not depend on the longest text. Backward it adds the gradient of
 each maximum to the three words of its window, atomically, since many texts share a word.
 
-`rbegir.encode.clsm.clsm` computes it in plain torch operations too; that is what a CPU runs.
+A CPU runs the native module instead, see `rbegir.encode.clsm.clsm`.
 """
-
-from __future__ import annotations
 
 import torch
 import triton

@@ -19,7 +19,7 @@ import os
 import threading
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,18 +27,16 @@ import numpy.typing as npt
 from rbegir.base.checks import whole_number
 from rbegir.base.devices import gpu_number, split_name
 from rbegir.codes.planes import MAX_PLANES, Codes
+from rbegir.encode.binarizer.learn import odd
 from rbegir.encode.clsm import checkpoint
-from rbegir.encode.clsm.presets import FLOAT, ModelConfig
-from rbegir.encode.clsm.shapes import planes_of
-from rbegir.encode.clsm.sides import NativeSide
+from rbegir.encode.clsm.presets import FLOAT, ModelConfig, Side, planes_of
+from rbegir.encode.clsm.sides import NativeSide, TorchSide
 from rbegir.encode.reranker import Floats, Reranker, Vectors
 from rbegir.encode.reranker import read as read_reranker
 from rbegir.errors import MismatchError
 
 if TYPE_CHECKING:
     from rbegir.read.tokenizer import TextInput
-
-Side = Literal["query", "keyword"]
 
 
 class SideEncoder(Protocol):
@@ -67,6 +65,12 @@ class Model:
             gpu_number(device)
         return cls(checkpoint.Checkpoint(path), device, threads)
 
+    def __repr__(self) -> str:
+        planes = f"{self.query_planes} query planes, {self.keyword_planes} keyword planes"
+        return (
+            f"Model({str(self._stored.path)!r}, n = {self.n}, {planes}, fingerprint {self.fingerprint[:8]})"
+        )
+
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Store this model in another directory, by hard link where the file system allows it."""
         self._stored.save(directory)
@@ -81,6 +85,11 @@ class Model:
     @property
     def config(self) -> ModelConfig:
         return self._stored.config
+
+    @property
+    def device(self) -> str:
+        """Where texts are encoded: cpu, cuda, cuda:1 …"""
+        return self._device
 
     @property
     def n(self) -> int:
@@ -135,7 +144,7 @@ class Model:
         return partial(encoder.vectors, wordless=True)
 
     def tensor(self, name: str) -> npt.NDArray[np.float32]:
-        """A tensor by the name it has in the checkpoint (`shapes`), read-only."""
+        """A tensor by the name it has in the checkpoint (`presets`), read-only."""
         return self._stored.tensor(name)
 
     def encode_queries(self, texts: TextInput) -> Codes:
@@ -190,15 +199,11 @@ class Model:
             tensor = partial(self._stored.stored, guarded=True)
             check = self._stored.file.check_intact
             return NativeSide(self.config, side, tensor, threads=self._threads, check_table=check)
-        from rbegir.encode.clsm.sides import TorchSide
-
         return TorchSide(self.config, side, self._stored.tensor, self._device, threads=self._threads)
 
 
 def quantise(vectors: npt.NDArray[np.float32]) -> Codes:
     """Float vectors [count, n] as eight planes: the largest magnitude becomes 255, the rest odd integers."""
     peak = np.abs(vectors).max(axis=1, keepdims=True, initial=0)  # [count, 1]
-    scaled = vectors * (np.float32(255) / np.where(peak > 0, peak, 1))
-    # the odd integer of the interval [2j, 2j + 2), which is the nearest
-    values = 2 * np.floor(scaled / 2) + 1
-    return Codes.from_values(np.clip(values, -255, 255).astype(np.int16), MAX_PLANES)
+    scaled = vectors * (np.float32(255) / np.where(peak > 0, peak, 1)).astype(np.float32, copy=False)
+    return Codes.from_values(odd(scaled, MAX_PLANES).astype(np.int16), MAX_PLANES)

@@ -25,8 +25,6 @@ best one for Gaussian dimensions (0.996 σ apart for four levels). `tanh` in the
 identity for |f| well below 1; callers scale f to length 1.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from typing import NamedTuple

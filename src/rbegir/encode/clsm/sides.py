@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,8 +32,15 @@ from rbegir._native import _core
 from rbegir._native.isa import choose_isa
 from rbegir.base.devices import cpu_count
 from rbegir.base.mapping import arm
-from rbegir.encode.clsm.presets import FLOAT, ModelConfig
-from rbegir.encode.clsm.shapes import iterations_of, planes_of, tensor_shapes, tower_of
+from rbegir.encode.clsm.presets import (
+    FLOAT,
+    ModelConfig,
+    Side,
+    iterations_of,
+    planes_of,
+    tensor_shapes,
+    tower_of,
+)
 from rbegir.errors import TextError
 from rbegir.read.tokenizer import GramBatch, count_texts, text_views
 
@@ -132,7 +139,7 @@ class TorchSide:
     def __init__(
         self,
         config: ModelConfig,
-        side: Literal["query", "keyword"],
+        side: Side,
         tensor: TensorOf,
         device: str,
         *,

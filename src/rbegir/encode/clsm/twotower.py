@@ -9,22 +9,17 @@ once, under the name `shared`, and only the heads differ. The names in `state_di
 checkpoint.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import pairwise
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from rbegir.encode.clsm.binarize import Draw
 from rbegir.encode.clsm.clsm import Conv, TowerBatch
-from rbegir.encode.clsm.presets import FLOAT, ModelConfig
+from rbegir.encode.clsm.presets import FLOAT, ModelConfig, Side
 from rbegir.encode.clsm.rbe import RBE, Embedding
 from rbegir.read.tokenizer import VOCABULARY
-
-Side = Literal["query", "keyword"]
 
 
 class _Part(nn.Module):
@@ -72,8 +67,15 @@ class FeatureDropout(nn.Module):
         if not self.training or not self.share:
             return f
         assert self.draw is not None
-        kept = self.draw(f, partial(Tensor.bernoulli_, p=1 - self.share))  # [texts, m]
+        kept = self.draw(f, partial(_bernoulli, share=1 - self.share))  # [texts, m]
         return f * kept.div_(1 - self.share)
+
+
+def _bernoulli(into: Tensor, *, share: float, generator: torch.Generator) -> Tensor:
+    """1 with probability `share`, else 0, by 16 random bits each: a third of the time of `bernoulli_`."""
+    bits = torch.empty(-(-into.numel() // 4), dtype=torch.int64, device=into.device)
+    bits.random_(-(2**63), None, generator=generator)
+    return into.copy_(bits.view(torch.int16)[: into.numel()].view_as(into) < round(share * 2**16) - 2**15)
 
 
 class TwoTower(nn.Module):

@@ -7,8 +7,8 @@ A model that ends in an `RBEHead` makes codes itself. Any other makes vectors, a
 some of the texts to be stored, turns those into codes.
 
 An index does not keep the encoder, which may be gigabytes, but where it is, its fingerprint, which covers all
-weights, and the Binarizer (`reference.py`). If the encoder is gone or has changed, encoding a text fails with
-an error that says so; the index can still be searched by codes.
+weights, and the Binarizer (`rbegir.encode.encoder`). If the encoder is gone or has changed, encoding a text
+fails with an error that says so; the index can still be searched by codes.
 
 *Nothing is fetched.* A name is looked up in the local Hugging Face cache and nowhere else. A model's own code
 is never run: the classes of its modules are those listed here, and a model that names others is refused. Its
@@ -32,7 +32,7 @@ import numpy.typing as npt
 from rbegir.base.disk import read_small, refuse_link
 from rbegir.codes.planes import Codes
 from rbegir.encode.binarizer.binarizer import Binarizer
-from rbegir.encode.sentence.reference import BINARIZER, NEEDED, read_reference, write_reference
+from rbegir.encode.encoder import BINARIZER, NEEDED, read_reference, write_reference
 from rbegir.errors import FileError, InputError, MismatchError, needing
 
 if TYPE_CHECKING:
@@ -102,15 +102,15 @@ class SentenceEncoder:
 
     @property
     def n(self) -> int:
-        return self.head.n if self.head is not None else self._fitted().n
+        return (self.head or self._fitted()).n
 
     @property
     def query_planes(self) -> int:
-        return self.head.query_planes if self.head is not None else self._fitted().query_planes
+        return (self.head or self._fitted()).query_planes
 
     @property
     def keyword_planes(self) -> int:
-        return self.head.keyword_planes if self.head is not None else self._fitted().keyword_planes
+        return (self.head or self._fitted()).keyword_planes
 
     @property
     def fingerprint(self) -> str:
@@ -128,12 +128,14 @@ class SentenceEncoder:
     def encode_keywords(self, texts: Sequence[str]) -> Codes:
         """The codes of keywords."""
         vectors = self.vectors(texts, "document")
-        return _codes(vectors, self.keyword_planes) if self.head else self._fitted().encode_keywords(vectors)
+        if self.head:
+            return _codes(vectors, self.keyword_planes)
+        return Codes(self._fitted().encode_keywords(vectors).planes, self.n, self.fingerprint)
 
     def vectors(self, texts: Sequence[str], task: str) -> npt.NDArray[np.float32]:
         """The SentenceTransformer's vectors of texts: float32 [count, dims]; `task` is query or document."""
         if not len(texts):
-            dims = self.head.n if self.head is not None else self._fitted().n_features_in_
+            dims = self.head.n if self.head else self._fitted().n_features_in_
             return np.zeros((0, dims), np.float32)
         encode = self.model.encode_query if task == "query" else self.model.encode_document
         with self._lock:  # tokenizers are not made for several threads at once

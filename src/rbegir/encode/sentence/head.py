@@ -25,7 +25,7 @@ from rbegir.base.checks import whole_number
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_PLANES
 from rbegir.encode.binarizer.binarizer import default_n
 from rbegir.encode.clsm.rbe import prefixes, rbe_layers, start_as_quantiser
-from rbegir.encode.sentence.reference import NEEDED
+from rbegir.encode.encoder import NEEDED
 from rbegir.errors import InputError, needing
 
 if TYPE_CHECKING:

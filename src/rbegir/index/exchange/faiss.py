@@ -1,8 +1,9 @@
-"""FAISS: flat indexes are imported, codes are exported as flat indexes, and `IndexRBE` looks like one.
+"""FAISS: indexes are imported, codes are exported as flat indexes, and `IndexRBE` looks like one.
 
     FAISS                                       here
     IndexBinaryFlat, d a multiple of 64         codes of one plane, bit for bit (the bit order is the same)
-    IndexFlatIP, IndexFlatL2                    float vectors, encoded by a Binarizer
+    IndexFlatIP, IndexFlatL2                    float vectors, encoded by a Binarizer of that metric
+    HNSW, NSG and IVF over one of them          what it stores, without its graph or lists
     IndexIDMap and IndexIDMap2, also binary     one of the above, with ids
     any other index                             refused: it does not store what was added
 
@@ -11,18 +12,17 @@ Codes of more planes are exported as float vectors of length 1, whose inner prod
 
 `IndexRBE` is the exact scan behind the interface of a FAISS index, to switch by changing one line.
 
-    index = rbegir.IndexRBE(384)             # was: faiss.IndexFlatIP(384)
+    index = rbegir.IndexRBE(384)             # was: faiss.IndexFlatIP(384); metric="l2" for IndexFlatL2
     index.train(vectors)                     # needed here: codes are fitted to vectors
     index.add(vectors)
     D, I = index.search(queries, 10)         # float32 and int64 [queries, 10]
 
 As in FAISS, ids are positions, and removing a vector moves later ones up. If there are fewer vectors than k,
-I is −1 and D the lowest float. Unlike FAISS, D is the cosine of codes, which stand for centred vectors: it
-orders like the inner products of unit vectors but has other values. A vector takes n · keyword_planes / 8
-bytes and is not kept; `reconstruct` returns the unit vector that its code stands for.
+I is −1 and D the worst float. D is an estimate of what FAISS returns: the cosine, the inner product, or the
+squared distance. A vector takes n · keyword_planes / 8 bytes and is not kept; `reconstruct` returns the
+vector that its code stands for. Vectors that all have unit length are imported with the metric "cosine",
+which orders as both others do and has the better codes.
 """
-
-from __future__ import annotations
 
 import os
 from pathlib import Path
@@ -35,8 +35,9 @@ import pyarrow as pa
 from rbegir.base.checks import whole_number
 from rbegir.codes.layout import pack
 from rbegir.codes.planes import MAX_N, MIN_N, WORD, Codes
-from rbegir.codes.score import cosine, norm_squared
+from rbegir.codes.score import norm_squared
 from rbegir.encode.binarizer.binarizer import Binarizer
+from rbegir.encode.binarizer.vectors import as_rows
 from rbegir.errors import FileError, InputError, MismatchError, needing
 from rbegir.index.exchange.transfer import (
     Keywords,
@@ -51,9 +52,11 @@ from rbegir.index.store import Index
 from rbegir.search.backend import Partition
 from rbegir.search.cpu import CpuBackend
 
-SUPPORTED = "IndexBinaryFlat, IndexFlatIP, IndexFlatL2, alone or inside an IDMap"
-METRIC_INNER_PRODUCT = 0  # as FAISS numbers it
-NOTHING = np.finfo(np.float32).min  # D where there is no neighbour
+SUPPORTED = "IndexBinaryFlat, IndexFlatIP, IndexFlatL2, HNSW, NSG and IVF over them, alone or inside an IDMap"
+GRAPHS = ("IndexHNSWFlat", "IndexNSGFlat", "IndexBinaryHNSW")  # over a flat index, their storage
+LISTS = ("IndexIVFFlat", "IndexBinaryIVF")  # hold what was added in lists, with ids
+METRIC_INNER_PRODUCT, METRIC_L2 = 0, 1  # as FAISS numbers them
+UNIT = 1e-3  # how far the length of a unit vector may be from 1
 
 Floats = npt.NDArray[np.float32]
 
@@ -80,31 +83,48 @@ def open_faiss(path: str | os.PathLike[str]) -> Any:
 
 
 def read_faiss(index: Any) -> tuple[Codes | Floats, npt.NDArray[np.int64]]:
-    """The codes or float vectors, and the ids, of a flat FAISS index."""
+    """The codes or float vectors, and the ids, of a FAISS index that stores them."""
     faiss = load_faiss()
     given = type(index).__name__
     ids: npt.NDArray[np.int64] | None = None
     if hasattr(index, "id_map"):
         ids = faiss.vector_to_array(index.id_map).astype(np.int64)
         index = index.index
-    if isinstance(index, faiss.IndexBinary):
-        inner = faiss.downcast_IndexBinary(index)
-        kind = faiss.IndexBinaryFlat
-    elif isinstance(index, faiss.Index):
-        inner = faiss.downcast_index(index)
-        kind = faiss.IndexFlat
-    else:
+    if not isinstance(index, (faiss.Index, faiss.IndexBinary)):
         raise InputError(f"expected a FAISS index, got {given}", hint=f"supported are {SUPPORTED}")
-    if not isinstance(inner, kind):
-        name = type(inner).__name__
+    binary = isinstance(index, faiss.IndexBinary)
+    downcast = faiss.downcast_IndexBinary if binary else faiss.downcast_index
+    inner = downcast(index)
+    name = type(inner).__name__
+    if name in GRAPHS:
+        inner = downcast(inner.storage)
+    if name in LISTS:
+        rows, places = _listed(faiss, inner)
+    elif isinstance(inner, faiss.IndexBinaryFlat if binary else faiss.IndexFlat):
+        flat = faiss.vector_to_array(inner.xb if binary else inner.codes)
+        rows, places = flat.reshape(-1, int(inner.code_size)), np.arange(int(inner.ntotal))
+    else:
         raise InputError(
-            f"a FAISS index of kind {name} cannot be imported: it does not hold what was added to it",
+            f"a FAISS index of kind {name} cannot be imported: it does not store what was added",
             hint=f"supported are {SUPPORTED}; import the vectors that it was built from",
         )
-    count = int(inner.ntotal)
-    found: Codes | Floats
-    found = _codes(faiss, inner) if kind is faiss.IndexBinaryFlat else inner.reconstruct_n(0, count)
-    return found, np.arange(count) if ids is None else ids
+    found = _codes(rows, int(inner.d)) if binary else np.ascontiguousarray(rows).view(np.float32)
+    return found, places if ids is None else ids[places]
+
+
+def _listed(faiss: Any, index: Any) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """The rows [count, bytes] of an index of lists and their ids, in the order of the ids."""
+    lists, parts = index.invlists, []
+    for number in range(index.nlist):
+        if count := lists.list_size(number):
+            rows = faiss.rev_swig_ptr(lists.get_codes(number), count * lists.code_size)
+            ids = faiss.rev_swig_ptr(lists.get_ids(number), count)
+            parts.append((rows.reshape(count, -1).copy(), ids.astype(np.int64)))
+    if not parts:
+        return np.zeros((0, lists.code_size), np.uint8), np.zeros(0, np.int64)
+    every = np.concatenate([ids for _, ids in parts])
+    order = np.argsort(every, kind="stable")
+    return np.concatenate([rows for rows, _ in parts])[order], every[order]
 
 
 def import_faiss(index: Any, out: str | os.PathLike[str], *, binarizer: Binarizer | None = None) -> Index:
@@ -116,6 +136,11 @@ def import_faiss(index: Any, out: str | os.PathLike[str], *, binarizer: Binarize
         if binarizer is not None:
             raise InputError("a binary FAISS index holds codes, it takes no binarizer", hint="leave it out")
         return make_index(out, [Keywords(found, table)], shape=(found.n, 1))
+    if binarizer is None and len(found):
+        metric = "l2" if source.metric_type == METRIC_L2 else "ip"
+        if np.all(np.abs(np.linalg.norm(found, axis=1) - 1) < UNIT):
+            metric = "cosine"
+        binarizer = Binarizer(metric=metric).fit(found)
     return make_vector_index(out, found, table, binarizer)
 
 
@@ -154,21 +179,19 @@ def export_faiss(source: Index | Codes, path: str | os.PathLike[str]) -> None:
             raise FileError(f"cannot write {path}: FAISS failed") from error
 
 
-def _codes(faiss: Any, index: Any) -> Codes:
-    if index.d % WORD or not MIN_N <= index.d <= MAX_N:
+def _codes(rows: npt.NDArray[np.uint8], d: int) -> Codes:
+    """Codes of `d` bits from rows [count, bytes]."""
+    if d % WORD or not MIN_N <= d <= MAX_N:
         raise InputError(
-            f"the index has {index.d} bits per vector, expected a multiple of {WORD} from {MIN_N} to {MAX_N}",
+            f"the index has {d} bits per vector, expected a multiple of {WORD} from {MIN_N} to {MAX_N}",
             hint="pad all vectors, and queries, with zero bits",
         )
-    raw = faiss.vector_to_array(index.xb).reshape(index.ntotal, index.d // 8)  # [count, bytes]
-    words = np.ascontiguousarray(raw).view("<u8").astype(np.uint64, copy=False)
-    return Codes(words[None].copy(), int(index.d))
+    words = np.ascontiguousarray(rows).reshape(len(rows), d // 8).view("<u8").astype(np.uint64, copy=False)
+    return Codes(words[None].copy(), d)
 
 
 class IndexRBE:
     """Vectors of `d` floats, stored as codes in memory. The other arguments go to the Binarizer."""
-
-    metric_type = METRIC_INNER_PRODUCT
 
     def __init__(
         self,
@@ -179,10 +202,12 @@ class IndexRBE:
         keyword_planes: int = 2,
         threads: int | None = None,
         binarizer: Binarizer | None = None,
+        metric: str = "cosine",
     ) -> None:
         """With a fitted `binarizer` the index needs no training."""
         self.d = d
-        self.binarizer = binarizer or Binarizer(d, n, query_planes, keyword_planes)
+        self.binarizer = binarizer or Binarizer(d, n, query_planes, keyword_planes, metric=metric)
+        self.metric_type = METRIC_L2 if self.binarizer.metric == "l2" else METRIC_INNER_PRODUCT
         self.is_trained = binarizer is not None
         if binarizer is not None and binarizer.n_features_in_ != d:
             raise MismatchError(f"d is {d}, the binarizer takes vectors of {binarizer.n_features_in_}")
@@ -213,10 +238,11 @@ class IndexRBE:
             self._packed = None
 
     def search(self, x: Any, k: int) -> tuple[Floats, npt.NDArray[np.int64]]:
-        """(D, I): cosines and ids of the best k for each vector [count, d], best first."""
+        """(D, I): what FAISS returns, estimated, and ids of the best k for each vector [count, d]."""
         k = whole_number("k", k)
         asked = self._trained().encode_queries(x).values()  # [queries, n]
-        scores = np.full((len(asked), k), NOTHING, np.float32)
+        sign = -1 if self.metric_type == METRIC_L2 else 1
+        scores = np.full((len(asked), k), sign * np.finfo(np.float32).min, np.float32)
         ids = np.full((len(asked), k), -1, np.int64)
         if self._parts and len(asked):
             if self._packed is None:
@@ -224,7 +250,9 @@ class IndexRBE:
             backend = CpuBackend(self.binarizer.n, self.binarizer.keyword_planes, threads=self._threads)
             found = backend.search(self._packed, asked, min(k, self.ntotal))
             width = found.positions.shape[1]
-            scores[:, :width] = cosine(found.keys, norm_squared(asked))
+            scores[:, :width] = sign * self.binarizer.key_scores(asked)(found.keys)
+            if self.binarizer.metric == "ip":  # scores are those of queries of unit length
+                scores[:, :width] *= np.linalg.norm(as_rows(x), axis=1, keepdims=True)
             ids[:, :width] = found.positions
         return scores, ids
 

@@ -7,7 +7,7 @@
 | encode, train           | texts per second, pairs per second                                             |
 | accuracy                | recall of codes at equal bytes; quantizers and residual are its peers          |
 | serve, load             | the HTTP service under load, and the load generator                            |
-| cluster                 | what a cluster costs and survives                                              |
+| cluster                 | overhead, scaling and fault tolerance of a cluster                             |
 | peers                   | other systems in processes of their own, for scan and serve                    |
-| host                    | the machine that it ran on, and clocks                                         |
+| host                    | the machine that a benchmark ran on, clocks and progress                       |
 """

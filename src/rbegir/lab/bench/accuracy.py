@@ -1,25 +1,24 @@
-"""What recall so many bytes buy: the Binarizer beside its peers, on your vectors.
+"""Recall per byte: the Binarizer beside its peers, on your vectors.
 
 The truth is the float vectors' own top 10 and top 100 by cosine:
 
-    recall@10, recall@100     the part of the true top k among the k found
+    recall@10, recall@100     share of the true top k among the k found
     recall@1                  how often the true best is among the 10 found
 
 All methods see the same training rows and queries. By default they learn from rows that are not searched,
-because large codebooks would remember them. Each seed draws rows and queries anew; the summary has the mean
-over seeds, its range, the half-width of its 95 % interval (Student's t), and how far the Binarizer is ahead
-of each peer. Peers search with float32 queries, the Binarizer with 8-bit (or 3-bit) integers. Sizes count all
-that is stored for a vector. A budget in bits per dimension counts dimensions rounded up to a multiple of 64.
+because large codebooks would memorise them. Each seed draws rows and queries anew. The summary has the mean
+over seeds, its range, the half-width of its 95 % interval (Student's t), and the lead of the Binarizer over
+each peer. Peers search with float32 queries, the Binarizer with 8-bit (or 3-bit) integers. A peer that
+decodes is scored by inner product, L2 distance and cosine, and the best counts. Sizes count all that is
+stored per vector. A budget in bits per dimension rounds dimensions up to a multiple of 64.
 
 With `out`, the result is written after every row, and rows that the file already holds are not measured
 again: a stopped run resumes, and sizes or seeds can be added on another machine (`hosts` lists them).
 """
 
-from __future__ import annotations
-
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,11 +26,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rbegir.codes.planes import WORD
-from rbegir.encode.binarizer.binarizer import WORK, Binarizer, best_shape
+from rbegir.encode.binarizer.binarizer import WORK, best_shape
 from rbegir.encode.binarizer.vectors import as_rows, sample, unit_blocks
 from rbegir.errors import FileError, InputError
-from rbegir.lab.bench.host import describe
-from rbegir.lab.bench.quantizers import PEERS, Outcome, top
+from rbegir.lab.bench.host import Progress, describe, quiet
+from rbegir.lab.bench.quantizers import PEERS, Outcome, binarized, top
 from rbegir.lab.markdown import Json
 from rbegir.search.partition import recall_of
 
@@ -71,6 +70,7 @@ def measure(
     out: Path | None = None,
     about: str = "",
     report: Report = lambda row: None,
+    progress: Progress = quiet,
 ) -> Json:
     """The benchmark's result as JSON values; `report` gets each row as soon as it is known."""
     unknown = sorted(set(methods) - set(METHODS))
@@ -81,39 +81,34 @@ def measure(
     asked = None if queries is None else as_rows(queries, "queries", known.shape[1])
     plan = _Plan(query_count, train_rows, search_rows, apart)
     budgets = sizes(known.shape[1], bits, byte_budgets)
-    rows: list[Json] = []
     shapes: dict[int, tuple[int, int]] = {}  # bytes → (n, planes), chosen by the first seed
-    described: Json | None = None
-    hosts: list[Json] = []
-    earlier = _read(out)
-    if earlier is not None:
-        rows, described, hosts = earlier["cells"], earlier["vectors"], earlier["hosts"]
-        about = about or earlier["about"]
-    hosts.append(describe(PACKAGES))
+    result = _read(out)
+    host = describe(PACKAGES)
+    result |= {"host": host, "hosts": [*result["hosts"], host], "about": about or result["about"]}
+    rows: list[Json] = result["cells"]
+    result["summary"] = summary(rows)
     have = {(row["method"], row["budget_bytes"], row["seed"]) for row in rows}
-    result = _result(rows, described, about, hosts)
     for seed in range(seeds):
         wanted = [(m, size) for size in budgets for m in methods if (m, size, seed) not in have]
         if not wanted or (budget_s is not None and time.perf_counter() - began > budget_s):
             continue
         drawn = plan.draw(known, asked, seed)
-        if described is not None and described != drawn.about:
+        if result["vectors"] not in (None, drawn.about):
             raise InputError(
-                f"{out} holds figures of other vectors: {described}, not {drawn.about}",
+                f"{out} holds figures of other vectors: {result['vectors']}, not {drawn.about}",
                 hint="name another file, or give the options of the run that wrote it",
             )
-        described = drawn.about
-        for method, size in wanted:
+        result["vectors"] = drawn.about
+        for number, (method, size) in enumerate(wanted):
+            progress((seed + number / len(wanted)) / seeds, f"{method}, {size} bytes")
             if budget_s is not None and time.perf_counter() - began > budget_s:
                 break
-            row = _row(method, drawn, size, seed, shapes)
-            if row is None:
-                continue
-            rows.append({**row, "host": len(hosts) - 1})
-            result = _result(rows, described, about, hosts)
-            if out is not None:
-                out.write_text(json.dumps(result, indent=1) + "\n")
-            report(row)
+            for row in _rows(method, drawn, size, seed, shapes):
+                rows.append({**row, "host": len(result["hosts"]) - 1})
+                result["summary"] = summary(rows)
+                if out is not None:
+                    out.write_text(json.dumps(result, indent=1) + "\n")
+                report(row)
     return result
 
 
@@ -166,31 +161,22 @@ def _rows_of(rows: Any, chosen: npt.NDArray[np.int64]) -> Floats:
     return np.concatenate(list(unit_blocks(rows[np.sort(chosen)], "vectors")))
 
 
-def _result(rows: list[Json], described: Json | None, about: str, hosts: list[Json]) -> Json:
-    return {
-        "host": hosts[-1],
-        "hosts": hosts,
-        "about": about,
-        "vectors": described,
-        "cells": rows,
-        "summary": summary(rows),
-    }
-
-
-def _read(path: Path | None) -> Json | None:
+def _read(path: Path | None) -> Json:
+    """The result that a file holds; an empty one if there is no file."""
+    empty: Json = {"host": None, "hosts": [], "about": "", "vectors": None, "cells": [], "summary": []}
     if path is None or not path.exists():
-        return None
+        return empty
     try:
         found = json.loads(path.read_text())
         if {"cells", "vectors", "hosts", "about"} <= set(found):
-            return dict(found)
+            return {**empty, **found}
     except (OSError, ValueError, TypeError) as error:
         raise FileError(f"cannot read earlier figures from {path}: {error}") from error
     raise FileError(f"{path} is not a result of this benchmark", hint="name another file to write")
 
 
 def summary(rows: Sequence[Json]) -> list[Json]:
-    """One line a method and size, over seeds; `ahead`: recall@10 of the Binarizer less this method's."""
+    """One line per method and size, over seeds; `ahead`: recall@10 of the Binarizer minus this method's."""
     groups: dict[tuple[int, str], dict[int, Json]] = {}
     for row in rows:
         groups.setdefault((row["budget_bytes"], row["method"]), {})[row["seed"]] = row
@@ -212,7 +198,7 @@ def summary(rows: Sequence[Json]) -> list[Json]:
 
 
 def spread(values: Sequence[float]) -> dict[str, float | None]:
-    """Mean, lowest, highest, and half the width of the 95 % interval of the mean; none for one value."""
+    """Mean, lowest, highest, and half-width of the 95 % interval of the mean (None for one value)."""
     count = len(values)
     half = None
     if count > 1:
@@ -228,65 +214,47 @@ def recalls(found: Ids, truth: Ids) -> dict[str, float]:
     return {**shares, "recall@1": first}
 
 
-def _row(method: str, drawn: Drawn, size: int, seed: int, shapes: dict[int, tuple[int, int]]) -> Json | None:
-    """None where a method has no code of this size."""
-    common = {"method": method, "budget_bytes": size, "seed": seed}
+def _rows(
+    method: str, drawn: Drawn, size: int, seed: int, shapes: dict[int, tuple[int, int]]
+) -> Iterator[Json]:
+    """A row, and one for each wider encoding beam; none where a method has no code of this size."""
     if method in OURS:
-        return {**common, **_ours(method, drawn, size, seed, shapes)}
-    outcome = PEERS[method](drawn.train, drawn.every, size, seed)
-    if outcome is None:
-        return None
-    return {
-        **common,
-        "bytes": outcome.bytes,
-        "code_bytes": outcome.code_bytes,
-        "factor_bytes": outcome.factor_bytes,
-        "query": "float32",
-        "setting": outcome.setting,
-        **_peer_recalls(outcome, drawn.asked, drawn.truth),
-        "train_s": outcome.train_s,
-        "encode_per_s": len(drawn.every) / max(outcome.encode_s, 1e-9),
-    }
+        outcome: Outcome | None = _ours(method, drawn, size, seed, shapes)
+    else:
+        outcome = PEERS[method](drawn.train, drawn.every, size, seed)
+    for one in () if outcome is None else (outcome, *outcome.wider):
+        yield {
+            "method": method if one.beam is None else f"{method}_{one.beam}",
+            "budget_bytes": size,
+            "seed": seed,
+            "bytes": one.bytes,
+            "code_bytes": one.code_bytes,
+            "factor_bytes": one.factor_bytes,
+            "query": one.query,
+            "setting": one.setting,
+            **_best_recalls(one, drawn.asked, drawn.truth),
+            "train_s": one.train_s,
+            "encode_per_s": len(drawn.every) / max(one.encode_s, 1e-9),
+        }
 
 
-def _peer_recalls(outcome: Outcome, asked: Floats, truth: Ids) -> dict[str, float]:
-    """By the peer's own score, or by inner product or distance to what it decodes: the better of the two."""
-    few = slice(outcome.queries)
-    ways = [outcome]
-    if outcome.decoded is not None and outcome.offsets is None:
-        by_distance = -0.5 * np.einsum("ij,ij->i", outcome.decoded, outcome.decoded)
-        ways.append(outcome._replace(offsets=by_distance))
-    found = [recalls(way.find(asked[few], DEPTH), truth[few]) for way in ways]
-    return max(found, key=lambda figures: figures["recall@10"])
+def _best_recalls(outcome: Outcome, asked: Floats, truth: Ids) -> Json:
+    """Recalls by the score that finds the most of the true top 10, and recall@10 by each score."""
+    found = {way.metric: recalls(way.find(asked, DEPTH), truth) for way in outcome.scores()}
+    best = max(found, key=lambda metric: found[metric]["recall@10"])
+    scores = {metric: figures["recall@10"] for metric, figures in found.items()}
+    return {**found[best], "metric": best, "recall@10 by score": scores}
 
 
-def _ours(method: str, drawn: Drawn, size: int, seed: int, shapes: dict[int, tuple[int, int]]) -> Json:
+def _ours(method: str, drawn: Drawn, size: int, seed: int, shapes: dict[int, tuple[int, int]]) -> Outcome:
     if size not in shapes:
         shapes[size] = best_shape(drawn.train, size, seed)
     n, planes = shapes[size]
-    options: Json = {
+    options: dict[str, int] = {
         "binarizer": {},
         "binarizer_patient": {"moves": WORK // n * PATIENT},
         "binarizer_quick": {"moves": WORK // n // QUICK},
         "binarizer_start": {"rounds": 0},
         "binarizer_3_planes": {"query_planes": 3},
     }[method]
-    binarizer = Binarizer(n=n, keyword_planes=planes, seed=seed, **options)
-    began = time.perf_counter()
-    binarizer.fit(drawn.train)
-    fitted = time.perf_counter()
-    codes = binarizer.encode_keywords(drawn.every)
-    encoded = time.perf_counter()
-    values = codes.values().astype(np.float32)
-    values /= np.linalg.norm(values, axis=1, keepdims=True)
-    found = top(binarizer.encode_queries(drawn.asked).values().astype(np.float32), values, DEPTH)
-    return {
-        "bytes": n * planes // 8,
-        "code_bytes": n * planes // 8,
-        "factor_bytes": 0,
-        "query": f"{binarizer.query_planes}-bit integers",
-        "setting": f"n = {n}, {planes} planes",
-        **recalls(found, drawn.truth),
-        "train_s": fitted - began,
-        "encode_per_s": len(drawn.every) / (encoded - fitted),
-    }
+    return binarized(drawn.train, drawn.every, n, planes, seed, **options)

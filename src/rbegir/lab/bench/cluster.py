@@ -1,8 +1,8 @@
 """What a cluster costs and what it survives, on one machine with several processes.
 
-    overhead   one shard against an Index in this process, the same questions in turns: what a call costs
+    overhead   one shard against an Index in this process, the same queries in turns: the cost of a call
     scaling    one shard with one thread against two, the same work: ideal is half the time; beside them one
-               thread and two threads of an Index, which is what the machine's two cores can do
+               thread and two threads of an Index, which show what two cores of the machine can do
     spread     how much later than usual a shard responds, for the planner's tails
     merge      merging hits, per candidate
     faults     a shard process is killed (SIGKILL) every few seconds under load: every response is
@@ -12,17 +12,13 @@ How this can mislead: all processes share one machine's cores, memory bandwidth 
 overhead has no wire in it, and clients take cores from shards.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -40,8 +36,6 @@ N, PLANES, QUERY_PLANES = 64, 2, 3
 QUANTILES = 201
 SMALL = 200_000  # keywords where the scan is not what is measured
 PIECE = 1 << 20  # keywords per add, so that no segments are merged
-
-Progress = Callable[[str, float], None]
 
 
 def make_index(path: Path, keywords: int, segments: int = 2) -> None:
@@ -65,7 +59,7 @@ def same(ours: Hits, theirs: Hits) -> bool:
 
 
 def overhead(path: Path, rounds: int) -> Json:
-    """Milliseconds of a question with and without a cluster around it; a long list takes two calls."""
+    """Milliseconds of a query with and without a cluster around it; a long list of hits takes two calls."""
     times: dict[str, list[float]] = {"index_ms": [], "cluster_ms": [], "call_ms": [], "two_calls_ms": []}
     codes = queries(1)
     with Index.open(path, threads=1) as index, Cluster.open(path, devices=1, threads=1) as cluster:
@@ -113,7 +107,7 @@ def scaling(path: Path, rounds: int, batch: int = 64) -> Json:
 
 
 def spread(path: Path, answers: int) -> Json:
-    """Quantiles of how much later than usual the answers of one shard come, in ms."""
+    """Quantiles of how much later than usual one shard responds, in ms."""
     codes = queries(1)
     with Cluster.open(path, devices=["cpu"]) as cluster:
         times = [
@@ -140,9 +134,9 @@ def merge_cost(rounds: int, shards: int = 16, k: int = 1000) -> Json:
 
 
 def faults(
-    path: Path, *, replicas: int, seconds: float, every: float, clients: int, progress: Progress
+    path: Path, *, replicas: int, seconds: float, every: float, clients: int, progress: host.Progress
 ) -> Json:
-    """Kill shards under load and compare every answer with the right one."""
+    """Kill shards under load and compare every response with the right one."""
     codes = [queries(4, seed) for seed in range(8)]
     with Index.open(path) as index:
         right = [index.search_codes(code, 50) for code in codes]
@@ -177,7 +171,7 @@ def faults(
         kills, began = 0, time.monotonic()
         try:
             while (now := time.monotonic() - began) < seconds:
-                progress(f"kill −9, {replicas} replicas", now / seconds)
+                progress(now / seconds, f"kill −9, {replicas} replicas")
                 stop.wait(every)
                 victim = int(rng.integers(2)), int(rng.integers(replicas))
                 kills += _kill(cluster, *victim)
@@ -199,7 +193,7 @@ def faults(
 
 
 def _kill(cluster: Cluster, shard: int, replica: int) -> int:
-    """SIGKILL a shard's process; 0 if it is not up to be killed."""
+    """SIGKILL a shard's process; 0 if it is not running."""
     ray = import_ray()
     try:
         about = ray.get(cluster._pool.actor(shard, replica).about.remote(), timeout=10)
@@ -209,26 +203,21 @@ def _kill(cluster: Cluster, shard: int, replica: int) -> int:
     return 1
 
 
-def speed(
-    *, keywords: int = 8_000_000, rounds: int = 30, progress: Progress = lambda what, done: None
-) -> Json:
+def speed(*, keywords: int = 8_000_000, rounds: int = 30, progress: host.Progress = host.quiet) -> Json:
     """Overhead, scaling, spread and merging; needs a quiet machine."""
     result: Json = {"host": host.describe(("ray",)), "keywords": keywords, "rounds": rounds}
     with tempfile.TemporaryDirectory() as folder:
         small, large = Path(folder) / "small.rbe", Path(folder) / "large.rbe"
-        progress("making indexes", 0.0)
+        progress(0.0, "making indexes")
         make_index(small, SMALL)
         make_index(large, keywords)
-        steps: list[tuple[str, Callable[[], Any]]] = [
-            ("overhead", lambda: overhead(small, 10 * rounds)),
-            ("scaling", lambda: scaling(large, rounds)),
-            ("spread", lambda: spread(small, 60 * rounds)),
-            ("merge_ns", lambda: merge_cost(rounds)),
-        ]
-        for number, (name, step) in enumerate(steps):
-            progress(name, number / len(steps))
-            result[name] = step()
-    return result
+        progress(0.1, "overhead")
+        result["overhead"] = overhead(small, 10 * rounds)
+        progress(0.3, "scaling")
+        result["scaling"] = scaling(large, rounds)
+        progress(0.7, "spread")
+        result["spread"] = spread(small, 60 * rounds)
+    return {**result, "merge_ns": merge_cost(rounds)}
 
 
 def survival(
@@ -236,7 +225,7 @@ def survival(
     seconds: float = 120.0,
     every: float = 4.0,
     clients: int = 4,
-    progress: Progress = lambda what, done: None,
+    progress: host.Progress = host.quiet,
 ) -> Json:
     """Kills under load, with two replicas and with one, `seconds` each; any machine will do."""
     result: Json = {"host": host.describe(("ray",)), "keywords": SMALL}

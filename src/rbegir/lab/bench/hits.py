@@ -1,4 +1,4 @@
-"""How good the hits are, as a user gets them: codes alone, reranked, and what needs no training.
+"""Recall of the hits that a user gets: by codes alone, reranked, and by methods that need no training.
 
 Tasks, each with keywords that training never saw, over all texts of its corpus:
 
@@ -6,17 +6,15 @@ Tasks, each with keywords that training never saw, over all texts of its corpus:
     sample      its shipped part
     packages:N  words of descriptions → Debian packages (`tools/packages.py`), N pairs; 0: the corpus alone
 
-Recall@k is that of `evaluate.retrieval`; intervals are over seeds, each with a training of its own.
+Recall@k is that of `evaluate.retrieval`; the spread is over seeds, each with its own training.
 """
-
-from __future__ import annotations
 
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -40,6 +38,16 @@ Json = dict[str, Any]
 Say = Callable[[str], None]
 
 
+class HitsTask(NamedTuple):
+    """What is trained on, and what is searched for where."""
+
+    name: str
+    pairs: pa.Table
+    texts: pa.Array
+    test: pa.Table
+    judged: pa.Table | None = None
+
+
 def run(
     tasks: Sequence[str],
     *,
@@ -52,90 +60,75 @@ def run(
     **settings: Any,
 ) -> Json:
     """The figures of every task; `untrained` also measures BM25 and tri-letter cosine."""
-    began, rows = time.monotonic(), []
-    for task in tasks:
-        name, _, number = task.partition(":")
-        if name not in ("titles", "sample", "packages") or (name == "packages") != number.isdigit():
-            raise InputError(f"unknown task {task!r}", hint="choose titles, sample or packages:PAIRS")
-        if (name == "titles" and data is None) or (name == "packages" and packages is None):
-            raise InputError(f"the task {name} needs its folder", hint="give --data or --packages")
-        if name == "titles":
-            assert data is not None
-            found = dataset.load(data)
-            pairs = pa.concat_tables([found.train, found.select])
-            rows += _task(
-                task, pairs, found.corpus, found.test, found.labels, seeds, device, untrained, say, settings
-            )
-        elif name == "sample":
-            pairs, test = (read_pairs(sample_path(part)).read_all() for part in ("train", "valid"))
-            texts = corpus_texts(read_texts(sample_path("titles")))
-            rows += _task(task, pairs, texts, test, {}, seeds, device, untrained, say, settings)
-        else:
-            folder = Path(packages or "")
-            pairs, test = (read_pairs(_file(folder, part)).read_all() for part in ("train", "test"))
-            chosen = np.random.default_rng(0).permutation(pairs.num_rows)[: int(number)]
-            texts = corpus_texts(read_texts(_file(folder, "texts")))
-            rows += _task(task, pairs.take(chosen), texts, test, {}, seeds, device, untrained, say, settings)
+    began = time.monotonic()
+    settings |= {"device": device}
+    rows = [
+        row
+        for name in tasks
+        for row in _measure(_load(name, data, packages), seeds, untrained, say, settings)
+    ]
     return {"rows": rows, "host": describe(), "minutes": round((time.monotonic() - began) / 60, 1)}
 
 
-def _file(folder: Path, stem: str) -> Path:
-    return sorted(folder.glob(f"{stem}.*"))[0]
+def _load(task: str, data: str | Path | None, packages: str | Path | None) -> HitsTask:
+    name, _, number = task.partition(":")
+    if name not in ("titles", "sample", "packages") or (name == "packages") != number.isdigit():
+        raise InputError(f"unknown task {task!r}", hint="choose titles, sample or packages:PAIRS")
+    if name == "titles" and data is not None:
+        found = dataset.load(data)
+        pairs, head = pa.concat_tables([found.train, found.select]), dataset.headline(found.labels)
+        return HitsTask(task, pairs, found.corpus, found.test, None if head is None else found.labels[head])
+    if name == "sample":
+        files = [sample_path(part) for part in ("train", "valid", "titles")]
+    elif name == "packages" and packages is not None:
+        files = [sorted(Path(packages).glob(f"{stem}.*"))[0] for stem in ("train", "test", "texts")]
+    else:
+        raise InputError(f"the task {name} needs its folder", hint="give --data or --packages")
+    pairs, test = (read_pairs(file).read_all() for file in files[:2])
+    if number:
+        pairs = pairs.take(np.random.default_rng(0).permutation(pairs.num_rows)[: int(number)])
+    return HitsTask(task, pairs, corpus_texts(read_texts(files[2])), test)
 
 
-def _task(
-    task: str,
-    pairs: pa.Table,
-    texts: pa.Array,
-    test: pa.Table,
-    labels: dict[str, pa.Table],
-    seeds: int,
-    device: str,
-    untrained: bool,
-    say: Say,
-    settings: Json,
-) -> list[Json]:
-    test = test.take(dataset.sample_rows(test.num_rows, QUERIES, 0))
-    targets = Targets(test, texts)
-    slice_name = dataset.headline(labels)
-    judged = None if slice_name is None else labels[slice_name]
+def _measure(task: HitsTask, seeds: int, untrained: bool, say: Say, settings: Json) -> list[Json]:
+    test = task.test.take(dataset.sample_rows(task.test.num_rows, QUERIES, 0))
+    targets = Targets(test, task.texts)
 
     def measured(method: str, scorers: Sequence[Scorer]) -> Json:
-        found = [_figures(scorer, targets, texts, judged) for scorer in scorers]
+        found = [_figures(scorer, targets, task.texts, task.judged) for scorer in scorers]
         row = {
-            "task": task,
-            "pairs": pairs.num_rows,
+            "task": task.name,
+            "pairs": task.pairs.num_rows,
             "method": method,
             "queries": len(targets.queries),
-            "texts": len(texts),
+            "texts": len(task.texts),
         }
         row |= {name: _summary([figures[name] for figures in found]) for name in found[0]}
-        say(f"{task} {method}: " + "  ".join(f"{n} {row[n]['mean']:.4f}" for n in found[0]))
+        say(f"{task.name} {method}: " + "  ".join(f"{n} {row[n]['mean']:.4f}" for n in found[0]))
         return row
 
     rows = []
     if untrained:
         rows += [measured("BM25", [BM25()]), measured("tri-letter cosine", [TriletterCosine()])]
     with tempfile.TemporaryDirectory() as temporary:
-        path = Path(temporary) / "pairs.parquet"
-        pq.write_table(pairs, path)
-        corpus = Path(temporary) / "corpus.parquet"
-        pq.write_table(pa.table({"text": texts}), corpus)
+        folder = Path(temporary)
+        pairs, corpus = folder / "pairs.parquet", folder / "corpus.parquet"
+        pq.write_table(task.pairs, pairs)
+        pq.write_table(pa.table({"text": task.texts}), corpus)
         models = []
         for seed in range(seeds):
             began = time.monotonic()
-            out = Path(temporary) / f"model{seed}"
+            out = folder / f"model{seed}"
             done = train(
-                path if pairs.num_rows else None, corpus=corpus, out=out, device=device, seed=seed, **settings
+                pairs if task.pairs.num_rows else None, corpus=corpus, out=out, seed=seed, **settings
             )
             took = time.monotonic() - began
-            say(f"{task} seed {seed}: {done.pairs:,} pairs, {len(done.history)} epochs, {took:.0f} s")
+            say(f"{task.name} seed {seed}: {done.pairs:,} pairs, {len(done.history)} epochs, {took:.0f} s")
             models.append(Model.load(out))
         rows.append(measured("codes", [ModelScorer(model) for model in models]))
         rows.append(measured("reranked", [RerankScorer(model) for model in models]))
-        rows[-1]["model_mb"] = round(
-            sum(f.stat().st_size for f in (Path(temporary) / "model0").rglob("*")) / 1e6, 1
-        )
+        size = sum(file.stat().st_size for file in (folder / "model0").rglob("*"))
+        rows[-1]["model_mb"] = round(size / 1e6, 1)
     return rows
 
 

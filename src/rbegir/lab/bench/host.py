@@ -1,4 +1,4 @@
-"""What a benchmark ran on, so that its numbers can be judged and repeated; clocks of processes and GPUs."""
+"""The machine that a benchmark ran on, so that its figures can be judged and repeated; clocks; progress."""
 
 from __future__ import annotations
 
@@ -19,15 +19,26 @@ from rbegir.errors import RbegirError
 if TYPE_CHECKING:
     import torch
 
+Progress = Callable[[float, str], None]  # the share that is done, and what is being done
 
-def _cpu_name() -> str:
+
+def quiet(share: float, what: str) -> None:
+    """A `Progress` that shows nothing."""
+
+
+def _cpu() -> dict[str, str]:
+    """Name, family and model of the CPU; the name alone where the system is not Linux."""
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
+        lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
     except OSError:
-        pass  # not Linux: the platform module's word has to do
-    return platform.processor() or platform.machine()
+        lines = []
+    found = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    name = found.get("model name") or platform.processor() or platform.machine()
+    return {"cpu": name} | {
+        f"cpu_{key}": found[field]
+        for key, field in (("family", "cpu family"), ("model", "model"))
+        if field in found
+    }
 
 
 def _commit() -> str | None:
@@ -58,7 +69,7 @@ def versions(packages: Sequence[str]) -> dict[str, str | None]:
 
 
 def device_name(device: str) -> str:
-    """What stands behind a device: the card's name, or cpu."""
+    """The card's name, or cpu."""
     if device == "cpu":
         return device
     import torch
@@ -72,8 +83,13 @@ def describe(packages: Sequence[str] = ()) -> dict[str, Any]:
     from rbegir._native.isa import available_isas
     from rbegir.base.devices import cpu_count
 
+    found = versions(("numpy", *packages))
+    if found.get("faiss-cpu"):
+        import faiss
+
+        found["faiss compile options"] = faiss.get_compile_options().strip()
     return {
-        "cpu": _cpu_name(),
+        **_cpu(),
         "cpus": cpu_count(),
         "isa": available_isas()[0],
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
@@ -83,12 +99,12 @@ def describe(packages: Sequence[str] = ()) -> dict[str, Any]:
         "rbegir": __version__,
         "commit": _commit(),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": versions(("numpy", *packages)),
+        "versions": found,
     }
 
 
 def fresh_process_seconds(source: str, *, repeats: int = 5) -> float:
-    """The median time that a new Python process takes to run `source`, start and imports included."""
+    """The median time of a new Python process that runs `source`, start-up and imports included."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -100,24 +116,24 @@ def fresh_process_seconds(source: str, *, repeats: int = 5) -> float:
 
 
 def last_line(output: str) -> str:
-    """The last line of what a failed program wrote: its error message."""
+    """The error message of a failed program: the last line of its output."""
     return (output.strip().splitlines() or ["no message"])[-1]
 
 
 def milliseconds(call: Callable[[], object]) -> float:
-    """How long a call takes."""
+    """The time of one call."""
     start = time.perf_counter()
     call()
     return (time.perf_counter() - start) * 1e3
 
 
 def timed(call: Callable[[], object], rounds: int, warm: int = 1) -> dict[str, float]:
-    """ms, ms_min and ms_max between events around a call on a GPU; the first `warm` calls do not count."""
+    """ms, ms_min and ms_max of a call on a GPU, between events; the first `warm` calls do not count."""
     return in_turns([call], rounds, warm)[0]
 
 
 def in_turns(calls: Sequence[Callable[[], object]], rounds: int, warm: int = 1) -> list[dict[str, float]]:
-    """`timed` for several calls in turns, so that a GPU that gets warm slows all of them alike."""
+    """`timed` for several calls in turns, so that a GPU that heats up slows all of them alike."""
     import torch
 
     times: list[list[float]] = [[] for _ in calls]

@@ -1,19 +1,17 @@
-"""What every GPU scan costs, whether it is right, and what the published algorithm does beside it.
+"""The cost and the correctness of every GPU scan, and the published algorithm beside them.
 
-`costs` makes the table that `search.gpu.dispatch` chooses by:
+`costs` makes the table by which `search.gpu.dispatch` chooses:
 
     rbegir bench costs --json > src/rbegir/search/gpu/costs.json
 
 It times scans of random codes with a threshold that nothing passes: popcounts for every number of query
-planes, the others for one chunk of queries and for many. How this can mislead: survivors cost something too,
-most in `mma`, whose floor lets more of them through.
+planes, the others for one chunk of queries and for many. How this can mislead: survivors have a cost too,
+the largest in `mma`, whose floor lets more of them through.
 
 `equality` compares random searches with the reference, by kernel; shapes are spread over processes, because
 compiling takes most of the time. `published` has one row per queue length: `ms` is `mode="paper"`, `exact_ms`
 the exact search in turns with it, and recall is counted against the exact top k of the same queries.
 """
-
-from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable
@@ -49,7 +47,7 @@ POPCOUNT, PRODUCT = ((64, 2), (64, 1)), ((64, 2), (512, 2))
 
 
 def random_words(n: int, planes: int, keywords: int, generator: torch.Generator) -> torch.Tensor:
-    """Random codes made on the device of a generator: [streams, stride] int32."""
+    """Random codes on the device of a generator: [streams, stride] int32."""
     shape = (words.streams(n, planes), words.stride_of(keywords))
     lanes = torch.empty(shape, dtype=torch.int32, device=generator.device)
     return lanes.random_(-(2**31), 2**31, generator=generator)
@@ -68,7 +66,7 @@ def scan_ms(card: Card, piece: SlabSearch, method: Method, top: int, queries: in
 
 
 def compile_all(device: torch.device) -> None:
-    """Compile the CUDA C++ kernels side by side; one after the other takes a minute."""
+    """Compile the CUDA C++ kernels in parallel; one after the other takes a minute."""
     wanted = [
         tensorcore.shape_for(kind, n, planes, wide)
         for wide in (False, True)
@@ -82,7 +80,7 @@ def compile_all(device: torch.device) -> None:
 
 
 def costs(device: str = "cuda", rounds: int = 5, progress: Callable[[str], None] = lambda what: None) -> Json:
-    """The whole table, and the card it is of."""
+    """The whole table, and the card that it was measured on."""
     where = find_devices(device)[0]
     if where.type != "cuda":
         raise DeviceError(f"bench costs needs a GPU, got {device!r}")
@@ -138,32 +136,23 @@ def compare(task: tuple[str, tuple[int, int, int, bool], str]) -> tuple[str, int
     reference, equal = ReferenceBackend(n, planes), 0
     for turn in range(TURNS):
         backend = GpuBackend(n, planes, [device] * (1 + turn % 3))
-        for worker in backend._workers:
-            if method in tensorcore.KINDS:
-                if method not in worker.card.kinds or not tensorcore.fits(method, n, planes, top):
-                    return method, 0, 0
-                worker.card.force = cast(Method, method)
-            elif method in ("popcount", "product"):
-                worker.card.force = cast(Method, method)
+        cards = [worker.card for worker in backend._workers]
+        if method in tensorcore.KINDS and not (
+            method in cards[0].kinds and tensorcore.fits(method, n, planes, top)
+        ):
+            return method, 0, 0
+        for card in cards if method not in ("chosen", "paper") else ():
+            card.force = cast(Method, method)
         counts = rng.choice(COUNTS, rng.integers(1, 4)).tolist()
         codes = [Codes.from_signs(rng.random((planes, count, n)) < 0.5) for count in counts]
         if turn % 3 == 2:  # few different keywords, many ties
             codes = [each[rng.integers(0, min(5, len(each)), len(each))] for each in codes]
-        density = (None, 0.5, 0.02, None)[turn % 4]
-        parts = [
-            Partition(
-                pack(each),
-                len(each),
-                None if density is None else masks.from_bools(rng.random(len(each)) < density),
-            )
-            for each in codes
-        ]
+        parts = [Partition(pack(each), len(each)) for each in codes]
+        if density := (None, 0.5, 0.02, None)[turn % 4]:
+            parts = [p._replace(mask=masks.from_bools(rng.random(p.count) < density)) for p in parts]
         queries = int(rng.choice([1, 2] if method in ("popcount", "paper") else [1, 7, 65]))
-        odds, any_values = (
-            2 * rng.integers(0, top + 1, (queries, n)) - top,
-            rng.integers(-top, top + 1, (queries, n)),
-        )
-        values = (odds if odd else any_values).astype(np.int16)
+        odds = 2 * rng.integers(0, top + 1, (queries, n)) - top
+        values = (odds if odd else rng.integers(-top, top + 1, (queries, n))).astype(np.int16)
         k = int(rng.choice([1, 10, 100, 1000, 20_000]))
         if method == "paper":
             block = int(rng.choice([32, 100, 256]))
@@ -204,7 +193,7 @@ def published(
     for queue in QUEUES:
         geometry = SelectionGeometry(per_thread=PER_THREAD, queue=queue)
         wanted = plan(whole_thread_sizes(keywords, PER_THREAD), k, geometry)
-        asked = (wanted.length, wanted.length, geometry)
+        asked = (wanted.length, geometry)
         row: Json = {"keywords": keywords, "k": k, "per_thread": PER_THREAD, "queue": queue}
         calls: list[Callable[[], object]] = [
             partial(replays.begin_queues, pieces, one, *asked),

@@ -1,16 +1,14 @@
 """A load generator that checks every response: closed-loop clients over raw sockets and a ledger of writes.
 
-Each client is one connection that sends its next request when the last was answered. Every response is
-checked: status, number of hits, and whether it shows a keyword that must not be there. The generator's own
+Each client is one connection that sends its next request after the response to the last one. Every response
+is checked: status, number of hits, and whether it shows a keyword that must not be there. The generator's own
 limit is measured against a server that only replays a response (`python -m rbegir.lab.bench.load FILE`).
 
-A client owns the ids it writes, so it knows what an acknowledged write has made of them:
+A client owns the ids it writes, so it knows their state after every acknowledged write:
 
-    lost       an id whose last acknowledged change is not what a read shows
-    phantom    a keyword in a response that nobody had sent, or that was gone before the search was sent
+    lost       an id for which a read does not show the last acknowledged change
+    phantom    a keyword in a response that nobody had sent, or that was deleted before the search was sent
 """
-
-from __future__ import annotations
 
 import asyncio
 import json
@@ -26,7 +24,7 @@ from pathlib import Path
 from rbegir.errors import RbegirError
 
 FIRST_ID = 10**12  # ids from here on are written by the load; those of the index are smaller
-IDS_A_CLIENT = 10**8
+IDS_PER_CLIENT = 10**8
 OWN_IDS = re.compile(rb'"id":(1\d{12})\b')
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 READ_AFTER = 0.25  # share of the writes that are read back at once
@@ -34,12 +32,12 @@ READ_AFTER = 0.25  # share of the writes that are read back at once
 
 @dataclass
 class Ledger:
-    """What the load has done, and what that makes impossible."""
+    """The writes of the load, and the responses that contradict them."""
 
     first_sent: dict[int, float] = field(default_factory=dict)
     gone: dict[int, float] = field(default_factory=dict)  # when the deletion of an id was acknowledged
     expected: dict[int, str | None] = field(default_factory=dict)  # by the last acknowledged change
-    in_doubt: set[int] = field(default_factory=set)  # changes that were sent and never acknowledged
+    in_doubt: set[int] = field(default_factory=set)  # ids with a change that was sent and not acknowledged
     lost: list[str] = field(default_factory=list)
     phantoms: list[str] = field(default_factory=list)
     acknowledged: int = 0
@@ -69,7 +67,7 @@ class Ledger:
                 self.phantoms.append(f"{key} was deleted before the search")
 
     def read(self, key: int, text: str | None) -> None:
-        """A read shows this text, or None: not there."""
+        """A read returned this text, or None: there is no such id."""
         self.reads += 1
         if key in self.in_doubt:
             return
@@ -82,14 +80,14 @@ class Ledger:
 
 @dataclass
 class Tally:
-    """What one round of load has seen."""
+    """The responses of one round of load."""
 
     search_ms: list[float] = field(default_factory=list)
     write_ms: list[float] = field(default_factory=list)
     read_ms: list[float] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
-    answer: bytes = b""  # to the last search
+    answer: bytes = b""  # body of the last search
 
 
 class Messages(asyncio.Protocol):
@@ -98,7 +96,7 @@ class Messages(asyncio.Protocol):
     def __init__(
         self, received: Callable[[bytes, int], None], lost: Callable[[], None] = lambda: None
     ) -> None:
-        """`received` gets every message and where its body begins, `lost` is called when the peer leaves."""
+        """`received` gets every message and the offset of its body; `lost` is called on disconnection."""
         self._buffer = bytearray()
         self._received, self._lost = received, lost
         self.transport: asyncio.Transport
@@ -123,7 +121,7 @@ class Messages(asyncio.Protocol):
 
 
 def responses(answered: Callable[[int, bytes], None], lost: Callable[[], None]) -> Messages:
-    """The connection of a client: hands over the status and body of every response."""
+    """The connection of a client: passes on the status and body of every response."""
     return Messages(lambda message, body: answered(int(message[9:12]), message[body:]), lost)
 
 
@@ -137,7 +135,7 @@ def prepared(method: str, path: str, body: bytes = b"") -> bytes:
 
 @dataclass(frozen=True)
 class Mix:
-    """What is asked: prepared searches for k hits, and a share of writes of such texts."""
+    """The requests: prepared searches for k hits, and a share of writes of such texts."""
 
     searches: Sequence[bytes]
     texts: Sequence[str]
@@ -160,9 +158,11 @@ class LoadClient:
     ) -> None:
         self._mix, self._ledger, self._tally, self._until, self._done = mix, ledger, tally, until, done
         self._random = random.Random(seed * 1000 + number)
-        self._first = FIRST_ID + number * IDS_A_CLIENT
-        self._own = [key for key in ledger.expected if self._first <= key < self._first + IDS_A_CLIENT]
-        self._fresh = self._first + len([k for k in ledger.first_sent if 0 <= k - self._first < IDS_A_CLIENT])
+        self._first = FIRST_ID + number * IDS_PER_CLIENT
+        self._own = [key for key in ledger.expected if self._first <= key < self._first + IDS_PER_CLIENT]
+        self._fresh = self._first + len(
+            [k for k in ledger.first_sent if 0 <= k - self._first < IDS_PER_CLIENT]
+        )
         self._then: Callable[[int, bytes], None]
         self._sent = 0.0
         self._read_next: int | None = None
@@ -239,7 +239,7 @@ class LoadClient:
 
 
 async def drive(port: int, mix: Mix, ledger: Ledger, *, clients: int, seconds: float, seed: int) -> Tally:
-    """Load a service on this port of the loopback for so long."""
+    """Load the service on this port of the loopback interface for `seconds`."""
     loop = asyncio.get_running_loop()
     tally = Tally()
     began = time.perf_counter()
@@ -273,13 +273,13 @@ async def _read_all(port: int, ledger: Ledger, keys: Sequence[int]) -> None:
         wire.transport.write(prepared("GET", f"/v1/keywords/{key}"))
         status, body = await answers.get()
         if status not in (200, 404):
-            raise RbegirError(f"reading {key} back was answered with {status}")
+            raise RbegirError(f"reading {key} back gave status {status}")
         ledger.read(key, json.loads(body)["text"] if status == 200 else None)
     wire.transport.close()
 
 
 async def replay() -> None:
-    """The fastest server there could be: the file named on the command line is the body of every response."""
+    """The fastest possible server: every response has the file named on the command line as its body."""
     body = Path(sys.argv[1]).read_bytes()
     head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     answer = head.encode() + body

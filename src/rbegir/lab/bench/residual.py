@@ -1,18 +1,16 @@
-"""A residual quantiser in torch, learned and coded as FAISS does it, for machines with a GPU.
+"""A residual quantiser in torch, trained and encoded as in FAISS, for machines with a GPU.
 
-A vector is stood for by a sum of codewords, one of each book. The search for it keeps the `beam` best sums so
-far and tries every codeword of the next book with each:
+A vector is approximated by a sum of codewords, one from each codebook. Beam search keeps the `beam` best sums
+so far and tries every codeword of the next book with each:
 
-    ‖r − w‖² = ‖r‖² + ‖w‖² − 2·r·w          r: what a sum leaves over, w: a codeword
+    ‖r − w‖² = ‖r‖² + ‖w‖² − 2·r·w          r: the residual of a sum, w: a codeword
 
-The books are learned in turn by k-means of what all sums in the beam leave over, through growing numbers of
+The books are learned in turn by k-means of the residuals of all sums in the beam, through growing numbers of
 dimensions, the directions of largest variance first. FAISS did not finish 96 books of 384 dimensions in nine
-minutes on six cores; a GPU takes seconds. Tests hold the sums and the error to FAISS's.
+minutes on six cores; a GPU takes seconds. Tests compare the sums and the error with FAISS's.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +21,9 @@ Array = npt.NDArray[np.float32]
 ROWS = 1 << 14
 CODEWORDS = 256
 BEAM = 5
-LEVELS, ITERATIONS = 10, 10  # of k-means: numbers of dimensions, turns with each
-POINTS = 256  # a codeword that k-means looks at, at most
-NUDGE = 1 / 1024  # by which the halves of a cluster are told apart
+LEVELS, ITERATIONS = 10, 10  # of k-means: numbers of dimensions, iterations with each
+POINTS = 256  # per codeword, at most, that k-means uses
+NUDGE = 1 / 1024  # relative distance between the two halves of a split cluster
 
 
 class Residual:
@@ -35,20 +33,10 @@ class Residual:
         self.books, self.beam = books, beam  # each book [codewords, dims]
 
     @classmethod
-    def of_faiss(cls, index: Any, device: torch.device | str) -> Residual:
-        """Those of a trained `faiss.IndexResidualQuantizer`."""
-        import faiss
-
-        rq: Any = faiss.downcast_index(index).rq  # type: ignore[attr-defined]
-        sizes = [1 << bits for bits in faiss.vector_to_array(rq.nbits).tolist()]
-        books = torch.from_numpy(faiss.vector_to_array(rq.codebooks).reshape(-1, rq.d)).to(device)
-        return cls(list(torch.split(books, sizes)), int(rq.max_beam_size))
-
-    @classmethod
     def learned(
         cls, vectors: Array, books: int, device: torch.device | str, seed: int, codewords: int = CODEWORDS
     ) -> Residual:
-        """From vectors [rows, dims]."""
+        """Learn the codebooks from vectors [rows, dims]."""
         chance = torch.Generator(device).manual_seed(seed)
         made = cls([])
         left = torch.from_numpy(vectors).to(device)[:, None]  # [rows, beam, dims]
@@ -59,7 +47,7 @@ class Residual:
         return made
 
     def decode(self, vectors: Array) -> Array:
-        """What the codes of vectors [count, dims] stand for, the same shape."""
+        """The approximations of vectors, [count, dims] → [count, dims]."""
         out = np.empty_like(vectors)
         for start in range(0, len(vectors), ROWS):
             x = torch.from_numpy(vectors[start : start + ROWS]).to(self.books[0].device)
@@ -67,14 +55,14 @@ class Residual:
         return out
 
     def left_over(self, x: Tensor) -> Tensor:
-        """What the best sum of codewords leaves of each vector: [rows, dims] → [rows, dims]"""
+        """The residual of each vector after its best sum of codewords: [rows, dims] → [rows, dims]"""
         left = x[:, None]
         for book in self.books:
             left = self._next(left, book)
         return left[:, 0]
 
     def _next(self, left: Tensor, book: Tensor) -> Tensor:
-        """What the best sums with one more codeword leave over: [rows, beam, dims], best first"""
+        """Residuals of the best sums with one more codeword: [rows, beam, dims], best first"""
         size = left.square().sum(dim=2, keepdim=True) + book.square().sum(dim=1)
         cost = (size - 2 * (left @ book.T)).flatten(1)  # [rows, beam · codewords]
         best = cost.topk(min(self.beam, cost.shape[1]), largest=False, sorted=True).indices
@@ -103,7 +91,7 @@ def k_means(points: Tensor, count: int, chance: torch.Generator) -> Tensor:
 
 
 def _lloyd(points: Tensor, centroids: Tensor) -> Tensor:
-    """Turns of assigning and averaging; an empty cluster takes half of the largest."""
+    """Lloyd's algorithm: assign and average, repeatedly; an empty cluster takes half of the largest."""
     count = len(centroids)
     for _ in range(ITERATIONS):
         nearest = (centroids.square().sum(dim=1) - 2 * (points @ centroids.T)).argmin(dim=1)  # [rows]

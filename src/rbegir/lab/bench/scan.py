@@ -2,23 +2,17 @@
 
 A cell is (keywords, batch, k, threads) over random rbe* codes: n = 64, two keyword planes (16 bytes),
 queries of three planes. A round times reading all codes once (the best of three), the scan, and every peer.
-The figures of a cell are medians over rounds, and ratios are taken within rounds, so that a machine that
-slows down for a while slows all sides alike. `read_gb_per_s_interleaved` reads 2 to 16 places in turn, which
-some CPUs do faster.
+The figures of a cell are medians over rounds. Ratios are taken within rounds, so that a machine that slows
+down for a while affects all sides alike. `read_gb_per_s_interleaved` reads from 2 to 16 places in turn, which
+is faster on some CPUs.
 
-How this can mislead: codes are random, so hits are spread evenly; all is warm and in memory; peers search
-float vectors of the same size and return approximate scores, not the same hits.
+How this can mislead: codes are random, so hits are spread evenly; everything is warm and in memory; peers
+search float vectors of the same size and return approximate scores, not the same hits.
 """
 
-from __future__ import annotations
-
-import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
@@ -28,70 +22,28 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from rbegir.base.checks import whole_number
 from rbegir.codes.layout import packed_bytes
 from rbegir.codes.planes import Codes
-from rbegir.errors import InputError, MissingExtraError, RbegirError
+from rbegir.errors import InputError, MissingExtraError
 from rbegir.index.store import Index
 from rbegir.lab.bench import host
-from rbegir.lab.bench.peers import SCAN_PACKAGES
+from rbegir.lab.bench.peers import ONE_THREAD, SCAN_PACKAGES, SCAN_PEERS, ScanPeer
 from rbegir.lab.markdown import Json
 
 N, PLANES, QUERY_PLANES = 64, 2, 3
 STREAMS = (2, 4, 8, 16)  # places of memory that are read in turn
-SMALL_BATCH = 8  # up to here every side takes the best of three in a round, as reading does
+SMALL_BATCH = 8  # up to this batch every side is timed three times per round and the best counts
 PEER_SECONDS = 10.0  # after this long, a peer is not timed again in a cell
-
-
-class Peer:
-    """A peer in its own process (see `peers`)."""
-
-    def __init__(self, name: str, keywords: int, threads: int) -> None:
-        self.name = name
-        environment = {**os.environ, "RAYON_NUM_THREADS": str(threads)}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "rbegir.lab.bench.peers", "scan", name, str(keywords), str(threads)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        self._read()
-
-    def _read(self) -> Json:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            self.close()
-            raise RbegirError(f"the peer {self.name} ended with status {self._process.returncode}")
-        answer: Json = json.loads(line)
-        return answer
-
-    def search(self, batch: int, k: int) -> float:
-        """Milliseconds of one search."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"batch": batch, "k": k}) + "\n")
-        self._process.stdin.flush()
-        return float(self._read()["ms"])
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
 
 
 def require_peers() -> None:
     """Refuse to start when a peer is not installed."""
-    missing = [
-        package
-        for module, package in (("faiss", "faiss-cpu"), ("turbovec", "turbovec"))
-        if not find_spec(module)
-    ]
+    missing = [package for package in SCAN_PACKAGES if not find_spec(package.removesuffix("-cpu"))]
     if missing:
         raise MissingExtraError(
-            f"--peers needs {' and '.join(missing)}",
-            hint="pip install 'rbegir[bench]', or leave --peers away",
+            f"--peers needs {', '.join(missing)}",
+            hint="pip install 'rbegir[bench]', or leave out --peers",
         )
 
 
@@ -109,7 +61,7 @@ def random_codes(keywords: int) -> npt.NDArray[np.uint8]:
 
 
 def random_queries(batch: int, planes: int = QUERY_PLANES) -> npt.NDArray[np.int16]:
-    """Random queries of so many planes."""
+    """Random queries of the given number of planes."""
     bits = np.random.default_rng(3).integers(0, 2**planes, (batch, N), dtype=np.int16)
     return 2 * bits - np.int16(2**planes - 1)
 
@@ -131,15 +83,11 @@ class ScanGrid:
         for name, numbers in lists.items():
             if not numbers or any(number < 1 for number in numbers):
                 raise InputError(f"{name} must be positive numbers, got {list(numbers)}")
-        if self.rounds < 1:
-            raise InputError(f"rounds must be at least 1, got {self.rounds}")
+        whole_number("rounds", self.rounds)
 
 
-Progress = Callable[[str, int, int], None]  # cell, cells done, cells in all
-
-
-def run(grid: ScanGrid, progress: Progress = lambda cell, done, total: None) -> Json:
-    """All cells."""
+def run(grid: ScanGrid, progress: host.Progress = host.quiet) -> Json:
+    """Measure all cells; on a GPU with `scan_gpu`."""
     if grid.device != "cpu":
         import rbegir.search.gpu.backend  # noqa: F401  says what to install where torch or triton is missing
         from rbegir.lab.bench import scan_gpu
@@ -154,17 +102,19 @@ def run(grid: ScanGrid, progress: Progress = lambda cell, done, total: None) -> 
         packed = random_codes(count)
         for thread_count in threads:
             with ExitStack() as stack:
-                progress(f"{count:,} keywords: preparing", len(cells), total)
-                names = SCAN_PACKAGES if grid.peers else ()
-                running = [stack.enter_context(closing(Peer(name, count, thread_count))) for name in names]
+                progress(len(cells) / total, f"{count:,} keywords: preparing")
+                names = [name for name in SCAN_PEERS if thread_count == 1 or name not in ONE_THREAD]
+                running = [
+                    stack.enter_context(closing(ScanPeer(name, count, thread_count)))
+                    for name in (names if grid.peers else ())
+                ]
                 for batch in batches:
                     for k in ks:
                         cell = f"{count:,} keywords, batch {batch}, top {k}, {thread_count} threads"
-                        progress(cell, len(cells), total)
+                        progress(len(cells) / total, cell)
                         cells.append(measure(packed, count, batch, k, thread_count, running, grid.rounds))
-    progress("done", total, total)
     return {
-        "host": host.describe(("faiss-cpu", "turbovec") if grid.peers else ()),
+        "host": host.describe(SCAN_PACKAGES if grid.peers else ()),
         "rounds": grid.rounds,
         "cells": cells,
         "start": first_answer(max(keywords)),
@@ -177,7 +127,7 @@ def measure(
     batch: int,
     k: int,
     threads: int,
-    peers: Sequence[Peer],
+    peers: Sequence[ScanPeer],
     rounds: int,
 ) -> Json:
     """One cell."""

@@ -1,29 +1,26 @@
 """Speed of the exact scan on a GPU beside the card's read bandwidth and what a user would write in torch.
 
 A cell is (keywords, batch, k) over random rbe* codes made on the device. Times are between events on the
-device, medians over rounds after a warm-up; `wall_ms` is what the caller waits. The peer is float16 matmul
-and topk over vectors of the same dimension, on 10⁸ keywords at most and scaled to the cell's number. `cases`
-are what a variation costs over the largest set of keywords that is one slab; `paper` is the published
-algorithm and `equality` compares random searches with the reference (both in `kernels_gpu`).
+device, medians over rounds after a warm-up; `wall_ms` is the caller's wait. The peer is float16 matmul
+and topk over vectors of the same dimension, on at most 10⁸ keywords and scaled to the cell's number. `cases`
+are the costs of variations over the largest set of keywords that is one slab; `paper` is the published
+algorithm, and `equality` compares random searches with the reference (both in `kernels_gpu`).
 
 How this can mislead: codes are random, so hits are spread evenly and the first threshold comes from a good
 sample; the peer is exact in float16, whose ties and rounding differ.
 """
 
-from __future__ import annotations
-
 import ctypes
 import statistics
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import torch
 
 from rbegir.errors import DeviceError
 from rbegir.lab.bench import kernels_gpu
-from rbegir.lab.bench.host import describe_card, milliseconds, timed
+from rbegir.lab.bench.host import Progress, describe_card, milliseconds, quiet, timed
 from rbegir.lab.bench.kernels_gpu import random_words
-from rbegir.lab.bench.scan import PLANES, QUERY_PLANES, N, Progress, ScanGrid, random_queries
+from rbegir.lab.bench.scan import PLANES, QUERY_PLANES, N, ScanGrid, random_queries
 from rbegir.lab.markdown import Json
 from rbegir.search.gpu.card import Batch, Card
 from rbegir.search.gpu.device import MAX_SLAB, Residency, find_devices
@@ -104,7 +101,7 @@ def check_room(keywords: int, device: torch.device) -> None:
 
 
 def filtered(piece: SlabSearch, density: float) -> SlabSearch:
-    """The same keywords, of which a random share are candidates."""
+    """A slab of which only a random share of the keywords are candidates."""
     count, device = piece.slab.count, piece.slab.words.device
     mask = torch.zeros(-(-count // 32), dtype=torch.int32, device=device)
     generator = torch.Generator(device=device).manual_seed(2)
@@ -165,7 +162,7 @@ def peer_ms(keywords: int, batch: int, k: int, device: torch.device, rounds: int
 
 
 def add_peers(cells: list[Json], device: torch.device, rounds: int) -> None:
-    """The peer's milliseconds in each cell; batches beyond PEER_BATCH are so many of those."""
+    """Add the peer's milliseconds to each cell; a larger batch counts as several of PEER_BATCH."""
     known: dict[tuple[int, int, int], float] = {}
     for measured in cells:
         size = min(measured["batch"], PEER_BATCH)
@@ -187,23 +184,12 @@ def cases(
         report(name)
         density = wanted.get("density", 1.0)
         searched = pieces if density == 1 else [filtered(piece, density) for piece in pieces]
-        found = cell(
-            replays,
-            searched,
-            wanted.get("batch", 1),
-            wanted.get("k", 1000),
-            rounds,
-            wanted.get("planes", QUERY_PLANES),
-        )
-        measured.append({"case": name, **found})
+        batch, k, planes = wanted.get("batch", 1), wanted.get("k", 1000), wanted.get("planes", QUERY_PLANES)
+        measured.append({"case": name, **cell(replays, searched, batch, k, rounds, planes)})
     return measured
 
 
-def _report(progress: Progress, count: int, done: int, total: int, name: str) -> None:
-    progress(f"{count:,} keywords: {name}", done, total)
-
-
-def run(grid: ScanGrid, progress: Progress = lambda cell, done, total: None) -> Json:
+def run(grid: ScanGrid, progress: Progress = quiet) -> Json:
     """All cells; with `peers` also the peer, the published algorithm, what variations cost, and equality."""
     keywords, batches, ks, peers, rounds = grid.keywords, grid.batches, grid.ks, grid.peers, grid.rounds
     where = find_devices(grid.device)[0]
@@ -225,26 +211,29 @@ def run(grid: ScanGrid, progress: Progress = lambda cell, done, total: None) -> 
     }
     widest = max((count for count in keywords if count <= MAX_SLAB), default=0)
     total = len(keywords) * len(batches) * len(ks)
+
+    def show(what: str) -> None:
+        progress(len(cells) / total, what)
+
     if peers:
-        progress("random searches beside the reference", 0, total)
+        show("random searches beside the reference")
         result["equality"] = kernels_gpu.equality(str(where))
     for count in keywords:
-        progress(f"{count:,} keywords: preparing", len(cells), total)
+        show(f"{count:,} keywords: preparing")
         pieces = random_pieces(count, where)
         floor = read_ms(pieces, rounds)
         for batch in batches:
             for k in ks:
-                progress(f"{count:,} keywords, batch {batch}, top {k}", len(cells), total)
+                show(f"{count:,} keywords, batch {batch}, top {k}")
                 measured = cell(replays, pieces, batch, k, rounds)
                 measured["read_gb_per_s"] = count * 16 / floor / 1e6
                 measured["bandwidth_fraction"] = floor / measured["ms"] if batch == 1 else None
                 cells.append(measured)
         if peers and count >= 1_000_000:
-            progress(f"{count:,} keywords: the published algorithm", len(cells), total)
+            show(f"{count:,} keywords: the published algorithm")
             papers += kernels_gpu.published(replays, pieces, 1000, rounds, random_queries(64))
         if peers and count == widest:
-            report = partial(_report, progress, count, len(cells), total)
-            result["cases"] = cases(replays, pieces, rounds, report)
+            result["cases"] = cases(replays, pieces, rounds, show)
         replays.clear()
         del pieces
         torch.cuda.empty_cache()
@@ -252,7 +241,6 @@ def run(grid: ScanGrid, progress: Progress = lambda cell, done, total: None) -> 
             add_peers(
                 [measured for measured in cells if measured["keywords"] == count], where, min(rounds, 3)
             )
-    progress("done", total, total)
     return result
 
 

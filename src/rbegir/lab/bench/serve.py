@@ -1,15 +1,13 @@
 """The service under load: a real `rbegir serve` in a process of its own, over the loopback of this machine.
 
 Clients in closed loops send a mix of searches and writes (`load.py`). Servers with and without micro-batching
-take turns over the same index, each round in a new process; what is reported is the median over rounds, the
-spread, and the median of the ratios of neighbouring rounds. After each round every written id is read back
-over HTTP, the server is stopped, and the ids are read once more from the files it leaves.
+take turns on the same index, each round in a new process. The result has the median over rounds, the spread,
+and the median of the ratios of neighbouring rounds. After each round every written id is read back over HTTP,
+the server is stopped, and the ids are read once more from the files it leaves.
 
-Texts are shipped titles combined at random. Without a model of the caller's, weights are random: a trained
-model of the same shape takes about the same time, and only the hits mean less.
+Texts are shipped titles combined at random. Weights are random unless a model is given: a trained model of
+the same shape takes about the same time; only the hits mean less.
 """
-
-from __future__ import annotations
 
 import asyncio
 import gzip
@@ -22,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -31,11 +29,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from rbegir.base.checks import whole_number
 from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.model import Model
-from rbegir.encode.clsm.presets import preset
-from rbegir.encode.clsm.shapes import tensor_shapes
-from rbegir.errors import InputError, RbegirError
+from rbegir.encode.clsm.presets import preset, tensor_shapes
+from rbegir.errors import RbegirError
 from rbegir.index.store import Index
 from rbegir.lab.bench import host
 from rbegir.lab.bench.load import Ledger, Mix, Tally, drive, prepared, read_back
@@ -53,7 +51,6 @@ SUMMARISED = (
     "cpu_ms_a_search",
 )  # fmt: skip
 SETTINGS = {"batched": (), "unbatched": ("--max-batch", "1")}
-Progress = Callable[[str, float], None]  # what is being done, and the share of all that is done
 
 
 def run(
@@ -67,82 +64,61 @@ def run(
     model: Path | None = None,
     peers: bool = False,
     peer_seconds: float = 10.0,
-    progress: Progress = lambda what, share: None,
+    progress: host.Progress = host.quiet,
 ) -> Json:
     """The benchmark; `seconds` is the load of each setting, split over the rounds."""
-    for name, value, least in (
-        ("keywords", keywords, k),
-        ("k", k, 1),
-        ("clients", clients, 1),
-        ("rounds", rounds, 1),
-    ):
-        if value < least:
-            raise InputError(f"{name} must be at least {least}, got {value}")
+    whole_number("keywords", keywords, k)
+    for name, value in (("k", k), ("clients", clients), ("rounds", rounds)):
+        whole_number(name, value)
     with tempfile.TemporaryDirectory(prefix="rbegir-bench-") as name:
         folder = Path(name)
-        progress("building the index", 0.0)
-        data = ServeData(folder, keywords, model)
-        bodies = (json.dumps({"queries": [text], "k": k}).encode() for text in data.queries)
-        mix = Mix([prepared("POST", "/v1/search", body) for body in bodies], data.queries, k, writes)
+        progress(0.0, "building the index")
+        queries = prepare(folder, keywords, model, peers)
+        bodies = (json.dumps({"queries": [text], "k": k}).encode() for text in queries)
+        mix = Mix([prepared("POST", "/v1/search", body) for body in bodies], queries, k, writes)
         ledger = Ledger()
         cells: list[Json] = []
         total = 2 * rounds + 1 + (len(SERVE_PEERS) if peers else 0)
         for number in range(rounds):
             order = list(SETTINGS) if number % 2 == 0 else list(reversed(SETTINGS))
             for setting in order:
-                progress(f"round {number + 1}, {setting}", len(cells) / total)
+                progress(len(cells) / total, f"round {number + 1}, {setting}")
                 cells.append(_round(folder, mix, ledger, number, setting, clients, seconds / rounds))
-        progress("limit of the generator", len(cells) / total)
+        progress(len(cells) / total, "limit of the generator")
         generator = _generator_limit(folder, mix, clients)
         beside: Json = {}
         for at, name in enumerate(SERVE_PEERS if peers else ()):
-            progress(name, (len(cells) + 1 + at) / total)
+            progress((len(cells) + 1 + at) / total, name)
             beside[name] = _peer(name, folder, peer_seconds, k, writes)
-        progress("done", 1.0)
-        about = {"keywords": keywords, "model": data.model, "k": k, "clients": clients, "write_share": writes}
+        name = "random weights" if model is None else model.name
+        about = {"keywords": keywords, "model": name, "k": k, "clients": clients, "write_share": writes}
         return {**about, "generator": generator, **_result(cells, ledger, beside)}
 
 
-class ServeData:
-    """Texts, queries and the index, in a folder."""
-
-    def __init__(self, folder: Path, keywords: int, model: Path | None) -> None:
-        with gzip.open(sample_path("titles"), "rt", encoding="utf-8") as file:
-            titles = file.read().splitlines()
-        rng = random.Random(0)
-        self.queries = rng.sample(titles, QUERIES)
-        self.model = "random weights" if model is None else str(model.name)
-        self._rng, self._titles = rng, titles
-        loaded = Model.load(model if model is not None else random_model(folder / "model"))
-        self.keywords = keywords
-        with (folder / "texts.txt").open("w") as texts:
-            Index.build(folder / "index.rbe", loaded, self._batches(texts)).close()
-        (folder / "queries.txt").write_text("\n".join(self.queries))
-        self._write_vectors(folder, loaded)
-
-    def _batches(self, kept: Any) -> Iterator[pa.RecordBatch]:
-        """Titles as they are first, then a title and the last word of another."""
-        for start in range(0, self.keywords, BATCH_ROWS):
-            texts = []
-            for row in range(start, min(start + BATCH_ROWS, self.keywords)):
-                title = self._titles[row % len(self._titles)]
-                texts.append(
-                    title
-                    if row < len(self._titles)
-                    else f"{title} {self._rng.choice(self._titles).split()[-1]}"
-                )
-            kept.write("".join(f"{text}\n" for text in texts))
-            yield pa.record_batch({"id": pa.array(range(start, start + len(texts))), "text": pa.array(texts)})
-
-    def _write_vectors(self, folder: Path, model: Model) -> None:
-        """The values of the codes, for the peers: the same cosines."""
-        texts = (folder / "texts.txt").read_text().splitlines()
-        out = np.lib.format.open_memmap(folder / "vectors.npy", "w+", np.float32, (len(texts), model.n))
-        for start in range(0, len(texts), BATCH_ROWS):
-            codes = model.encode_keywords(texts[start : start + BATCH_ROWS])
-            out[start : start + len(codes)] = codes.values()
-        out.flush()
-        np.save(folder / "queries.npy", model.encode_queries(self.queries).values().astype(np.float32))
+def prepare(folder: Path, keywords: int, model: Path | None, peers: bool) -> list[str]:
+    """Build the index and return the queries; for the peers also write texts and vectors of equal cosines."""
+    with gzip.open(sample_path("titles"), "rt", encoding="utf-8") as file:
+        titles = file.read().splitlines()
+    rng = random.Random(0)
+    queries = rng.sample(titles, QUERIES)
+    texts = titles[:keywords]
+    for row in range(len(texts), keywords):  # more texts: a title and the last word of another
+        texts.append(f"{titles[row % len(titles)]} {rng.choice(titles).split()[-1]}")
+    loaded = Model.load(model if model is not None else random_model(folder / "model"))
+    parts = [texts[start : start + BATCH_ROWS] for start in range(0, keywords, BATCH_ROWS)]
+    ids = np.split(np.arange(keywords), range(BATCH_ROWS, keywords, BATCH_ROWS))
+    batches = (
+        pa.record_batch({"id": pa.array(numbers), "text": pa.array(part)})
+        for numbers, part in zip(ids, parts, strict=True)
+    )
+    Index.build(folder / "index.rbe", loaded, batches).close()
+    if peers:
+        (folder / "texts.txt").write_text("\n".join(texts))
+        (folder / "queries.txt").write_text("\n".join(queries))
+        vectors = [loaded.encode_keywords(part).values().astype(np.float32) for part in parts]
+        np.save(folder / "vectors.npy", np.concatenate(vectors))
+        np.save(folder / "queries.npy", loaded.encode_queries(queries).values().astype(np.float32))
+    return queries
 
 
 def random_model(folder: Path, **changes: Any) -> Path:
@@ -194,7 +170,7 @@ def service(index: Path, *options: str) -> Iterator[tuple[int, int]]:
 def _round(
     folder: Path, mix: Mix, ledger: Ledger, number: int, setting: str, clients: int, seconds: float
 ) -> Json:
-    """One server, warmed up, loaded, read back, stopped, and its files looked into."""
+    """One server: warmed up, loaded, read back and stopped; then its files are read."""
     with service(folder / "index.rbe", *SETTINGS[setting]) as (port, process):
         warm = Mix(mix.searches, mix.texts, mix.k, 0.0)
         asyncio.run(drive(port, warm, Ledger(), clients=clients, seconds=WARM_S, seed=0))
@@ -224,7 +200,7 @@ def _round(
 
 
 def _cpu_seconds(process: int) -> float | None:
-    """What a process has computed so far, on all cores; unlike time it does not depend on what else runs."""
+    """CPU time of a process so far, on all cores; unlike wall time it does not depend on what else runs."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -233,8 +209,8 @@ def _cpu_seconds(process: int) -> float | None:
 
 
 def _counters(port: int) -> dict[str, float]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
-        lines = answer.read().decode().splitlines()
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as response:
+        lines = response.read().decode().splitlines()
     return {
         line.split()[0]: float(line.split()[1]) for line in lines if line.startswith("rbegir_batch_queries_")
     }
@@ -261,7 +237,7 @@ def _figures(tally: Tally) -> Json:
 
 
 def _generator_limit(folder: Path, mix: Mix, clients: int) -> Json:
-    """What the generator reaches against a server that only replays an answer of the service."""
+    """The generator's own limit, against a server that only replays one response of the service."""
     command = [sys.executable, "-m", "rbegir.lab.bench.load", str(folder / "answer.json")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as stub:
         assert stub.stdout is not None
@@ -276,7 +252,7 @@ def _generator_limit(folder: Path, mix: Mix, clients: int) -> Json:
 
 def _peer(name: str, folder: Path, seconds: float, k: int, writes: float) -> Json:
     words = [name, str(folder), str(seconds), str(k), str(writes)]
-    command = [sys.executable, "-m", "rbegir.lab.bench.peers", "serve", *words]
+    command = [sys.executable, "-m", "rbegir.lab.bench.peers", *words]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PEER_LIMIT_S + seconds)
     except subprocess.TimeoutExpired:

@@ -1,22 +1,19 @@
 """How fast a model trains, from text to updated parameters, and where the time of a step goes.
 
-The pairs are streamed as a file larger than memory would be: every epoch is read, tokenised, shuffled and
-cut into batches again. The first epoch warms up; each of the others gives one figure, `pairs_per_s` is their
-median and `spread` the lowest and highest. Then `parts_ms` times single steps, each part waited for: the
-parts add up to more than a step of the stream, in which the host works ahead of the device.
+The pairs are streamed like a file larger than memory: every epoch is read, tokenised, shuffled and cut into
+batches again. The first epoch warms up; each of the others gives one figure. `pairs_per_s` is their median,
+`spread` the lowest and highest. Then `parts_ms` times single steps, waiting for each part: the parts add up
+to more than a step of the stream, in which the host works ahead of the device.
 
 `floor_ms` is what memory traffic alone would take at the device's measured copy rate, counting each byte
 once:
 
     forward    each gram's row read, word vectors written; a window's three parts read, maxima written
     loss       the score matrix written, then read and written by exp, read by the sum and two products
-    backward   word gradients written twice (zeros, sums) and read once a gram, row gradients written
+    backward   word gradients written twice (zeros, sums) and read once per gram, row gradients written
     update     touched rows of the tables read and written, their gradients read twice, scaled, read
 """
 
-from __future__ import annotations
-
-import platform
 import tempfile
 import time
 from pathlib import Path
@@ -30,9 +27,10 @@ from rbegir.base.devices import cpu_count
 from rbegir.encode.clsm.clsm import TowerBatch
 from rbegir.encode.clsm.presets import preset as named_preset
 from rbegir.encode.clsm.twotower import TwoTower
+from rbegir.lab.bench.host import describe, device_name
 from rbegir.lab.markdown import Json
 from rbegir.read.pairs import PairStream, read_pairs
-from rbegir.training.batches import BatchPlan, StepBatch, build, epoch_batches
+from rbegir.training.batches import StepBatch, build, epoch_batches
 from rbegir.training.config import recipe
 from rbegir.training.data import TrainingData, tokenize_pairs
 from rbegir.training.step import Learner, batch_threads, matmul_precision, resolve_device
@@ -53,7 +51,7 @@ def measure(
 ) -> Json:
     """The benchmark of one setting. `rows`: pairs per epoch, repeating the file.
 
-    By default all that the file has, but 4 million on a GPU, which would be done with less before it is warm.
+    By default all of the file, but 4 million on a GPU, which would finish fewer before it is warm.
     """
     chosen = resolve_device(device)
     shape = named_preset(preset)
@@ -63,14 +61,6 @@ def measure(
     table = pa.concat_tables([table] * copies).slice(0, rows)
     settings = recipe("default", batch_size=batch_size, negatives=negatives).for_pairs(table.num_rows)
     assert settings.batch_size is not None
-    plan = BatchPlan(
-        batch_size=settings.batch_size,
-        seed=0,
-        dropout=settings.word_dropout,
-        gram_dropout=settings.gram_dropout,
-        negatives=0 if settings.negatives == "in_batch" else settings.negatives,
-        pin=chosen.type == "cuda",
-    )
     with tempfile.TemporaryDirectory() as directory, matmul_precision(chosen, settings):
         path = Path(directory) / "pairs.parquet"
         pq.write_table(table, path)
@@ -83,12 +73,17 @@ def measure(
         )
         learner = Learner(TwoTower(shape), settings, chosen)
         try:
-            speeds = [_epoch(learner, data, plan, epoch) for epoch in range(epochs + 1)][1:]
-            parts, floor = _parts(learner, table, plan)
+            speeds = [_epoch(learner, data, epoch) for epoch in range(epochs + 1)][1:]
+            parts, floor = _parts(learner, table)
         finally:
             learner.close()
     return {
-        "host": host(chosen),
+        "host": {
+            **describe(),
+            "device": device_name(str(chosen)),
+            "cores": cpu_count(),
+            "torch": torch.__version__,
+        },
         "preset": preset,
         "pairs": table.num_rows,
         "batch_size": settings.batch_size,
@@ -102,18 +97,20 @@ def measure(
     }
 
 
-def _epoch(learner: Learner, data: TrainingData, plan: BatchPlan, epoch: int) -> float:
+def _epoch(learner: Learner, data: TrainingData, epoch: int) -> float:
     """Pairs per second of one epoch, reading included."""
     _wait(learner.device)
     began, pairs = time.perf_counter(), 0
-    for batch in epoch_batches(data.chunks(), plan, epoch, threads=batch_threads(learner.device)):
+    pin = learner.device.type == "cuda"
+    threads = batch_threads(learner.device)
+    for batch in epoch_batches(data.chunks(), learner.config, epoch, threads=threads, pin=pin):
         learner.step(batch.to(learner.device), lr_scale=0.1, progress=0.5)
         pairs += batch.pairs
     _wait(learner.device)
     return pairs / (time.perf_counter() - began)
 
 
-def _parts(learner: Learner, table: pa.Table, plan: BatchPlan) -> tuple[dict[str, float], dict[str, float]]:
+def _parts(learner: Learner, table: pa.Table) -> tuple[dict[str, float], dict[str, float]]:
     """(milliseconds of each part of a step, the floor of those that the device does)."""
     times: dict[str, list[float]] = {}
     last = time.perf_counter()
@@ -125,7 +122,9 @@ def _parts(learner: Learner, table: pa.Table, plan: BatchPlan) -> tuple[dict[str
         times.setdefault(part, []).append((now - last) * 1e3)
         last = now
 
-    table = table.slice(0, STEPS * plan.batch_size)
+    settings, pin = learner.config, learner.device.type == "cuda"
+    assert settings.batch_size is not None
+    table = table.slice(0, STEPS * settings.batch_size)
     hash_buckets = learner.model.config.hash_buckets
     mark("")
     chunk = tokenize_pairs(table, hash_buckets, cpu_count())
@@ -133,18 +132,16 @@ def _parts(learner: Learner, table: pa.Table, plan: BatchPlan) -> tuple[dict[str
     order = np.random.default_rng(0).permutation(len(chunk))
     floors = []
     bandwidth = _copy_rate(learner.device)
-    for step, pairs in enumerate(np.array_split(order, max(1, len(order) // plan.batch_size))):
+    for step, pairs in enumerate(np.array_split(order, max(1, len(order) // settings.batch_size))):
         mark("")
-        host_batch = build(
-            chunk, pairs, key=(0, 0, step), dropout=plan.dropout, negatives=plan.negatives, pin=plan.pin
-        )
+        host_batch = build(chunk, pairs, settings, (0, 0, step), pin=pin)
         mark("build")
         batch = host_batch.to(learner.device)
         mark("transfer")
         learner.step(batch, lr_scale=0.1, progress=0.5, mark=mark)
         floors.append(_floor(batch, learner))
     result = {name: float(np.median(values)) for name, values in times.items() if name}
-    result["tokenise"] *= plan.batch_size / len(chunk)  # for one batch, with all cores
+    result["tokenise"] *= settings.batch_size / len(chunk)  # for one batch, with all cores
     floor = {name: float(np.median([f[name] for f in floors])) / bandwidth * 1e3 for name in floors[0]}
     return result, floor
 
@@ -193,13 +190,3 @@ def _copy_rate(device: torch.device) -> float:
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def host(device: torch.device) -> Json:
-    """The machine, in words."""
-    name = (
-        torch.cuda.get_device_name(device)
-        if device.type == "cuda"
-        else platform.processor() or platform.machine()
-    )
-    return {"device": name, "cores": cpu_count(), "torch": torch.__version__, "system": platform.platform()}

@@ -9,12 +9,11 @@
 | paper        | the figures printed in the paper, by table                                   |
 | dataset      | pairs, titles and labels from a folder or the shipped sample, and the split  |
 | rows         | every model of every table: its shape and its training                       |
-| testbed      | what a model is measured on, tokenised once                                  |
-| studies      | measurements beyond accuracy: selection, corpus sizes, top five, BM25        |
-| equal_bytes  | what others make of the float model's vectors in as many bytes               |
-| runs         | one run, from training to its file; all runs, in several processes           |
+| testbed      | all measurements of a model: accuracy, selection, corpus sizes, top five     |
+| equal_bytes  | other quantisers of the float model's vectors, at about as many bytes        |
+| runs         | one run, from training to its file                                           |
 | results      | figures over seeds, and when a difference is more than noise                 |
 | tables       | runs → tables                                                                |
 | report       | tables → a page of Markdown (report.md.j2) and pictures                      |
-| job          | all of it: from a request to results and report                              |
+| job          | all runs, in one process or several: from a request to results and report    |
 """

@@ -1,4 +1,4 @@
-"""What the tables are made from: pairs, titles to search, labels if there are any, and the split.
+"""The data of the tables: pairs, titles to search, labels if there are any, and the split.
 
 A folder holds
 
@@ -6,7 +6,7 @@ A folder holds
     titles.*          the corpus, one text per line or a column `text`
     entity_labels.*   optional: query, title, grade (0, 1, 2 …) and slice
 
-in any format that the readers know. Without a folder the shipped sample is taken, which has no labels.
+in any format that the readers know. Without a folder the shipped sample is used, which has no labels.
 
 A title belongs to one part, by the fixed hash of `rbegir.read.split`:
 
@@ -14,10 +14,8 @@ A title belongs to one part, by the fixed hash of `rbegir.read.split`:
     up to 0.02 + select        choice of the best epoch
     the rest                   training
 
-so no figure comes from titles that any choice of a run depended on.
+so no figure comes from titles that influenced any choice of a run.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,12 +35,12 @@ from rbegir.read.split import VALID_SHARE, positions
 
 SELECT_SHARE = 0.005
 FOLDER, SAMPLE = "folder", "sample"  # names of datasets
-HEADLINE = "SemSearch_ES"  # the slice of the labels whose relevance can be seen in titles
+HEADLINE = "SemSearch_ES"  # the slice of the labels whose relevance shows in titles
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Everything that training and measuring need."""
+    """All data for training and measuring."""
 
     name: str
     train: pa.Table  # query, keyword, weight
@@ -89,7 +87,7 @@ def split(
     *,
     select: float = SELECT_SHARE,
 ) -> Dataset:
-    """Pairs cut into the three parts above, each in the order of its texts, whatever the file's order was."""
+    """Pairs cut into the three parts above, each sorted by its texts, whatever the file's order."""
     pairs = pairs.sort_by([("keyword", "ascending"), ("query", "ascending")])
     keywords, keyword = distinct(pairs["keyword"])
     place = positions(keywords.to_pylist())[keyword]  # [pairs]
@@ -102,7 +100,7 @@ def split(
 
 
 def load_labels(path: Path) -> dict[str, pa.Table]:
-    """Judged pairs by slice (`all` has every one), lower-cased as the titles are."""
+    """Judged pairs by slice (`all` has every one), in lower case like the titles."""
     table = read_labels(path, keyword_column="title", label_column="grade").read_all()
     lower = {name: pc.utf8_lower(table[name]) for name in ("query", "keyword")}
     table = pa.table({**lower, "label": table["label"]})
@@ -117,7 +115,7 @@ def load_labels(path: Path) -> dict[str, pa.Table]:
 
 
 def headline(labels: dict[str, pa.Table]) -> str | None:
-    """The slice that the figures of a model quote."""
+    """The slice whose figures are quoted."""
     return HEADLINE if HEADLINE in labels else next(iter(labels), None)
 
 

@@ -1,32 +1,40 @@
-"""What others make of the float model's vectors in about as many bytes, on the very same titles and queries.
+"""How the float model's vectors fare when other quantisers store them in about as many bytes as rbe*.
 
 Every quantiser gets the unit vectors of m_1's titles and may train on them. It is asked twice: with the float
 query, as its users do, and with a query of three bits per dimension, as rbe* is. Bytes are all that is stored
-for a title: codes and, where a method needs them to score, its factors.
+per title: codes and, where a method needs them to score, its factors.
 
-Most of them score by an inner product with a reconstructed vector. Those are decoded once and ranked exactly
-over all titles like any other vectors, by inner product and by cosine, and the better of the two is quoted.
-Where the score is no such product (RaBitQ with more than one bit, turbovec) the library's own search answers
-a sample of the queries.
+Most quantisers score by an inner product with a decoded vector. Their vectors are decoded once and ranked
+exactly over all titles, by inner product and by cosine, and the better of the two is quoted. The others
+(RaBitQ with more than one bit, turbovec) answer a sample of the queries with their own search.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from rbegir.base.devices import cpu_count
-from rbegir.encode.binarizer.binarizer import Binarizer
-from rbegir.encode.binarizer.rounding import nearest
+from rbegir.encode.binarizer.learn import nearest, rotation
 from rbegir.encode.clsm.twotower import TwoTower, unit
-from rbegir.errors import needing
 from rbegir.evaluate.retrieval import CUTOFFS
-from rbegir.lab.bench.quantizers import rabitq, turbovec
-from rbegir.lab.bench.residual import Residual
+from rbegir.lab.bench.quantizers import (
+    Floats,
+    Ids,
+    Outcome,
+    Peer,
+    binarized,
+    faiss_codec,
+    import_faiss,
+    opq,
+    pq,
+    rabitq,
+    rq,
+    scalar,
+    turbovec,
+)
 from rbegir.lab.markdown import Json
 from rbegir.lab.reproduce.dataset import sample_rows
 from rbegir.lab.reproduce.rows import Scale
@@ -34,208 +42,106 @@ from rbegir.lab.reproduce.testbed import Testbed, Vectors
 
 SAMPLE = 1_000  # queries of a library's own search
 FEW = 3  # bits per dimension of the coarse query: those of rbe*
-Array = npt.NDArray[np.float32]
+NOT_FOUND = 1 << 40  # a rank beyond every cutoff
 
 
-@dataclass(frozen=True)
-class Quantiser:
-    """A way to store a vector. `factory` is FAISS's name for it, empty for those made here."""
+class Quantiser(NamedTuple):
+    """A way to store a vector in about 16 bytes."""
 
     name: str
-    query: str  # precision of the query
-    factory: str = ""
-    once: bool = False  # for the first seed alone: a minute or more of many cores
+    peer: Peer
+    size: int = 16  # bytes that the peer may use
+    query: str = "float"  # precision of the query
+    sampled: bool = False  # scored by its own search, for a sample of the queries
+
+
+def one_bit_rabitq(train: Floats, vectors: Floats, size: int, seed: int) -> Outcome:
+    """RaBitQ of one bit, whose estimate is an inner product with a decoded vector."""
+    return faiss_codec(f"RR{vectors.shape[1]},RaBitQ", train, vectors, 1, seed)
+
+
+def both_signs(train: Floats, vectors: Floats, size: int, seed: int) -> Outcome:
+    """One bit per dimension after a rotation, of the vectors and of the queries."""
+    turn = rotation(vectors.shape[1], seed)
+    outcome = scalar(train, vectors, size, seed)
+    assert outcome is not None
+    return outcome._replace(ask=lambda queries: np.where(queries @ turn > 0, 1, -1).astype("f4") @ turn.T)
+
+
+def wide_codes(train: Floats, vectors: Floats, size: int, seed: int) -> Outcome:
+    """Codes of `rbegir.Binarizer` with one bit in each of 8 · size dimensions."""
+    return binarized(train, vectors, 8 * size, 1, seed)
 
 
 QUANTISERS = (
-    Quantiser("FAISS PQ16x8", "float", "PQ16x8"),
-    Quantiser("FAISS RaBitQ, 1 bit", "float", "RR64,RaBitQ"),
-    Quantiser("rotation and 2-bit scalar", "float"),
-    Quantiser("sign of a rotation", "1 bit"),
-    Quantiser("sign of a rotation, rescored with the float query", "float"),
+    Quantiser("FAISS PQ16x8", pq),
+    Quantiser("FAISS RaBitQ, 1 bit", one_bit_rabitq),
+    Quantiser("rotation and 2-bit scalar", scalar),
+    Quantiser("sign of a rotation", both_signs, 8, "1 bit"),
+    Quantiser("sign of a rotation, rescored with the float query", scalar, 8),
+    Quantiser("FAISS RaBitQ, 2 bit", rabitq, sampled=True),
+    Quantiser("turbovec, 2 bit", turbovec, sampled=True),
 )
-SLOW = (
-    Quantiser("FAISS RQ16x8", "float", "RQ16x8"),
-    Quantiser("rbegir.Binarizer, 128 × 1", "8 bits", once=True),
-    Quantiser("FAISS OPQ16,PQ16x8", "float", "OPQ16,PQ16x8", once=True),
+SLOW = (Quantiser("FAISS RQ16x8", rq),)
+SLOWEST = (  # for the first seed alone: a minute or more on many cores
+    Quantiser("rbegir.Binarizer, 128 × 1", wide_codes, query="8 bits"),
+    Quantiser("FAISS OPQ16,PQ16x8", opq),
 )
 
 
 def compare(
     bed: Testbed, vectors: Vectors, network: TwoTower, keep: Callable[[Json], None], scale: Scale, seed: int
 ) -> None:
-    """Measure every quantiser on the vectors of a float model; `keep` gets each result as it is there."""
-    with needing("the comparison needs {}", "pip install 'rbegir[tables]'"):
-        import faiss
-    faiss.omp_set_num_threads(max(1, cpu_count() // 3))  # other runs need the rest
-    corpus = unit(vectors.corpus).cpu().numpy()
-    left, right = (unit(bed.embed(network, side, texts)) for side, texts in bed.group_texts())
+    """Measure every quantiser on the vectors of a float model; `keep` gets each result when it is known."""
+    import_faiss().omp_set_num_threads(max(1, cpu_count() // 3))  # other runs need the rest
+    queries, corpus = (unit(side).cpu().numpy() for side in (vectors.queries, vectors.corpus))
+    left, right = (unit(bed.embed(network, side, texts)).cpu().numpy() for side, texts in bed.group_texts())
     learned = corpus[sample_rows(len(corpus), scale.quantiser_train, 0)]  # [train, n]
-
-    def measure(quantiser: Quantiser) -> None:
-        codec = _codec(learned, quantiser, bed.device)
-        decoded, others = (  # [titles, n], [keywords of the sample groups, n]
-            torch.from_numpy(codec.decode(vectors)).to(bed.device)
-            for vectors in (corpus, right.cpu().numpy())
-        )
-        precisions = {quantiser.query: codec.query}
+    every = np.concatenate([corpus, right])
+    wanted = QUANTISERS + (SLOW if scale.slow_quantisers else ())
+    wanted += SLOWEST if scale.slow_quantisers and seed == 0 else ()
+    for quantiser in wanted:
+        outcome = quantiser.peer(learned, corpus if quantiser.sampled else every, quantiser.size, 0)
+        assert outcome is not None, f"{quantiser.name} has no code of {quantiser.size} bytes"
+        about = {"name": quantiser.name, "bytes": outcome.bytes, "titles": len(corpus)}
+        if quantiser.sampled:
+            chosen = sample_rows(len(queries), SAMPLE, 0)
+            found = outcome.find(queries[chosen], min(max(CUTOFFS), len(corpus)))
+            score = {"query": quantiser.query, "score": "its own search"}
+            keep(about | score | sampled_recall(bed, chosen, found))
+            continue
+        assert outcome.decoded is not None
+        titles, others = np.split(outcome.decoded, [len(corpus)])
+        stored = torch.from_numpy(titles).to(bed.device)
+        precisions = {quantiser.query: (queries, left)}
         if quantiser.query == "float":
-            precisions[f"{FEW} bits"] = lambda queries: coarse(codec.query(queries))
-        for precision, asked in precisions.items():
-            queries = asked(vectors.queries)
-            either = [bed.in_corpus(queries, decoded, exact=False, cosine=cosine) for cosine in (False, True)]
-            best = max(range(2), key=lambda i: float(either[i]["recall@10"]["value"]))
-            keep(
-                {
-                    "name": quantiser.name,
-                    "bytes": codec.bytes,
-                    "query": precision,
-                    "score": ("inner product", "cosine")[best],
-                    "titles": len(corpus),
-                    **bed.on_groups(asked(left), others),
-                    **either[best],
-                }
-            )
-
-    slow = SLOW if scale.slow_quantisers else ()
-    for quantiser in (*QUANTISERS, *(q for q in slow if not q.once)):
-        measure(quantiser)
-    for result in _by_searching(bed, unit(vectors.queries).cpu().numpy(), corpus, learned):
-        keep(result)
-    for quantiser in (q for q in slow if seed == 0 and q.once):
-        measure(quantiser)
+            precisions[f"{FEW} bits"] = coarse(queries), coarse(left)
+        for precision, (asked, pairs) in precisions.items():
+            query = torch.from_numpy(outcome.ask(asked)).to(bed.device)
+            either = {
+                score: bed.in_corpus(query, stored, exact=False, cosine=score == "cosine")
+                for score in ("inner product", "cosine")
+            }
+            best = max(either, key=lambda score: float(either[score]["recall@10"]["value"]))
+            on_groups = bed.on_groups(outcome.ask(pairs), others)
+            keep({**about, "query": precision, "score": best, **on_groups, **either[best]})
 
 
-def coarse(queries: torch.Tensor) -> torch.Tensor:
+def coarse(queries: Floats) -> Floats:
     """Float queries as FEW bits per dimension can hold them: [count, n] → [count, n]
 
-    A random rotation spreads what rounding loses over all dimensions; then every coordinate takes the nearest
-    of eight even levels, at the scale that loses least of its query; then the rotation is undone.
+    A random rotation spreads the rounding error over all dimensions. Then every coordinate takes the nearest
+    of eight even levels, at the scale that loses least of its query, and the rotation is undone.
     """
-    rotation = rotated(queries.shape[1])
-    levels = nearest((queries.cpu().numpy() @ rotation).astype(np.float32), FEW)
-    return torch.from_numpy((levels @ rotation.T).astype(np.float32)).to(queries.device)
+    turn = rotation(queries.shape[1], 0)
+    return (nearest((queries @ turn).astype(np.float32), FEW) @ turn.T).astype(np.float32)
 
 
-def rotated(width: int) -> Array:
-    """A random orthogonal matrix, always the same one."""
-    return np.linalg.qr(np.random.default_rng(0).standard_normal((width, width)))[0].astype("f4")
-
-
-class _Faiss:
-    """A quantiser of FAISS by the name of its factory."""
-
-    def __init__(self, train: Array, factory: str) -> None:
-        import faiss
-
-        self._index = faiss.index_factory(train.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
-        self._index.train(train)
-        self.bytes = int(self._index.sa_code_size())
-
-    def decode(self, vectors: Array) -> Array:
-        out = np.empty_like(vectors)
-        for start in range(0, len(vectors), 1 << 20):
-            block = slice(start, start + (1 << 20))
-            out[block] = self._index.sa_decode(self._index.sa_encode(vectors[block]))
-        return out
-
-    def query(self, queries: torch.Tensor) -> torch.Tensor:
-        return queries
-
-
-class _Rotated:
-    """A random rotation, then each coordinate on its own: two bits at Lloyd's levels, or the sign alone.
-
-    After a rotation all coordinates have about the same distribution, near a normal one; its best four levels
-    are at ±0.4528 and ±1.5104 deviations, with a border at 0.9816.
-    """
-
-    INNER, OUTER, BORDER = 0.4528, 1.5104, 0.9816
-
-    def __init__(self, train: Array, *, bits: int, query_sign: bool) -> None:
-        width = train.shape[1]
-        self._rotation = rotated(width)
-        self._deviation = (train @ self._rotation).std(axis=0)  # [n]
-        self._bits, self._query_sign = bits, query_sign
-        self.bytes = width * bits // 8
-
-    def decode(self, vectors: Array) -> Array:
-        scaled = (vectors @ self._rotation) / self._deviation
-        sign = np.where(scaled > 0, np.float32(1), np.float32(-1))
-        level = np.where(np.abs(scaled) > self.BORDER, np.float32(self.OUTER), np.float32(self.INNER))
-        values: Array = sign * self._deviation * (level if self._bits == 2 else np.float32(1))
-        return values
-
-    def query(self, queries: torch.Tensor) -> torch.Tensor:
-        turned = queries @ torch.from_numpy(self._rotation).to(queries.device)
-        return torch.where(turned > 0, 1.0, -1.0) if self._query_sign else turned
-
-
-class _Ours:
-    """Codes of `rbegir.Binarizer` with 128 dimensions of one bit; queries have eight bits per dimension."""
-
-    bytes = 16
-
-    def __init__(self, train: Array) -> None:
-        self._binarizer = Binarizer(n=128, keyword_planes=1).fit(train)
-
-    def decode(self, vectors: Array) -> Array:
-        """The codes as numbers: [count, n] → [count, 128]"""
-        return self._binarizer.encode_keywords(vectors).values().astype(np.float32)
-
-    def query(self, queries: torch.Tensor) -> torch.Tensor:
-        codes = self._binarizer.encode_queries(unit(queries).cpu().numpy()).values()
-        return torch.from_numpy(codes.astype(np.float32)).to(queries.device)
-
-
-class _Residual(_Faiss):
-    """FAISS's residual quantiser, its codebooks learned by FAISS and its beam search done in torch."""
-
-    def __init__(self, train: Array, factory: str, device: torch.device) -> None:
-        super().__init__(train, factory)
-        self.beam = Residual.of_faiss(self._index, device)
-
-    def decode(self, vectors: Array) -> Array:
-        return self.beam.decode(vectors)
-
-
-def _codec(train: Array, quantiser: Quantiser, device: torch.device) -> _Faiss | _Rotated | _Ours:
-    if quantiser.query == "8 bits":
-        return _Ours(train)
-    if quantiser.factory.startswith("RQ"):
-        return _Residual(train, quantiser.factory, device)
-    if quantiser.factory:
-        return _Faiss(train, quantiser.factory)
-    return _Rotated(train, bits=2 if "2-bit" in quantiser.name else 1, query_sign=quantiser.query == "1 bit")
-
-
-def _by_searching(bed: Testbed, queries: Array, corpus: Array, learned: Array) -> Iterator[Json]:
-    """Recall of a sample of queries through the scores of the libraries themselves."""
-    chosen = sample_rows(len(queries), SAMPLE, 0)
-    most = min(max(CUTOFFS), len(corpus))
-    for name, peer in (("FAISS RaBitQ, 2 bit", rabitq), ("turbovec, 2 bit", turbovec)):
-        outcome = peer(learned, corpus, corpus.shape[1] // 4, 0)
-        assert outcome is not None
-        yield _sampled(bed, name, outcome.bytes, chosen, outcome.find(queries[chosen], most))
-
-
-def _sampled(
-    bed: Testbed, name: str, size: float, chosen: npt.NDArray[np.int64], found: npt.NDArray[np.int64]
-) -> Json:
-    rank = torch.full((len(bed.target),), 1 << 40, dtype=torch.int64)
-    row_of = {int(query): row for row, query in enumerate(chosen)}
-    query, target = bed.query.tolist(), bed.target.tolist()
-    asked = [i for i, number in enumerate(query) if number in row_of]
-    for i in asked:
-        at = np.flatnonzero(found[row_of[query[i]]] == target[i])
-        if len(at):
-            rank[i] = int(at[0])
-    return {
-        "name": name,
-        "bytes": size,
-        "query": "float",
-        "score": "its own search",
-        "titles": len(bed.data.corpus),
-        "queries": len(chosen),
-        **bed.recall(rank.to(bed.device), only=chosen),
-    }
+def sampled_recall(bed: Testbed, chosen: npt.NDArray[np.int64], found: Ids) -> Json:
+    """Recall of the chosen queries, from the titles [chosen, k] that a search found for them."""
+    row = np.zeros(len(bed.queries), np.int64)
+    row[chosen] = np.arange(len(chosen))
+    query, target = bed.query.cpu().numpy(), bed.target.cpu().numpy()
+    hit = found[row[query]] == target[:, None]  # [targets, k]
+    rank = torch.from_numpy(np.where(hit.any(axis=1), hit.argmax(axis=1), NOT_FOUND))
+    return {"queries": len(chosen), **bed.recall(rank.to(bed.device), only=chosen)}

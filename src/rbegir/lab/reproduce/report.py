@@ -9,9 +9,6 @@ loss            training loss and validation log loss by epoch
 estimators      training loss by epoch of three gradient estimators
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -20,43 +17,58 @@ from rbegir.errors import needing
 from rbegir.lab.markdown import Json, environment, mean_std
 from rbegir.lab.reproduce import paper
 from rbegir.lab.reproduce.dataset import HEADLINE
-from rbegir.lab.reproduce.job import tables_of
-from rbegir.lab.reproduce.results import Results, Stat, shown
+from rbegir.lab.reproduce.results import Results, Stat, short, shown
 from rbegir.lab.reproduce.rows import PAPER, PLAIN, under
+from rbegir.lab.reproduce.tables import tables_of
 
 BEST_FLOAT = "m_1, 10 epochs, 20 % feature dropout"  # the best float model that was found
 LEVEL = 0.003  # of recall@10: one and a half standard deviations between seeds
-SEEDS = 3  # that a figure should have
+SEEDS = 3  # per figure, if there are enough
+VERDICTS = {  # of orderings that are not simply held
+    "reversed": ("reversed", "reversed, one seed"),
+    "open": ("held, within the spread", "reversed, within the spread"),
+}
 LABEL_GAP = 0.014  # between two labels of a picture, in recall
 OURS, THEIRS, OTHER = "#0b6e99", "#c2571a", "#8a8a8a"  # colours
 
 
-def page(results: Sequence[Json]) -> str:
-    """The report of one or more results (the full one first)."""
+def page(result: Json, pictures: bool = True) -> str:
+    """The report of a result."""
     template = environment(Path(__file__).parent).get_template("report.md.j2")
     return template.render(
-        sections=[section(result) for result in results],
+        s=section(result),
+        pictures=pictures,
+        parts={"": "Our recipe", PAPER: "The paper's recipe", PLAIN: "Our recipe without dropout and guide"},
         paper=paper,
         paper_differences=sorted(abs(a - b) for a, b in paper.BINARISATION.values()),
         level=LEVEL,
         headline=HEADLINE,
         recipes=((PLAIN, "Without dropout and guide"), (PAPER, "With the paper's own recipe")),
-        shown=shown,
+        short=short,
         under=under,
     )
 
 
 def section(result: Json) -> Json:
-    """What the template says about one result."""
+    """The values of the template for one result."""
     results = Results(result["runs"])
     tables = tables_of(result)
     for table in tables:
         columns = [c for c in table["columns"] if any(row.get(c[0]) is not None for row in table["rows"])]
         table["made"] = bool(table["rows"]) and (table["table"] not in "234" or bool(table["orderings"]))
         table["head"] = [heading for _, heading in columns]
-        table["cells"] = [[_cell(row, key) for key, _ in columns] for row in table["rows"]]
+        table["parts"] = [
+            {
+                "title": part,
+                "cells": [[_cell(row, key) for key, _ in columns] for row in rows],
+                "orderings": [order for order in table["orderings"] if order.get("part", "") == part],
+            }
+            for part in table.get("parts", [""])
+            if (rows := [row for row in table["rows"] if row.get("part", "") == part])
+        ]
         table["seeds"] = seeds_of(table)
-        table["reversed"] = [o["claim"] for o in table["orderings"] if o["verdict"].startswith("reversed")]
+        for name, verdicts in VERDICTS.items():
+            table[name] = [order["claim"] for order in table["orderings"] if order["verdict"] in verdicts]
     by_key = {table["table"]: table for table in tables}
     return {
         **result,
@@ -72,9 +84,7 @@ def section(result: Json) -> Json:
             for name in ("m_1", "m_3", "m_5", "rbe_star")
             if (found := results.stat(name, f"labels/{HEADLINE}/roc_auc"))
         },
-        "all_slices": [
-            found.mean for name in paper.ACCURACY if (found := results.stat(name, "labels/all/roc_auc"))
-        ],
+        "slices": slices(results),
         "losses": losses(results, by_key["3"]),
         "best": best_code(by_key["bytes"]),
         "best_float": max(
@@ -85,8 +95,21 @@ def section(result: Json) -> Json:
     }
 
 
+def slices(results: Results) -> list[Json]:
+    """Label AUC of the paper's models on every slice of the judged pairs, the one with most of them last."""
+    judged = [run["figures"]["labels"] for run in results.runs("rbe_star") if "labels" in run["figures"]]
+    labels: Json = judged[0] if judged else {}
+    made = []
+    for name, about in sorted(labels.items(), key=lambda part: part[1]["pairs"]):
+        found = {model: results.stat(model, f"labels/{name}/roc_auc") for model in paper.ACCURACY}
+        if all(found.values()):
+            auc = [mean_std(value._asdict()) for value in found.values() if value]
+            made.append({"name": name, "pairs": about["pairs"], "queries": about["queries"], "auc": auc})
+    return made
+
+
 def seeds_of(table: Json) -> list[int]:
-    """The numbers of seeds that figures of a table have, each once; empty if all have enough."""
+    """The distinct numbers of seeds of a table's figures; empty if all have enough."""
     cells = (value for row in table["rows"] for value in row.values())
     found = {value["seeds"] for value in cells if isinstance(value, dict) and "seeds" in value}
     return sorted(found) if found and min(found) < SEEDS else []
@@ -136,10 +159,12 @@ def cell(key: str, value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, dict):
-        return mean_std(value, 3 if "r10" in key or key.startswith("recall") else 4)
+        return mean_std(value, 1 if key == "lift" else 3 if "r10" in key or key.startswith("recall") else 4)
     if isinstance(value, list):
         return f"{value[0]:.3f} … {value[1]:.3f}"
     if isinstance(value, float):
+        if key.endswith("_count"):
+            return f"{value:.0f}"
         if "lift" in key or key in ("bad", "fair", "good", "judged"):
             return f"{value:.1f}"
         return f"{value:g}" if key == "bytes" else f"{value:.{2 if key == 'found' else 4}f}"
@@ -147,7 +172,7 @@ def cell(key: str, value: Any) -> str:
 
 
 def draw(result: Json, folder: Path) -> list[Path]:
-    """Write the pictures of one result → their files."""
+    """Write the pictures of one result and return their files."""
     with needing("the pictures need matplotlib", "pip install 'rbegir[tables]'"):
         import matplotlib
     matplotlib.use("svg")
@@ -220,7 +245,7 @@ def _bytes(axes: Any, _: Results, result: Json) -> None:
         quantised = row["model"].startswith("m_1, ")
         if quantised and row["query"] == "3 bits":  # the table has them: a picture of both would be a crowd
             continue
-        label = row["model"].removeprefix("m_1, ") if quantised else row["model"].split(":")[0]
+        label = row["model"].removeprefix("m_1, ") if quantised else short(row["model"])
         if "epochs" not in row["model"]:
             point = (row["recall@10"]["mean"], label.replace("rescored with the ", ""), quantised)
             columns.setdefault(row["bytes"], []).append(point)
@@ -246,31 +271,27 @@ def _bytes(axes: Any, _: Results, result: Json) -> None:
 
 def spread(values: list[float]) -> list[float]:
     """Heights for labels of ascending values, at least LABEL_GAP apart, crowds centred on what they label."""
-    crowds = [[value] for value in values]
 
     def bottom(crowd: list[float]) -> float:
         return sum(crowd) / len(crowd) - LABEL_GAP * (len(crowd) - 1) / 2
 
-    merged = True
-    while merged:
-        merged = False
-        for i in range(len(crowds) - 1):
-            top = bottom(crowds[i]) + LABEL_GAP * (len(crowds[i]) - 1)
-            if bottom(crowds[i + 1]) - top < LABEL_GAP - 1e-12:
-                crowds[i : i + 2] = [crowds[i] + crowds[i + 1]]
-                merged = True
-                break
+    crowds: list[list[float]] = []
+    for value in values:
+        crowds.append([value])
+        while (
+            len(crowds) > 1 and bottom(crowds[-1]) - bottom(crowds[-2]) < LABEL_GAP * len(crowds[-2]) - 1e-12
+        ):
+            crowds[-2:] = [crowds[-2] + crowds[-1]]
     return [bottom(crowd) + LABEL_GAP * place for crowd in crowds for place in range(len(crowd))]
 
 
 def _corpus(axes: Any, results: Results, _: Json) -> None:
-    for (name, label), color in zip(
-        (("m_1", "m_1, 256 bytes"), ("rbe_star", "rbe*, 16 bytes"), ("m_3", "m_3, 16 bytes")),
-        (OTHER, OURS, THEIRS),
-        strict=True,
+    for name, label, color in (
+        ("m_1", "m_1, 256 bytes", OTHER),
+        ("rbe_star", "rbe*, 16 bytes", OURS),
+        ("m_3", "m_3, 16 bytes", THEIRS),
     ):
-        found = results.study(name, "sizes")
-        if found:
+        if found := results.study(name, "sizes"):
             sizes = sorted(found[0], key=int)
             means = [sum(one[size] for one in found) / len(found) for size in sizes]
             axes.plot([int(size) for size in sizes], means, marker="o", label=label, color=color)
@@ -280,17 +301,19 @@ def _corpus(axes: Any, results: Results, _: Json) -> None:
     axes.legend(frameon=False)
 
 
+def _course(axes: Any, run: Json, figure: str, **style: Any) -> None:
+    """A line of a figure against the epochs of a run."""
+    history = run["history"]
+    axes.plot([entry["epoch"] for entry in history], [entry[figure] for entry in history], **style)
+
+
 def _loss(axes: Any, results: Results, _: Json) -> None:
     other = axes.twinx()
     for name, color in (("m_1", OTHER), ("rbe_star", OURS), ("m_3", THEIRS)):
         for run in results.runs(name)[:1]:
-            epochs = [entry["epoch"] for entry in run["history"]]
-            axes.plot(
-                epochs, [entry["loss"] for entry in run["history"]], color=color, label=f"{name}: training"
-            )
+            _course(axes, run, "loss", color=color, label=f"{name}: training")
             if "log_loss" in run["history"][0]:
-                values = [entry["log_loss"] for entry in run["history"]]
-                other.plot(epochs, values, color=color, linestyle="--", label=f"{name}: validation")
+                _course(other, run, "log_loss", color=color, linestyle="--", label=f"{name}: validation")
     axes.set_xlabel("epoch")
     axes.set_ylabel("training loss, all keywords of a batch (solid)")
     other.set_ylabel("validation log loss, 10 negatives (dashed)")
@@ -300,18 +323,14 @@ def _loss(axes: Any, results: Results, _: Json) -> None:
 def _estimators(axes: Any, results: Results, result: Json) -> None:
     (table,) = tables_of(result, ["3"])
     sources = {row["model"]: row["sources"] for row in table["rows"]}["rbe*"]
-    names = {
-        "variant": "straight-through variant",
-        "tanh": "annealing tanh",
-        "plain": "plain straight-through",
-    }
-    for (key, label), color in zip(names.items(), (OURS, OTHER, THEIRS), strict=True):
+    for key, label, color in (
+        ("variant", "straight-through variant", OURS),
+        ("tanh", "annealing tanh", OTHER),
+        ("plain", "plain straight-through", THEIRS),
+    ):
+        style = {"color": color, "marker": "o", "markersize": 3}
         for number, run in enumerate(results.runs(sources[key])):
-            axes.plot(
-                [entry["epoch"] for entry in run["history"]],
-                [entry["loss"] for entry in run["history"]],
-                color=color, marker="o", markersize=3, label=label if number == 0 else None,
-            )  # fmt: skip
+            _course(axes, run, "loss", label=label if number == 0 else None, **style)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("epoch, every seed a line")
     axes.set_ylabel("training loss of rbe*, all keywords of a batch")

@@ -1,15 +1,13 @@
-"""Every model of every table: its shape, how it is trained, and what is measured on it besides its accuracy.
+"""Every model of every table: its shape, its training, and what is measured on it besides its accuracy.
 
-A row is trained once for each seed and used by all tables that name it. All rows share one recipe, the
-default of `rbegir train`, and differ in what the table is about and nothing else; table 1 is also made with
-two other recipes, since its lift depends on them. Tables 3, 4 and 7 compare many models with each other; at
-full size these, and those of other recipes, are trained for fewer epochs, those they differ from too.
+A row is trained once per seed and used by all tables that name it. All rows share one recipe, the default of
+`rbegir train`, and differ only in the subject of their table; table 1 is also made with two other recipes,
+since its lift depends on them. Tables 3, 4 and 7 compare many models with each other. At full size these
+models, the ones they are compared with, and those of other recipes are trained for fewer epochs.
 
-Rows have tiers, the most telling first: the first two are made with every seed before the third begins, whose
-second seeds come before the first ones of the last.
+Rows have tiers, the most important first: the first two are made with every seed before the third begins,
+whose second seeds come before the first seeds of the last.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -28,18 +26,18 @@ OTHER_RECIPES = {
 
 @dataclass(frozen=True)
 class Scale:
-    """How large the whole is made."""
+    """The size of a reproduction."""
 
     name: str
     conv: int = 288
     hash_buckets: int = 8192
-    pairs: int | None = None  # train on so many, all if None
-    corpus: int | None = None  # search so many titles (those of the test among them), all if None
+    pairs: int | None = None  # training pairs, all if None
+    corpus: int | None = None  # titles searched beside those of the test, all if None
     epochs: int | None = None
-    short: int | None = None  # epochs of what tables 3, 4 and 7 compare, if others than of the rest
+    short: int | None = None  # epochs of the models of tables 3, 4 and 7, if not `epochs`
     batch_size: int | None = None
     seeds: int = 3
-    quantiser_train: int = 65_536  # vectors that the quantisers beside us learn from; FAISS takes no more
+    quantiser_train: int = 65_536  # training vectors of the quantisers; FAISS uses no more
     slow_quantisers: bool = True
 
 
@@ -48,7 +46,7 @@ SMALL = Scale(
     "small",
     conv=144,
     pairs=40_000,
-    epochs=8,  # fewer, and codes of several planes, which learn slower, are behind those of one
+    epochs=8,  # with fewer, codes of several planes, which learn slower, fall behind those of one
     short=3,
     batch_size=512,
     seeds=1,
@@ -71,7 +69,7 @@ class ModelRow:
 
 
 def rows(scale: Scale = FULL) -> list[ModelRow]:
-    """All rows, the most telling first."""
+    """All rows, the most important first."""
     return [_scaled(row, scale) for row in _rows(scale)]
 
 
@@ -165,12 +163,12 @@ def _rows(scale: Scale) -> list[ModelRow]:
 
 
 def like(name: str, scale: Scale) -> str:
-    """The row to compare with rows that are trained for short: the same model, trained for as long."""
+    """The row to compare with rows of few epochs: the model trained for as few."""
     return name if scale.short is None else f"{name}, {scale.short} epochs"
 
 
 def under(recipe: str, name: str) -> str:
-    """The row of a model under a recipe; under the default one, "", it has the model's name."""
+    """The name of a model's row under a recipe; "" is the default recipe."""
     return f"{name}, {recipe}" if recipe else name
 
 
@@ -183,7 +181,7 @@ def _tables(keys: str) -> tuple[str, ...]:
 
 
 def bytes_of(shape: ModelConfig) -> int:
-    """What a stored keyword takes."""
+    """Bytes per stored keyword."""
     return 4 * shape.n if shape.keyword_planes == FLOAT else shape.n * shape.keyword_planes // 8
 
 

@@ -3,75 +3,158 @@
 A table is one JSON object:
 
     table, title, paper         what it is, and where the paper has it
-    command                     what makes it again
+    command                     the command that makes it again
     columns                     [[key, heading], …] in order
     rows                        [{model, command, …}]; a figure is {mean, std, seeds} or a plain value
-    orderings                   [{claim, paper, difference, error, verdict}]
+    orderings                   [{claim, paper, difference, error, verdict}]; error is half a 95 % interval
+    parts                       names of the parts that rows and orderings belong to (`part`), if there are
+                                several
 
 which `report` turns into Markdown and `rbegir reproduce --json` prints.
 """
 
-from __future__ import annotations
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
-from collections.abc import Callable
-
+from rbegir.encode.clsm.presets import FLOAT
 from rbegir.lab.markdown import Json
 from rbegir.lab.reproduce import paper
-from rbegir.lab.reproduce.results import Columns, Stat, TableMaker, bits_of, shown, stat
-from rbegir.lab.reproduce.rows import OTHER_RECIPES, PAPER, PLAIN, bytes_of, query_bits, under
-from rbegir.lab.reproduce.studies import GRADES
+from rbegir.lab.reproduce.dataset import FOLDER, HEADLINE
+from rbegir.lab.reproduce.results import Results, short, shown, stat
+from rbegir.lab.reproduce.rows import (
+    FULL,
+    OTHER_RECIPES,
+    PAPER,
+    PLAIN,
+    SMALL,
+    TABLES,
+    Scale,
+    bytes_of,
+    like,
+    query_bits,
+    rows,
+    under,
+)
+from rbegir.lab.reproduce.testbed import GRADES
 from rbegir.search.missrate import certificate
+
+GIB = 1 << 30
+BASELINES = {"bm25": "BM25", "triletter": "tri-letter cosine, untrained"}
+ACCURACY = ("roc_auc", "recall@1", "recall@10", "recall@100")
+HEADINGS = {
+    "model": "model", "n": "n", "q": "query bits", "k": "keyword bits", "epochs": "epochs", "seeds": "seeds",
+    "log_loss": "log loss", "roc_auc": "ROC AUC", "lift": "AUC lift %", "labels": "label AUC",
+    "recall@1": "R@1", "recall@10": "R@10", "recall@100": "R@100",
+    "interval": "R@10, 95 % interval of one seed", "bytes": "bytes per title", "query": "query",
+    "paper_loss": "paper: log loss", "paper_auc": "paper: AUC", "paper_lift": "paper: lift %",
+    "variant": "ST variant", "tanh": "annealing tanh", "plain": "plain straight-through",
+    "variant_r10": "R@10: ST variant", "tanh_r10": "R@10: annealing tanh", "plain_r10": "R@10: plain",
+    "paper_variant": "paper: ST variant", "paper_tanh": "paper: annealing tanh",
+    "off": "no weights", "on": "weights", "off_r10": "R@10: no weights", "on_r10": "R@10: weights",
+    "paper_off": "paper: no weights", "paper_on": "paper: weights",
+    "judged": "% judged", **{grade: f"% {grade}" for grade in GRADES}, "found": "good titles per query",
+    **{f"{grade}_count": grade for grade in GRADES},
+    "ours": "ours", "paper": "paper", "effect": "what",
+}  # fmt: skip
+
+
+class TableMaker:
+    """What tables are made with: figures of rows by name, commands, and the paper's orderings."""
+
+    def __init__(self, results: Results, scale: Scale, options: str) -> None:
+        """`options`: those of the command that made the results."""
+        self.results, self.scale, self.options = results, scale, options
+        self.rows = {row.name: row for row in rows(scale)}
+
+    def figures(self, row: str, *names: str) -> Json:
+        """Figures of a row over its seeds; those that were not made are left out."""
+        found = {name: self.results.stat(row, name) for name in names}
+        return {name: value._asdict() for name, value in found.items() if value is not None}
+
+    def pair(self, row: str, key: str) -> Json:
+        """ROC AUC and recall@10 of a row under `key` and `key`_r10."""
+        found = self.figures(row, "roc_auc", "recall@10")
+        return {key: found.get("roc_auc"), f"{key}_r10": found.get("recall@10")}
+
+    def like(self, row: str) -> str:
+        """The row that the rows of tables 3, 4 and 7 are to be compared with."""
+        name = like(row, self.scale)
+        return "m_2" if name == "rbe_1" else name  # the same model
+
+    def label(self, row: str) -> Json | None:
+        """ROC AUC on the judged pairs, of the headline slice if there is one."""
+        for part in (HEADLINE, "all"):
+            if found := self.results.stat(row, f"labels/{part}/roc_auc"):
+                return found._asdict()
+        return None
+
+    def command(self, row: str) -> str:
+        return f'rbegir reproduce --rows "{row}"{self.options}'
+
+    def order(self, claim: str, better: str, worse: str, printed: float) -> list[Json]:
+        """One ordering by ROC AUC, if both rows were made; `printed` is the paper's difference."""
+        found = self.results.compare(better, worse)
+        return [] if found is None else [{"claim": claim, "paper": printed, **found}]
+
+    def above(
+        self, printed: dict[str, paper.Accuracy], *steps: tuple[str, str], recipe: str = ""
+    ) -> list[Json]:
+        """The orderings (better, worse) of models that the paper's table has, trained with a recipe."""
+        return [
+            order
+            for a, b in steps
+            for order in self.order(
+                f"{short(a)} above {short(b)}",
+                under(recipe, a),
+                under(recipe, b),
+                printed[a].roc_auc - printed[b].roc_auc,
+            )
+        ]
 
 
 def accuracy(make: TableMaker) -> Json:
     """Table 1: the models of the paper, trained alike: with our recipe, then with others."""
-    models = [
-        (source, printed, under(recipe, "m_3"), under(recipe, "m_1"))
-        for recipe in ("", *OTHER_RECIPES)
-        for name, printed in paper.ACCURACY.items()
-        if make.results.runs(source := under(recipe, name))
-    ]
-    rows = [
-        {
-            **_beside(make, name, printed),
-            "n": make.rows[name].shape.n,
-            "epochs": len(make.results.runs(name)[0]["history"]),
-            "labels": make.label(name),
-            "lift": make.results.lift(name, low, high),
-            "seeds": len(make.results.runs(name)) or None,
-            "paper_lift": printed.lift,
-        }
-        for name, printed, low, high in models
-    ]
-    gap = paper.REFERENCE_GAP
-    return {
-        "title": "Model configurations and accuracy",
-        "paper": "tables 1 and 2",
-        "columns": [
-            ["model", "model"], ["n", "n"], ["q", "query bits"], ["k", "keyword bits"], ["epochs", "epochs"],
-            ["log_loss", "log loss"], ["roc_auc", "ROC AUC"], ["lift", "AUC lift %"],
-            ["recall@10", "R@10"], ["labels", "label AUC"], ["seeds", "seeds"],
-            ["paper_loss", "paper: log loss"], ["paper_auc", "paper: AUC"],
-            ["paper_lift", "paper: lift %"],
-        ],
-        "rows": rows,
-        "orderings": [
-            *make.order("m_3 above m_2", "m_3", "m_2", 0.7846 - 0.7719),
-            *make.order("rbe* above m_3", "rbe_star", "m_3", 0.8005 - 0.7846),
-            *make.order("m_5 above rbe*", "m_5", "rbe_star", 0.8011 - 0.8005),
-            *make.order("m_1 above m_5", "m_1", "m_5", 0.8044 - 0.8011),
-            *make.order("m_1 above m_3: the reference gap", "m_1", "m_3", gap),
-        ],
-    }  # fmt: skip
+    made: list[Json] = []
+    orderings: list[Json] = []
+    steps = ("m_3", "m_2"), ("rbe_star", "m_3"), ("m_5", "rbe_star"), ("m_1", "m_5")
+    for recipe in ("", *OTHER_RECIPES):
+        for model, printed in paper.ACCURACY.items():
+            name = under(recipe, model)
+            if not (runs := make.results.runs(name)):
+                continue
+            lift = make.results.lift(name, under(recipe, "m_3"), under(recipe, "m_1"))
+            by_definition = {"m_1": 100.0, "m_3": 0.0}.get(model)
+            made.append(
+                {
+                    **_beside(make, name, printed),
+                    "part": recipe,
+                    "n": make.rows[name].shape.n,
+                    "epochs": len(runs[0]["history"]),
+                    "labels": make.label(name),
+                    "lift": lift and (lift._asdict() if by_definition is None else by_definition),
+                    "seeds": len(runs),
+                    "paper_lift": printed.lift,
+                }
+            )
+        own = make.above(paper.ACCURACY, *steps, recipe=recipe)
+        ends = under(recipe, "m_1"), under(recipe, "m_3")
+        own += make.order("m_1 above m_3: the reference gap", *ends, paper.REFERENCE_GAP)
+        orderings += [{**order, "part": recipe} for order in own]
+    return {"rows": made, "orderings": orderings, "parts": ["", *OTHER_RECIPES]}
 
 
 def _beside(make: TableMaker, name: str, printed: paper.Accuracy) -> Json:
     """The accuracy of a model beside the paper's."""
     shape = make.rows[name].shape
+    keyword = "32" if shape.keyword_planes == FLOAT else str(shape.keyword_planes)
+    query = str(shape.query_planes)
+    if shape.query_planes == FLOAT:  # codes are asked with a float query rounded to 8 bits
+        query = "32" if shape.keyword_planes == FLOAT else "8"
     return {
         "model": shown(name),
-        "q": bits_of(shape.query_planes),
-        "k": bits_of(shape.keyword_planes),
+        "q": query,
+        "k": keyword,
         **make.figures(name, "log_loss", "roc_auc", "recall@10"),
         "paper_loss": printed.log_loss,
         "paper_auc": printed.roc_auc,
@@ -81,112 +164,65 @@ def _beside(make: TableMaker, name: str, printed: paper.Accuracy) -> Json:
 
 def bits(make: TableMaker) -> Json:
     """Table 2: more planes."""
-    rows = [_beside(make, name, printed) for name, printed in paper.BITS.items() if make.results.runs(name)]
+    made = [_beside(make, name, printed) for name, printed in paper.BITS.items() if make.results.runs(name)]
     steps = (("rbe_2", "m_2"), ("rbe_star", "rbe_2"), ("rbe_3", "rbe_star"))
-    return {
-        "title": "Bits per dimension",
-        "paper": "table 4",
-        "columns": [
-            ["model", "model"], ["q", "query bits"], ["k", "keyword bits"], ["log_loss", "log loss"],
-            ["roc_auc", "ROC AUC"], ["recall@10", "R@10"],
-            ["paper_loss", "paper: log loss"], ["paper_auc", "paper: AUC"],
-        ],
-        "rows": rows,
-        "orderings": [
-            order
-            for a, b in steps
-            for order in make.order(
-                f"{shown(a)} above {b.replace('rbe_star', 'rbe*')}",
-                a, b, paper.BITS[a].roc_auc - paper.BITS[b].roc_auc,
-            )
-        ],
-    }  # fmt: skip
+    return {"rows": made, "orderings": make.above(paper.BITS, *steps)}
 
 
 def binarisation(make: TableMaker) -> Json:
     """Table 3: three estimators of the gradient of ρ."""
-    rows, orderings = [], []
+    made, orderings = [], []
     for name, (variant, tanh) in paper.BINARISATION.items():
-        ours = make.like(name)
         label = shown(name)
-        row: Json = {"model": label, "paper_variant": variant, "paper_tanh": tanh}
-        sources = {
-            "variant": ours, "tanh": f"{name}, annealing tanh", "plain": f"{name}, straight-through"
-        }  # fmt: skip
+        sources = {"variant": make.like(name)}
+        sources |= {"tanh": f"{name}, annealing tanh", "plain": f"{name}, straight-through"}
+        row: Json = {"model": label, "paper_variant": variant, "paper_tanh": tanh, "sources": sources}
         for key, source in sources.items():
-            found = make.figures(source, "roc_auc", "recall@10")
-            row |= {key: found.get("roc_auc"), f"{key}_r10": found.get("recall@10")}
-        row |= {"sources": sources, "command": make.command(sources["tanh"])}
-        rows.append(row)
-        better, worse = (sources["variant"], sources["tanh"])
-        word = ("the variant", "annealing tanh")
-        if tanh > variant:
-            better, worse, word = worse, better, (word[1], word[0])
-        orderings += make.order(f"{label}: {word[0]} above {word[1]}", better, worse, abs(variant - tanh))
-    return {
-        "title": "Binarisation: the straight-through variant, annealing tanh, plain straight-through",
-        "paper": "table 5",
-        "columns": [
-            ["model", "model"], ["variant", "ST variant"], ["tanh", "annealing tanh"],
-            ["plain", "plain straight-through"], ["variant_r10", "R@10: ST variant"],
-            ["tanh_r10", "R@10: annealing tanh"], ["plain_r10", "R@10: plain"],
-            ["paper_variant", "paper: ST variant"], ["paper_tanh", "paper: annealing tanh"],
-        ],
-        "rows": rows,
-        "orderings": orderings,
-    }  # fmt: skip
+            row |= make.pair(source, key)
+        made.append(row | {"command": make.command(sources["tanh"])})
+        order = [("the variant", sources["variant"]), ("annealing tanh", sources["tanh"])]
+        (high, better), (low, worse) = order if variant > tanh else order[::-1]
+        orderings += make.order(f"{label}: {high} above {low}", better, worse, abs(variant - tanh))
+    return {"rows": made, "orderings": orderings}
 
 
 def weights(make: TableMaker) -> Json:
     """Table 4: planes worth (½)^t, or all the same."""
-    rows, orderings = [], []
-    for name, (without, weighted, lift) in paper.RESIDUAL_WEIGHTS.items():
-        off = f"{name}, no weights"
-        on = make.like(name)
+    made, orderings = [], []
+    for name, (without, weighted) in paper.RESIDUAL_WEIGHTS.items():
+        off, on = f"{name}, no weights", make.like(name)
         row: Json = {"model": shown(name), "command": make.command(off)}
-        for key, source in (("off", off), ("on", on)):
-            found = make.figures(source, "roc_auc", "recall@10")
-            row |= {key: found.get("roc_auc"), f"{key}_r10": found.get("recall@10")}
-        if row["off"] and row["on"] and make.gap:
-            row["lift"] = 100 * (row["on"]["mean"] - row["off"]["mean"]) / make.gap
-        rows.append(row | {"paper_off": without, "paper_on": weighted, "paper_lift": lift})
+        row |= make.pair(off, "off") | make.pair(on, "on")
+        if lift := make.results.weight_lift(on, off):
+            row["lift"] = lift._asdict()
+        printed = 100 * (weighted - without) / paper.REFERENCE_GAP
+        made.append(row | {"paper_off": without, "paper_on": weighted, "paper_lift": printed})
         orderings += make.order(f"{shown(name)}: weights help", on, off, weighted - without)
-    return {
-        "title": "Residual weights off and on (ROC AUC)",
-        "paper": "table 6",
-        "columns": [
-            ["model", "model"], ["off", "no weights"], ["on", "weights"],
-            ["lift", "AUC lift, % of table 1's gap"],
-            ["off_r10", "R@10: no weights"], ["on_r10", "R@10: weights"],
-            ["paper_off", "paper: no weights"], ["paper_on", "paper: weights"],
-            ["paper_lift", "paper: lift %"],
-        ],
-        "rows": rows,
-        "orderings": orderings,
-    }  # fmt: skip
-
-
-GIB = 1 << 30
-RECALL: Columns = [["recall@1", "R@1"], ["recall@10", "R@10"], ["recall@100", "R@100"]]
+    return {"rows": made, "orderings": orderings}
 
 
 def top_five(make: TableMaker) -> Json:
     """Table 5: the grades of what is found first."""
-    ours = _mean_counts([s["found"]["all titles"] for s in make.results.study("rbe_star", "top_five")])
-    cut = [s["found"]["the same memory"] for s in make.results.study("m_1", "top_five")]
-    every = [s["found"]["all titles"] for s in make.results.study("m_1", "top_five")]
-    lexical = [run["top_five"] for run in make.results.runs("bm25") if "top_five" in run]
+
+    def counts_of(row: str, titles: str) -> dict[str, float]:
+        return _mean_counts([study["found"][titles] for study in make.results.study(row, "top_five")])
+
+    ours = counts_of("rbe_star", "all titles")
+
+    def lexical(row: str) -> dict[str, float]:
+        return _mean_counts([run["top_five"] for run in make.results.runs(row) if "top_five" in run])
+
     systems = [
         ("rbe*, all titles, 16 bytes each", ours, "rbe_star"),
-        ("float model, as many titles as fit the same memory", _mean_counts(cut), "m_1"),
-        ("BM25, the same titles", _mean_counts(lexical), "bm25"),
-        ("float model, all titles (16 times the memory)", _mean_counts(every), "m_1"),
+        ("float model, as many titles as fit the same memory", counts_of("m_1", "the same memory"), "m_1"),
+        *((f"{label}, the same titles", lexical(row), row) for row, label in BASELINES.items()),
+        ("float model, all titles (16 times the memory)", counts_of("m_1", "all titles"), "m_1"),
     ]
     mine = _shares(ours)
     graded = [
         study["queries"] for name in ("rbe_star", "m_1") for study in make.results.study(name, "top_five")
     ]
-    rows = []
+    made = []
     for label, counts, source in systems:
         if shares := _shares(counts):
             changes = {
@@ -195,72 +231,41 @@ def top_five(make: TableMaker) -> Json:
                 if mine and counts is not ours and shares[grade]
             }
             good = counts["good"] / graded[0] if graded else None
-            rows.append({"model": label, **shares, **changes, "found": good, "command": make.command(source)})
-    return {
-        "title": "Quality of the top five: percent of those judged, and in brackets what rbe* changes",
-        "paper": "table 3",
-        "columns": [
-            ["model", "system"],
-            ["judged", "% judged"],
-            *([grade, f"% {grade}"] for grade in GRADES),
-            ["found", "good titles per query"],
-        ],
-        "rows": rows,
-        "printed": paper.TOP_FIVE,
-        "orderings": [],
-    }
+            found = {f"{grade}_count": counts[grade] for grade in GRADES}
+            made.append(
+                {"model": label, **shares, **changes, **found, "found": good, "command": make.command(source)}
+            )
+    return {"rows": made, "printed": paper.TOP_FIVE, "queries": graded[0] if graded else None}
 
 
 def system(make: TableMaker) -> Json:
     """Table 6: what the published selection costs and misses."""
-    rows: list[Json] = []
+    lines: list[tuple[str, str, str | None]] = []  # what, ours, the paper's
     for found in make.results.study("rbe_star", "selection")[:1]:
-        label = f"recall@{found['top']} of the published selection, {found['keywords']:,} titles"
-        rows.append(
-            {"model": label, "ours": f"{found['recall']:.4f} (its certificate: {found['expected']:.4f})"}
-        )
-    billion = certificate(1_200_000_000, 1000, 256)
-    rows.append(
-        {
-            "model": "expected recall@1000 of the published selection, 1.2 billion keywords",
-            "ours": f"{billion.expected_recall:.6f}",
-            "paper": f"{paper.RECALL_AT_1000:.4f} measured",
-        }
-    )
+        what = f"recall@{found['top']} of the published selection, {found['keywords']:,} titles"
+        lines.append((what, f"{found['recall']:.4f} (its certificate: {found['expected']:.4f})", None))
+    what = "expected recall@1000 of the published selection, 1.2 billion keywords"
+    expected = certificate(1_200_000_000, 1000, 256).expected_recall
+    lines.append((what, f"{expected:.6f}", f"{paper.RECALL_AT_1000:.4f} measured"))
     for found in make.results.study("rbe_star", "latency")[:1]:
         two, three = found["ms"]["2"], found["ms"]["3"]
-        rows.append(
-            {
-                "model": f"one exact search of {found['keywords']:,} titles, CPU, 2 and 3 query planes",
-                "ours": f"{two:.2f} ms, {three:.2f} ms ({100 * (three / two - 1):+.1f} %)",
-                "paper": f"{paper.LATENCY_MS['rbe_2']} ms, {paper.LATENCY_MS['rbe_star']} ms (+4.18 %), "
-                "1.2 billion on four GPUs",
-            }
-        )
+        what = f"one exact search of {found['keywords']:,} titles, CPU, 2 and 3 query planes"
+        ours = f"{two:.2f} ms, {three:.2f} ms ({100 * (three / two - 1):+.1f} %)"
+        theirs = f"{paper.LATENCY_MS['rbe_2']} ms, {paper.LATENCY_MS['rbe_star']} ms (+4.18 %)"
+        lines.append((what, ours, f"{theirs}, 1.2 billion on four GPUs"))
     for name in ("rbe_star", "m_1"):
-        size = bytes_of(make.rows[name].shape)
-        rows.append(
-            {
-                "model": f"memory of a billion keywords, {shown(name)}",
-                "ours": f"{1e9 * size / GIB:.2f} GB",
-                "paper": f"{paper.MEMORY_GB[name]:g} GB",
-            }
-        )
+        size = 1e9 * bytes_of(make.rows[name].shape) / GIB
+        what = f"memory of a billion keywords, {shown(name)}"
+        lines.append((what, f"{size:.2f} GB", f"{paper.MEMORY_GB[name]:g} GB"))
     exact = certificate(10**9, 1000, 256)
     for misses, printed in enumerate(paper.MISS_AT_MOST):
-        rows.append(
-            {
-                "model": f"P(at most {misses} of 1000 missed), 10⁹ keywords, 256 per thread",
-                "ours": f"{exact.at_most(misses):.5f}",
-                "paper": f"{printed:.5f}",
-            }
-        )
+        what = f"P(at most {misses} of 1000 missed), 10⁹ keywords, 256 per thread"
+        lines.append((what, f"{exact.at_most(misses):.5f}", f"{printed:.5f}"))
+    command = f"rbegir reproduce 6{make.options}"
     return {
-        "title": "Selection, latency, memory, and the probability of a miss",
-        "paper": "section 6.3 and the appendix",
-        "columns": [["model", "what"], ["ours", "ours"], ["paper", "paper"]],
-        "rows": [row | {"command": f"rbegir reproduce 6{make.options}"} for row in rows],
-        "orderings": [],
+        "rows": [
+            {"model": what, "ours": ours, "paper": theirs, "command": command} for what, ours, theirs in lines
+        ]
     }
 
 
@@ -286,65 +291,52 @@ def effects(make: TableMaker) -> Json:
             ("the paper's", under(PAPER, "rbe_star")),
         ],
     }  # fmt: skip
-    rows = [
-        {
-            "effect": effect,
-            "model": label,
-            **make.figures(source, "roc_auc", "recall@1", "recall@10", "recall@100"),
-            "labels": make.label(source),
-            "command": make.command(source),
-        }
+    made = [
+        {"effect": effect, **_measured(make, source), "model": label}
         for effect, options in groups.items()
         for label, source in options
         if make.results.runs(source)
     ]
+    return {"rows": made}
+
+
+def _measured(make: TableMaker, name: str) -> Json:
+    """A row of table 7 or of the methods at their sizes."""
     return {
-        "title": "Effects beyond the paper, on rbe*",
-        "paper": "no table",
-        "columns": [["effect", "what"], ["model", "setting"], ["roc_auc", "ROC AUC"], *RECALL,
-                    ["labels", "label AUC"]],
-        "rows": rows,
-        "orderings": [],
-    }  # fmt: skip
+        "model": shown(name),
+        **make.figures(name, *ACCURACY),
+        "labels": make.label(name),
+        "command": make.command(name),
+    }
 
 
 def equal_bytes(make: TableMaker) -> Json:
     """Every method at its size."""
-    names = [name for name, row in make.rows.items() if "bytes" in row.tables and make.results.runs(name)]
-    rows: list[Json] = [
+    made: list[Json] = [
         {
-            "model": shown(name),
-            "bytes": bytes_of(make.rows[name].shape),
-            "query": query_bits(make.rows[name].shape),
-            **make.figures(name, "roc_auc", "recall@1", "recall@10", "recall@100"),
+            **_measured(make, name),
+            "bytes": bytes_of(row.shape),
+            "query": query_bits(row.shape),
             "interval": make.results.interval(name, "recall@10"),
-            "labels": make.label(name),
-            "command": make.command(name),
         }
-        for name in names
+        for name, row in make.rows.items()
+        if "bytes" in row.tables and make.results.runs(name)
     ]
-    rows += _quantised(make)
-    rows += [
+    made += _quantised(make)
+    made += [
         {
-            "model": f"BM25 ({run['queries']:,} of the queries)",
+            "model": f"{label} ({run['queries']:,} of the queries)",
             "bytes": None,
-            "query": "words",
+            "query": "text",
             **{f"recall@{k}": stat([run[f"recall@{k}"]])._asdict() for k in (1, 10, 100)},  # type: ignore[union-attr]
-            "command": make.command("bm25"),
+            "command": make.command(row),
         }
-        for run in make.results.runs("bm25")
+        for row, label in BASELINES.items()
+        for run in make.results.runs(row)
     ]
-    recall = {id(row): row["recall@10"]["mean"] for row in rows if row.get("recall@10")}
-    rows.sort(key=lambda row: (row["bytes"] is None, row["bytes"], -recall.get(id(row), 0.0)))
-    return {
-        "title": "The best 16 bytes: every method at its size",
-        "paper": "no table",
-        "columns": [["model", "method"], ["bytes", "bytes per title"], ["query", "query"],
-                    ["roc_auc", "ROC AUC"],
-                    *RECALL, ["interval", "R@10, 95 % interval of one seed"], ["labels", "label AUC"]],
-        "rows": rows,
-        "orderings": [],
-    }  # fmt: skip
+    recall = {id(row): row["recall@10"]["mean"] for row in made if row.get("recall@10")}
+    made.sort(key=lambda row: (row["bytes"] is None, row["bytes"], -recall.get(id(row), 0.0)))
+    return {"rows": made}
 
 
 def _quantised(make: TableMaker) -> list[Json]:
@@ -353,17 +345,17 @@ def _quantised(make: TableMaker) -> list[Json]:
     for run in make.results.runs("m_1"):
         for figures in run["studies"].get("quantisers", []):
             found.setdefault((figures["name"], figures["query"]), []).append(figures)
-    rows = []
+    made = []
     for (name, _), many in found.items():
         first = many[0]
         among = f", {first['queries']:,} of the queries" if "queries" in first else ""
         row: Json = {"model": f"m_1, {name}{among}", "bytes": first["bytes"], "query": first["query"]}
-        for figure in ("roc_auc", "recall@1", "recall@10", "recall@100"):
-            value: Stat | None = stat(f[figure]["value"] for f in many if figure in f)
+        for figure in ACCURACY:
+            value = stat(f[figure]["value"] for f in many if figure in f)
             row |= {figure: value._asdict()} if value else {}
         row["interval"] = first["recall@10"]["interval"]
-        rows.append(row | {"command": make.command("m_1")})
-    return rows
+        made.append(row | {"command": make.command("m_1")})
+    return made
 
 
 def _shares(counts: dict[str, float]) -> dict[str, float]:
@@ -379,18 +371,52 @@ def _mean_counts(many: list[dict[str, int]]) -> dict[str, float]:
     return {grade: sum(c[grade] for c in many) / len(many) for grade in many[0]} if many else {}
 
 
-MAKERS: dict[str, Callable[[TableMaker], Json]] = {
-    "1": accuracy,
-    "2": bits,
-    "3": binarisation,
-    "4": weights,
-    "5": top_five,
-    "6": system,
-    "7": effects,
-    "bytes": equal_bytes,
-}
+class _Kind(NamedTuple):
+    make: Callable[[TableMaker], Json]
+    title: str
+    paper: str  # where the paper has it
+    columns: str  # their keys, in order
+    model: str = "model"  # heading of the column of that key
+    lift: str = HEADINGS["lift"]
 
 
-def table(key: str, make: TableMaker) -> Json:
-    """The table of a key."""
-    return {"table": key, "command": f"rbegir reproduce {key}{make.options}", **MAKERS[key](make)}
+KINDS = {
+    "1": _Kind(accuracy, "Model configurations and accuracy", "tables 1 and 2",
+        "model n q k epochs log_loss roc_auc lift recall@10 labels seeds paper_loss paper_auc paper_lift"),
+    "2": _Kind(bits, "Bits per dimension", "table 4",
+        "model q k log_loss roc_auc recall@10 paper_loss paper_auc"),
+    "3": _Kind(binarisation,
+        "Binarisation: the straight-through variant, annealing tanh, plain straight-through", "table 5",
+        "model variant tanh plain variant_r10 tanh_r10 plain_r10 paper_variant paper_tanh"),
+    "4": _Kind(weights, "Residual weights off and on (ROC AUC)", "table 6",
+        "model off on lift off_r10 on_r10 paper_off paper_on paper_lift",
+        lift="AUC lift, % of table 1's gap"),
+    "5": _Kind(top_five,
+        "Quality of the top five: percent of those judged, and in brackets what rbe* changes", "table 3",
+        f"model judged {' '.join(GRADES)} {' '.join(f'{grade}_count' for grade in GRADES)} found",
+        model="system"),
+    "6": _Kind(system, "Selection, latency, memory, and the probability of a miss",
+        "section 6.3 and the appendix", "model ours paper", model="what"),
+    "7": _Kind(effects, "Effects beyond the paper, on rbe*", "no table",
+        "effect model roc_auc recall@1 recall@10 recall@100 labels", model="setting"),
+    "bytes": _Kind(equal_bytes, "The best 16 bytes: every method at its size", "no table",
+        "model bytes query roc_auc recall@1 recall@10 recall@100 interval labels", model="method"),
+}  # fmt: skip
+
+
+def tables_of(result: Json, keys: Sequence[str] = TABLES) -> list[Json]:
+    """The tables of a result, one object each."""
+    other = replace(FULL, short=None)  # all rows trained for as long
+    scale = {scale.name: scale for scale in (FULL, SMALL)}.get(result["scale"], other)
+    options = " --data DIR" if result["dataset"]["name"] == FOLDER else ""
+    options += " --small" if scale is SMALL and options else ""
+    maker = TableMaker(Results(result["runs"]), scale, options)
+    made = []
+    for key in keys:
+        kind = KINDS[key]
+        headings = {**HEADINGS, "model": kind.model, "lift": kind.lift}
+        about = {"table": key, "command": f"rbegir reproduce {key}{options}"}
+        about |= {"title": kind.title, "paper": kind.paper}
+        columns = [[name, headings[name]] for name in kind.columns.split()]
+        made.append({**about, "columns": columns, "orderings": [], **kind.make(maker)})
+    return made

@@ -1,15 +1,25 @@
-"""What every model is measured on, tokenised once for all of them, and the measuring.
+"""Measures models on one dataset, whose texts are tokenised once for all of them.
 
     log loss, ROC AUC    sample groups of the test pairs, 10 random negatives each (see `evaluate.groups`)
     recall@k             the rank of each test pair's title among all titles, exact (see `evaluate.retrieval`)
     labels               ROC AUC over judged pairs, by slice, from fair on and from good on
 
-Networks are measured where they were trained, in torch. A float query side is first rounded to the eight
-planes that a search uses, so its figures are those of a search.
+Studies measure more than accuracy. Each row names the studies that it needs:
+
+    sizes                recall@10 among growing numbers of titles: the cost of a larger corpus
+    selection            recall@1000 of the published selection against the exact one, on this corpus
+    top_five             grades of the five best titles of every judged query, for all titles or for a share
+    latency              one query at a time, two and three query planes, on the CPU
+
+Baselines (`evaluate.scorers`) need no training. Their recall is measured on a sample of the test queries,
+their top five on all judged queries.
+
+Networks are measured in torch, on the device they were trained on. A float query side is first rounded to the
+eight planes that a search uses, so its figures are those of a search.
 """
 
-from __future__ import annotations
-
+import statistics
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -21,29 +31,43 @@ import torch
 from torch import Tensor
 
 from rbegir.base.devices import cpu_count
+from rbegir.codes.layout import pack
+from rbegir.codes.planes import Codes
 from rbegir.encode.clsm.clsm import TowerBatch, tower_batch
 from rbegir.encode.clsm.model import quantise
-from rbegir.encode.clsm.presets import FLOAT
-from rbegir.encode.clsm.twotower import Side, TwoTower
+from rbegir.encode.clsm.presets import FLOAT, Side
+from rbegir.encode.clsm.twotower import TwoTower, unit
 from rbegir.evaluate.groups import NEGATIVES, SampleGroups, distinct, sample_groups
 from rbegir.evaluate.metrics import (
     fit_gamma,
     group_auc,
     group_losses,
     measure,
+    positives_first,
     roc_auc,
     weighted_auc,
     weighted_mean,
 )
-from rbegir.evaluate.retrieval import CUTOFFS, ranks, recalls
+from rbegir.evaluate.retrieval import CUTOFFS, Targets, ranks, recalls
+from rbegir.evaluate.scorers import Scorer
+from rbegir.lab.bench.quantizers import Floats, Ids, top
 from rbegir.lab.markdown import Json
-from rbegir.lab.reproduce.dataset import Dataset
+from rbegir.lab.reproduce.dataset import Dataset, headline, sample_rows
 from rbegir.read.tokenizer import GramBatch, tokenize
+from rbegir.search.backend import Partition
+from rbegir.search.cpu import CpuBackend
+from rbegir.search.partition import recall_of
 from rbegir.training.batches import cut
 
 TEXTS = 1 << 15  # embedded at a time
 REPLICATES = 100
 HASH_BUCKETS = 8192
+SIZES = (10_000, 100_000, 1_000_000)
+SELECTION_QUERIES, TOP, PER_THREAD = 500, 1000, 256
+LATENCY_QUERIES = 50
+FLOAT_BYTES, CODE_BYTES = 256, 16  # per title, of m_1 and of rbe*
+GRADES = ("bad", "fair", "good")
+BASELINE_QUERIES = 1_000
 
 
 class Judged(NamedTuple):
@@ -64,7 +88,7 @@ class Vectors(NamedTuple):
 
 
 class Testbed:
-    """The measuring of networks on one dataset and device."""
+    """One dataset on one device, and the measurements of networks on it."""
 
     def __init__(self, data: Dataset, device: torch.device, *, hash_buckets: int = HASH_BUCKETS) -> None:
         self.data, self.device, self.hash_buckets = data, device, hash_buckets
@@ -126,7 +150,7 @@ class Testbed:
 
     def measure(self, network: TwoTower, vectors: Vectors) -> Json:
         """Every figure of a network, with 95 % intervals by resampling queries."""
-        left, right = (self.embed(network, side, texts) for side, texts in self.group_texts())
+        left, right = (self.embed(network, side, texts).cpu().numpy() for side, texts in self.group_texts())
         return {
             **self.on_groups(left, right),
             **self.in_corpus(vectors.queries, vectors.corpus, exact=vectors.codes),
@@ -140,14 +164,13 @@ class Testbed:
             },
         }
 
-    def on_groups(self, queries: Tensor, keywords: Tensor) -> Json:
+    def on_groups(self, queries: Floats, keywords: Floats) -> Json:
         """Log loss and ROC AUC from the embeddings of the groups' distinct texts."""
         groups = self.groups
-        scores = groups.scores(queries.cpu().numpy(), keywords.cpu().numpy())  # [G, 11]
+        scores = groups.scores(queries, keywords)  # [G, 11]
         losses = group_losses(scores, fit_gamma(scores))
-        positive = np.zeros(scores.shape, dtype=np.bool_)
-        positive[:, 0] = True
-        auc = weighted_auc(positive.ravel(), scores.ravel(), np.repeat(groups.query, scores.shape[1]))
+        owner = np.repeat(groups.query, scores.shape[1])
+        auc = weighted_auc(positives_first(scores).ravel(), scores.ravel(), owner)
         mean, count = weighted_mean(losses, groups.query), len(groups.queries)
         return {
             "log_loss": _figure(float(losses.mean()), mean, count),
@@ -173,7 +196,7 @@ class Testbed:
         }
 
     def part(self, size: int) -> tuple[Tensor, Tensor]:
-        """A random part of the corpus that holds every target: (titles kept, the targets among them).
+        """A random part of the corpus with every target: (titles kept, positions of the targets among them).
 
         It keeps the order of the corpus: among equal scores the earlier title wins, and targets put first
         would win every tie.
@@ -201,3 +224,118 @@ class Testbed:
 def _figure(value: float, statistic: Any, queries: int) -> Json:
     found = measure(value, statistic, queries, count=REPLICATES, seed=0)
     return {"value": found.value, "interval": found.interval}
+
+
+def sizes(bed: Testbed, vectors: Vectors) -> Json:
+    """Recall@10 in random parts of the corpus that hold every target.  {titles: recall}"""
+    found: Json = {}
+    for size in (*SIZES, len(vectors.corpus)):
+        if len(bed.target) < size <= len(vectors.corpus):
+            kept, place = bed.part(size)
+            rank = ranks(vectors.queries, vectors.corpus[kept], bed.query, place, exact=vectors.codes)
+            found[str(size)] = float(recalls(rank, bed.query, len(bed.queries), [10])[10].mean())
+    return found
+
+
+def selection(bed: Testbed, vectors: Vectors, network: TwoTower) -> Json:
+    """Recall@1000 of local selection with a queue of one, beside its certificate."""
+    backend, part, values = _searchable(vectors, network)
+    chosen = values[sample_rows(len(values), SELECTION_QUERIES, 0)]
+    top = min(TOP, part.count)
+    exact = backend.search([part], chosen, top).positions
+    published, promise = backend.search_paper([part], chosen, top, per_thread=PER_THREAD, queue=1)
+    shared = [recall_of(a[None], b[None]) for a, b in zip(published.positions, exact, strict=True)]
+    return {
+        "queries": len(chosen),
+        "keywords": part.count,
+        "top": top,
+        "recall": float(np.mean(shared)),
+        "std": float(np.std(shared) / np.sqrt(len(shared))),
+        "expected": promise.expected_recall,
+    }
+
+
+def latency(bed: Testbed, vectors: Vectors, network: TwoTower) -> Json:
+    """Milliseconds of one exact search, one query at a time, by the number of query planes."""
+    backend, part, values = _searchable(vectors, network)
+    chosen = values[sample_rows(len(values), LATENCY_QUERIES, 1)]
+    by_planes = {"3": chosen, "2": Codes.from_values(chosen, 3).first_planes(2).values()}
+    times: dict[str, list[float]] = {planes: [] for planes in by_planes}
+    for row in range(len(chosen)):
+        for planes, asked in by_planes.items():
+            began = time.perf_counter()
+            backend.search([part], asked[row : row + 1], min(TOP, part.count))
+            times[planes].append(1e3 * (time.perf_counter() - began))
+    return {"keywords": part.count, "ms": {planes: statistics.median(t) for planes, t in times.items()}}
+
+
+def _searchable(vectors: Vectors, network: TwoTower) -> tuple[CpuBackend, Partition, Any]:
+    """The corpus and the queries as a search uses them: (backend, keywords, values of queries)."""
+    config = network.config
+
+    def values(x: Tensor, planes: int) -> Any:
+        return (x * 2 ** (planes - 1)).round().to(torch.int16).cpu().numpy()
+
+    codes = Codes.from_values(values(vectors.corpus, config.keyword_planes), config.keyword_planes)
+    backend = CpuBackend(config.n, config.keyword_planes)
+    return backend, Partition(pack(codes), len(codes)), values(vectors.queries, config.query_planes)
+
+
+def top_five(bed: Testbed, vectors: Vectors, network: TwoTower) -> Json:
+    """Grades of the first five among all titles; for float keywords also among those of equal memory.
+
+    Judged titles that are missing from the corpus are added to it.
+    """
+    judgements = Judgements(bed.data.labels["all"], bed.data.corpus)
+    queries = bed.embed(network, "query", bed.tokens(judgements.queries)).cpu().numpy()
+    more = bed.embed(network, "keyword", bed.tokens(judgements.added))
+    keywords = unit(torch.cat([vectors.corpus, more])).cpu().numpy()
+    found = {"all titles": judgements.count(top(queries, keywords, 5))}
+    if not vectors.codes:
+        share = sample_rows(len(keywords), len(keywords) * CODE_BYTES // FLOAT_BYTES, 0)
+        found["the same memory"] = judgements.count(share[top(queries, keywords[share], 5)])
+    head = headline(bed.data.labels)
+    return {"found": found, "queries": len(judgements.queries), "slice": head}
+
+
+class Judgements:
+    """Grades of (query, position) over the corpus with the judged titles added at its end."""
+
+    def __init__(self, labels: pa.Table, corpus: pa.Array) -> None:
+        self.queries, query = distinct(labels["query"])
+        titles = labels["keyword"].combine_chunks().cast(corpus.type)
+        missing = pc.invert(pc.is_in(titles, value_set=corpus))
+        self.added = titles.filter(missing).unique()
+        place = pc.index_in(titles, value_set=pa.concat_arrays([corpus, self.added]))
+        self._grade: dict[tuple[int, int], int] = {}
+        for key, grade in zip(
+            zip(query.tolist(), place.to_pylist(), strict=True), labels["label"].to_pylist(), strict=True
+        ):
+            self._grade[key] = max(self._grade.get(key, 0), int(min(grade, len(GRADES) - 1)))
+
+    def count(self, positions: Ids) -> dict[str, int]:
+        """How many of the positions [queries, k] have each grade."""
+        counts = dict.fromkeys((*GRADES, "unjudged"), 0)
+        for query, row in enumerate(positions.tolist()):
+            for place in row:
+                grade = self._grade.get((query, place))
+                counts["unjudged" if grade is None else GRADES[grade]] += 1
+        return counts
+
+
+def baseline(scorer: Scorer, data: Dataset) -> Json:
+    """The figures of a scorer: recall, and the grades of its five best titles where there are labels."""
+    judged = Judgements(data.labels["all"], data.corpus) if data.labels else None
+    titles = data.corpus if judged is None else pa.concat_arrays([data.corpus, judged.added])
+    chosen = sample_rows(data.test.num_rows, BASELINE_QUERIES, 0)
+    targets = Targets(data.test.take(pa.array(chosen)), titles)
+
+    def search(queries: pa.Array, k: int) -> Ids:
+        return scorer.search(queries, titles, k, lambda done: None)
+
+    recall = targets.recall(search(targets.queries, max(CUTOFFS)), CUTOFFS)
+    result: Json = {"titles": len(data.corpus), "queries": len(targets.queries)}
+    result |= {f"recall@{k}": float(values.mean()) for k, values in recall.items()}
+    if judged is not None:
+        result["top_five"] = judged.count(search(judged.queries, 5))
+    return result

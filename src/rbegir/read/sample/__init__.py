@@ -3,8 +3,6 @@
 The files are inside the package, so that they are found in a checkout and in an installed wheel alike.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from rbegir.errors import FileError, InputError

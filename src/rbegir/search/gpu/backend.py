@@ -28,7 +28,7 @@ from rbegir.search.backend import Backend, Progress, Progressive, check_candidat
 from rbegir.search.missrate import MissCertificate
 from rbegir.search.paper import PaperPlan, SelectionGeometry, queue_heads, thread_of, thread_sizes
 from rbegir.search.paper import plan as plan_paper
-from rbegir.search.partition import Candidates, Int64s, Partition, Values, check_search, merge
+from rbegir.search.partition import Candidates, Int64s, Limits, Partition, Values, merge
 
 with needing("searching on a GPU needs torch and triton ({} is missing)", "pip install 'rbegir[gpu]'"):
     from rbegir.search.gpu import local
@@ -94,8 +94,10 @@ class GpuBackend(Backend):
             self.n, planes, self.devices, memory=self._memory, stream=self.stream, progress=self.progress
         )
 
-    def search(self, partitions: Sequence[Partition], values: Values, k: int) -> Candidates:
-        parts, values, k = check_search(partitions, values, k, self.n, self.planes)
+    def _find(self, parts: list[Partition], values: Values, k: int, limits: Limits | None) -> Candidates:
+        if limits is not None:
+            deeper = self._deeper if np.all(limits.filters < 0) else self._by_filter
+            return deeper(parts, values, k, limits)
         with self._lock:
             placed, streamed, total = self._place(parts)
             k = min(k, total)
@@ -135,7 +137,7 @@ class GpuBackend(Backend):
             for worker, pieces in self._pieces(placed):
                 with worker.active():
                     batch = Batch(values, worker.device)
-                    started.append((worker, worker.replays.begin_queues(pieces, batch, want, want, geometry)))
+                    started.append((worker, worker.replays.begin_queues(pieces, batch, want, geometry)))
             for worker, queues in started:
                 with worker.active():
                     for result, (keys, positions) in zip(results, queues.result(), strict=True):

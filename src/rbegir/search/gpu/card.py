@@ -248,9 +248,8 @@ class Card:
             width = tensorcore.padded(kind, part.stop - part.start)
             test = tensorcore.make_test(shape, limits[part], batch.sums[part], width)
             tensorcore.launch(
-                shape, piece.slab.words, begin, end, piece.base, piece.mask, batch.operand(kind, part), test,
-                padded(limits[part], width), padded(batch.sums[part], width),
-                found.counts[first:], found.positions[first:], found.dots[first:], found.norms[first:],
+                shape, piece, begin, end, batch.operand(kind, part), test, padded(limits[part], width),
+                padded(batch.sums[part], width), Survivors(*(tensor[first:] for tensor in found)),
             )  # fmt: skip
 
 

@@ -10,8 +10,6 @@ Fetching reads whole 32-byte sectors, but at 1 % that is a tenth of a scan. `wor
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

@@ -11,8 +11,6 @@ An upload goes in chunks through two pinned buffers: while one is copied to the 
 other from the memory-mapped file, and the device turns what arrived into streams of words (`words`).
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext

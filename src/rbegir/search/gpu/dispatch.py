@@ -10,8 +10,6 @@ A shape that was not measured takes the costs of the nearest that was (first by 
 the size of a code. The table only chooses between kernels that give equal results.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Collection

@@ -165,18 +165,18 @@ def launch(
 
 
 def begin(
-    card: Card, pieces: list[SlabSearch], batch: Batch, want: int, aim: int, geometry: SelectionGeometry
+    card: Card, pieces: list[SlabSearch], batch: Batch, want: int, geometry: SelectionGeometry
 ) -> Queues:
-    """Enqueue Algorithm 1 for the best `want` entries of all queues; the floor aims at `aim` keywords."""
+    """Enqueue Algorithm 1 for the best `want` entries of all queues."""
     candidates = sum(piece.candidates for piece in pieces)
-    limits, expected = card.first_limits(pieces, batch, min(aim, candidates))
+    limits, expected = card.first_limits(pieces, batch, min(want, candidates))
     room = power_of_two(min(candidates, max(4096.0, 2 * expected)))
     found = card.survivors(batch, room)
     for piece in pieces:
         launch(card, piece, batch, limits, found, geometry)
     want = min(want, room)
     keys, positions = ordered(found, limits, batch.scales, batch.queries, want)
-    return Queues(card, pieces, batch, want, aim, geometry, limits, found, keys, positions)
+    return Queues(card, pieces, batch, want, geometry, limits, found, keys, positions)
 
 
 @dataclass(eq=False)
@@ -187,7 +187,6 @@ class Queues:
     pieces: list[SlabSearch]
     batch: Batch
     want: int
-    aim: int
     geometry: SelectionGeometry
     limits: torch.Tensor
     found: Survivors
@@ -212,7 +211,7 @@ class Queues:
         while True:
             if count < self.want and int(limits[0, 0]) != EVERYTHING:
                 boost *= 8
-                limits, _ = self.card.first_limits(self.pieces, batch, min(self.aim, candidates), boost)
+                limits, _ = self.card.first_limits(self.pieces, batch, min(self.want, candidates), boost)
             room = power_of_two(max(4096, 2 * count))
             found = self.card.survivors(batch, room)
             for piece in self.pieces:

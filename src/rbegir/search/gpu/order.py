@@ -15,8 +15,6 @@ position and then, stably, by key. dev/LOG.md has the measurements.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

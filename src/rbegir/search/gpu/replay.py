@@ -10,8 +10,6 @@ these are alive. Searches with masks are not captured, because masks come and go
 intermediate results and KEPT the number of graphs; the least recently used graph is evicted first.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
@@ -63,13 +61,12 @@ class Replays:
         return self._start((k,), pieces, batch, lambda own: proof.begin(self.card, pieces, own, k))
 
     def begin_queues(
-        self, pieces: list[SlabSearch], batch: Batch, want: int, aim: int, geometry: SelectionGeometry
+        self, pieces: list[SlabSearch], batch: Batch, want: int, geometry: SelectionGeometry
     ) -> Queues:
         """Enqueue the published selection."""
         return self._start(
-            (want, aim, geometry), pieces, batch,
-            lambda own: local.begin(self.card, pieces, own, want, aim, geometry),
-        )  # fmt: skip
+            (want, geometry), pieces, batch, lambda own: local.begin(self.card, pieces, own, want, geometry)
+        )
 
     def _start(
         self, wanted: Kind, pieces: list[SlabSearch], batch: Batch, begin: Callable[[Batch], Started]

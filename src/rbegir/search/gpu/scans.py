@@ -32,8 +32,6 @@ than Ampere, and where NVRTC is missing.
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,assignment"
 # ruff: noqa: RUF005 (Triton has no unpacking of tuples)
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 

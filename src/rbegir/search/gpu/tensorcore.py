@@ -22,8 +22,6 @@ The CUDA C++ is compiled at run time with the libnvrtc that torch ships, called 
 shipping compiled binaries (one per GPU generation).
 """
 
-from __future__ import annotations
-
 import ctypes
 import sysconfig
 from collections.abc import Sequence
@@ -36,6 +34,8 @@ import torch
 
 from rbegir.errors import DeviceError
 from rbegir.search.gpu import threshold
+from rbegir.search.gpu.order import Survivors
+from rbegir.search.gpu.words import SlabSearch
 
 Kind = Literal["mma", "wgmma", "float8"]
 KINDS: tuple[Kind, ...] = ("mma", "wgmma", "float8")
@@ -317,33 +317,26 @@ def make_test(shape: KernelShape, limits: torch.Tensor, sums: torch.Tensor, widt
 
 def launch(
     shape: KernelShape,
-    words: torch.Tensor,  # [streams, stride] int32
+    piece: SlabSearch,
     begin: int,
     end: int,
-    base: int,
-    mask: torch.Tensor | None,  # [ceil(count / 32)] int32
     operand: torch.Tensor,  # from `arrange`
     test: PassTest,
     limits: torch.Tensor,  # [width, 3] int64
     sums: torch.Tensor,  # [width] int32
-    counts: torch.Tensor,  # [width] int64
-    positions: torch.Tensor,  # [width, room] int64
-    dots: torch.Tensor,
-    norms: torch.Tensor,
-    grid: int | None = None,
+    found: Survivors,
 ) -> None:
     """Append the keywords of [begin, end) that pass to the survivors of every query."""
-    width = test.width
+    words, mask, width = piece.slab.words, piece.mask, test.width
     device = words.device.index
     compiled = kernel(shape, width, device)
-    if grid is None:
-        multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
-        grid = multiprocessors * max(1, compiled.blocks_per_multiprocessor(shape.threads))
+    multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
+    grid = multiprocessors * max(1, compiled.blocks_per_multiprocessor(shape.threads))
     argument = _Scan(
-        words.data_ptr(), words.shape[1], begin, end, base, None if mask is None else mask.data_ptr(),
+        words.data_ptr(), words.shape[1], begin, end, piece.base, None if mask is None else mask.data_ptr(),
         operand.data_ptr(), test.floors.data_ptr(), test.slopes.data_ptr(),
         test.centres.data_ptr(), limits.data_ptr(), sums.data_ptr(),
-        counts.data_ptr(), positions.data_ptr(), dots.data_ptr(), norms.data_ptr(),
-        positions.shape[1], width // 8, width, shape.shift,
+        found.counts.data_ptr(), found.positions.data_ptr(), found.dots.data_ptr(), found.norms.data_ptr(),
+        found.positions.shape[1], width // 8, width, shape.shift,
     )  # fmt: skip
     compiled.launch(grid, shape.threads, argument)

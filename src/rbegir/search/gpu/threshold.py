@@ -9,8 +9,6 @@ keywords.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 

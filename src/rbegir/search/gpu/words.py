@@ -22,8 +22,6 @@ operation), and the popcount scan has little time to spare, so the compiled vers
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from typing import NamedTuple

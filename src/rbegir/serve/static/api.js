@@ -72,9 +72,18 @@ function problem(response, text) {
   });
 }
 
-export const search = (body, signal) => ask("POST", "v1/search", { body, signal });
-export const add = (keyword) => ask("POST", "v1/keywords", { body: { keywords: [keyword], replace: false } });
-export const remove = (id) => ask("DELETE", "v1/keywords", { body: { ids: [id] } });
-export const index = () => ask("GET", "v1/index");
+let name = null; // of the index that is asked; null: the default one
+
+/** Ask this index from now on. */
+export const use = (chosen) => { name = chosen; };
+const of = (path) => (name === null ? `v1/${path || "index"}` : `v1/indexes/${encodeURIComponent(name)}${path && `/${path}`}`);
+
+export const indexes = async () => (await ask("GET", "v1/indexes")).indexes;
+export const search = (body, signal) => ask("POST", of("search"), { body, signal });
+export const add = (keyword) => ask("POST", of("keywords"), { body: { keywords: [keyword], replace: false } });
+export const remove = (id) => ask("DELETE", of("keywords"), { body: { ids: [id] } });
+export const removeAll = (where) => ask("DELETE", of("keywords"), { body: { where } });
+export const count = async (where) => (await ask("GET", `${of("keywords:count")}?where=${encodeURIComponent(where)}`)).keywords;
+export const index = () => ask("GET", of(""));
 export const metrics = () => ask("GET", "metrics", { accept: "text/plain" });
 export const ready = () => ask("GET", "readyz", { accept: "*/*" });

@@ -17,6 +17,14 @@ export function attributeChips(attributes) {
     make("span", { class: "name" }, name), ` ${number(value)}`)));
 }
 
+/** Why a reranked hit is there, in one line. */
+function reason(why) {
+  if (!why) return null;
+  const measures = ["meaning", "spelling", "words"].map((name) => `${name} ${why[name].toFixed(2)}`.replace(" 0.", " ."));
+  const rank = why.code_rank === null ? "found by words" : `code rank ${why.code_rank}`;
+  return make("p", { class: "small why" }, [...measures, rank].join(" · "));
+}
+
 /** The picture of the query's own planes, the measure of all others. */
 export function askedPicture(planes) {
   const bits = planes.map(bitsOf);
@@ -47,7 +55,7 @@ export function hitItem(hit, at, { query, last, open, actions }) {
   }, text);
   item.append(
     make("span", { class: "place", "aria-hidden": true }, String(at + 1)),
-    make("div", { class: "what" }, button, attributeChips(hit.attributes)),
+    make("div", { class: "what" }, button, reason(hit.why), attributeChips(hit.attributes)),
     planes ? make("div", { class: "planes" }, planesPicture(planes.bits, query, { label: planes.label })) : null,
     hit.ranks && hit.ranks.length > 1
       ? make("div", { class: "rank" }, slope(hit.ranks, last, {}), make("span", { class: "small" }, journey(hit.ranks))) : null,

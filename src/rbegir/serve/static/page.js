@@ -24,6 +24,7 @@ const where = byId("where");
 const list = byId("hits");
 const checked = (name) => document.querySelector(`input[name="${name}"]:checked`).value;
 
+let served = null; // the index that is asked: an entry of GET /v1/indexes
 let info = null; // what GET /v1/index said
 let answer = null; // the newest result that is shown
 let open = null; // id of the hit that is open
@@ -39,7 +40,7 @@ function question() {
   const mode = checked("mode");
   return {
     queries: [q.value.trim()], k: Number(byId("k").value), where: where.value.trim() || null, mode,
-    planes: planes && mode === "exact" ? Number(planes) : null, explain: true,
+    planes: planes && mode === "exact" ? Number(planes) : null, explain: true, why: true,
   };
 }
 
@@ -51,6 +52,7 @@ function remember() {
   if (asked.mode !== "exact") parts.set("mode", asked.mode);
   if (asked.planes) parts.set("planes", asked.planes);
   if (asked.k !== 20) parts.set("k", asked.k);
+  if (served && !served.default) parts.set("index", served.name);
   history.replaceState(null, "", parts.size ? `?${parts}` : location.pathname);
 }
 
@@ -203,6 +205,7 @@ function show(state) {
   if (moving.length) byId("slopes").replaceChildren(slopes(moving, {}));
   byId("nothing").replaceChildren(...emptiness({ state, hits, info, answer, add }));
   if (!where.value.trim()) examples();
+  byId("delete-all").hidden = !answer?.asked.where || info?.read_only !== false;
 }
 
 function summary(hits) {
@@ -252,6 +255,21 @@ async function restore(hit) {
     changed();
   } catch (problem) {
     notice(problem);
+  }
+}
+
+/** Delete every keyword that passes the filter, after saying how many that are. */
+async function removeAll() {
+  const filter = where.value.trim();
+  try {
+    const count = await api.count(filter);
+    if (!confirm(`Delete ${count.toLocaleString("en")} keywords that pass “${filter}”? This cannot be undone.`)) return;
+    const { deleted } = await api.removeAll(filter);
+    toast(`Deleted ${deleted.toLocaleString("en")} keywords`);
+    changed();
+  } catch (problem) {
+    if (problem.unauthorised) askToken(problem, removeAll);
+    else fail(problem);
   }
 }
 
@@ -311,10 +329,14 @@ function examples() {
     const column = /^[A-Za-z_]\w*$/.test(name) ? name : `"${name.replaceAll('"', '""')}"`;
     const values = hits.map((hit) => hit.attributes?.[name]).filter((value) => value !== null && value !== undefined);
     if (!values.length) return `${column} is not null`;
+    const literal = (value) => (typeof value === "string" ? `'${value.replaceAll("'", "''")}'` : String(value));
+    if (type.startsWith("list")) {
+      const items = values.flat();
+      return items.length ? `contains(${column}, ${literal(items[0])})` : `${column} is not null`;
+    }
     const middle = [...values].sort((a, b) => (a < b ? -1 : 1))[values.length >> 1];
     if (type === "bool") return column;
-    if (typeof middle !== "string") return `${column} <= ${middle}`;
-    return `${column} = '${String(middle).replaceAll("'", "''")}'`;
+    return `${column} ${typeof middle === "string" ? "=" : "<="} ${literal(middle)}`;
   });
   if (made.length > 1) made.push(`${made[0]} and ${made[1]}`);
   byId("examples").replaceChildren(...made.map((text) => {
@@ -322,6 +344,23 @@ function examples() {
     button.addEventListener("click", () => { where.value = text; run(); });
     return button;
   }));
+}
+
+/** The indexes of the service, to choose from if there are several. */
+async function offerIndexes() {
+  const listed = await api.indexes();
+  const wanted = served?.name ?? new URLSearchParams(location.search).get("index");
+  served = listed.find((one) => one.name === wanted) ?? listed[0];
+  api.use(served.default ? null : served.name);
+  byId("names").hidden = listed.length < 2;
+  byId("name").replaceChildren(...listed.map((one) => make("option", { value: one.name, selected: one === served }, one.name)));
+}
+
+async function choose(name) {
+  served = { name };
+  answer = null;
+  where.value = "";
+  if (await start()) run();
 }
 
 async function refreshIndex() {
@@ -332,6 +371,7 @@ async function refreshIndex() {
 /** Learn what is served. False if that failed; then the reason is on the screen, and the way on prepared. */
 async function start() {
   try {
+    await offerIndexes();
     await refreshIndex();
     furnish();
     well();
@@ -389,6 +429,8 @@ where.addEventListener("input", soon);
 byId("form").addEventListener("submit", (event) => { event.preventDefault(); run(); });
 byId("form").addEventListener("change", (event) => { if (event.target !== q && event.target !== where) run(); });
 byId("add-open").addEventListener("click", add);
+byId("delete-all").addEventListener("click", removeAll);
+byId("name").addEventListener("change", (event) => choose(event.target.value));
 byId("add-cancel").addEventListener("click", () => byId("add").close());
 byId("token-open").addEventListener("click", () => askToken(null, run));
 byId("token-cancel").addEventListener("click", () => byId("token").close());
@@ -409,5 +451,5 @@ recall();
 const known = await start();
 q.focus({ preventScroll: true });
 if (known) await run();
-every(METRICS_EVERY, async () => showMetrics(await api.metrics(), performance.now()), idle);
+every(METRICS_EVERY, async () => showMetrics(await api.metrics(), performance.now(), served?.index), idle);
 every(INDEX_EVERY, refreshIndex, idle);

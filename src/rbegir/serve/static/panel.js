@@ -76,9 +76,9 @@ const figure = (value, unit) => make("p", { class: "figure" }, make("b", {}, val
 
 let earlier = null;
 
-/** A reading of /metrics: stages, throughput, queue. */
-export function showMetrics(text, now) {
-  const metrics = parseMetrics(text);
+/** A reading of /metrics: stages, throughput, queue; of this index, where there are several. */
+export function showMetrics(text, now, index) {
+  const metrics = parseMetrics(text).filter((m) => (m.labels.index ?? index) === index);
   const stages = [...new Set(metrics.filter((m) => m.name === STAGES + "_count").map((m) => m.labels.stage))];
   const reading = { now, metrics };
   const before = earlier?.metrics ?? [];

@@ -5,9 +5,11 @@ import { make } from "./draw.js";
 
 const byId = (id) => document.getElementById(id);
 
-/** Text of a form field → a value of an attribute's type; null when it is empty. */
+/** Text of a form field → a value of an attribute's type, the items of a list between commas; null when it is empty. */
 export function typed(text, type) {
   if (text.trim() === "") return null;
+  const list = /^list<item: (\w+)>$/.exec(type);
+  if (list) return text.split(",").map((item) => typed(item.trim(), list[1])).filter((item) => item !== null);
   if (type === "bool") return ["true", "yes", "1"].includes(text.trim().toLowerCase());
   if (/^u?int/.test(type)) return /^-?\d+$/.test(text.trim()) ? Number(text) : text;
   if (/^(float|double|halffloat)/.test(type)) return Number.isFinite(Number(text)) ? Number(text) : text;

@@ -1,0 +1,352 @@
+"""Exact joins: every keyword of one index is searched in another, or in its own.
+
+    index.neighbors(10)                      the exact kNN graph: for each keyword its best 10 others
+    index.join(other, k=3, min_score=0.8)    for each keyword of `other` its best 3 in `index`
+    index.duplicates(0.95)                   groups of keywords that are nearly equal
+
+A query is a stored code with all its planes; where a Binarizer made it, the vector that it stands for. It is
+scored as `search` scores it, so a join equals that many searches bit for bit, ties included. Nothing is
+indexed and nothing is missed: the cost is one scan per batch of queries.
+
+Pairs come as Arrow batches, ordered by the row of the query and then by rank, with the columns
+
+    id, neighbor_id    int64 or string      the query and the keyword that was found
+    rank               int32                from 1, without gaps
+    score              double               as of a search: the cosine of codes, or a Binarizer's estimate
+    text, neighbor_text                     if texts are asked for
+
+A batch needs memory for its own pairs only. `write_pairs` makes a Parquet file of any size from them, one
+part per batch, and resumes after an interrupt from the last complete part.
+
+*Symmetry.* The cosine of codes is symmetric, but a top-k join scans every pair twice, once from each side:
+the kernel compares a whole group of keywords with one threshold, that of the query, and the other side would
+need a threshold per keyword. Groups of duplicates have one threshold for all, so `duplicates` scans each pair
+once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rbegir.base import disk, masks
+from rbegir.encode.encoder import Encoder, as_queries, key_scores
+from rbegir.errors import FileError, InputError, MismatchError
+from rbegir.index.columns import Int64s, int64_array
+from rbegir.index.segment import Segment, read_column
+from rbegir.index.snapshot import Snapshot
+from rbegir.index.writer import Progress, WriterLock
+from rbegir.search.backend import Backend, Candidates
+from rbegir.search.partition import Values
+from rbegir.search.request import SearchRequest
+
+ROOM = 1 << 22  # pairs in memory at a time, about 60 bytes each
+MOST_QUERIES = 1 << 14  # per batch
+FIRST_K = 64  # hits per query that a search by score asks for first
+
+Search = Callable[[Values, int], Candidates]
+
+
+class Pairs(NamedTuple):
+    """Scored pairs, ordered by query, those of a query in the total order."""
+
+    query: Int64s  # [pairs] number of the query in its batch
+    scores: npt.NDArray[np.float64]  # [pairs]
+    positions: Int64s  # [pairs] of the keyword, counted through all segments
+
+    def only(self, kept: npt.NDArray[np.bool_]) -> Pairs:
+        return Pairs(self.query[kept], self.scores[kept], self.positions[kept])
+
+
+@dataclass(frozen=True, eq=False)
+class Join:
+    """A join of two states: for each keyword of `queries` the best k of `keywords` that reach `min_score`."""
+
+    keywords: Snapshot
+    queries: Snapshot
+    scorer: Encoder | None  # what gives hits their scores, as `key_scores` takes it
+    k: int | None = None
+    min_score: float | None = None
+    itself: bool = True  # whether a keyword may be its own neighbor
+    texts: bool = False
+
+    def __post_init__(self) -> None:
+        if self.k is None and self.min_score is None:
+            raise InputError("a join needs k, min_score or both", hint="k=10 gives the ten best of each")
+        SearchRequest(self.k, min_score=self.min_score)  # checks both
+        ours, theirs = self.keywords.manifest, self.queries.manifest
+        if ours.n != theirs.n:
+            raise MismatchError(f"one index has codes of n = {ours.n}, the other of n = {theirs.n}")
+        if ours.fingerprint and theirs.fingerprint and ours.fingerprint != theirs.fingerprint:
+            raise MismatchError(
+                "the two indexes hold codes of different models, which cannot be compared",
+                hint="build both with the same model",
+            )
+
+    @property
+    def rows(self) -> int:
+        """Queries per batch."""
+        return max(1, min(MOST_QUERIES, ROOM // (self.k or FIRST_K)))
+
+    @property
+    def schema(self) -> pa.Schema:
+        id_type, neighbor_type = self.queries.types()["id"], self.keywords.types()["id"]
+        texts = [("text", pa.string()), ("neighbor_text", pa.string())] if self.texts else []
+        pair = [
+            ("id", id_type),
+            ("neighbor_id", neighbor_type),
+            ("rank", pa.int32()),
+            ("score", pa.float64()),
+        ]
+        return pa.schema([*pair, *texts])
+
+    @property
+    def identity(self) -> str:
+        """Equal for joins that have the same batches."""
+        asked = (self.k, self.min_score, self.itself, self.texts, self.rows)
+        states = (self.keywords.manifest, self.queries.manifest)
+        return hashlib.sha256(repr((asked, states)).encode()).hexdigest()
+
+    def table(self, backend: Backend) -> pa.Table:
+        """All pairs."""
+        found = [batch for batches in self.batches(backend) for batch in batches]
+        return pa.Table.from_batches(found, self.schema)
+
+    def batches(self, backend: Backend, first: int = 0) -> Iterator[Iterator[pa.RecordBatch]]:
+        """The pairs of each batch of queries, beginning with batch number `first`."""
+        numbers, partitions = self.keywords.candidates()
+
+        def search(values: Values, k: int) -> Candidates:
+            return backend.search(partitions, values, k) if partitions else Candidates.none(len(values))
+
+        offsets = _offsets(self.keywords)
+        for segment, positions in itertools.islice(self.queries.spans(self.rows), first, None):
+            values = as_queries(self.scorer, segment.codes(positions))
+            own = None if self.itself else offsets[segment] + positions
+            yield (
+                self._batch(segment, positions, pairs, numbers) for pairs in self._pairs(search, values, own)
+            )
+
+    def _pairs(self, search: Search, values: Values, own: Int64s | None) -> Iterator[Pairs]:
+        """The pairs of a batch of queries; `own` are the positions of the queries if they are left out."""
+        if self.k is None:
+            assert self.min_score is not None
+            found = reaching(search, values, self.scorer, self.min_score)
+        else:
+            best = search(values, self.k + (own is not None))
+            query = np.repeat(np.arange(len(values)), best.keys.shape[1])
+            scores = key_scores(self.scorer, values)(best.keys)
+            found = iter([Pairs(query, scores.ravel(), best.positions.ravel())])
+        for pairs in found:
+            if own is not None:
+                pairs = pairs.only(pairs.positions != own[pairs.query])
+            if self.k is not None:
+                pairs = pairs.only(_ranks(pairs.query) <= self.k)
+                if self.min_score is not None:
+                    pairs = pairs.only(pairs.scores >= self.min_score)
+            yield pairs
+
+    def _batch(self, segment: Segment, positions: Int64s, pairs: Pairs, numbers: list[int]) -> pa.RecordBatch:
+        """Pairs with what is stored of both sides."""
+        places = self.keywords.locate(numbers, pairs.positions)
+        at = int64_array(pairs.query)
+        columns = [
+            segment.ids(positions).take(at),
+            self.keywords.array("id", places),
+            pa.array(_ranks(pairs.query).astype(np.int32)),
+            pa.array(pairs.scores),
+        ]
+        if self.texts:
+            columns.append(read_column(segment, "text", pa.string(), positions).take(at))
+            columns.append(self.keywords.array("text", places))
+        self.queries.check_mapped()
+        self.keywords.check_mapped()
+        return pa.record_batch(columns, schema=self.schema)
+
+
+def reaching(search: Search, values: Values, scorer: Encoder | None, min_score: float) -> Iterator[Pairs]:
+    """All pairs that reach a score, in runs of whole queries.
+
+    Each query is searched with a k that grows until its last hit is below the score. If the pairs become too
+    many, the two halves of the queries are searched one after the other.
+    """
+    found: list[Pairs] = []
+    left, k, held = np.arange(len(values)), FIRST_K, 0
+    while left.size:
+        if held + left.size * k > ROOM and len(values) > 1:
+            half = len(values) // 2
+            yield from reaching(search, values[:half], scorer, min_score)
+            for pairs in reaching(search, values[half:], scorer, min_score):
+                yield pairs._replace(query=half + pairs.query)
+            return
+        best = search(values[left], k)
+        scores = key_scores(scorer, values[left])(best.keys)
+        reach = scores >= min_score  # [left, ≤ k]
+        more = reach[:, -1] if best.keys.shape[1] == k else np.zeros(left.size, np.bool_)
+        reach = reach & ~more[:, None]
+        found.append(Pairs(left[np.nonzero(reach)[0]], scores[reach], best.positions[reach]))
+        held += found[-1].query.size
+        left, k = left[more], 4 * k
+    query, scores, positions = (np.concatenate(column) for column in zip(*found, strict=True))
+    order = np.argsort(query, kind="stable")
+    yield Pairs(query[order], scores[order], positions[order])
+
+
+def groups(state: Snapshot, scorer: Encoder | None, backend: Backend, min_score: float) -> pa.Table:
+    """Groups of keywords that are linked by pairs of at least this score: group, id and text.
+
+    The score of a link is that of the code that was stored first as the query. Keywords with equal codes are
+    one node, so a thousand copies of a keyword cost what one does. Needs about 60 bytes per keyword.
+    """
+    SearchRequest(None, min_score=min_score)  # checks it
+    numbers, partitions = state.candidates()
+    offsets = _offsets(state)
+    starts = [*offsets.values(), sum(part.count for part in partitions)]
+    live = [offsets[segment] + positions for segment, positions in state.spans(MOST_QUERIES)]
+    keywords = np.concatenate([np.zeros(0, np.int64), *live])
+    parent = np.arange(starts[-1])  # of each keyword in the tree of its group; it never comes later
+    parent[keywords] = keywords[_first_of_equals(state.codes(state.locate(numbers, keywords)).planes)]
+    nodes = np.unique(parent[keywords])
+    of_nodes = [
+        masks.from_positions(nodes[(nodes >= low) & (nodes < high)] - low, high - low)
+        for low, high in itertools.pairwise(starts)
+    ]
+    for first in range(0, nodes.size, MOST_QUERIES):
+        queries = nodes[first : first + MOST_QUERIES]
+        later = []  # each pair is scanned once, from its earlier side
+        for part, mask, low in zip(partitions, of_nodes, starts, strict=False):
+            mask = mask.copy()
+            mask[: max(0, int(queries[0] - low)) >> 6] = 0
+            later.append(part._replace(mask=mask))
+        values = as_queries(scorer, state.codes(state.locate(numbers, queries)))
+        search = functools.partial(backend.search, later)
+        for pairs in reaching(search, values, scorer, min_score):
+            pairs = pairs.only(pairs.positions > queries[pairs.query])
+            _link(parent, queries[pairs.query], pairs.positions)
+    _, group, sizes = np.unique(_root(parent, keywords), return_inverse=True, return_counts=True)
+    members = np.flatnonzero(sizes[group] > 1)
+    group = (np.cumsum(sizes > 1) - 1)[group[members]]  # numbered by their first keywords
+    order = np.argsort(group, kind="stable")
+    places = state.locate(numbers, keywords[members[order]])
+    found = {
+        "group": int64_array(group[order]),
+        "id": state.array("id", places),
+        "text": state.array("text", places),
+    }
+    state.check_mapped()
+    return pa.table(found)
+
+
+def write_pairs(path: Path, join: Join, backend: Backend, progress: Progress | None = None) -> dict[str, int]:
+    """Write all pairs to a new Parquet file, which appears when it is complete.
+
+    Each batch of queries is a file in a hidden directory beside it. If the work is interrupted, the same join
+    of the same states continues there; if anything is different, it starts again. `progress` is called with
+    (queries done, all queries).
+    """
+    import pyarrow.parquet as pq
+
+    path = new_file(path)
+    stage = path.with_name(f".{path.name}.joining")
+    done = list(itertools.accumulate(positions.size for _, positions in join.queries.spans(join.rows)))
+    parts = [stage / f"part-{number:08d}.parquet" for number in range(len(done))]
+    with disk.explained("write", path):
+        stage.mkdir(exist_ok=True)
+        with contextlib.closing(_Stage(stage, join.identity)):
+            resumed = sum(1 for _ in itertools.takewhile(Path.exists, parts))
+            for number, batches in enumerate(join.batches(backend, resumed), resumed):
+                with disk.staged(parts[number]) as part, pq.ParquetWriter(part, join.schema) as writer:
+                    for batch in batches:
+                        writer.write_batch(batch)
+                if progress is not None:
+                    progress(done[number], done[-1])
+            pairs = 0
+            with disk.staged(path) as whole, pq.ParquetWriter(whole, join.schema) as writer:
+                for part in parts:
+                    for batch in pq.ParquetFile(part).iter_batches():
+                        writer.write_batch(batch)
+                        pairs += batch.num_rows
+            disk.remove_tree(stage)
+    return {
+        "pairs": pairs,
+        "queries": join.queries.keywords,
+        "keywords": join.keywords.keywords,
+        "resumed_queries": done[resumed - 1] if resumed else 0,
+    }
+
+
+def new_file(path: Path) -> Path:
+    """The absolute path of a file that can be made; raise FileError if it cannot."""
+    path = path.absolute()
+    if path.exists():
+        raise FileError(f"{path} exists already", hint="choose another path, or remove it")
+    if not path.parent.is_dir():
+        raise FileError(f"there is no directory {path.parent} to write to")
+    return path
+
+
+class _Stage:
+    """The directory of the parts, locked; parts of another join are removed."""
+
+    def __init__(self, directory: Path, identity: str) -> None:
+        self._lock = WriterLock(directory)
+        job = directory / "JOB"
+        if not job.exists() or job.read_text() != identity:
+            for part in directory.glob("part-*"):
+                part.unlink()
+            disk.write_file(job, identity.encode())
+
+    def close(self) -> None:
+        self._lock.release()
+
+
+def _offsets(state: Snapshot) -> dict[Segment, int]:
+    """The position of the first keyword of each segment, counted through all segments."""
+    ends = itertools.accumulate((one.entry.count for one in state.segments), initial=0)
+    return {one.segment: start for one, start in zip(state.segments, ends, strict=False)}
+
+
+def _ranks(query: Int64s) -> Int64s:
+    """The rank of each pair among those of its query, from 1; `query` ascends."""
+    return np.arange(1, query.size + 1) - np.searchsorted(query, query)
+
+
+def _first_of_equals(planes: npt.NDArray[np.uint64]) -> Int64s:
+    """For each code of [planes, count, words] the first one that is equal to it."""
+    count = planes.shape[1]
+    words = planes.transpose(0, 2, 1).reshape(planes.shape[0] * planes.shape[2], count)
+    order = np.lexsort(words)  # stable: the first of equal codes comes first
+    new = np.ones(count, np.bool_)
+    new[1:] = np.any(words[:, order[1:]] != words[:, order[:-1]], axis=0)
+    first = np.empty_like(order)
+    first[order] = order[new][np.cumsum(new) - 1]
+    return first
+
+
+def _root(parent: Int64s, nodes: Int64s) -> Int64s:
+    """The roots of nodes; the paths to them become shorter."""
+    roots = parent[nodes]
+    while np.any((above := parent[roots]) != roots):
+        roots = above
+    parent[nodes] = roots
+    return roots
+
+
+def _link(parent: Int64s, one: Int64s, other: Int64s) -> None:
+    """Join the trees of each pair of nodes."""
+    while one.size:
+        one, other = _root(parent, one), _root(parent, other)
+        low, high = np.minimum(one, other), np.maximum(one, other)
+        apart = low < high
+        one, other = low[apart], high[apart]
+        np.minimum.at(parent, other, one)

@@ -1,0 +1,124 @@
+"""Hard negatives: for each query of clicked pairs, the best keywords that were not clicked for it.
+
+    rbegir.mine("ads.rbe", "clicks.parquet", k=10)    among the keywords of an index
+    rbegir.mine("model", "clicks.parquet", k=10)      among the keywords of the pairs
+
+A search by codes is exhaustive and exact, so these are the keywords that the model confuses most with the
+clicked ones: what to train on next, to label by hand, or to add to the clicks because they are right too. A
+keyword counts as clicked if its text is, to the letter. The columns:
+
+    query, keyword    string
+    id                int64 or string    of the keyword in the index
+    rank              int32              in the search, from 1; the clicked keywords fill the gaps
+    score             double             of the search by codes
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from rbegir.base.checks import whole_number
+from rbegir.encode.encoder import Encoder, load_encoder
+from rbegir.index.manifest import NAME
+from rbegir.index.store import Index
+from rbegir.read.pairs import PairStream, read_pairs
+from rbegir.search.hits import Hit
+
+BLOCK = 4096  # queries searched together
+
+
+@dataclass(frozen=True)
+class Mining:
+    """An index, and queries with the keywords that were clicked for them."""
+
+    index: Index
+    clicks: pa.Table  # query, keyword_distinct: a list of texts
+    k: int
+
+    @property
+    def schema(self) -> pa.Schema:
+        id_type = pa.string() if self.index.info()["id_type"] == "string" else pa.int64()
+        kinds = pa.string(), pa.string(), id_type, pa.int32(), pa.float64()
+        return pa.schema(list(zip(("query", "keyword", "id", "rank", "score"), kinds, strict=True)))
+
+    def batches(self, progress: Callable[[float], None] = lambda done: None) -> Iterator[pa.RecordBatch]:
+        """The negatives, in the order of the queries and by rank."""
+        for start in range(0, self.clicks.num_rows, BLOCK):
+            block = self.clicks.slice(start, BLOCK)
+            found = self._found(block["query"].to_pylist(), block["keyword_distinct"].to_pylist())
+            rows = [(query, hit.text, hit.id, rank, hit.score) for query, rank, hit in found]
+            columns = zip(*rows, strict=True) if rows else [()] * len(self.schema)
+            arrays = [pa.array(column, kind) for column, kind in zip(columns, self.schema.types, strict=True)]
+            yield pa.record_batch(arrays, schema=self.schema)
+            progress((start + block.num_rows) / self.clicks.num_rows)
+
+    def _found(self, queries: list[str], clicked: list[list[str]]) -> Iterator[tuple[str, int, Hit]]:
+        """(query, rank, hit) of the negatives. Several keywords may have one text, so the depth may grow."""
+        depth = self.k + max(map(len, clicked))
+        left, found = list(range(len(queries))), {}
+        while left:
+            asked = [queries[i] for i in left]
+            hits = self.index.search(asked, depth, rerank=False, attributes=False)
+            for i, listed in zip(left, hits, strict=True):
+                right = set(clicked[i])
+                others = [(rank, hit) for rank, hit in enumerate(listed, 1) if hit.text not in right]
+                if len(others) >= self.k or len(listed) < depth:
+                    found[i] = others[: self.k]
+            left = [i for i in left if i not in found]
+            depth *= 4
+        return ((query, *other) for i, query in enumerate(queries) for other in found[i])
+
+
+@contextlib.contextmanager
+def mining(
+    source: Index | Encoder | str | Path,
+    pairs: PairStream,
+    k: int,
+    *,
+    device: str | Sequence[str] = "cpu",
+    threads: int | None = None,
+) -> Iterator[Mining]:
+    """Open what is searched; a model searches the keywords of the pairs, from a temporary index."""
+    whole_number("k", k)
+    clicked = pairs.read_all()
+    clicks = clicked.group_by("query", use_threads=False).aggregate([("keyword", "distinct")])
+    with contextlib.ExitStack() as opened:
+        if isinstance(source, (str, Path)):
+            if "://" in str(source) or (Path(source) / NAME).exists():
+                source = Index.open(source, device, read_only=True, threads=threads)
+                opened.enter_context(source)
+            else:
+                source = load_encoder(Path(source), threads=threads)
+        if not isinstance(source, Index):
+            folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="rbegir-mine-")))
+            with Index.create(folder / "keywords.rbe", source) as made:
+                made.add(clicked["keyword"].combine_chunks().unique())
+            source = Index.open(folder / "keywords.rbe", device, model=source, threads=threads)
+            opened.enter_context(source)
+        yield Mining(source, clicks, k)
+
+
+def mine(
+    source: Index | Encoder | str | Path,
+    pairs: Any,
+    k: int = 10,
+    *,
+    device: str | Sequence[str] = "cpu",
+    query_column: str = "query",
+    keyword_column: str = "keyword",
+) -> pa.Table:
+    """The hard negatives of pairs: query, keyword, id, rank and score, k rows per query.
+
+    `source` is an index, whose keywords are searched, or a model, which searches the keywords of the pairs;
+    a path stands for either. `pairs` are a file, a DataFrame, an Arrow table or a list of (query, keyword).
+    """
+    stream = read_pairs(pairs, query_column=query_column, keyword_column=keyword_column, weight_column=None)
+    with mining(source, stream, k, device=device) as job:
+        return pa.Table.from_batches(job.batches(), job.schema)

@@ -1,0 +1,303 @@
+"""The indexes of a service under their names, and what they share.
+
+    rbegir serve ads.rbe                      one index, called `default`
+    rbegir serve ads=a.rbe shop=b.rbe         several; the first is the default
+    rbegir serve FOLDER                       the indexes of a folder; names can be pointed at others
+
+In a folder, `aliases.json` says which index a name stands for: {"shop": "shop-2"} for FOLDER/shop-2.rbe. The
+first name is the default. Without that file every index is served under its own name. To point a name at
+another index, the service opens that index, replaces the file atomically and durably, and gives the next
+request the new index. Requests that have begun finish on the old one, which is closed after the last of them
+unless another name stands for it. A read-only service follows the file.
+"""
+
+import asyncio
+import contextlib
+import json
+import re
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any
+
+from rbegir.base import disk
+from rbegir.errors import FileError, RbegirError
+from rbegir.index import manifest
+from rbegir.serve.auth import Guard
+from rbegir.serve.monitor import Metrics, RequestLog, trim_memory
+from rbegir.serve.served import ServedIndex
+from rbegir.serve.service import Service
+from rbegir.serve.settings import Settings
+from rbegir.wire.problems import Problem
+
+ALIASES = "aliases.json"
+MAX_ALIASES_BYTES = 1 << 20
+SUFFIX = ".rbe"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+TRIM_S = 1.0
+
+
+class IndexFolder:
+    """A directory of indexes and the names that stand for them. `opened` opens one for serving."""
+
+    def __init__(self, path: Path, opened: Callable[[Path], ServedIndex]) -> None:
+        self._path = path
+        self._opened = opened
+
+    def indexes(self) -> dict[str, Path]:
+        """The directories of the folder that are indexes, by name; one that is being built is hidden."""
+        return indexes_in(self._path)
+
+    def names(self) -> dict[str, str]:
+        """Names and the indexes that they stand for, the default first."""
+        path = self._path / ALIASES
+        if not path.exists() and (found := self.indexes()):
+            return {name: name for name in found}
+        try:
+            said = json.loads(disk.read_small(path, MAX_ALIASES_BYTES))
+        except ValueError as error:
+            raise FileError(f"{path} is not JSON: {error}") from None
+        pairs = said.items() if isinstance(said, dict) else [(None, None)]
+        if not said or not all(
+            isinstance(text, str) and NAME.fullmatch(text) for pair in pairs for text in pair
+        ):
+            raise FileError(
+                f"{path} must be an object of names and the indexes that they stand for",
+                hint='write for example {"shop": "shop-2"}',
+            )
+        return dict(said)
+
+    def save(self, names: Mapping[str, str]) -> None:
+        """Replace the file of names, durably."""
+        path = self._path / ALIASES
+        with disk.explained("write", path), disk.staged(path) as stage:
+            disk.write_new(stage, [json.dumps(names, indent=1).encode() + b"\n"])
+
+    def open(self, name: str) -> ServedIndex:
+        """Open an index of the folder."""
+        path = self.indexes().get(name)
+        if path is None:
+            raise FileError(f"{self._path} has no index {name!r}", hint="build it there first")
+        return self._opened(path)
+
+
+def indexes_in(path: Path) -> dict[str, Path]:
+    """The indexes directly in a folder, by name; none where the path is an index itself."""
+    inside = sorted(path.iterdir()) if path.is_dir() and not (path / manifest.NAME).exists() else []
+    return {
+        found.name.removesuffix(SUFFIX): found
+        for found in inside
+        if NAME.fullmatch(found.name.removesuffix(SUFFIX)) and (found / manifest.NAME).is_file()
+    }
+
+
+def retiring(index: str) -> str:
+    """The name of the task that closes an index after its last request."""
+    return f"rbegir-retire-{index}"
+
+
+class Catalog:
+    """The services of all indexes by name, the first of which is the default."""
+
+    def __init__(
+        self,
+        indexes: ServedIndex | Mapping[str, ServedIndex] | IndexFolder,
+        settings: Settings,
+        log: RequestLog,
+    ) -> None:
+        self.settings = settings
+        self.log = log
+        self.guard = Guard(settings)
+        self.metrics = Metrics(named=isinstance(indexes, (Mapping, IndexFolder)))
+        self.draining = False
+        self._folder = indexes if isinstance(indexes, IndexFolder) else None
+        self._changing = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()  # that retire indexes or change names
+        self._follower: asyncio.Task[None] | None = None
+        self._failure: str | None = None  # of following the file of names
+        self._trimming: asyncio.TimerHandle | None = None
+        self.services: dict[str, Service] = {}
+        if isinstance(indexes, IndexFolder):
+            names = indexes.names()
+            opened: dict[str, Service] = {}
+            try:
+                for index in names.values():
+                    if index not in opened:
+                        opened[index] = self._service(indexes.open(index), index)
+            except BaseException:
+                for service in opened.values():
+                    service.index.close()
+                raise
+            self.services = {name: opened[index] for name, index in names.items()}
+        elif isinstance(indexes, Mapping):
+            self.services = {name: self._service(index, name) for name, index in indexes.items()}
+        else:
+            self.services = {"default": self._service(indexes, "default")}
+
+    def _service(self, index: ServedIndex, name: str) -> Service:
+        return Service(index, self.settings, self.log, self.guard, self.metrics, name)
+
+    @property
+    def in_folder(self) -> bool:
+        """Whether names can be pointed at other indexes."""
+        return self._folder is not None
+
+    @property
+    def default(self) -> Service:
+        return next(iter(self.services.values()))
+
+    @property
+    def distinct(self) -> list[Service]:
+        """The services, each once."""
+        return list(dict.fromkeys(self.services.values()))
+
+    def prepare(self) -> None:
+        """Find out what would keep the service from starting."""
+        for service in self.distinct:
+            service.prepare()
+
+    async def start(self) -> None:
+        for service in self.distinct:
+            await service.start()
+        if self._folder is not None and self.settings.read_only:
+            self._follower = asyncio.create_task(self._follow(self._folder), name="rbegir-follow")
+
+    async def stop(self) -> None:
+        """Finish what is running and close the indexes."""
+        if self._follower is not None:
+            self._follower.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._follower
+        for service in self.distinct:
+            await service.stop()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def close(self) -> None:
+        """Close the indexes of a service that was never started."""
+        for service in self.distinct:
+            service.index.close()
+
+    def enter(self, name: str | None) -> Service | None:
+        """The service that a name stands for, None for the default; it is in use until its `leave`."""
+        service = self.default if name is None else self.services.get(name)
+        if service is not None:
+            service.enter()
+        return service
+
+    def not_ready(self) -> str | None:
+        """Why requests should go elsewhere, if they should."""
+        if self.draining:
+            return "the service is shutting down"
+        if self._failure is not None:
+            return "the names of the indexes could not be followed"
+        for name, service in self.services.items():
+            if (reason := service.not_ready()) is not None:
+                return f"{name}: {reason}" if len(self.services) > 1 else reason
+        return None
+
+    def listed(self) -> list[dict[str, Any]]:
+        """What GET /v1/indexes says."""
+        return [
+            {
+                "name": name,
+                "index": service.name,
+                "default": service is self.default,
+                "keywords": len(service.index),
+                "ready": service.not_ready() is None,
+            }
+            for name, service in self.services.items()
+        ]
+
+    async def point(self, name: str, index: str | None) -> None:
+        """Let a name stand for an index of the folder from now on; None removes the name."""
+        if self._folder is None:
+            raise Problem(
+                "not-supported",
+                "the indexes of this service are fixed",
+                hint="to change names while it runs, serve a folder of indexes: rbegir serve FOLDER",
+            )
+        for text in (name, index or name):
+            if not NAME.fullmatch(text):
+                raise Problem(
+                    "invalid",
+                    f"{text[:80]!r} is no name of an index",
+                    hint="a name has letters, digits, dots, dashes and underscores, at most 64 in all",
+                )
+        task = self._begin(self._point(self._folder, name, index), "rbegir-point")
+        await asyncio.shield(task)  # once begun it is finished, whether or not the client waits for it
+
+    async def _point(self, folder: IndexFolder, name: str, index: str | None) -> None:
+        async with self._changing:
+            names = {known: service.name for known, service in self.services.items()}
+            if index is None:
+                if names.pop(name, None) is None:
+                    raise Problem(
+                        "not-found", f"there is no index {name!r}", hint="GET /v1/indexes lists them"
+                    )
+                if not names:
+                    raise Problem("invalid", f"{name!r} is the last name", hint="point it at another index")
+            elif index not in await asyncio.to_thread(folder.indexes):
+                raise Problem(
+                    "not-found",
+                    f"the folder has no index {index!r}",
+                    hint="build it in the served folder first",
+                )
+            else:
+                names[name] = index
+            await self._change(folder, names, save=True)
+
+    async def _change(self, folder: IndexFolder, names: Mapping[str, str], *, save: bool) -> None:
+        """Serve these names: open what is new, and retire what no name stands for any more."""
+        opened = {service.name: service for service in self.services.values()}
+        fresh: list[Service] = []
+        try:
+            for index in names.values():
+                if index not in opened:
+                    if leaving := [task for task in self._tasks if task.get_name() == retiring(index)]:
+                        await asyncio.wait(leaving)  # it still has the lock
+                    opened[index] = self._service(await asyncio.to_thread(folder.open, index), index)
+                    fresh.append(opened[index])
+                    await opened[index].start()
+            if save:
+                await asyncio.to_thread(folder.save, names)
+        except BaseException:
+            for service in fresh:
+                await service.stop()
+            raise
+        before = self.distinct
+        self.services = {name: opened[index] for name, index in names.items()}
+        self.log.event("names", **names)
+        for service in before:
+            if service not in self.distinct:
+                self._begin(service.retire(), retiring(service.name))
+
+    def _begin(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Start a task, and keep it until it is done."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _follow(self, folder: IndexFolder) -> None:
+        """Follow the file of names, which the writer of the folder replaces."""
+        while True:
+            await asyncio.sleep(self.settings.refresh_s)
+            try:
+                names = await asyncio.to_thread(folder.names)
+                if list(names.items()) != [(name, service.name) for name, service in self.services.items()]:
+                    await self._change(folder, names, save=False)
+                self._failure = None
+            except RbegirError as error:
+                if self._failure is None:
+                    self.log.error("following the names failed", error)
+                self._failure = error.message
+
+    def trim_soon(self) -> None:
+        """After a large request: give its memory back to the system in a moment, when it is freed."""
+
+        def trim() -> None:
+            self._trimming = None
+            loop.run_in_executor(None, trim_memory)
+
+        if self._trimming is None:
+            loop = asyncio.get_running_loop()
+            self._trimming = loop.call_later(TRIM_S, trim)

@@ -1,0 +1,57 @@
+"""A teacher: a sentence-transformers model whose vectors the float guide learns beside the pairs.
+
+    L = L(codes) + L(guide) + weight · (Σ w_q D(q) + mean D(k))        D(t) = 1 − cos(guide(t), teacher(t))
+
+A teacher has read far more than the pairs and knows, for instance, that a film is a movie. The guide shares
+its features with the codes, so both learn from it; searching costs the same as without a teacher, which is
+needed for training only. Its vectors are cut to the dimensions of the guide along their principal directions.
+
+With much more weight than the default the codes lose, and the teacher's opinion of the keywords of a batch as
+a soft target brings nothing (dev/LOG.md, H20 and H21).
+"""
+
+from collections.abc import Callable
+from os import PathLike
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rbegir.encode.sentence.encoder import SentenceEncoder
+
+BLOCK = 4096  # texts encoded at a time
+SAMPLE = 20_000  # texts that the principal directions are found from, at most
+BATCH = 256  # of the teacher
+
+Halves = npt.NDArray[np.float16]
+
+
+class Teacher:
+    """Unit vectors of texts, with at most `dims` dimensions."""
+
+    def __init__(
+        self,
+        model: str | PathLike[str],
+        dims: int,
+        *,
+        device: str = "cpu",
+        notify: Callable[[float], None] = lambda share: None,
+    ) -> None:
+        self._encoder = SentenceEncoder.load(model, device=device, batch_size=BATCH)
+        self._dims, self._notify = dims, notify
+        self._basis: npt.NDArray[np.float32] | None = None  # [dimensions of the model, dims]
+
+    def __call__(self, texts: pa.Array, task: str) -> Halves:
+        """The vectors of texts; `task` is query or document. The directions are those of the first call."""
+        if self._basis is None:
+            some = np.linspace(0, len(texts) - 1, min(SAMPLE, len(texts)), dtype=np.int64)
+            vectors = self._encoder.vectors(texts.take(pa.array(some)).to_pylist(), task)
+            _, directions = np.linalg.eigh(vectors.T @ vectors)  # ascending eigenvalues
+            self._basis = directions[:, ::-1][:, : self._dims].astype(np.float32)
+        out = np.empty((len(texts), self._basis.shape[1]), np.float16)
+        for low in range(0, len(texts), BLOCK):
+            vectors = self._encoder.vectors(texts.slice(low, BLOCK).to_pylist(), task) @ self._basis
+            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+            out[low : low + BLOCK] = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
+            self._notify(min(1.0, (low + BLOCK) / len(texts)))
+        return out

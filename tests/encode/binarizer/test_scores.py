@@ -1,0 +1,250 @@
+"""Scores estimate what the metric says of the vectors; codes of every metric rank as it does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rbegir
+from rbegir.codes.planes import Codes
+from rbegir.codes.score import cosines, keys
+from rbegir.encode.binarizer.scores import Scoring, knots
+from rbegir.encode.binarizer.vectors import METRICS
+from rbegir.errors import CorruptError, InputError
+from rbegir.search.hits import Hits
+
+DIMS, COUNT = 24, 4000
+GOLDEN = Path(__file__).parents[2] / "golden"
+
+
+def clouds(count: int, seed: int) -> np.ndarray:
+    """Vectors with a mean, neighbours, and lengths that differ threefold."""
+    centres = np.random.default_rng(7).standard_normal((300, DIMS)) * np.geomspace(1, 0.3, DIMS)
+    rng = np.random.default_rng(seed)
+    rows = centres[rng.integers(0, 300, count)] + 0.4 * rng.standard_normal((count, DIMS)) + 0.2
+    return (rows * rng.uniform(0.5, 1.5, (count, 1))).astype(np.float32)
+
+
+VECTORS, QUERIES = clouds(COUNT, 1), clouds(200, 2)
+FITTED: dict[str, rbegir.Binarizer] = {}
+
+
+def fitted(metric: str) -> rbegir.Binarizer:
+    """One Binarizer per metric for all tests of the module."""
+    if metric not in FITTED:
+        FITTED[metric] = rbegir.Binarizer(DIMS, metric=metric, moves=200).fit(VECTORS)
+    return FITTED[metric]
+
+
+def truth(metric: str, queries: np.ndarray = QUERIES, vectors: np.ndarray = VECTORS) -> np.ndarray:
+    """The scores by definition, in floats; products are those of queries of unit length."""
+    q, x = queries.astype(np.float64), vectors.astype(np.float64)
+    if metric == "l2":
+        return -(np.linalg.norm(q[:, None] - x[None], axis=2) ** 2)
+    q /= np.linalg.norm(q, axis=1, keepdims=True)
+    return q @ (x / np.linalg.norm(x, axis=1, keepdims=True) if metric == "cosine" else x).T
+
+
+def measured(binarizer: rbegir.Binarizer) -> tuple[np.ndarray, np.ndarray]:
+    """Order keys and scores [queries, vectors]."""
+    values = binarizer.encode_queries(QUERIES).values()
+    order = keys(values, binarizer.encode_keywords(VECTORS))
+    return order, binarizer.key_scores(values)(order)
+
+
+def recall(order: np.ndarray, meant: np.ndarray) -> float:
+    best = [np.argsort(-array, axis=1)[:, :10] for array in (order, meant)]
+    return float(np.mean([len(np.intersect1d(*pair)) / 10 for pair in zip(*best, strict=True)]))
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_scores_are_the_metric_and_the_stated_error_is_theirs(metric: str) -> None:
+    binarizer, meant = fitted(metric), truth(metric)
+    order, scores = measured(binarizer)
+    hits = np.argsort(-order, axis=1)[:, :10]
+    found, true = (np.take_along_axis(array, hits, axis=1) for array in (scores, meant))
+    spread = meant.std()
+    assert abs(np.mean(found - true)) < 0.05 * spread
+    error = np.sqrt(np.mean((found - true) ** 2))
+    expected = binarizer.expected
+    low, high = expected["score_error_interval"]
+    assert low < expected["score_error"] < high
+    assert 0.7 * low < error < 1.4 * high
+    assert error < 0.25 * spread
+    assert abs(recall(order, meant) - expected["recall@10"]) < 0.06
+    assert expected["among"] == COUNT
+    if metric == "cosine":
+        values = binarizer.encode_queries(QUERIES).values()
+        plain = np.take_along_axis(cosines(values)(order), hits, axis=1)
+        assert error < 0.4 * np.sqrt(np.mean((plain - true) ** 2))
+        itself = binarizer.key_scores(values)(keys(values, binarizer.encode_keywords(QUERIES)))
+        assert np.diag(itself).mean() > 0.97
+        assert itself.max() <= 1
+
+
+def test_each_metric_finds_what_is_best_by_it() -> None:
+    orders = {metric: measured(fitted(metric))[0] for metric in METRICS}
+    for metric in METRICS:
+        recalls = {other: recall(order, truth(metric)) for other, order in orders.items()}
+        assert recalls[metric] > 0.7
+        assert all(recalls[metric] > recalls[other] + 0.1 for other in METRICS if other != metric), recalls
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_scores_never_fall_as_keys_rise_and_depend_on_their_query_alone(metric: str) -> None:
+    binarizer = fitted(metric)
+    values = binarizer.encode_queries(QUERIES).values()
+    order, scores = measured(binarizer)
+    ranked = np.argsort(order, axis=1, kind="stable")
+    assert (np.diff(np.take_along_axis(scores, ranked, axis=1), axis=1) >= 0).all()
+    for i in (0, 77, 199):
+        assert np.array_equal(binarizer.key_scores(values[i : i + 1])(order[i : i + 1])[0], scores[i])
+    near = np.arange(-50, 50) + order[:, :1]
+    assert (np.diff(binarizer.key_scores(values)(near), axis=1) >= 0).all()
+    nothing = np.zeros((1, binarizer.n), np.int16)
+    assert np.isfinite(binarizer.key_scores(nothing)(np.zeros((1, 3), np.int64))).all()
+
+
+def test_the_map_is_the_mean_of_the_truth_and_monotone() -> None:
+    rng = np.random.default_rng(0)
+    estimate = rng.uniform(-1, 1, 40_000)
+    meant = np.tanh(2 * estimate) + 0.1 * rng.standard_normal(len(estimate))
+    inputs, outputs = knots(estimate, meant)
+    assert (np.diff(inputs) > 0).all()
+    assert (np.diff(outputs) >= 0).all()
+    at = np.linspace(-0.9, 0.9, 50)
+    assert np.abs(np.interp(at, inputs, outputs) - np.tanh(2 * at)).max() < 0.02
+    falling = knots(estimate, -meant)
+    assert (np.diff(falling[1]) >= 0).all()
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_an_index_gives_these_scores_with_and_without_its_model(metric: str, tmp_path: Path) -> None:
+    binarizer = fitted(metric)
+    order, scores = measured(binarizer)
+    ranked = np.argsort(-order, axis=1, kind="stable")[:, :7]
+    expected = np.take_along_axis(scores, ranked, axis=1)
+    with rbegir.Index.create(tmp_path / "i.rbe", binarizer) as index:
+        index.add_codes(binarizer.encode_keywords(VECTORS))
+        assert index.info()["expected"] == binarizer.expected
+    asked = binarizer.encode_queries(QUERIES)
+
+    def check(hits: Hits) -> None:
+        assert np.array_equal(hits.ids, ranked)
+        assert np.array_equal(hits.scores, expected)
+        assert hits.to_arrow()["score"].to_pylist() == expected.ravel().tolist()
+
+    with rbegir.Index.open(tmp_path / "i.rbe", read_only=True) as index:
+        check(index.search_codes(asked, k=7))  # only the Binarizer of the model is read
+        check(index.search_codes(asked.values(), k=7))
+        check(index.search(QUERIES, k=7))
+        check(index.search_codes(asked, k=7))
+    (tmp_path / "i.rbe" / "model" / "model.safetensors").write_bytes(b"damaged")
+    with rbegir.Index.open(tmp_path / "i.rbe", read_only=True) as index:
+        assert "expected" not in index.info()
+        with pytest.raises(CorruptError):
+            index.search_codes(asked, k=7)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_saved_and_loaded_scores_alike(metric: str, tmp_path: Path) -> None:
+    binarizer = fitted(metric)
+    binarizer.save(tmp_path)
+    loaded = rbegir.Binarizer.load(tmp_path)
+    assert loaded.fingerprint == binarizer.fingerprint
+    assert loaded.expected == binarizer.expected
+    assert loaded.encode_keywords(VECTORS[:99]) == binarizer.encode_keywords(VECTORS[:99])
+    values = loaded.encode_queries(QUERIES).values()
+    order = keys(values, loaded.encode_keywords(VECTORS[:99]))
+    assert np.array_equal(loaded.key_scores(values)(order), binarizer.key_scores(values)(order))
+    back = loaded.inverse_transform(loaded.encode_keywords(VECTORS))
+    meant = VECTORS / np.linalg.norm(VECTORS, axis=1, keepdims=True) if metric == "cosine" else VECTORS
+    assert np.mean((back - meant) ** 2) < 0.2 * np.mean((meant - meant.mean(axis=0)) ** 2)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_golden_files_keep_their_codes_and_scores(version: int) -> None:
+    directory = GOLDEN / f"binarizer-v{version}"
+    answers: dict[str, Any] = json.loads((directory / "answers.json").read_text())
+    loaded = rbegir.Binarizer.load(directory)
+    assert loaded.fingerprint == answers["fingerprint"]
+    rng = np.random.default_rng(5)
+    vectors = rng.standard_normal((600, 6)).astype(np.float32)[:8]
+    vectors = vectors * np.geomspace(2, 0.2, 6).astype(np.float32) + np.float32(0.3)
+    coded = {"keywords": loaded.encode_keywords(vectors), "queries": loaded.encode_queries(vectors)}
+    for side, codes in coded.items():
+        assert codes == Codes(np.asarray(answers[side], np.uint64)[:, :, None], 64)
+    values = coded["queries"].values()
+    order = keys(values, coded["keywords"])
+    scores = loaded.key_scores(values)(order)
+    if version == 2:  # not calibrated: the cosines of codes
+        assert np.array_equal(scores, cosines(values)(order))
+        assert loaded.expected["score_error"] is None
+    else:
+        assert np.allclose(scores, answers["scores"], rtol=0, atol=1e-12)
+
+
+def test_too_few_vectors_are_not_held_out() -> None:
+    binarizer = rbegir.Binarizer(DIMS, moves=20).fit(VECTORS[:300])
+    assert binarizer.expected == {
+        "metric": "cosine", "score_error": None, "score_error_interval": [None, None],
+        "recall@10": None, "recall@10_interval": [None, None], "among": None,
+    }  # fmt: skip
+    assert isinstance(binarizer.scoring_, Scoring)
+    order, scores = measured(binarizer)
+    best = np.argsort(-order, axis=1)[:, :10]
+    found, meant = (np.take_along_axis(array, best, axis=1) for array in (scores, truth("cosine")))
+    assert np.sqrt(np.mean((found - meant) ** 2)) < 0.1
+
+
+def test_queries_of_their_own_are_calibrated_for() -> None:
+    far = -VECTORS[:600] + 1
+    binarizer = rbegir.Binarizer(DIMS, moves=50).fit(VECTORS, far)
+    values = binarizer.encode_queries(far[:100]).values()
+    scores = binarizer.key_scores(values)(keys(values, binarizer.encode_keywords(VECTORS)))
+    assert np.sqrt(np.mean((scores - truth("cosine", far[:100])) ** 2)) < 0.1
+
+
+def test_bytes_choose_the_shape_that_finds_the_most() -> None:
+    rng = np.random.default_rng(0)
+    flat = rng.standard_normal((3000, 64)).astype(np.float32)
+    steep = flat * np.arange(1, 65, dtype=np.float32) ** -0.8
+    for vectors, shape in ((flat, (128, 1)), (steep, (64, 2))):
+        binarizer = rbegir.Binarizer(bytes=16, moves=30, rounds=3).fit(vectors)
+        assert (binarizer.n, binarizer.keyword_planes) == shape
+        assert binarizer.get_params()["keyword_planes"] == 2
+        assert binarizer.encode_keywords(vectors[:3]).plane_count == shape[1]
+        plain = rbegir.Binarizer(n=64, moves=30, rounds=3).fit(vectors)
+        low, _ = binarizer.expected["recall@10_interval"]
+        assert binarizer.expected["recall@10"] >= plain.expected["recall@10"] > low - 0.2
+    assert rbegir.Binarizer(n=64, bytes=16, moves=5, rounds=1).fit(flat).keyword_planes == 2
+
+
+def test_chosen_shapes_are_stored(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    binarizer = rbegir.Binarizer(bytes=16, moves=30, rounds=3).fit(rng.standard_normal((3000, 64)))
+    binarizer.save(tmp_path)
+    loaded = rbegir.Binarizer.load(tmp_path)
+    assert (loaded.n, loaded.keyword_planes) == (binarizer.n, binarizer.keyword_planes) == (128, 1)
+    assert loaded.fingerprint == binarizer.fingerprint
+
+
+def test_wrong_arguments_are_refused() -> None:
+    for params, message in (
+        ({"metric": "euclid"}, "metric must be one of cosine, ip, l2, got 'euclid'"),
+        ({"bytes": 13}, "no code takes 13 bytes"),
+        ({"bytes": 4}, "bytes must be a whole number of at least 8, got 4"),
+        ({"n": 256, "bytes": 16}, "no code of n = 256 takes 16 bytes"),
+    ):
+        with pytest.raises(InputError, match=message):
+            rbegir.Binarizer(**params).fit(VECTORS)
+    huge = VECTORS.astype(np.float64)
+    huge[17] *= 1e25
+    with pytest.raises(
+        InputError, match=r"sum of squares of X holds NaN or infinity \(inf\), first in row 17"
+    ):
+        fitted("ip").encode_keywords(huge)

@@ -1,0 +1,217 @@
+"""An index behind a URL opens like a local one: copied once, checked, continued after an interruption."""
+
+from __future__ import annotations
+
+import multiprocessing
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rbegir.errors import CorruptError, FileError, InputError
+from rbegir.index.location import Location
+from rbegir.index.store import Index
+
+
+class Store(ThreadingHTTPServer):
+    """Files of a directory over HTTP; notes what is asked for, and can be told to misbehave."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.directory = directory
+        self.asked: list[tuple[str, str | None]] = []  # name, Range
+        self.ranges = True
+        self.cut: int | None = None  # bytes after which a connection is lost
+        self.status = 0  # answer everything with this
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/x.rbe"
+
+    def files(self) -> list[str]:
+        """The names asked for since the last call."""
+        names, self.asked = [name for name, _ in self.asked], []
+        return names
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Store
+
+    def do_GET(self) -> None:
+        name, asked = self.path.removeprefix("/x.rbe/"), self.headers["Range"]
+        self.server.asked.append((name, asked))
+        path = self.server.directory / name
+        if self.server.status or not path.is_file():
+            self.send_error(self.server.status or 404)
+            return
+        content = path.read_bytes()
+        start = int(asked[6:-1]) if asked and self.server.ranges else 0
+        self.send_response(206 if asked and self.server.ranges else 200)
+        self.send_header("Content-Length", str(len(content) - start))
+        self.end_headers()
+        end = len(content) if self.server.cut is None or name == "MANIFEST" else start + self.server.cut
+        self.wfile.write(content[start:end])
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    """A server of an index of 500 keywords in two segments, some of them deleted, with a Binarizer."""
+    monkeypatch.setenv("RBEGIR_CACHE", str(tmp_path / "cache"))
+    from rbegir import Binarizer
+
+    vectors = np.random.default_rng(0).normal(size=(500, 16)).astype(np.float32)
+    binarizer = Binarizer(16, n=64).fit(vectors)
+    with Index.create(tmp_path / "x.rbe", binarizer) as index:
+        index.add_codes(binarizer.encode_keywords(vectors[:300]), np.arange(300))
+        index.add_codes(binarizer.encode_keywords(vectors[300:]), np.arange(300, 500))
+        index.delete([3, 400])
+    server = Store(tmp_path / "x.rbe")
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def same(url: str, directory: Path) -> None:
+    queries = np.random.default_rng(1).normal(size=(3, 16)).astype(np.float32)
+    with Index.open(url) as remote, Index.open(directory, read_only=True) as local:
+        assert remote.info()["keywords"] == local.info()["keywords"]
+        got, expected = remote.search(queries, 20), local.search(queries, 20)
+        np.testing.assert_array_equal(got.ids, expected.ids)
+        np.testing.assert_array_equal(got.scores, expected.scores)
+
+
+def test_a_url_gives_the_hits_of_the_directory_and_copies_only_what_is_new(store: Store) -> None:
+    same(store.url, store.directory)
+    first = store.files()
+    assert {"MANIFEST", "segment-00000000.rbs", "model/config.json", "model/model.safetensors"} <= set(first)
+    same(store.url, store.directory)
+    again = set(store.files())
+    assert again == {"MANIFEST", "model/config.json", "model/encoder.json", "model/binarizer/config.json"}
+    with Index.open(store.directory) as index:
+        index.delete([7])
+    same(store.url, store.directory)
+    assert [name for name in store.files() if name.startswith("deletes")]
+    copied = {path.name for path in Location.of(store.url).path.iterdir() if path.suffix in (".rbs", ".rbd")}
+    assert copied == {path.name for path in store.directory.iterdir() if path.suffix in (".rbs", ".rbd")}
+
+
+def test_a_copy_cannot_be_changed(store: Store) -> None:
+    with Index.open(store.url) as index, pytest.raises(FileError, match="was opened read-only"):
+        index.delete([1])
+
+
+def test_lost_connections_are_renewed_where_they_ended(store: Store) -> None:
+    store.cut = 3000
+    same(store.url, store.directory)
+    ranges = [asked for name, asked in store.asked if name == "segment-00000000.rbs"]
+    assert ranges[:3] == [None, "bytes=3000-", "bytes=6000-"]
+
+
+def test_an_interrupted_copy_is_continued_by_the_next_opening(store: Store) -> None:
+    store.cut, store.ranges = 3000, False  # every attempt begins at 0 and ends at the same byte
+    with pytest.raises(
+        FileError, match=r"cannot copy segment-\d+\.rbs from http://127.0.0.1:\d+/x.rbe: it is shorter"
+    ):
+        Index.open(store.url)
+    (part,) = Location.of(store.url).path.glob(".*.part")
+    assert part.stat().st_size == 3000
+    store.cut, store.ranges = None, True
+    store.asked.clear()
+    same(store.url, store.directory)
+    assert (part.name[1:].rpartition(".rbs")[0] + ".rbs", "bytes=3000-") in store.asked
+    assert not part.exists()
+
+
+def test_wrong_bytes_in_an_interrupted_copy_are_replaced(store: Store) -> None:
+    store.cut, store.ranges = 3000, False
+    with pytest.raises(FileError):
+        Index.open(store.url)
+    (part,) = Location.of(store.url).path.glob(".*.part")
+    part.write_bytes(b"x" * 3000)
+    store.cut, store.ranges = None, True
+    same(store.url, store.directory)
+
+
+@pytest.mark.parametrize("name", ["segment-00000000.rbs", "model/model.safetensors"])
+def test_damage_is_found_before_a_file_gets_its_name(store: Store, name: str) -> None:
+    content = bytearray((store.directory / name).read_bytes())
+    content[200] ^= 1
+    (store.directory / name).write_bytes(content)
+    with pytest.raises(CorruptError, match=rf"^the copy of http://.*/x.rbe/{name} is damaged: "):
+        Index.open(store.url)
+    assert not (Location.of(store.url).path / name).exists()
+    assert not list(Location.of(store.url).path.rglob("*.part"))
+
+
+def test_what_the_server_refuses_is_said_in_one_sentence(store: Store) -> None:
+    store.status = 403
+    with pytest.raises(FileError, match=r"^cannot read MANIFEST from http://.*: the server answered 403"):
+        Index.open(store.url)
+    store.status = 404
+    with pytest.raises(FileError, match=r"x\.rbe is not an rbegir index: it has no MANIFEST"):
+        Index.open(store.url)
+    with pytest.raises(InputError, match=r"^the URL of the index cannot be understood: Invalid IPv6 URL"):
+        Location.of("https://user:secret@[bad/x")
+    with pytest.raises(InputError, match=r"^gopher://host/x cannot be opened as a file system: .{1,200}$"):
+        Index.open("gopher://user:secret@host/x").close()
+
+
+def test_credentials_are_in_no_message(store: Store) -> None:
+    with pytest.raises(FileError) as caught:
+        Index.open("http://user:secret@127.0.0.1:1/x.rbe?token=secret")
+    assert str(caught.value).startswith("cannot read MANIFEST from http://127.0.0.1:1/x.rbe: ")
+    assert "secret" not in str(caught.value)
+
+
+def _open(url: str, out: multiprocessing.Queue[int]) -> None:
+    with Index.open(url) as index:
+        out.put(len(index))
+
+
+def test_processes_share_one_copy(store: Store) -> None:
+    context = multiprocessing.get_context("spawn")
+    out = context.Queue()
+    workers = [context.Process(target=_open, args=(store.url, out)) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    assert [out.get() for _ in workers] == [498] * 3
+    for worker in workers:
+        worker.join()
+        assert worker.exitcode == 0
+    names = [name for name in store.files() if re.fullmatch(r"segment.*", name)]
+    assert sorted(names) == sorted(set(names))
+
+
+def test_other_file_systems(store: Store, tmp_path: Path) -> None:
+    """file:// is read in place; what pyarrow does not know goes through fsspec."""
+    fsspec = pytest.importorskip("fsspec")
+    same(store.directory.as_uri(), store.directory)
+    memory = fsspec.filesystem("memory")
+    memory.put(str(store.directory), "/bucket/x.rbe", recursive=True)
+    try:
+        shutil.copytree(store.directory, tmp_path / "kept.rbe")
+        same("memory://bucket/x.rbe", tmp_path / "kept.rbe")
+    finally:
+        memory.rm("/bucket", recursive=True)
+
+
+def test_the_command_line_takes_a_url(store: Store) -> None:
+    """The index holds codes of vectors, so a text gets as far as its encoder."""
+    command = [sys.executable, "-m", "rbegir", "search", store.url, "a text"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "an index made with a Binarizer is searched with vectors" in done.stderr
+    assert "segment-00000000.rbs" in store.files()
