@@ -31,7 +31,8 @@ from rbegir.serve.served import ServedIndex
 from rbegir.serve.server import Server, bind
 from rbegir.serve.settings import Settings
 
-get, post = functools.partial(httpx.get, timeout=60), functools.partial(httpx.post, timeout=60)
+PATIENT = 240.0  # seconds: more than a loaded machine needs, less than the time limit of a test
+get, post = functools.partial(httpx.get, timeout=PATIENT), functools.partial(httpx.post, timeout=PATIENT)
 TEXTS = [f"{colour} {thing} number {i}" for i, (colour, thing) in enumerate(
     (colour, thing) for colour in ("red", "green", "blue", "black", "white") * 8
     for thing in ("shoes", "hat", "bicycle", "flight to rome", "hotel in paris")
@@ -127,12 +128,12 @@ def listening(engine: ServedIndex, **settings: Any) -> Iterator[str]:
     with bind("127.0.0.1", 0) as listener:
         thread = threading.Thread(target=server.listen, args=[listener])
         thread.start()
-        assert ready.wait(60)
+        assert ready.wait(PATIENT)
         try:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             server.stop()
-            thread.join(60)
+            thread.join()
 
 
 class Process:
@@ -147,7 +148,7 @@ class Process:
         self._ready = threading.Event()
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
-        self._ready.wait(60)
+        self._ready.wait()  # until it serves, or ends
         found = re.search(r"at (http://\S+:(\d+))", "".join(self.lines))
         if found is None:
             self.stop(signal.SIGKILL)
@@ -173,7 +174,7 @@ class Process:
         return self.wait()
 
     def wait(self) -> int:
-        status = self._process.wait(60)
+        status = self._process.wait()
         self._reader.join()
         assert self._process.stderr is not None
         self._process.stderr.close()

@@ -14,7 +14,7 @@ from rbegir.errors import FileError, InputError
 from rbegir.serve.auth import load_token
 from rbegir.serve.server import bind, check_exposure
 from rbegir.serve.settings import LOOPBACK_NAMES, Settings, is_loopback
-from tests.serve.conftest import Local
+from tests.serve.conftest import PATIENT, Local
 from tests.serve.test_requests import problem
 
 Start = Callable[..., Local]
@@ -101,7 +101,7 @@ def test_each_token_has_a_limit_of_its_own(local: Start, monkeypatch: pytest.Mon
 
     def slow(ids: list[int]) -> object:
         began.release()
-        assert go.wait(60)
+        assert go.wait(PATIENT)
         return get(ids)
 
     def ask(token: str, path: str = "/v1/keywords/1") -> httpx.Response:
@@ -111,7 +111,7 @@ def test_each_token_has_a_limit_of_its_own(local: Start, monkeypatch: pytest.Mon
     with ThreadPoolExecutor(2) as threads:
         waiting = [threads.submit(ask, READ) for _ in range(2)]
         for _ in waiting:
-            assert began.acquire(timeout=60)
+            assert began.acquire(timeout=PATIENT)
         refused = ask(READ, "/v1/index")
         said = problem(refused, 429, "too-many-requests")
         assert said["detail"] == "2 requests of this client are under way; nothing was done"
@@ -119,7 +119,7 @@ def test_each_token_has_a_limit_of_its_own(local: Start, monkeypatch: pytest.Mon
         assert ask("another-reader", "/v1/index").status_code == 200
         assert ask(READ, "/metrics").status_code == 200
         go.set()
-        assert [answer.result(60).status_code for answer in waiting] == [200, 200]
+        assert [answer.result(PATIENT).status_code for answer in waiting] == [200, 200]
     assert ask(READ, "/v1/index").status_code == 200
 
 

@@ -24,7 +24,7 @@ from rbegir.errors import InputError
 from rbegir.index import writer
 from rbegir.serve.app import create_app
 from rbegir.wire import schema
-from tests.serve.conftest import TEXTS, Local
+from tests.serve.conftest import PATIENT, TEXTS, Local
 from tests.serve.test_requests import problem
 
 Start = Callable[..., Local]
@@ -364,14 +364,14 @@ def test_changes_are_acknowledged_during_a_compaction(local: Start, monkeypatch:
     def held(path: Path, *arguments: Any) -> Any:
         if path.name.startswith("unnamed"):
             begun.set()
-            assert go.wait(60)
+            assert go.wait(PATIENT)
         return write(path, *arguments)
 
     monkeypatch.setattr(writer, "write_segment", held)
     with ThreadPoolExecutor(1) as pool:
         compaction = pool.submit(service.client.post, "/v1/index:compact")
         try:
-            assert begun.wait(60)
+            assert begun.wait(PATIENT)
             rows = [{"id": 60, "text": "changed"}, {"id": 300, "text": "new"}]
             assert service.post("/v1/keywords", {"keywords": rows}).json() == {"upserted": 2}
             gone = service.client.request("DELETE", "/v1/keywords", json={"ids": [70, 71]})

@@ -23,7 +23,7 @@ from rbegir.serve.monitor import Metrics
 from rbegir.serve.settings import Settings
 from rbegir.wire.problems import Problem
 from rbegir.wire.search import json_results
-from tests.serve.conftest import TEXTS
+from tests.serve.conftest import PATIENT, TEXTS
 
 
 class Gated:
@@ -46,7 +46,7 @@ class Gated:
         self.scans.append((len(codes), k))
         self.modest.append(sum(bool((values < 0).all()) for values in codes))
         self.started.release()
-        assert self.gate.wait(30)
+        assert self.gate.wait(PATIENT)
         return self._index.search_codes(codes, k, **options)
 
 
@@ -66,7 +66,7 @@ def run(
         batcher = Batcher(gated, Metrics().of(), settings)
         batcher.start()
         try:
-            await asyncio.wait_for(work(gated, batcher), 60)
+            await asyncio.wait_for(work(gated, batcher), PATIENT)
         finally:
             gated.gate.set()
             await batcher.stop()
@@ -78,7 +78,7 @@ def run(
 async def busy(gated: Gated, batcher: Batcher) -> asyncio.Future[list[BatchSlice]]:
     """Start a scan that waits for the gate, so that what comes next has to gather."""
     job = batcher.submit(texts_of(["first"], 1))
-    assert await asyncio.to_thread(gated.started.acquire, timeout=30)
+    assert await asyncio.to_thread(gated.started.acquire, timeout=PATIENT)
     return job.future
 
 

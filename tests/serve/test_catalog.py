@@ -25,7 +25,7 @@ from rbegir.serve.catalog import ALIASES, Catalog, IndexFolder
 from rbegir.serve.monitor import RequestLog
 from rbegir.serve.settings import Settings
 from rbegir.wire import schema
-from tests.serve.conftest import Process, get, post
+from tests.serve.conftest import PATIENT, Process, get, post
 from tests.serve.test_replaced import wait_until
 from tests.serve.test_requests import problem
 
@@ -172,20 +172,20 @@ def test_requests_that_have_begun_finish_on_the_old_index(
 
         def slow(*given: Any, **options: Any) -> Any:
             began.set()
-            assert go.wait(60)
+            assert go.wait(PATIENT)
             return search(*given, **options)
 
         monkeypatch.setattr(old.index, "search_codes", slow)
         waiting = threads.submit(best, client, "shop")
-        assert began.wait(60)
+        assert began.wait(PATIENT)
         assert client.put("/v1/aliases/shop", json={"index": "shop-2"}).status_code == 200
         assert best(client, "shop") == "keyword of shop-2"
         assert not waiting.done()
         assert len(old.index) == 1, "an index in use stays open"
         back = threads.submit(lambda: None)  # behind the search
         go.set()
-        assert waiting.result(60) == "keyword of shop-1"
-        back.result(60)
+        assert waiting.result(PATIENT) == "keyword of shop-1"
+        back.result(PATIENT)
         # pointed back, it is opened again when the old one has given up its lock
         assert client.put("/v1/aliases/shop", json={"index": "shop-1"}).status_code == 200
         assert best(client, "shop") == "keyword of shop-1"

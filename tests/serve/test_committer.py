@@ -19,7 +19,7 @@ from rbegir.serve.committer import Change, Committer, KeywordChange, counts_of, 
 from rbegir.serve.monitor import Metrics, RequestLog
 from rbegir.serve.settings import Settings
 from rbegir.wire.problems import Problem
-from tests.serve.conftest import TEXTS
+from tests.serve.conftest import PATIENT, TEXTS
 
 
 class Gated:
@@ -43,7 +43,7 @@ class Gated:
     def _pass(self, what: str, count: int) -> None:
         self.writes.append((what, count))
         self.started.release()
-        assert self.gate.wait(30)
+        assert self.gate.wait(PATIENT)
         if self.failing:
             raise FileError("cannot write: disk full")
 
@@ -58,7 +58,7 @@ class Gated:
     def compact(self) -> None:
         self.writes.append(("compact", 0))
         self.compacting.set()
-        assert self.compaction.wait(30)
+        assert self.compaction.wait(PATIENT)
         self._index.compact()
 
 
@@ -78,7 +78,7 @@ def run(
         committer = Committer(gated, Metrics().of(), RequestLog(io.StringIO()), Settings(**chosen))
         committer.start()
         try:
-            await asyncio.wait_for(work(gated, committer), 60)
+            await asyncio.wait_for(work(gated, committer), PATIENT)
         finally:
             gated.gate.set()
             gated.compaction.set()
@@ -101,7 +101,7 @@ def delete(*ids: Any) -> Change:
 async def together(gated: Gated, committer: Committer, *changes: Change) -> list[Any]:
     """Commit changes that arrive while another write is running."""
     first = asyncio.ensure_future(committer.commit(upsert((999, "first"))))
-    assert await asyncio.to_thread(gated.started.acquire, timeout=30)
+    assert await asyncio.to_thread(gated.started.acquire, timeout=PATIENT)
     tasks = []
     for change in changes:
         tasks.append(asyncio.ensure_future(committer.commit(change)))
@@ -253,7 +253,7 @@ def test_nothing_is_acknowledged_when_the_disk_fails(index_path: Path) -> None:
 def test_the_queue_is_bounded_and_can_be_left(index_path: Path) -> None:
     async def work(gated: Gated, committer: Committer) -> None:
         first = asyncio.ensure_future(committer.commit(upsert((1, "one"))))
-        assert await asyncio.to_thread(gated.started.acquire, timeout=30)
+        assert await asyncio.to_thread(gated.started.acquire, timeout=PATIENT)
         waiting = asyncio.ensure_future(committer.commit(upsert((2, "two"), (3, "three"))))
         await asyncio.sleep(0)
         with pytest.raises(Problem) as refused:
@@ -275,7 +275,7 @@ def test_compaction_when_enough_is_deleted(index_path: Path) -> None:
         await committer.commit(upsert((500, "next")))
         assert gated.info()["deleted"] == 30
         await committer.commit(delete(*range(30, 60)))
-        assert await asyncio.to_thread(gated.compacting.wait, 30)
+        assert await asyncio.to_thread(gated.compacting.wait, PATIENT)
         await committer.commit(upsert((501, "meanwhile")))
         asked = asyncio.ensure_future(committer.compact())
         await asyncio.sleep(0)

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 
 import rbegir
-from tests.serve.conftest import TEXTS, Process, get, post
+from tests.serve.conftest import PATIENT, TEXTS, Process, get, post
 from tests.serve.test_requests import problem
 from tests.serve.test_socket import wait_until
 
@@ -24,7 +24,7 @@ BODY = {"queries": ["red hat"], "k": 3}
 def fails(*arguments: str | Path, **environment: str) -> str:
     """What a service that cannot start says; without a trace."""
     command = [sys.executable, "-m", "rbegir", "serve", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENT)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     return done.stderr
@@ -36,7 +36,7 @@ def test_kill_9_in_the_middle_of_writes_loses_nothing_acknowledged(serve: Serve,
 
     def writer(number: int, address: str) -> None:
         """Upserts and deletes its own ids, and notes what was acknowledged, until the service is gone."""
-        with httpx.Client(base_url=address, timeout=60) as http:
+        with httpx.Client(base_url=address, timeout=PATIENT) as http:
             for turn in range(10_000):
                 key, text = number * 100 + turn % 7, f"writer {number} turn {turn}"
                 gone = turn % 3 == 2
@@ -90,7 +90,7 @@ def _drains(serve: Serve, index_path: Path, delay: int) -> bool:
     answers: list[int] = []
 
     def client() -> None:
-        with httpx.Client(base_url=process.address, timeout=60) as http:
+        with httpx.Client(base_url=process.address, timeout=PATIENT) as http:
             for number in range(10_000):
                 body = {"keywords": [{"id": 5000 + number, "text": f"late {number}"}]}
                 try:

@@ -38,7 +38,7 @@ def test_a_service_follows_the_model_of_its_index(local: Start, index_path: Path
         index.add(TEXTS)
     wait_until(lambda: service.index.info()["fingerprint"] == new.fingerprint and len(service.index))
     assert self_hits(service) == 30
-    assert service.client.get("/readyz").status_code == 200
+    wait_until(lambda: service.client.get("/readyz").status_code == 200)
 
 
 def test_a_batch_that_was_encoded_by_the_old_model_is_encoded_again(
