@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -73,8 +74,20 @@ class Running:
         """Stop it, if it still runs, and wait."""
         if self._process.poll() is None:
             self._process.send_signal(how)
-        self._process.communicate(timeout=30)
+        assert self._process.stderr is not None
+        if not self._process.stderr.closed:
+            self._process.communicate()
         return self._process.returncode
+
+
+@contextlib.contextmanager
+def reserved_port() -> Iterator[int]:
+    """A port of loopback that nobody else gets while the block runs; whoever allows the reuse of addresses,
+    as servers do, can listen on it."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
 
 
 @contextlib.contextmanager

@@ -48,6 +48,7 @@ class Scripted:
     def __init__(self, turns: Sequence[Turn]) -> None:
         self._turns = list(turns)
         self.asked: list[bytes] = []  # the request lines
+        self._came = threading.Condition()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -63,12 +64,22 @@ class Scripted:
 
     def _talk(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):  # clients may leave at any time
-            self.asked.append(_request(connection))
-            turn = self._turns[min(len(self.asked), len(self._turns)) - 1]
+            line = _request(connection)
+            if not line:
+                return  # it left before it asked
+            with self._came:
+                self.asked.append(line)
+                turn = self._turns[min(len(self.asked), len(self._turns)) - 1]
+                self._came.notify_all()
             if callable(turn):
                 turn(connection)
             else:
                 connection.sendall(turn)
+
+    def wait_asked(self, count: int) -> None:
+        """Until so many requests have come."""
+        with self._came:
+            self._came.wait_for(lambda: len(self.asked) >= count)
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
@@ -90,8 +101,8 @@ def _request(connection: socket.socket) -> bytes:
         ),
         0,
     )
-    while len(body) < length:
-        body += connection.recv(65536)
+    while len(body) < length and (more := connection.recv(65536)):
+        body += more
     return head.split(b"\r\n")[0]
 
 

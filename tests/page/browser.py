@@ -10,8 +10,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, Route, sync_playwright
 
+PATIENT_MS = 240_000  # more than a loaded machine needs, less than the time limit of a test
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -75,11 +76,20 @@ class Watch:
         assert not self.elsewhere, self.elsewhere
 
 
+def _lasting_messages(route: Route) -> None:
+    """A message stays until a test has read it, however slow the machine is."""
+    code = route.fetch().text()
+    lasting = code.replace("const TOAST = 8000;", f"const TOAST = {PATIENT_MS};")
+    assert lasting != code
+    route.fulfill(body=lasting, content_type="text/javascript")
+
+
 @contextlib.contextmanager
 def tab(browser: Browser, url: str, **context: Any) -> Iterator[tuple[Page, Watch]]:
     """A fresh context with one tab at an address."""
     own = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **context})
-    own.set_default_timeout(15_000)
+    own.set_default_timeout(PATIENT_MS)
+    own.route("**/write.js", _lasting_messages)
     page = own.new_page()
     watch = Watch(page, urlsplit(url).netloc)
     try:

@@ -14,7 +14,7 @@ from tests.page import browser as browsers
 from tests.page.browser import Watch
 from tests.service import Running, make_index, make_model, running
 
-expect.set_options(timeout=30_000)  # machines may be busy, and the page itself waits before it asks again
+expect.set_options(timeout=browsers.PATIENT_MS)
 Open = Callable[..., tuple[Page, Watch]]
 
 

@@ -30,7 +30,8 @@ let answer = null; // the newest result that is shown
 let open = null; // id of the hit that is open
 let number = 0; // of the newest search
 let flight = null; // its AbortController
-let timer = 0;
+let typing = 0; // the timer of the search that waits for more typing
+let coming = 0; // the timer of the next look for a service that is gone
 let tries = 0;
 
 // ---- asking ----
@@ -66,12 +67,13 @@ function recall() {
 }
 
 function soon() {
-  clearTimeout(timer);
-  timer = setTimeout(run, DEBOUNCE);
+  clearTimeout(typing);
+  typing = setTimeout(run, DEBOUNCE);
 }
 
 async function run() {
-  clearTimeout(timer);
+  clearTimeout(typing);
+  clearTimeout(coming);
   flight?.abort();
   remember();
   byId("planes").disabled = checked("mode") === "paper";
@@ -131,10 +133,10 @@ function fail(problem) {
 
 /** The service is gone or busy: look for it, ever less often, and go on where we were. */
 function comeBack(problem) {
-  clearTimeout(timer);
+  clearTimeout(coming);
   const wait = problem.retryAfter ? 1000 * problem.retryAfter : RETRY[Math.min(tries, RETRY.length - 1)];
   tries += 1;
-  timer = setTimeout(async () => {
+  coming = setTimeout(async () => {
     try {
       await api.ready();
       if (await start()) run();

@@ -53,6 +53,7 @@ export function openAdd(info, text, done, onProblem) {
   (text ? form.elements.id : form.elements.text).focus();
 }
 
+const TOAST = 8000; // how long a message stays
 let hide = 0;
 
 /** A short message at the bottom, with one thing that can be done about it. */
@@ -65,5 +66,5 @@ export function toast(message, action, run) {
     button.addEventListener("click", () => { place.replaceChildren(); run(); });
     place.append(button);
   }
-  hide = setTimeout(() => place.replaceChildren(), 8000);
+  hide = setTimeout(() => place.replaceChildren(), TOAST);
 }
