@@ -236,3 +236,4 @@ def test_a_reranked_hit_says_why_it_is_there(visit: Open, tmp_path: Path) -> Non
         page.get_by_label("paper").check()
         expect(page.locator("#certificate")).to_contain_text("Expected recall")
         expect(page.locator(".hit .why")).to_have_count(0)
+        page.close()  # before its service ends
