@@ -13,15 +13,21 @@ import numpy as np
 import pytest
 
 import rbegir
+from rbegir.cluster import pool
 from rbegir.errors import DeadlineError
 from tests.index.fakes import HashEncoder
 
 # Before Ray is imported anywhere: nothing leaves the machine, and nothing is written into the user's home.
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_AUTH_MODE"] = "disabled"
-# A node of a loaded machine that is slow to answer is not dead.
-os.environ["RAY_health_check_timeout_ms"] = "60000"  # noqa: SIM112
-os.environ["RAY_health_check_failure_threshold"] = "20"  # noqa: SIM112
+# A node of a loaded machine that is slow to answer is not dead; one that refuses connections is, and soon:
+# until Ray knows, it starts processes there, and waits for them.
+os.environ["RAY_health_check_timeout_ms"] = "600000"  # noqa: SIM112
+os.environ["RAY_health_check_period_ms"] = "500"  # noqa: SIM112
+os.environ["RAY_health_check_failure_threshold"] = "3"  # noqa: SIM112
+
+
+PATIENT = 600.0  # seconds: a deadline that is never reached, for tests that are not about deadlines
 
 
 @pytest.fixture(scope="package")
@@ -30,6 +36,10 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     import ray
     from ray.cluster_utils import Cluster as Nodes
 
+    patch = pytest.MonkeyPatch()
+    patch.setattr(pool, "START_SECONDS", PATIENT)
+    patch.setattr(pool, "AGAIN_SECONDS", PATIENT)
+    patch.setitem(rbegir.Cluster.open.__kwdefaults__, "deadline", PATIENT)
     small = {"num_cpus": 2, "object_store_memory": 80 << 20, "include_dashboard": False}
     made = Nodes(initialize_head=True, head_node_args=small)
     made.add_node(num_cpus=2, object_store_memory=80 << 20)
@@ -37,9 +47,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     yield made
     ray.shutdown()
     made.shutdown()
-
-
-PATIENT = 600.0  # seconds: a deadline that is never reached, for tests that are not about deadlines
+    patch.undo()
 
 
 def until(reached: Callable[[], bool]) -> None:

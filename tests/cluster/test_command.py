@@ -40,7 +40,6 @@ def command(folder: Path, *arguments: str, path: Path | None = None) -> str:
         env={**os.environ, "PYTHONPATH": os.pathsep.join([*paths, str(ROOT / "src")])},
         capture_output=True,
         text=True,
-        timeout=60,
     )
     assert done.returncode == 1, done
     assert done.stdout == ""

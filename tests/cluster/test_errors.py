@@ -34,7 +34,7 @@ from rbegir.index.location import Location, cache_directory
 from rbegir.search.request import SearchRequest
 from tests.index.fakes import HashEncoder
 
-from .conftest import equal, grow
+from .conftest import PATIENT, equal, grow
 
 
 def test_ray_is_missing(index_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +167,7 @@ def test_a_node_without_the_gpu_it_was_promised(nodes: Any, index_path: Path) ->
     assert not torch.cuda.is_available()
     promised = nodes.add_node(num_cpus=0, num_gpus=1, object_store_memory=80 << 20)
     try:
-        nodes.wait_for_nodes()
+        nodes.wait_for_nodes(PATIENT)
         with pytest.raises(DeviceError, match="cannot search on the device it was given") as caught:
             rbegir.Cluster.open(index_path, devices="cuda")
         assert caught.value.hint

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import socket
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,9 @@ from rbegir.cluster.http import application, build
 from rbegir.errors import BusyError, ClusterError, DeadlineError, InputError
 from rbegir.wire.problems import from_error
 from tests.index.fakes import HashEncoder
+from tests.service import reserved_port
+
+from .conftest import PATIENT
 
 # Ray Serve's own settings use arguments that pydantic has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")
@@ -38,29 +41,25 @@ def test_hosted_by_ray_serve(nodes: Any, index_path: Path, index: rbegir.Index, 
     from ray import serve
 
     codes = encoder.encode_queries(["w1 w2"])
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    serve.start(http_options={"host": "127.0.0.1", "port": port}, logging_config={"log_level": "ERROR"})
-    try:
+    with reserved_port() as port, contextlib.ExitStack() as stack:
+        serve.start(http_options={"host": "127.0.0.1", "port": port}, logging_config={"log_level": "ERROR"})
+        stack.callback(serve.shutdown)
         made = application({"index": str(index_path), "shards": "2", "read_only": "true"})
         environment = made._bound_deployment.ray_actor_options.setdefault("runtime_env", {})
         environment["env_vars"] = {"RBEGIR_READ_TOKEN": TOKEN}
         serve.run(made)
         body = {"codes": codes.values().tolist(), "k": 5, "where": "price < 50"}
-        refused = httpx.post(f"http://127.0.0.1:{port}/v1/search", json=body, timeout=30)
+        refused = httpx.post(f"http://127.0.0.1:{port}/v1/search", json=body, timeout=PATIENT)
         assert refused.status_code == 401
         ours = {"Authorization": f"Bearer {TOKEN}"}
-        answer = httpx.post(f"http://127.0.0.1:{port}/v1/search", json=body, headers=ours, timeout=30)
+        answer = httpx.post(f"http://127.0.0.1:{port}/v1/search", json=body, headers=ours, timeout=PATIENT)
         assert answer.status_code == 200, answer.text
         wanted = index.search_codes(codes, 5, where="price < 50")
         hits = answer.json()["results"][0]["hits"]
         assert [(hit["id"], hit["text"]) for hit in hits] == [(hit.id, hit.text) for hit in wanted[0]]
         assert [hit["score"] for hit in hits] == pytest.approx([hit.score for hit in wanted[0]])
-        about = httpx.get(f"http://127.0.0.1:{port}/v1/index", headers=ours, timeout=30).json()
+        about = httpx.get(f"http://127.0.0.1:{port}/v1/index", headers=ours, timeout=PATIENT).json()
         assert about["keywords"] == len(index)
-    finally:
-        serve.shutdown()
 
 
 def test_arguments_of_the_application(nodes: Any) -> None:
