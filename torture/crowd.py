@@ -53,14 +53,14 @@ def look(index: Index) -> int:
     return version
 
 
-def read(path: str, seconds: float) -> dict[str, Any]:
-    """A reader in a process of its own."""
+def read(path: str, seconds: float, least: int) -> dict[str, Any]:
+    """A reader in a process of its own, for some seconds and at least so many reads."""
     seen: Counter[str] = Counter()
     last = 0
     end = time.monotonic() + seconds
     try:
         with Index.open(path, model=ENCODER, read_only=True, threads=1) as index:
-            while time.monotonic() < end:
+            while time.monotonic() < end or seen["reads"] < least:
                 index.refresh()
                 version = look(index)
                 assert version >= last, f"version {version} after {last}"
@@ -82,9 +82,10 @@ def read(path: str, seconds: float) -> dict[str, Any]:
 class Crowd:
     """The writer and those in its process."""
 
-    end = 0.0  # when everybody stops
+    end = 0.0  # when everybody stops who has done enough
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, least: int) -> None:
+        self.least = least
         self.index = Index.create(path, ENCODER, id_type="int64", threads=1)
         self.index.upsert([text_of(0, key) for key in IDS], IDS)
         self.old = Index.open(path, model=ENCODER, read_only=True, threads=1)
@@ -98,7 +99,7 @@ class Crowd:
 
     def write(self) -> None:
         version = FORKS
-        while time.monotonic() < self.end and not self.wrong:
+        while (time.monotonic() < self.end or version < self.least) and not self.wrong:
             version += 1
             self._replace(version)
             if version % 5 == 0:
@@ -116,7 +117,9 @@ class Crowd:
         """A thread that reads through the writer's own Index."""
         last = 0
         try:
-            while time.monotonic() < self.end and not self.wrong:
+            while (
+                time.monotonic() < self.end or self.seen["reads by threads"] < self.least
+            ) and not self.wrong:
                 version = look(self.index)
                 assert version >= last, f"version {version} after {last}"
                 last = version
@@ -158,15 +161,16 @@ class Crowd:
             self.wrong.append(f"fork: {said}")
 
 
-def run(limits: Limits) -> dict[str, Any]:
+def run(limits: Limits, least: int = 0) -> dict[str, Any]:
+    """For `limits.seconds`, and until everybody has read `least` times."""
     with tempfile.TemporaryDirectory(dir=memory()) as folder, small_tiers(), no_fsync():
         path = Path(folder) / "x.rbe"
-        crowd = Crowd(path)
+        crowd = Crowd(path, least)
         crowd.fork()
         with ProcessPoolExecutor(READERS, multiprocessing.get_context("spawn")) as pool:
             list(pool.map(abs, range(READERS)))  # processes are there before the clock runs
             crowd.end = time.monotonic() + limits.seconds
-            readers = [pool.submit(read, str(path), limits.seconds) for _ in range(READERS)]
+            readers = [pool.submit(read, str(path), limits.seconds, least) for _ in range(READERS)]
             threads = [threading.Thread(target=crowd.share) for _ in range(THREADS)]
             for thread in threads:
                 thread.start()

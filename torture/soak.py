@@ -43,11 +43,11 @@ ABROAD = {"accept": "application/json"}
 class Soak:
     """One run; every coroutine adds to the same counts."""
 
-    def __init__(self, folder: Path, limits: Limits) -> None:
+    def __init__(self, folder: Path, limits: Limits, least: int = 0) -> None:
         self.disk = Disk(folder)
         self.server = Server(make_index(self.disk.path), folder)
         self.chance = random.Random(limits.seed)
-        self.seconds = limits.seconds
+        self.seconds, self.least = limits.seconds, least
         self.end = self.half = 0.0  # set when the service is up
         self.ledger = Ledger(IDS)
         self.versions = dict.fromkeys(IDS, 0)
@@ -77,10 +77,11 @@ class Soak:
     def _hold(self, kept: bool, what: str) -> None:
         if not kept:
             self.losses.append(what)
-            self.end = 0.0  # no need to go on
 
     def _going(self) -> bool:
-        return time.monotonic() < self.end
+        """Until the time is up and enough was answered, or something is lost."""
+        answered = min(self.counts["keywords acknowledged"], self.counts["hits checked"])
+        return not self.losses and (time.monotonic() < self.end or answered < self.least)
 
     async def _pause(self, mean: float) -> None:
         await asyncio.sleep(min(self.chance.expovariate(1 / mean), 5 * mean))
@@ -220,12 +221,13 @@ class Soak:
                 writer.write(head[:part])
                 self.counts["slow clients"] += 1
                 closed = asyncio.ensure_future(reader.read())
-                while not closed.done() and time.monotonic() < start + 2 * DEADLINE:
+                while not closed.done() and self._going():
                     await asyncio.wait([closed], timeout=1.0)
                     writer.write(head[part : part + 1])
                     part = min(part + 1, len(head))
-                left = closed.done() or lives != self.server.starts or not self.up.is_set()
-                self._hold(left, "a client that never finishes its request was kept")
+                    left = lives != self.server.starts or not self.up.is_set()
+                    late = not closed.done() and time.monotonic() > start + 2 * DEADLINE
+                    self._hold(left or not late, "a client that never finishes its request was kept")
                 closed.cancel()
                 writer.close()
 
@@ -340,9 +342,10 @@ def _spread(seconds: list[float]) -> dict[str, float]:
     }
 
 
-def run(limits: Limits) -> dict[str, Any]:
+def run(limits: Limits, least: int = 0) -> dict[str, Any]:
+    """For `limits.seconds`, and until `least` changes are acknowledged and hits checked."""
     folder = Path(tempfile.mkdtemp())
-    soak = Soak(folder, limits)
+    soak = Soak(folder, limits, least)
     try:
         asyncio.run(soak.run())
     finally:

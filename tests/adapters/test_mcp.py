@@ -59,7 +59,6 @@ def test_a_session_as_a_process(model: Path, tmp_path: Path) -> None:
         input="".join(json.dumps(one) + "\n" for one in messages),
         capture_output=True,
         text=True,
-        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -209,7 +208,6 @@ def test_an_index_of_vectors_is_refused(tmp_path: Path) -> None:
         input="",
         capture_output=True,
         text=True,
-        timeout=120,
     )
     assert done.returncode == 1
     assert "it is searched by vectors, and assistants send texts" in done.stderr

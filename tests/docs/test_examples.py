@@ -19,7 +19,6 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -41,6 +40,7 @@ from rbegir.read.pairs import read_pairs
 from rbegir.read.sample import sample_path
 from rbegir.training.trainer import train
 from tests.reranking import short_fits
+from tests.service import reserved_port
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -49,7 +49,6 @@ MAKES_MODEL = {"README.md", "train.md"}
 BLOCK = re.compile(r"^```(python|console|output)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PORT = re.compile(r"\b(?:808\d|6380)\b")
 SHELL = re.compile(r"[|&;<>$`*]|^[A-Z_]+=")
-START_S = 120.0
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -89,14 +88,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         progress=False,
     )
     return folder
-
-
-def free_port() -> int:
-    """Pages say 8080; several test runs on one machine must not."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Command(NamedTuple):
@@ -152,10 +143,10 @@ class Terminal:
         while self._started:
             process = self._started.pop()
             process.terminate()
-            process.wait(START_S)
+            process.wait()
 
     def _shell(self, line: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=START_S)
+        return subprocess.run(["bash", "-c", line], capture_output=True, text=True)
 
     def _in_process(self, line: str) -> subprocess.CompletedProcess[str]:
         """The command line without a new interpreter, which would spend seconds on imports."""
@@ -187,16 +178,14 @@ class Terminal:
         self._wait(process, log, lambda: "ray start --address" in log.read_text())
 
     def _wait(self, process: subprocess.Popen[bytes], log: Path, ready: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + START_S
         while not ready():
             assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.1)
 
 
 def _answers(address: str) -> bool:
     try:
-        with urllib.request.urlopen(address, timeout=START_S):
+        with urllib.request.urlopen(address):
             return True
     except (urllib.error.URLError, ConnectionError):
         return False
@@ -207,8 +196,9 @@ def test_examples_of_page_run(
     page: Path, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = page.read_text()
-    for port in sorted(set(PORT.findall(text))):
-        text = text.replace(port, str(free_port()))
+    ports = contextlib.ExitStack()
+    for port in sorted(set(PORT.findall(text))):  # pages say 8080; several test runs on one machine must not
+        text = text.replace(port, str(ports.enter_context(reserved_port())))
     blocks = BLOCK.findall(text)
     assert bool(blocks) != (page.name in WITHOUT_EXAMPLES), f"{page.name}: WITHOUT_EXAMPLES is wrong"
     work = tmp_path / "work"
@@ -218,7 +208,7 @@ def test_examples_of_page_run(
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     namespace: dict[str, object] = {"__name__": "page"}
     printed = ""
-    with contextlib.closing(Terminal()) as terminal:
+    with ports, contextlib.closing(Terminal()) as terminal:
         for kind, body in blocks:
             if kind == "console":
                 for command in commands(body):

@@ -89,7 +89,7 @@ def test_a_copy_of_a_live_index_is_one_state_of_it_or_is_refused(path: Path, tmp
     thread = threading.Thread(target=work)
     thread.start()
     try:
-        while whole < 5 and copies < 500:
+        while whole < 5:
             copies += 1
             copy = tmp_path / f"copy-{copies}.rbe"
             try:
@@ -107,7 +107,6 @@ def test_a_copy_of_a_live_index_is_one_state_of_it_or_is_refused(path: Path, tmp
     finally:
         stop.set()
         thread.join()
-    assert whole == 5
 
 
 def test_a_writer_starts_from_the_latest_state(path: Path) -> None:

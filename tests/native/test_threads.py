@@ -81,7 +81,6 @@ def _run(script: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=200,
         env=environment,
     )
     assert done.returncode == 0, done.stderr

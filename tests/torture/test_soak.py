@@ -40,7 +40,7 @@ def test_a_short_soak(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(soak, "CHAOS_EVERY", (0.2, 0.6))
     monkeypatch.setattr(soak, "WRITE_EVERY", 0.05)
     monkeypatch.setattr(soak, "SEARCH_EVERY", 0.05)
-    found = soak.run(Limits(points=0, seconds=10.0, seed=4))
+    found = soak.run(Limits(points=0, seconds=10.0, seed=4), least=1)
     assert found["first_losses"] == []
     counts = found["counts"]
     assert counts.get("kills", 0) + counts.get("polite stops", 0) >= 1
@@ -51,7 +51,7 @@ def test_a_short_soak(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_service_that_forgets_would_be_noticed() -> None:
     """The checks of the soak, with answers that are wrong in every way."""
     one = soak.Soak.__new__(soak.Soak)
-    one.ledger, one.losses, one.end = Ledger(range(5)), [], 1e18
+    one.ledger, one.losses = Ledger(range(5)), []
     one.ledger.begin(0, 1)
     one.ledger.acknowledge(0, 1)
     since = one.ledger.glimpse(0)

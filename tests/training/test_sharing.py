@@ -41,7 +41,7 @@ class Meeting:
     def __init__(self, world: int) -> None:
         self.world = world
         self.slots = [np.zeros(0, np.uint8)] * world
-        self.barrier = threading.Barrier(world, timeout=60)
+        self.barrier = threading.Barrier(world, timeout=600)
 
     def exchange(self, rank: int) -> Exchange:
         meeting = self
@@ -312,7 +312,7 @@ def test_a_file_that_is_damaged_later(tmp_path: Path) -> None:
     """In an epoch, when only one process reads the damaged row group."""
     rows = [(f"query {i}", f"keyword {i % 50}") for i in range(4000)]
     path = write(tmp_path / "p.parquet", rows, 100)
-    met = threading.Barrier(2, timeout=60)
+    met = threading.Barrier(2, timeout=600)
 
     def work(exchange: Exchange) -> None:
         data = opened(path, exchange, 4000)
