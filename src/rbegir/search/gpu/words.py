@@ -26,8 +26,6 @@ import os
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import torch
 import triton
 import triton.language as tl
@@ -147,19 +145,33 @@ def lay_out(
             tl.store(to + p * BLOCKS * stride, x.to(tl.int32, bitcast=True), mask=inside)
 
 
-def query_planes(values: npt.NDArray[np.int16]) -> tuple[npt.NDArray[np.int32], int, int]:
-    """Integer queries [Q, n] as sign planes: (words [Q, B + mixed, n/32], B, mixed); see `popcount`."""
-    mixed = int(np.any(values % 2 == 0))
-    odd = 2 * values.astype(np.int32) - 1 if mixed else values.astype(np.int32)
-    largest = int(np.abs(odd).max(initial=1))
-    planes = largest.bit_length()
-    bits = (odd + (2**planes - 1)) // 2  # [Q, n]
-    shifts = np.arange(planes - 1, -1, -1)[None, :, None]
-    signs = (bits[:, None, :] >> shifts) & 1  # [Q, B, n]
-    if mixed:
-        signs = np.concatenate([signs, np.ones_like(signs[:, :1])], axis=1)
-    packed = np.packbits(signs.astype(np.bool_), axis=2, bitorder="little")  # [Q, planes, n/8]
-    return np.ascontiguousarray(packed).view("<i4").astype(np.int32, copy=False), planes, mixed
+@triton.jit
+def lay_out_queries(
+    values, words, scales, sums,
+    N: tl.constexpr, PLANES: tl.constexpr, MIXED: tl.constexpr, BLOCKS: tl.constexpr,
+):  # fmt: skip
+    """Queries [Q, N] as sign planes: words [Q, PLANES + MIXED, N / 32], scales [Q] = 1 / ‖q‖, sums [Q].
+
+    MIXED: with even entries, so that planes are those of 2v − 1, and one more is all ones (see `scans`).
+    BLOCKS: the power of two from N / 32 on.
+    """
+    q = tl.program_id(0)
+    block = tl.arange(0, BLOCKS)
+    bit = tl.arange(0, 32)
+    inside = block < N // 32
+    at = q * N + block[:, None] * 32 + bit[None, :]
+    value = tl.load(values + at, mask=inside[:, None], other=0).to(tl.int32)
+    odd = 2 * value - 1 if MIXED else value
+    place = (odd + ((1 << PLANES) - 1)) >> 1  # 0 … 2^PLANES − 1
+    out = words + q * ((PLANES + MIXED) * (N // 32)) + block
+    for plane in tl.static_range(PLANES):
+        signs = ((place >> (PLANES - 1 - plane)) & 1) << bit[None, :]
+        tl.store(out + plane * (N // 32), tl.sum(signs, 1), mask=inside)
+    if MIXED:
+        tl.store(out + PLANES * (N // 32), tl.full([BLOCKS], -1, tl.int32), mask=inside)
+    norm = tl.sum(tl.sum(value * value, 1), 0)
+    tl.store(scales + q, (1.0 / tl.sqrt(tl.maximum(norm, 1).to(tl.float64))).to(tl.float32))
+    tl.store(sums + q, tl.sum(tl.sum(value, 1), 0))
 
 
 @triton.jit
