@@ -20,9 +20,12 @@ from rbegir.search.gpu.dispatch import Method
 from rbegir.search.gpu.order import Survivors
 from rbegir.search.gpu.tensorcore import CompileError
 from rbegir.search.gpu.threshold import BINS, EVERYTHING, UNIT
-from rbegir.search.gpu.words import SlabSearch, lay_out_queries, sample_of
+from rbegir.search.gpu.words import INTERPRETED, MANY, SlabSearch, lay_out_queries, sample_of, sample_size
 
-DENSE = 1 << 16  # sample keywords per slab that the first threshold is taken from
+DENSE, MANY_DENSE = (
+    1 << 16,
+    1 << 14,
+)  # sample keywords per slab for the first threshold, of few and many queries
 SURVIVOR_BYTES = 64  # per slot of survivors, with what sorting needs
 BLOCK, WARPS = 256, 1  # of the popcount scan: see dev/LOG.md
 STEPS, LONG_STEPS, LONG = 4, 32, 1 << 27  # blocks per program, and those from LONG keywords on
@@ -117,15 +120,16 @@ class Card:
         `boost` multiplies the number of survivors to aim at.
         """
         limits = torch.empty(batch.queries, 3, dtype=torch.int64, device=self.device)
-        weight = max(p.slab.count / max(1, min(p.slab.drawn, DENSE)) for p in pieces)
-        finest = max(p.slab.count / max(1, p.slab.drawn) for p in pieces)
+        dense = DENSE // 4 if batch.queries >= MANY else DENSE
+        weight = max(p.slab.count / max(1, min(p.slab.drawn, dense)) for p in pieces)
+        finest = max(p.slab.count / max(1, sampled(p, batch)) for p in pieces)
         refine = finest < weight and boost == 1
         final = boost * enough(k, finest if refine else weight)
         # so many must pass the first threshold that the second lies among them
         first = enough(math.ceil(final), weight) if refine else final
         bins = torch.zeros(batch.queries, BINS, dtype=torch.float32, device=self.device)
         for piece in pieces:
-            slab, drawn = piece.slab, min(piece.slab.drawn, DENSE)
+            slab, drawn = piece.slab, min(piece.slab.drawn, dense)
             if drawn:
                 threshold.histogram[(-(-drawn // 1024), batch.queries)](
                     slab.sample, slab.sample.shape[1], drawn, piece.mask, slab.places, batch.words,
@@ -154,13 +158,14 @@ class Card:
         room = power_of_two(2 * first / finest + 1024)
         found = self.survivors(batch, room)
         for piece in pieces:
-            if not piece.slab.drawn:
+            drawn = sampled(piece, batch)
+            if not drawn:
                 continue
             found.counts.zero_()
-            self.scan(sample_of(piece), batch, limits, found)
+            self.scan(sample_of(piece, drawn), batch, limits, found)
             threshold.histogram_survivors[(-(-room // 1024), batch.queries)](
                 found.counts, found.dots, found.norms, room, batch.scales,
-                piece.slab.count / piece.slab.drawn, bins, BINS, 1024,
+                piece.slab.count / drawn, bins, BINS, 1024,
             )  # fmt: skip
         self._choose(bins, batch, final, finest, limits, True)
 
@@ -259,14 +264,21 @@ class Card:
             )  # fmt: skip
 
 
+def sampled(piece: SlabSearch, batch: Batch) -> int:
+    """How many sampled keywords of a slab the thresholds of a batch come from."""
+    return min(piece.slab.drawn, sample_size(piece.slab.count, batch.queries))
+
+
 def arrived(answer: torch.Tensor) -> npt.NDArray[np.int64]:
     """An answer on the host: copied there, or waited for where a graph copies it to pinned memory.
 
-    Pinned memory is written again by the next replay, so take copies of what must last.
+    Take copies of what must last: the next replay of the graph writes to the same memory.
     """
-    if answer.is_cuda or not answer.is_pinned():
-        return answer.cpu().numpy()
-    torch.cuda.current_stream().synchronize()
+    if answer.is_cuda:
+        there, answer = answer, torch.empty(answer.shape, dtype=answer.dtype, pin_memory=True)
+        answer.copy_(there, non_blocking=True)
+    if not INTERPRETED:
+        torch.cuda.current_stream().synchronize()
     return answer.numpy()
 
 

@@ -125,6 +125,29 @@ __device__ __noinline__ void offer(const Scan& a, i64 row, int query, int dot) {
   a.norms[at] = norm;
 }
 
+#if RBE_KERNEL > 1
+// Pairs of one warp that passed the first test. `offer` waits for memory three times, about 2 µs, and everything of its
+// warpgroup with it; so pairs are kept in shared memory until the lanes have one each. What does not fit is offered at
+// once.
+constexpr int KEPT = 96;
+struct Kept { u32 count, rows[KEPT]; int queries[KEPT], dots[KEPT]; };
+
+__device__ __forceinline__ void keep(const Scan& a, Kept& kept, i64 row, int query, int dot) {
+  const u32 slot = atomicAdd(&kept.count, 1u);
+  if (slot < KEPT) { kept.rows[slot] = (u32)row; kept.queries[slot] = query; kept.dots[slot] = dot; }
+  else offer(a, row, query, dot);
+}
+
+__device__ __noinline__ void offer_kept(const Scan& a, Kept& kept, int lane) {
+  __syncwarp();
+  const u32 count = min(kept.count, (u32)KEPT);
+  for (u32 i = lane; i < count; i += 32) offer(a, kept.rows[i], kept.queries[i], kept.dots[i]);
+  __syncwarp();
+  if (lane == 0) kept.count = 0;
+  __syncwarp();
+}
+#endif
+
 // Unpack the warp's rows from `row0` into A fragments. The four lanes of a row group share the work of its norms: lane t
 // gets spread[i] of rows g·PER + 4i + t.
 __device__ __forceinline__ void feed(const Scan& a, u32 (&A)[MT][BLOCKS32][4], int (&spread)[PER / 4], i64 row0, int lane) {
@@ -267,6 +290,8 @@ extern "C" __global__ void __launch_bounds__(RBE_THREADS, RBE_MINBLOCKS) scan(co
   const int chunks = a.width / CHUNK;
   const int fragments = chunks * STEPS * CHUNK * 2;  // uint4 each: 32 bytes a query and step
   int2* tests = (int2*)(shared + fragments);         // (slope, minus centre) of each query
+  Kept& kept = ((Kept*)(tests + a.width))[threadIdx.x >> 5];
+  if ((threadIdx.x & 31) == 0) kept.count = 0;
   for (int i = threadIdx.x; i < fragments; i += RBE_THREADS) shared[i] = a.queries[i];
   for (int i = threadIdx.x; i < a.width; i += RBE_THREADS) tests[i] = make_int2(((const int*)a.slopes)[i], -a.centres[i]);
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // wgmma reads shared memory through the async proxy
@@ -334,13 +359,15 @@ extern "C" __global__ void __launch_bounds__(RBE_THREADS, RBE_MINBLOCKS) scan(co
             for (int e = 0; e < 4; e++)
               if (c[m][4 * q + e] + (e & 1 ? f.z : f.x) * root[2 * m + (e >> 1)] + (e & 1 ? f.w : f.y) >= 0) {
                 const int query = CHUNK * j + 8 * q + 2 * t + (e & 1);
-                offer(a, row0 + g * PER + 2 * m + (e >> 1), query, 2 * (c[m][4 * q + e] >> UNIT) - TOP * a.sums[query]);
+                keep(a, kept, row0 + g * PER + 2 * m + (e >> 1), query, 2 * (c[m][4 * q + e] >> UNIT) - TOP * a.sums[query]);
               }
         }
       }
       __syncwarp();
     }
+    if (kept.count >= 32) offer_kept(a, kept, lane);
   }
+  offer_kept(a, kept, lane);
 }
 #endif
 
@@ -381,9 +408,9 @@ __device__ __forceinline__ void wgmma(u32 (&d)[16], const u32 (&a)[4], u64 b, in
 }
 
 // Two sums of a row of which at least one is over its threshold.
-__device__ __noinline__ void offer_two(const Scan& a, i64 row, int query, u32 over, u32 sums) {
-  if (over & 0xFFFFu) offer(a, row, query, whole(sums));
-  if (over >> 16) offer(a, row, query + 1, whole(sums >> 16));
+__device__ __noinline__ void keep_two(const Scan& a, Kept& kept, i64 row, int query, u32 over, u32 sums) {
+  if (over & 0xFFFFu) keep(a, kept, row, query, whole(sums));
+  if (over >> 16) keep(a, kept, row, query + 1, whole(sums >> 16));
 }
 
 extern "C" __global__ void __launch_bounds__(RBE_THREADS, RBE_MINBLOCKS) scan(const __grid_constant__ Scan a) {
@@ -391,6 +418,8 @@ extern "C" __global__ void __launch_bounds__(RBE_THREADS, RBE_MINBLOCKS) scan(co
   const int chunks = a.width / CHUNK;
   const int fragments = chunks * BLOCKS32 * CHUNK * 2;  // uint4 each: 32 bytes a query and step
   u32* slopes = (u32*)(shared + fragments);             // half pairs
+  Kept& kept = ((Kept*)(slopes + a.width / 2))[threadIdx.x >> 5];
+  if ((threadIdx.x & 31) == 0) kept.count = 0;
   for (int i = threadIdx.x; i < fragments; i += RBE_THREADS) shared[i] = a.queries[i];
   for (int i = threadIdx.x; i < a.width / 2; i += RBE_THREADS) slopes[i] = ((const u32*)a.slopes)[i];
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // wgmma reads shared memory through the async proxy
@@ -441,12 +470,14 @@ extern "C" __global__ void __launch_bounds__(RBE_THREADS, RBE_MINBLOCKS) scan(co
 #pragma unroll
             for (int r = 0; r < 2; r++) {
               const u32 over = r ? over2<1>(f, root[m], c[m][2 * q + 1]) : over2<0>(f, root[m], c[m][2 * q]);
-              if (over) offer_two(a, row0 + g * PER + 2 * m + r, CHUNK * j + 8 * q + 2 * t, over, c[m][2 * q + r]);
+              if (over) keep_two(a, kept, row0 + g * PER + 2 * m + r, CHUNK * j + 8 * q + 2 * t, over, c[m][2 * q + r]);
             }
         }
       }
       __syncwarp();
     }
+    if (kept.count >= 32) offer_kept(a, kept, lane);
   }
+  offer_kept(a, kept, lane);
 }
 #endif

@@ -43,7 +43,7 @@ _NUMBER: dict[Kind, int] = {"mma": 1, "wgmma": 2, "float8": 3}
 _CHUNK: dict[Kind, int] = {"mma": 8, "wgmma": 32, "float8": 64}
 MAX_N = 256
 SHARED_LIMIT = 227 * 1024
-FINE = 4  # of tensorcore.cu
+FINE, KEPT_BYTES = 4, 4 + 12 * 96  # of tensorcore.cu: FINE, sizeof(Kept)
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
@@ -187,7 +187,8 @@ class KernelShape:
     def shared(self, width: int) -> int:
         """Bytes of shared memory for a batch padded to `width` queries."""
         test = {"float8": 2, "wgmma": 8, "mma": 4 * self.buckets}[self.kind]
-        return width * (self.n * (2 if self.wide else 1) + test)
+        kept = 0 if self.kind == "mma" else self.threads // 32 * KEPT_BYTES
+        return width * (self.n * (2 if self.wide else 1) + test) + kept
 
 
 def fits(kind: Kind, n: int, planes: int, largest: int) -> bool:

@@ -33,7 +33,8 @@ from triton.language.extra import libdevice
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # kernels run on the CPU, as in tests without a GPU
 PAD = 1024
-SHARE = 256  # a sample is 1 / SHARE of the keywords,
+SHARE, FEW_SHARE = 64, 256  # a sample is 1 / SHARE of the keywords, for fewer than MANY queries 1 / FEW_SHARE
+MANY = 16
 LEAST_SAMPLE = 1 << 16  # but at least this many keywords
 
 
@@ -67,14 +68,18 @@ class SlabSearch(NamedTuple):
     candidates: int
 
 
-def sample_size(count: int) -> int:
-    """The number of keywords in the sample of a slab."""
-    return min(count, max(LEAST_SAMPLE, count // SHARE))
+def sample_size(count: int, queries: int) -> int:
+    """How many sampled keywords of a slab the thresholds of a batch come from.
+
+    With more of them, fewer keywords pass that are not among the best k. Ordering those takes time for every
+    query of a batch, while the sample is scanned once.
+    """
+    return min(count, max(LEAST_SAMPLE, count // (SHARE if queries >= MANY else FEW_SHARE)))
 
 
 def with_sample(lanes: torch.Tensor, count: int) -> Slab:
     """Words [streams, stride] of `count` keywords as a slab, with a random sample in random order."""
-    drawn = sample_size(count)
+    drawn = sample_size(count, MANY)
     generator = torch.Generator(device=lanes.device).manual_seed(count)
     if drawn == count:
         places = torch.randperm(count, generator=generator, device=lanes.device, dtype=torch.int32)
@@ -89,21 +94,21 @@ def with_sample(lanes: torch.Tensor, count: int) -> Slab:
     return Slab(lanes, count, sample, places, drawn)
 
 
-def sample_of(piece: SlabSearch) -> SlabSearch:
-    """The sample of a slab as a slab of its own; only the scores of what passes are used."""
-    slab, mask = piece.slab, None
+def sample_of(piece: SlabSearch, drawn: int) -> SlabSearch:
+    """The first of a slab's sample as a slab of its own; only the scores of what passes are used."""
+    slab, mask, places = piece.slab, None, piece.slab.places[:drawn]
     if piece.mask is not None:
-        bits = piece.mask[slab.places >> 5] >> (slab.places & 31) & 1
-        full = torch.zeros(-(-slab.drawn // 32) * 32, dtype=torch.int32, device=bits.device)
-        full[: slab.drawn] = bits
+        bits = piece.mask[places >> 5] >> (places & 31) & 1
+        full = torch.zeros(-(-drawn // 32) * 32, dtype=torch.int32, device=bits.device)
+        full[:drawn] = bits
         mask = (full.view(-1, 32) << torch.arange(32, dtype=torch.int32, device=bits.device)).sum(
             1, dtype=torch.int32
         )
     return SlabSearch(
-        Slab(slab.sample, slab.drawn, slab.sample, slab.places, slab.drawn),
+        Slab(slab.sample, drawn, slab.sample, places, drawn),
         0,
         mask,
-        round(piece.candidates / piece.slab.count * slab.drawn),
+        round(piece.candidates / piece.slab.count * drawn),
     )
 
 
