@@ -247,7 +247,7 @@ class Card:
         self, kind: tensorcore.Kind, piece: SlabSearch, batch: Batch, limits: torch.Tensor, found: Survivors,
         begin: int, end: int,
     ) -> None:  # fmt: skip
-        shape = tensorcore.shape_for(kind, self.n, self.planes, batch.wide)
+        shape = tensorcore.shape_for(kind, self.n, self.planes, batch.wide, batch.queries)
         group = tensorcore.group_size(shape)
         starts = range(0, batch.queries, group)
         parts = [slice(first, min(batch.queries, first + group)) for first in starts]

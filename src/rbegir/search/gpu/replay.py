@@ -28,7 +28,7 @@ from rbegir.search.gpu.proof import Pending
 from rbegir.search.gpu.words import Slab, SlabSearch
 from rbegir.search.paper import SelectionGeometry
 
-LIMIT = 1 << 20  # slots of survivors: about 60 MB with what sorting needs
+LIMIT = 1 << 21  # slots of survivors: about 130 MB with what sorting needs
 KEPT = 16
 SLABS = 16  # per search; with more, looking them up costs more than a graph saves
 Kind = tuple[object, ...]
