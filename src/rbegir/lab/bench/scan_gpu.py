@@ -33,7 +33,7 @@ from rbegir.search.gpu.tensorcore import Kernel, compile_cubin
 from rbegir.search.gpu.words import SlabSearch, with_sample
 
 PEER_MEMORY = 0.55  # of the card, for the vectors of the peer
-PEER_CHUNKS = (1 << 23, 1 << 26, 1 << 29, 1 << 31)  # scores that it makes at once: the fastest is taken,
+PEER_CHUNKS = (1 << 26, 1 << 29, 1 << 31)  # scores that it makes at once: the fastest is taken,
 PEER_TRIAL = 1 << 26  # measured on this many vectors
 PEER_MOST = 2_000_000_000  # keywords: beyond, it would take most of the time
 CASES: list[tuple[str, Json]] = [
@@ -186,14 +186,16 @@ def topk(
     queries: torch.Tensor, vectors: torch.Tensor, k: int, step: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Scores and rows [queries, k] of the best vectors, from chunks of `step` vectors."""
-    scores, rows = [], []
+    scores = queries.new_empty(len(queries), 0)
+    rows = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
     for start in range(0, len(vectors), step):
         chunk = vectors[start : start + step]
         best = torch.topk(queries @ chunk.T, min(k, len(chunk)), dim=1)
-        scores.append(best.values)
-        rows.append(best.indices + start)
-    merged = torch.topk(torch.cat(scores, 1), k, dim=1)
-    return merged.values, torch.cat(rows, 1).gather(1, merged.indices)
+        scores, rows = torch.cat([scores, best.values], 1), torch.cat([rows, best.indices + start], 1)
+        if scores.shape[1] > k:
+            scores, kept = torch.topk(scores, k, dim=1)
+            rows = rows.gather(1, kept)
+    return scores, rows
 
 
 def cases(
