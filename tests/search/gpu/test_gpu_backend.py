@@ -161,6 +161,7 @@ def test_thresholds_of_a_batch_pass_little_more_than_k(monkeypatch: pytest.Monke
     candidates for the second threshold once let everything pass."""
     monkeypatch.setattr("rbegir.search.gpu.words.LEAST_SAMPLE", 256)
     monkeypatch.setattr("rbegir.search.gpu.words.SHARE", 8)
+    monkeypatch.setattr("rbegir.search.gpu.words.MANY", 2)
     monkeypatch.setattr(card, "DENSE", 64)
     monkeypatch.setattr(card, "BLOCK", 1024)  # the interpreter's time is per block in so large a slab
     k, counts = 40, (256, 200, 3000 if INTERPRETED else 6000)

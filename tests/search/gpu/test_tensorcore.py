@@ -103,7 +103,7 @@ def test_the_rounded_test_lets_everything_through_that_passes(kind: str, planes:
     rng = np.random.default_rng(planes)
     n, top = 64, 2**planes - 1
     largest = 4
-    shape = tensorcore.shape_for(kind, n, planes, False)
+    shape = tensorcore.shape_for(kind, n, planes, False, 64)
     values = rng.integers(-largest, largest + 1, (40, n))
     sums = values.sum(axis=1).astype(np.int32)
     norms = np.unique(n * top**2 - 2 ** (2 * planes - 1) * rng.integers(0, n + 1, 200)) if planes > 1 else [n]

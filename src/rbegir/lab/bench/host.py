@@ -42,7 +42,12 @@ def _cpu() -> dict[str, str]:
 
 
 def _commit() -> str | None:
-    """The commit of the source tree, with + if it is changed; None for an installed package."""
+    """The commit of the source tree, with + if it is changed; None for an installed package.
+
+    RBEGIR_COMMIT says it for a tree that was copied to another machine without its history.
+    """
+    if said := os.environ.get("RBEGIR_COMMIT"):
+        return said
     here = Path(__file__).resolve().parent
     try:
         run = subprocess.run(
@@ -165,5 +170,6 @@ def describe_card(device: torch.device) -> dict[str, str | None]:
         "cuda": torch.version.cuda,
         "triton": triton.__version__,
         "rbegir": __version__,
+        "commit": _commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }

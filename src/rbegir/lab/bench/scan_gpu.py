@@ -2,7 +2,9 @@
 
 A cell is (keywords, batch, k) over random rbe* codes made on the device. Times are between events on the
 device, medians over rounds after a warm-up; `wall_ms` is the caller's wait. The peer is float16 matmul
-and topk over vectors of the same dimension, on at most 10⁸ keywords and scaled to the cell's number. `cases`
+and topk over vectors of the same dimension, in chunks whose best are merged; of several sizes of chunks the
+fastest counts. It is measured at the size of the cell: where the vectors do not fit (10⁹ take 128 GB), fewer
+are held and read several times. `cases`
 are the costs of variations over the largest set of keywords that is one slab; `paper` is the published
 algorithm, and `equality` compares random searches with the reference (both in `kernels_gpu`).
 
@@ -13,12 +15,13 @@ sample; the peer is exact in float16, whose ties and rounding differ.
 import ctypes
 import statistics
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
 from rbegir.errors import DeviceError
 from rbegir.lab.bench import kernels_gpu
-from rbegir.lab.bench.host import Progress, describe_card, milliseconds, quiet, timed
+from rbegir.lab.bench.host import Progress, describe_card, in_turns, milliseconds, quiet, timed
 from rbegir.lab.bench.kernels_gpu import random_words
 from rbegir.lab.bench.scan import PLANES, QUERY_PLANES, N, ScanGrid, random_queries
 from rbegir.lab.markdown import Json
@@ -29,8 +32,10 @@ from rbegir.search.gpu.replay import Replays
 from rbegir.search.gpu.tensorcore import Kernel, compile_cubin
 from rbegir.search.gpu.words import SlabSearch, with_sample
 
-PEER_KEYWORDS = 100_000_000
-PEER_BATCH = 64
+PEER_MEMORY = 0.55  # of the card, for the vectors of the peer
+PEER_CHUNKS = (1 << 23, 1 << 26, 1 << 29, 1 << 31)  # scores that it makes at once: the fastest is taken,
+PEER_TRIAL = 1 << 26  # measured on this many vectors
+PEER_MOST = 2_000_000_000  # keywords: beyond, it would take most of the time
 CASES: list[tuple[str, Json]] = [
     *((f"{planes} query planes", {"planes": planes}) for planes in range(1, 9)),
     *((f"{planes} query planes", {"planes": planes, "batch": 256}) for planes in (1, 2, 4, 7, 8)),
@@ -153,26 +158,42 @@ def cell(
     }
 
 
-def peer_ms(keywords: int, batch: int, k: int, device: torch.device, rounds: int) -> float:
-    """float16 matmul and topk in torch, scaled to `keywords` from at most PEER_KEYWORDS."""
-    held = min(keywords, PEER_KEYWORDS)
-    vectors = torch.randn(held, N, device=device, dtype=torch.float16)
-    queries = torch.randn(batch, N, device=device, dtype=torch.float16)
-    return timed(lambda: torch.topk(queries @ vectors.T, k, dim=1), rounds)["ms"] * keywords / held
-
-
-def add_peers(cells: list[Json], device: torch.device, rounds: int) -> None:
-    """Add the peer's milliseconds to each cell; a larger batch counts as several of PEER_BATCH."""
-    known: dict[tuple[int, int, int], float] = {}
+def add_peers(cells: list[Json], keywords: int, device: torch.device, rounds: int) -> None:
+    """Add the milliseconds of matmul and topk in torch to the cells of one number of keywords."""
+    most = int(PEER_MEMORY * torch.cuda.get_device_properties(device).total_memory) // (2 * N)
+    turns = -(-keywords // most)
+    vectors = torch.randn(keywords // turns, N, device=device, dtype=torch.float16)
     for measured in cells:
-        size = min(measured["batch"], PEER_BATCH)
-        asked = (measured["keywords"], size, measured["k"])
-        if asked not in known:
-            known[asked] = peer_ms(*asked, device, rounds)
-            torch.cuda.empty_cache()
-        ms = known[asked] * measured["batch"] / size
+        batch, k = measured["batch"], measured["k"]
+        queries = torch.randn(batch, N, device=device, dtype=torch.float16)
+
+        trial = vectors[:PEER_TRIAL]
+        steps = sorted({max(2 * k, scores // batch) for scores in PEER_CHUNKS})
+        times = in_turns([partial(topk, queries, trial, k, step) for step in steps], 2)
+        step = steps[min(range(len(steps)), key=lambda tried: times[tried]["ms"])]
+
+        def search(queries: torch.Tensor = queries, k: int = k, step: int = step) -> None:
+            for _ in range(turns):
+                topk(queries, vectors, k, step)
+
+        ms = timed(search, rounds)["ms"]
         measured["peers"]["torch_float16_topk"] = ms
+        measured["torch_chunk"] = step
         measured["ratios"]["torch_float16_topk"] = ms / measured["ms"]
+
+
+def topk(
+    queries: torch.Tensor, vectors: torch.Tensor, k: int, step: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scores and rows [queries, k] of the best vectors, from chunks of `step` vectors."""
+    scores, rows = [], []
+    for start in range(0, len(vectors), step):
+        chunk = vectors[start : start + step]
+        best = torch.topk(queries @ chunk.T, min(k, len(chunk)), dim=1)
+        scores.append(best.values)
+        rows.append(best.indices + start)
+    merged = torch.topk(torch.cat(scores, 1), k, dim=1)
+    return merged.values, torch.cat(rows, 1).gather(1, merged.indices)
 
 
 def cases(
@@ -237,10 +258,10 @@ def run(grid: ScanGrid, progress: Progress = quiet) -> Json:
         replays.clear()
         del pieces
         torch.cuda.empty_cache()
-        if peers:
-            add_peers(
-                [measured for measured in cells if measured["keywords"] == count], where, min(rounds, 3)
-            )
+        if peers and count <= PEER_MOST:
+            own = [measured for measured in cells if measured["keywords"] == count]
+            add_peers(own, count, where, min(rounds, 3))
+            torch.cuda.empty_cache()
     return result
 
 

@@ -134,9 +134,9 @@ class GpuBackend(Backend):
         while True:
             results: list[list[Candidates]] = [[] for _ in values]  # [query][device]
             started: list[tuple[Worker, local.Queues]] = []
-            for worker, pieces in self._pieces(placed):
+            for worker, parts in self._busy(placed):
                 with worker.active():
-                    batch = Batch(values, worker.device)
+                    batch, pieces = Batch(values, worker.device), _resident(worker, parts)
                     started.append((worker, worker.replays.begin_queues(pieces, batch, want, geometry)))
             for worker, queues in started:
                 with worker.active():
@@ -253,23 +253,20 @@ class GpuBackend(Backend):
             hint="use more devices, free memory on them, or use device='cpu'",
         )
 
-    def _pieces(self, placed: list[list[ResidentRange]]) -> Iterator[tuple[Worker, list[SlabSearch]]]:
-        """The slabs that each device has to search; devices with no candidates are left out."""
+    def _busy(self, placed: list[list[ResidentRange]]) -> Iterator[tuple[Worker, list[ResidentRange]]]:
+        """The devices that have candidates, and the ranges that each has to search."""
         for worker, parts in zip(self._workers, placed, strict=True):
-            with worker.active():
-                pieces = [
-                    _piece(worker, part, worker.resident.get(part.range)) for part in parts if part.candidates
-                ]
-            if pieces:
-                yield worker, pieces
+            if wanted := [part for part in parts if part.candidates]:
+                yield worker, wanted
 
     def _search(
         self, placed: list[list[ResidentRange]], streamed: list[ResidentRange], values: Values, k: int
     ) -> Candidates:
         started: list[tuple[Worker, Pending]] = []
-        for worker, pieces in self._pieces(placed):
+        for worker, parts in self._busy(placed):
             with worker.active():
-                started.append((worker, worker.replays.begin(pieces, Batch(values, worker.device), k)))
+                batch, pieces = Batch(values, worker.device), _resident(worker, parts)
+                started.append((worker, worker.replays.begin(pieces, batch, k)))
         results = []
         for worker, pending in started:
             with worker.active():
@@ -296,6 +293,10 @@ class GpuBackend(Backend):
                 on_device = _piece(worker, piece, slab)
                 batch = Batch(values, worker.device)
                 yield Candidates(*begin(worker.card, [on_device], batch, k).result())
+
+
+def _resident(worker: Worker, parts: list[ResidentRange]) -> list[SlabSearch]:
+    return [_piece(worker, part, worker.resident.get(part.range)) for part in parts]
 
 
 def _piece(worker: Worker, part: ResidentRange, slab: Slab) -> SlabSearch:

@@ -9,8 +9,7 @@ result, so the last steps are launched while the scan runs.
 from __future__ import annotations
 
 import math
-from copy import copy
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +20,12 @@ from rbegir.search.gpu.dispatch import Method
 from rbegir.search.gpu.order import Survivors
 from rbegir.search.gpu.tensorcore import CompileError
 from rbegir.search.gpu.threshold import BINS, EVERYTHING, UNIT
-from rbegir.search.gpu.words import SlabSearch, query_planes, sample_of
+from rbegir.search.gpu.words import INTERPRETED, MANY, SlabSearch, lay_out_queries, sample_of, sample_size
 
-DENSE = 1 << 16  # sample keywords per slab that the first threshold is taken from
+DENSE, MANY_DENSE = (
+    1 << 16,
+    1 << 14,
+)  # sample keywords per slab for the first threshold, of few and many queries
 SURVIVOR_BYTES = 64  # per slot of survivors, with what sorting needs
 BLOCK, WARPS = 256, 1  # of the popcount scan: see dev/LOG.md
 STEPS, LONG_STEPS, LONG = 4, 32, 1 << 27  # blocks per program, and those from LONG keywords on
@@ -36,48 +38,55 @@ def power_of_two(x: float) -> int:
 
 
 class Batch:
-    """Queries on a device, in the forms that the kernels take, in one buffer that is copied at once."""
+    """Queries int16 [Q, n] in the forms that the kernels take, made on the device when they are first used.
 
-    def __init__(self, values: npt.NDArray[np.int16], device: torch.device) -> None:
-        words, self.planes, self.mixed = query_planes(values)
+    `source` holds the queries on the host; what is captured as a graph reads it again at every replay.
+    """
+
+    def __init__(self, values: npt.NDArray[np.int16], device: torch.device, *, pinned: bool = False) -> None:
+        self.host, self.device = values, device
         self.queries, self.n = values.shape
-        wide = values.astype(np.int64)
-        norms = np.maximum(np.einsum("qd,qd->q", wide, wide), 1)
-        scales = (1.0 / np.sqrt(norms)).astype(np.float32)
-        sums = wide.sum(axis=1).astype(np.int32)
-        self.largest = int(np.abs(values).max(initial=0))
-        self.host = values
-        flat = np.concatenate(
-            [values.reshape(-1).view(np.int32), words.reshape(-1), scales.view(np.int32), sums]
-        )
-        self._lay_out(torch.from_numpy(flat).to(device, non_blocking=True))
-
-    def _lay_out(self, flat: torch.Tensor) -> None:
-        """Views of the parts of the buffer: values, words, scales, sums."""
-        queries, n = self.queries, self.n
-        cuts = np.cumsum([queries * n // 2, queries * (self.planes + self.mixed) * n // 32, queries, queries])
-        self.flat = flat
-        self.values = flat[: cuts[0]].view(torch.int16).view(queries, n)  # [Q, n]
-        self.words = flat[cuts[0] : cuts[1]].view(queries, -1, n // 32)  # [Q, planes + mixed, n/32] int32
-        self.scales = flat[cuts[1] : cuts[2]].view(torch.float32)  # [Q] 1/‖q‖
-        self.sums = flat[cuts[2] : cuts[3]]  # [Q] int32
+        self.largest = max(int(values.max(initial=0)), -int(values.min(initial=0)))
+        self.mixed = int(not np.bitwise_and.reduce(values, axis=None) & 1)  # has even entries
+        self.planes = max(1, (2 * self.largest + 1 if self.mixed else self.largest).bit_length())
+        self.source = torch.from_numpy(values)
+        if pinned:
+            self.source = self.source.pin_memory()
         self._operands: dict[tuple[tensorcore.Kind, int], torch.Tensor] = {}
 
-    def twin(self) -> Batch:
-        """A copy of this batch in a buffer of its own."""
-        other = copy(self)
-        other._lay_out(self.flat.clone())
-        return other
+    @cached_property
+    def values(self) -> torch.Tensor:  # [Q, n] int16
+        return self.source.to(self.device, non_blocking=True)
+
+    @cached_property
+    def _forms(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        words = torch.empty(
+            self.queries, self.planes + self.mixed, self.n // 32, dtype=torch.int32, device=self.device
+        )
+        scales = torch.empty(self.queries, dtype=torch.float32, device=self.device)
+        sums = torch.empty(self.queries, dtype=torch.int32, device=self.device)
+        lay_out_queries[(self.queries,)](
+            self.values, words, scales, sums, self.n, self.planes, self.mixed, power_of_two(self.n // 32)
+        )
+        return words, scales, sums
+
+    @property
+    def words(self) -> torch.Tensor:  # [Q, planes + mixed, n/32] int32: sign planes
+        return self._forms[0]
+
+    @property
+    def scales(self) -> torch.Tensor:  # [Q] float32: 1/‖q‖
+        return self._forms[1]
+
+    @property
+    def sums(self) -> torch.Tensor:  # [Q] int32: Σq
+        return self._forms[2]
 
     def operand(self, kind: tensorcore.Kind, part: slice) -> torch.Tensor:
         """Some of the queries as the operand of a tensor-core kernel, made once."""
         if (kind, part.start) not in self._operands:
             self._operands[kind, part.start] = tensorcore.arrange(self.values[part], kind, self.wide)
         return self._operands[kind, part.start]
-
-    @property
-    def device(self) -> torch.device:
-        return self.flat.device
 
     @property
     def wide(self) -> bool:
@@ -111,15 +120,16 @@ class Card:
         `boost` multiplies the number of survivors to aim at.
         """
         limits = torch.empty(batch.queries, 3, dtype=torch.int64, device=self.device)
-        weight = max(p.slab.count / max(1, min(p.slab.drawn, DENSE)) for p in pieces)
-        finest = max(p.slab.count / max(1, p.slab.drawn) for p in pieces)
+        dense = DENSE // 4 if batch.queries >= MANY else DENSE
+        weight = max(p.slab.count / max(1, min(p.slab.drawn, dense)) for p in pieces)
+        finest = max(p.slab.count / max(1, sampled(p, batch)) for p in pieces)
         refine = finest < weight and boost == 1
         final = boost * enough(k, finest if refine else weight)
         # so many must pass the first threshold that the second lies among them
         first = enough(math.ceil(final), weight) if refine else final
         bins = torch.zeros(batch.queries, BINS, dtype=torch.float32, device=self.device)
         for piece in pieces:
-            slab, drawn = piece.slab, min(piece.slab.drawn, DENSE)
+            slab, drawn = piece.slab, min(piece.slab.drawn, dense)
             if drawn:
                 threshold.histogram[(-(-drawn // 1024), batch.queries)](
                     slab.sample, slab.sample.shape[1], drawn, piece.mask, slab.places, batch.words,
@@ -148,13 +158,14 @@ class Card:
         room = power_of_two(2 * first / finest + 1024)
         found = self.survivors(batch, room)
         for piece in pieces:
-            if not piece.slab.drawn:
+            drawn = sampled(piece, batch)
+            if not drawn:
                 continue
             found.counts.zero_()
-            self.scan(sample_of(piece), batch, limits, found)
+            self.scan(sample_of(piece, drawn), batch, limits, found)
             threshold.histogram_survivors[(-(-room // 1024), batch.queries)](
                 found.counts, found.dots, found.norms, room, batch.scales,
-                piece.slab.count / piece.slab.drawn, bins, BINS, 1024,
+                piece.slab.count / drawn, bins, BINS, 1024,
             )  # fmt: skip
         self._choose(bins, batch, final, finest, limits, True)
 
@@ -236,7 +247,7 @@ class Card:
         self, kind: tensorcore.Kind, piece: SlabSearch, batch: Batch, limits: torch.Tensor, found: Survivors,
         begin: int, end: int,
     ) -> None:  # fmt: skip
-        shape = tensorcore.shape_for(kind, self.n, self.planes, batch.wide)
+        shape = tensorcore.shape_for(kind, self.n, self.planes, batch.wide, batch.queries)
         group = tensorcore.group_size(shape)
         starts = range(0, batch.queries, group)
         parts = [slice(first, min(batch.queries, first + group)) for first in starts]
@@ -251,6 +262,24 @@ class Card:
                 shape, piece, begin, end, batch.operand(kind, part), test, padded(limits[part], width),
                 padded(batch.sums[part], width), Survivors(*(tensor[first:] for tensor in found)),
             )  # fmt: skip
+
+
+def sampled(piece: SlabSearch, batch: Batch) -> int:
+    """How many sampled keywords of a slab the thresholds of a batch come from."""
+    return min(piece.slab.drawn, sample_size(piece.slab.count, batch.queries))
+
+
+def arrived(answer: torch.Tensor) -> npt.NDArray[np.int64]:
+    """An answer on the host: copied there, or waited for where a graph copies it to pinned memory.
+
+    Take copies of what must last: the next replay of the graph writes to the same memory.
+    """
+    if answer.is_cuda:
+        there, answer = answer, torch.empty(answer.shape, dtype=answer.dtype, pin_memory=True)
+        answer.copy_(there, non_blocking=True)
+    if not INTERPRETED:
+        torch.cuda.current_stream().synchronize()
+    return answer.numpy()
 
 
 @cache

@@ -29,7 +29,7 @@ from rbegir.search.backend import Progress
 from rbegir.search.gpu import words
 from rbegir.search.gpu.card import Card
 from rbegir.search.gpu.replay import Replays
-from rbegir.search.gpu.words import INTERPRETED, Slab, sample_size, with_sample
+from rbegir.search.gpu.words import INTERPRETED, MANY, Slab, sample_size, with_sample
 
 MAX_SLAB = (1 << 31) - (1 << 24)  # keywords: kernels count positions inside a slab with 31 bits
 CHUNK = 1 << 26  # bytes of an upload chunk
@@ -91,7 +91,7 @@ class Range(NamedTuple):
 
 def slab_bytes(count: int, n: int, planes: int) -> int:
     """Bytes of device memory of `count` keywords with their sample."""
-    drawn = sample_size(count)
+    drawn = sample_size(count, MANY)
     return 4 * (words.streams(n, planes) * (words.stride_of(count) + words.stride_of(drawn)) + drawn)
 
 
@@ -238,10 +238,7 @@ class Worker:
     def active(self) -> Iterator[None]:
         """Work on this device and its stream; faults of the device are raised as DeviceError."""
         try:
-            with (
-                torch.cuda.device(self.device) if self.stream else nullcontext(),
-                torch.cuda.stream(self.stream) if self.stream else nullcontext(),
-            ):
+            with torch.cuda.stream(self.stream) if self.stream else nullcontext():  # and of its device
                 yield
         except torch.OutOfMemoryError as error:
             self.forget()

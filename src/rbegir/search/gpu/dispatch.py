@@ -12,7 +12,6 @@ the size of a code. The table only chooses between kernels that give equal resul
 
 import json
 import os
-from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -62,7 +61,6 @@ def cost(method: Method, shape: ScanShape, queries: int) -> float:
     return _cost(method, shape, queries, os.environ.get(VARIABLE))
 
 
-@cache
 def _cost(method: Method, shape: ScanShape, queries: int, path: str | None) -> float:
     costs = table(path)
     if method == "popcount":
@@ -75,8 +73,15 @@ def _cost(method: Method, shape: ScanShape, queries: int, path: str | None) -> f
     return float(once + chunk * -(-queries // CHUNK[method])) * factor
 
 
-def choose(shape: ScanShape, queries: int, largest: int, kinds: Collection[tensorcore.Kind]) -> Method:
+def choose(shape: ScanShape, queries: int, largest: int, kinds: tuple[tensorcore.Kind, ...]) -> Method:
     """The cheapest scan that supports a shape; `kinds` are the tensor-core kernels that the GPU runs."""
+    return _choose(shape, queries, largest, kinds, os.environ.get(VARIABLE))
+
+
+@cache
+def _choose(
+    shape: ScanShape, queries: int, largest: int, kinds: tuple[tensorcore.Kind, ...], path: str | None
+) -> Method:
     methods: list[Method] = ["popcount", "product"]
     methods += [kind for kind in kinds if tensorcore.fits(kind, shape.n, shape.planes, largest)]
-    return min(methods, key=lambda method: cost(method, shape, queries))
+    return min(methods, key=lambda method: _cost(method, shape, queries, path))

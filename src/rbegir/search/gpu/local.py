@@ -26,7 +26,7 @@ import torch
 import triton
 import triton.language as tl
 
-from rbegir.search.gpu.card import Batch, Card, power_of_two
+from rbegir.search.gpu.card import Batch, Card, arrived, power_of_two
 from rbegir.search.gpu.order import Survivors, ordered
 from rbegir.search.gpu.scans import allowed, append, hold, score, threshold_of
 from rbegir.search.gpu.threshold import EVERYTHING
@@ -176,7 +176,8 @@ def begin(
         launch(card, piece, batch, limits, found, geometry)
     want = min(want, room)
     keys, positions = ordered(found, limits, batch.scales, batch.queries, want)
-    return Queues(card, pieces, batch, want, geometry, limits, found, keys, positions)
+    answer = torch.cat([found.counts[: batch.queries, None], keys, positions], dim=1)
+    return Queues(card, pieces, batch, want, geometry, limits, found, answer)
 
 
 @dataclass(eq=False)
@@ -190,17 +191,15 @@ class Queues:
     geometry: SelectionGeometry
     limits: torch.Tensor
     found: Survivors
-    keys: torch.Tensor
-    positions: torch.Tensor
+    answer: torch.Tensor  # [Q, 1 + 2 · want] int64: entries, keys, positions; pinned where a graph copied it
 
     def result(self) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
         """Keys and positions of each query: the best `want` entries, or all if there are fewer."""
-        counts = self.found.counts[: self.batch.queries].tolist()
-        keys, positions = self.keys.cpu().numpy(), self.positions.cpu().numpy()
-        room = self.found.positions.shape[1]
+        room, answer = self.found.positions.shape[1], arrived(self.answer).copy()
+        keys, positions = answer[:, 1 : 1 + self.want], answer[:, 1 + self.want :]
         return [
             (keys[q], positions[q]) if self.want <= count <= room else self._repair(q, count)
-            for q, count in enumerate(counts)
+            for q, count in enumerate(answer[:, 0].tolist())
         ]
 
     def _repair(self, q: int, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

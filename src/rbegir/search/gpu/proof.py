@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from rbegir.search.gpu import compact
-from rbegir.search.gpu.card import Batch, Card, power_of_two
+from rbegir.search.gpu.card import Batch, Card, arrived, power_of_two
 from rbegir.search.gpu.order import Survivors, ordered
 from rbegir.search.gpu.words import SlabSearch
 
@@ -36,7 +36,10 @@ def begin(card: Card, pieces: list[SlabSearch], batch: Batch, k: int) -> Pending
     for piece in pieces:
         card.scan(piece, batch, limits, found)
     keys, positions = ordered(found, limits, batch.scales, batch.queries, k)
-    return Pending(card, pieces, batch, k, limits, found, keys, positions, rows)
+    if rows is not None:  # undefined for a query with too few survivors, and replaced below
+        positions = rows[positions.clamp(0, len(rows) - 1)]
+    answer = torch.cat([found.counts[: batch.queries, None], keys, positions], dim=1)
+    return Pending(card, pieces, batch, k, limits, found, answer, rows)
 
 
 @dataclass(eq=False)
@@ -49,19 +52,13 @@ class Pending:
     k: int
     limits: torch.Tensor
     found: Survivors
-    keys: torch.Tensor
-    positions: torch.Tensor
+    answer: torch.Tensor  # [Q, 1 + 2k] int64: what passed, keys, positions; pinned where a graph copied it
     rows: torch.Tensor | None = None  # positions of gathered candidates
 
     def result(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Keys and positions [Q, k], proven."""
-        queries, room = self.batch.queries, self.found.positions.shape[1]
-        counts = self.found.counts[:queries, None]
-        positions = self.positions
-        if self.rows is not None:  # undefined for a query with too few survivors, and replaced below
-            positions = self.rows[positions.clamp(0, len(self.rows) - 1)]
-        together = torch.cat([counts, self.keys, positions], dim=1).cpu().numpy()
-        passed, keys, found = together[:, 0], together[:, 1 : 1 + self.k], together[:, 1 + self.k :]
+        room, answer = self.found.positions.shape[1], arrived(self.answer)
+        passed, keys, found = answer[:, 0], answer[:, 1 : 1 + self.k].copy(), answer[:, 1 + self.k :].copy()
         for q in np.flatnonzero((passed < self.k) | (passed > room)):
             keys[q], found[q] = self._repair(int(q), int(passed[q]))
             if self.rows is not None:

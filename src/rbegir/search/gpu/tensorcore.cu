@@ -33,7 +33,7 @@ struct Scan {
   i64* positions;        // [width, room]
   int* dots;             // [width, room]
   int* norms;            // [width, room]
-  int room, tiles, width, shift;
+  int room, tiles, width, shift, kept;  // kept: where the kept pairs begin in shared memory, in bytes
 };
 
 __device__ __forceinline__ u32 rotate(u32 x, int by) { return __funnelshift_r(x, x, by); }
@@ -125,6 +125,37 @@ __device__ __noinline__ void offer(const Scan& a, i64 row, int query, int dot) {
   a.norms[at] = norm;
 }
 
+#if RBE_KERNEL > 1
+// Pairs of one warp that passed the first test. `offer` waits for memory three times, about 2 µs, and everything of its
+// warpgroup with it; so pairs are kept in shared memory until the lanes have one each. What does not fit is offered at
+// once.
+constexpr int KEPT = 96;
+struct Kept { u32 count, rows[KEPT]; int queries[KEPT], dots[KEPT]; };
+
+// Behind everything else in shared memory; computed where it is used, which saves a register.
+__device__ __forceinline__ Kept& kept_pairs(const Scan& a) {
+  extern __shared__ __align__(128) uint4 shared[];
+  return ((Kept*)((char*)shared + a.kept))[threadIdx.x >> 5];
+}
+
+__device__ __forceinline__ void keep(const Scan& a, i64 row, int query, int dot) {
+  Kept& kept = kept_pairs(a);
+  const u32 slot = atomicAdd(&kept.count, 1u);
+  if (slot < KEPT) { kept.rows[slot] = (u32)row; kept.queries[slot] = query; kept.dots[slot] = dot; }
+  else offer(a, row, query, dot);
+}
+
+__device__ __noinline__ void offer_kept(const Scan& a, int lane) {
+  Kept& kept = kept_pairs(a);
+  __syncwarp();
+  const u32 count = min(kept.count, (u32)KEPT);
+  for (u32 i = lane; i < count; i += 32) offer(a, kept.rows[i], kept.queries[i], kept.dots[i]);
+  __syncwarp();
+  if (lane == 0) kept.count = 0;
+  __syncwarp();
+}
+#endif
+
 // Unpack the warp's rows from `row0` into A fragments. The four lanes of a row group share the work of its norms: lane t
 // gets spread[i] of rows g·PER + 4i + t.
 __device__ __forceinline__ void feed(const Scan& a, u32 (&A)[MT][BLOCKS32][4], int (&spread)[PER / 4], i64 row0, int lane) {
@@ -158,6 +189,16 @@ __device__ __forceinline__ void feed(const Scan& a, u32 (&A)[MT][BLOCKS32][4], i
     }
   }
 }
+
+#if RBE_KERNEL > 1
+// Bring the words of the warp's next rows to the cache. The four lanes of a row group read the same ones.
+__device__ __forceinline__ void fetch_ahead(const Scan& a, i64 first, i64 row0, int lane) {
+  if (first >= a.end) return;
+#pragma unroll
+  for (int s = lane & 3; s < P * BLOCKS32; s += 4)
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(a.words + s * a.stride + row0 + (lane >> 2) * PER));
+}
+#endif
 
 #if RBE_KERNEL == 1
 constexpr int STEPS = RBE_WIDE ? 2 * BLOCKS32 : BLOCKS32;  // products a tile: (2u)·⌊q/2⌋ then u·(q mod 2) when wide
@@ -267,6 +308,7 @@ extern "C" __global__ void __launch_bounds__(RBE_THREADS, RBE_MINBLOCKS) scan(co
   const int chunks = a.width / CHUNK;
   const int fragments = chunks * STEPS * CHUNK * 2;  // uint4 each: 32 bytes a query and step
   int2* tests = (int2*)(shared + fragments);         // (slope, minus centre) of each query
+  if ((threadIdx.x & 31) == 0) kept_pairs(a).count = 0;
   for (int i = threadIdx.x; i < fragments; i += RBE_THREADS) shared[i] = a.queries[i];
   for (int i = threadIdx.x; i < a.width; i += RBE_THREADS) tests[i] = make_int2(((const int*)a.slopes)[i], -a.centres[i]);
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // wgmma reads shared memory through the async proxy
@@ -280,6 +322,7 @@ extern "C" __global__ void __launch_bounds__(RBE_THREADS, RBE_MINBLOCKS) scan(co
     u32 A[MT][BLOCKS32][4];
     int spread[PER / 4], root[PER];
     feed(a, A, spread, row0, lane);
+    fetch_ahead(a, first + groups * 4 * ROWS, row0 + groups * 4 * ROWS, lane);
 #pragma unroll
     for (int i = 0; i < PER / 4; i++) {
       const int mine = (int)(root_of(spread[i]) * FINE);
@@ -334,13 +377,15 @@ extern "C" __global__ void __launch_bounds__(RBE_THREADS, RBE_MINBLOCKS) scan(co
             for (int e = 0; e < 4; e++)
               if (c[m][4 * q + e] + (e & 1 ? f.z : f.x) * root[2 * m + (e >> 1)] + (e & 1 ? f.w : f.y) >= 0) {
                 const int query = CHUNK * j + 8 * q + 2 * t + (e & 1);
-                offer(a, row0 + g * PER + 2 * m + (e >> 1), query, 2 * (c[m][4 * q + e] >> UNIT) - TOP * a.sums[query]);
+                keep(a, row0 + g * PER + 2 * m + (e >> 1), query, 2 * (c[m][4 * q + e] >> UNIT) - TOP * a.sums[query]);
               }
         }
       }
       __syncwarp();
     }
+    if (kept_pairs(a).count >= 32) offer_kept(a, lane);
   }
+  offer_kept(a, lane);
 }
 #endif
 
@@ -381,9 +426,9 @@ __device__ __forceinline__ void wgmma(u32 (&d)[16], const u32 (&a)[4], u64 b, in
 }
 
 // Two sums of a row of which at least one is over its threshold.
-__device__ __noinline__ void offer_two(const Scan& a, i64 row, int query, u32 over, u32 sums) {
-  if (over & 0xFFFFu) offer(a, row, query, whole(sums));
-  if (over >> 16) offer(a, row, query + 1, whole(sums >> 16));
+__device__ __noinline__ void keep_two(const Scan& a, i64 row, int query, u32 over, u32 sums) {
+  if (over & 0xFFFFu) keep(a, row, query, whole(sums));
+  if (over >> 16) keep(a, row, query + 1, whole(sums >> 16));
 }
 
 extern "C" __global__ void __launch_bounds__(RBE_THREADS, RBE_MINBLOCKS) scan(const __grid_constant__ Scan a) {
@@ -391,6 +436,7 @@ extern "C" __global__ void __launch_bounds__(RBE_THREADS, RBE_MINBLOCKS) scan(co
   const int chunks = a.width / CHUNK;
   const int fragments = chunks * BLOCKS32 * CHUNK * 2;  // uint4 each: 32 bytes a query and step
   u32* slopes = (u32*)(shared + fragments);             // half pairs
+  if ((threadIdx.x & 31) == 0) kept_pairs(a).count = 0;
   for (int i = threadIdx.x; i < fragments; i += RBE_THREADS) shared[i] = a.queries[i];
   for (int i = threadIdx.x; i < a.width / 2; i += RBE_THREADS) slopes[i] = ((const u32*)a.slopes)[i];
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // wgmma reads shared memory through the async proxy
@@ -404,6 +450,7 @@ extern "C" __global__ void __launch_bounds__(RBE_THREADS, RBE_MINBLOCKS) scan(co
     u32 A[MT][BLOCKS32][4], root[MT];  // root: ‖k‖ of rows 2m, 2m + 1, rounded down
     int spread[PER / 4];
     feed(a, A, spread, row0, lane);
+    fetch_ahead(a, first + groups * 4 * ROWS, row0 + groups * 4 * ROWS, lane);
 #pragma unroll
     for (int i = 0; i < PER / 4; i++) {
       const float mine = root_of(spread[i]), next = __shfl_down_sync(~0u, mine, 1);
@@ -424,29 +471,38 @@ extern "C" __global__ void __launch_bounds__(RBE_THREADS, RBE_MINBLOCKS) scan(co
       asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
       asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
       const u32* slope = slopes + CHUNK / 2 * j + t;
-      u32 any[2] = {0, 0};  // two chains, as each step waits for the one before
+      u32 any[MT];  // a chain for each tile, as each step waits for the one before
 #pragma unroll
       for (int q = 0; q < REGS / 2; q++) {
         const u32 f = slope[4 * q];
 #pragma unroll
-        for (int m = 0; m < MT; m++)
-          any[m & 1] |= over2<0>(f, root[m], c[m][2 * q]) | over2<1>(f, root[m], c[m][2 * q + 1]);
-      }
-      if (any[0] | any[1]) {  // seldom
-#pragma unroll
-        for (int q = 0; q < REGS / 2; q++) {
-          const u32 f = slope[4 * q];
-#pragma unroll
-          for (int m = 0; m < MT; m++)
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-              const u32 over = r ? over2<1>(f, root[m], c[m][2 * q + 1]) : over2<0>(f, root[m], c[m][2 * q]);
-              if (over) offer_two(a, row0 + g * PER + 2 * m + r, CHUNK * j + 8 * q + 2 * t, over, c[m][2 * q + r]);
-            }
+        for (int m = 0; m < MT; m++) {
+          const u32 two = over2<0>(f, root[m], c[m][2 * q]) | over2<1>(f, root[m], c[m][2 * q + 1]);
+          any[m] = q ? any[m] | two : two;
         }
+      }
+      u32 some = any[0];
+#pragma unroll
+      for (int m = 1; m < MT; m++) some |= any[m];
+      if (some) {  // seldom, and then one tile
+#pragma unroll
+        for (int m = 0; m < MT; m++)
+          if (any[m]) {
+#pragma unroll
+            for (int q = 0; q < REGS / 2; q++) {
+              const u32 f = slope[4 * q];
+#pragma unroll
+              for (int r = 0; r < 2; r++) {
+                const u32 over = r ? over2<1>(f, root[m], c[m][2 * q + 1]) : over2<0>(f, root[m], c[m][2 * q]);
+                if (over) keep_two(a, row0 + g * PER + 2 * m + r, CHUNK * j + 8 * q + 2 * t, over, c[m][2 * q + r]);
+              }
+            }
+          }
       }
       __syncwarp();
     }
+    if (kept_pairs(a).count >= 32) offer_kept(a, lane);
   }
+  offer_kept(a, lane);
 }
 #endif

@@ -43,7 +43,7 @@ _NUMBER: dict[Kind, int] = {"mma": 1, "wgmma": 2, "float8": 3}
 _CHUNK: dict[Kind, int] = {"mma": 8, "wgmma": 32, "float8": 64}
 MAX_N = 256
 SHARED_LIMIT = 227 * 1024
-FINE = 4  # of tensorcore.cu
+FINE, KEPT_BYTES = 4, 4 + 12 * 96  # of tensorcore.cu: FINE, sizeof(Kept)
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
@@ -151,7 +151,7 @@ class _Scan(ctypes.Structure):
             for name in ("mask", "queries", "floors", "slopes", "centres", "limits", "sums")
         ]
         + [(name, ctypes.c_void_p) for name in ("counts", "positions", "dots", "norms")]
-        + [(name, ctypes.c_int) for name in ("room", "tiles", "width", "shift")]
+        + [(name, ctypes.c_int) for name in ("room", "tiles", "width", "shift", "kept")]
     )
 
 
@@ -184,10 +184,15 @@ class KernelShape:
         """A sum of the `wgmma` kernel is 2^unit · u·q."""
         return 8 - self.planes - self.wide
 
-    def shared(self, width: int) -> int:
-        """Bytes of shared memory for a batch padded to `width` queries."""
+    def queries_bytes(self, width: int) -> int:
+        """Bytes of shared memory for `width` queries and what their sums are compared with."""
         test = {"float8": 2, "wgmma": 8, "mma": 4 * self.buckets}[self.kind]
         return width * (self.n * (2 if self.wide else 1) + test)
+
+    def shared(self, width: int) -> int:
+        """Bytes of shared memory for a batch padded to `width` queries."""
+        kept = 0 if self.kind == "mma" else self.threads // 32 * KEPT_BYTES
+        return self.queries_bytes(width) + kept
 
 
 def fits(kind: Kind, n: int, planes: int, largest: int) -> bool:
@@ -207,13 +212,14 @@ def kinds_of(device: torch.device) -> tuple[Kind, ...]:
     return ("float8", "wgmma", "mma") if capability == (9, 0) else ("mma",)
 
 
-def shape_for(kind: Kind, n: int, planes: int, wide: bool) -> KernelShape:
+def shape_for(kind: Kind, n: int, planes: int, wide: bool, queries: int) -> KernelShape:
     """The settings of a kernel that measured fastest."""
     if kind == "mma":
         return KernelShape(n, planes, kind, wide, 2, 256, 4 if n <= 64 and not wide else 2)
     size = n * (1 + wide)
-    rows = 4 if kind == "float8" and size <= 64 else 2
-    return KernelShape(n, planes, kind, wide, rows, 512 if size <= 128 else 256, 1)
+    if kind == "float8" and size <= 64:
+        return KernelShape(n, planes, kind, wide, 4, 384 if queries >= 256 else 512, 1)
+    return KernelShape(n, planes, kind, wide, 2, 512 if size <= 128 else 256, 1)
 
 
 def group_size(shape: KernelShape) -> int:
@@ -337,6 +343,6 @@ def launch(
         operand.data_ptr(), test.floors.data_ptr(), test.slopes.data_ptr(),
         test.centres.data_ptr(), limits.data_ptr(), sums.data_ptr(),
         found.counts.data_ptr(), found.positions.data_ptr(), found.dots.data_ptr(), found.norms.data_ptr(),
-        found.positions.shape[1], width // 8, width, shape.shift,
+        found.positions.shape[1], width // 8, width, shape.shift, shape.queries_bytes(width),
     )  # fmt: skip
     compiled.launch(grid, shape.threads, argument)

@@ -26,8 +26,6 @@ import os
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import torch
 import triton
 import triton.language as tl
@@ -35,7 +33,8 @@ from triton.language.extra import libdevice
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # kernels run on the CPU, as in tests without a GPU
 PAD = 1024
-SHARE = 256  # a sample is 1 / SHARE of the keywords,
+SHARE, FEW_SHARE = 64, 256  # a sample is 1 / SHARE of the keywords, for fewer than MANY queries 1 / FEW_SHARE
+MANY = 16
 LEAST_SAMPLE = 1 << 16  # but at least this many keywords
 
 
@@ -69,14 +68,18 @@ class SlabSearch(NamedTuple):
     candidates: int
 
 
-def sample_size(count: int) -> int:
-    """The number of keywords in the sample of a slab."""
-    return min(count, max(LEAST_SAMPLE, count // SHARE))
+def sample_size(count: int, queries: int) -> int:
+    """How many sampled keywords of a slab the thresholds of a batch come from.
+
+    With more of them, fewer keywords pass that are not among the best k. Ordering those takes time for every
+    query of a batch, while the sample is scanned once.
+    """
+    return min(count, max(LEAST_SAMPLE, count // (SHARE if queries >= MANY else FEW_SHARE)))
 
 
 def with_sample(lanes: torch.Tensor, count: int) -> Slab:
     """Words [streams, stride] of `count` keywords as a slab, with a random sample in random order."""
-    drawn = sample_size(count)
+    drawn = sample_size(count, MANY)
     generator = torch.Generator(device=lanes.device).manual_seed(count)
     if drawn == count:
         places = torch.randperm(count, generator=generator, device=lanes.device, dtype=torch.int32)
@@ -91,21 +94,21 @@ def with_sample(lanes: torch.Tensor, count: int) -> Slab:
     return Slab(lanes, count, sample, places, drawn)
 
 
-def sample_of(piece: SlabSearch) -> SlabSearch:
-    """The sample of a slab as a slab of its own; only the scores of what passes are used."""
-    slab, mask = piece.slab, None
+def sample_of(piece: SlabSearch, drawn: int) -> SlabSearch:
+    """The first of a slab's sample as a slab of its own; only the scores of what passes are used."""
+    slab, mask, places = piece.slab, None, piece.slab.places[:drawn]
     if piece.mask is not None:
-        bits = piece.mask[slab.places >> 5] >> (slab.places & 31) & 1
-        full = torch.zeros(-(-slab.drawn // 32) * 32, dtype=torch.int32, device=bits.device)
-        full[: slab.drawn] = bits
+        bits = piece.mask[places >> 5] >> (places & 31) & 1
+        full = torch.zeros(-(-drawn // 32) * 32, dtype=torch.int32, device=bits.device)
+        full[:drawn] = bits
         mask = (full.view(-1, 32) << torch.arange(32, dtype=torch.int32, device=bits.device)).sum(
             1, dtype=torch.int32
         )
     return SlabSearch(
-        Slab(slab.sample, slab.drawn, slab.sample, slab.places, slab.drawn),
+        Slab(slab.sample, drawn, slab.sample, places, drawn),
         0,
         mask,
-        round(piece.candidates / piece.slab.count * slab.drawn),
+        round(piece.candidates / piece.slab.count * drawn),
     )
 
 
@@ -147,19 +150,33 @@ def lay_out(
             tl.store(to + p * BLOCKS * stride, x.to(tl.int32, bitcast=True), mask=inside)
 
 
-def query_planes(values: npt.NDArray[np.int16]) -> tuple[npt.NDArray[np.int32], int, int]:
-    """Integer queries [Q, n] as sign planes: (words [Q, B + mixed, n/32], B, mixed); see `popcount`."""
-    mixed = int(np.any(values % 2 == 0))
-    odd = 2 * values.astype(np.int32) - 1 if mixed else values.astype(np.int32)
-    largest = int(np.abs(odd).max(initial=1))
-    planes = largest.bit_length()
-    bits = (odd + (2**planes - 1)) // 2  # [Q, n]
-    shifts = np.arange(planes - 1, -1, -1)[None, :, None]
-    signs = (bits[:, None, :] >> shifts) & 1  # [Q, B, n]
-    if mixed:
-        signs = np.concatenate([signs, np.ones_like(signs[:, :1])], axis=1)
-    packed = np.packbits(signs.astype(np.bool_), axis=2, bitorder="little")  # [Q, planes, n/8]
-    return np.ascontiguousarray(packed).view("<i4").astype(np.int32, copy=False), planes, mixed
+@triton.jit
+def lay_out_queries(
+    values, words, scales, sums,
+    N: tl.constexpr, PLANES: tl.constexpr, MIXED: tl.constexpr, BLOCKS: tl.constexpr,
+):  # fmt: skip
+    """Queries [Q, N] as sign planes: words [Q, PLANES + MIXED, N / 32], scales [Q] = 1 / ‖q‖, sums [Q].
+
+    MIXED: with even entries, so that planes are those of 2v − 1, and one more is all ones (see `scans`).
+    BLOCKS: the power of two from N / 32 on.
+    """
+    q = tl.program_id(0)
+    block = tl.arange(0, BLOCKS)
+    bit = tl.arange(0, 32)
+    inside = block < N // 32
+    at = q * N + block[:, None] * 32 + bit[None, :]
+    value = tl.load(values + at, mask=inside[:, None], other=0).to(tl.int32)
+    odd = 2 * value - 1 if MIXED else value
+    place = (odd + ((1 << PLANES) - 1)) >> 1  # 0 … 2^PLANES − 1
+    out = words + q * ((PLANES + MIXED) * (N // 32)) + block
+    for plane in tl.static_range(PLANES):
+        signs = ((place >> (PLANES - 1 - plane)) & 1) << bit[None, :]
+        tl.store(out + plane * (N // 32), tl.sum(signs, 1), mask=inside)
+    if MIXED:
+        tl.store(out + PLANES * (N // 32), tl.full([BLOCKS], -1, tl.int32), mask=inside)
+    norm = tl.sum(tl.sum(value * value, 1), 0)
+    tl.store(scales + q, (1.0 / tl.sqrt(tl.maximum(norm, 1).to(tl.float64))).to(tl.float32))
+    tl.store(sums + q, tl.sum(tl.sum(value, 1), 0))
 
 
 @triton.jit
