@@ -127,7 +127,9 @@ def build(folder: Path, mutant: Mutant | None, *, quick: bool = False) -> Path:
                 copy.write_text(text)
     (folder / NATIVE / "module.cpp").write_text(MODULE)
     made = folder / "build"
-    settings = ("-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O1")  # compiled fast
+    settings = ["-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O1"]  # compiled fast
+    if quick:  # all files as one: a third of the time, where nothing is compiled a second time
+        settings += ["-DCMAKE_UNITY_BUILD=ON", "-DCMAKE_UNITY_BUILD_BATCH_SIZE=0"]
     python = f"-DPython_EXECUTABLE={sys.executable}"
     for command in (
         ["cmake", "-G", "Ninja", "-S", str(folder), "-B", str(made), python, *settings],

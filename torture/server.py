@@ -81,9 +81,10 @@ class Server:
         self.clock = folder / "clock"
         self.clock.write_text("+0")
         self.has_clock = FAKETIME.exists()
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        self._reserved = socket.socket()  # the port is nobody else's between two lives of the service
+        self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._reserved.bind(("127.0.0.1", 0))
+        self.port = int(self._reserved.getsockname()[1])
         self.url = f"http://127.0.0.1:{self.port}"
         self.process: subprocess.Popen[bytes] | None = None
         self.starts = 0
@@ -105,7 +106,7 @@ class Server:
             )
         self.starts += 1
 
-    def wait_ready(self, seconds: float = 120.0) -> None:
+    def wait_ready(self, seconds: float = 600.0) -> None:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             assert self.process is not None
@@ -121,7 +122,14 @@ class Server:
         """Send a signal and wait for the end; the status."""
         assert self.process is not None
         self.process.send_signal(how)
-        return self.process.wait(90)
+        return self.process.wait(600)
+
+    def close(self) -> None:
+        """Kill it if it still runs, and give the port back."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self._reserved.close()
 
     def jump(self, seconds: int) -> None:
         """The wall clock is so many seconds off from now on."""

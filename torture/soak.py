@@ -349,10 +349,7 @@ def run(limits: Limits, least: int = 0) -> dict[str, Any]:
     try:
         asyncio.run(soak.run())
     finally:
-        process = soak.server.process
-        if process is not None and process.poll() is None:
-            process.kill()
-            process.wait()
+        soak.server.close()
         soak.disk.close()
         shutil.rmtree(folder)
     return soak.report()

@@ -20,6 +20,7 @@ from tests.index.fakes import HashEncoder
 # Before Ray is imported anywhere: nothing leaves the machine, and nothing is written into the user's home.
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_AUTH_MODE"] = "disabled"
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112  # as shards have; Ray would nice them by 15
 # A node of a loaded machine that is slow to answer is not dead; one that refuses connections is, and soon:
 # until Ray knows, it starts processes there, and waits for them.
 os.environ["RAY_health_check_timeout_ms"] = "600000"  # noqa: SIM112

@@ -52,7 +52,7 @@ def test_all_planes_are_exact() -> None:
 def test_more_candidates_more_recall() -> None:
     """The measured recall grows to 1 with the candidates, and the estimate is close to it."""
     parts = make(9, [200_000], 64, 2)
-    values = (2 * np.random.default_rng(6).integers(0, 8, (64, 64)) - 7).astype(np.int16)
+    values = (2 * np.random.default_rng(6).integers(0, 8, (16, 64)) - 7).astype(np.int16)
     backend = CpuBackend(64, 2)
     measured = []
     for candidates in (100, 400, 1600, 6400, 200_000):

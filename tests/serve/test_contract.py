@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 def test_the_service_keeps_its_contract(index_path: Path, tmp_path: Path) -> None:
     for name in ("contract.toml", "contract_formats.py"):  # it leaves a cache where it runs
         shutil.copy(HERE / name, tmp_path)
-    limits = {"max_k": 20, "max_queries": 8, "max_keywords": 8, "max_text_chars": 64, "max_where_chars": 64}
+    limits = {"max_k": 20, "max_queries": 8, "max_keywords": 100, "max_text_chars": 64, "max_where_chars": 64}
     with listening(rbegir.Index.open(index_path), **limits) as address:
         done = subprocess.run(
             [

@@ -148,7 +148,7 @@ def test_a_bound_that_is_too_large_would_be_noticed(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_crowd_sees_whole_states_only() -> None:
-    found = crowd.run(Limits(points=0, seconds=3.0), least=5)
+    found = crowd.run(Limits(points=0, seconds=2.0), least=5)
     assert found["first_losses"] == []
     counts = found["counts"]
     assert min(counts[name] for name in ("reads", "reads by threads", "versions", "forks")) >= 5

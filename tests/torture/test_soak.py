@@ -40,7 +40,7 @@ def test_a_short_soak(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(soak, "CHAOS_EVERY", (0.2, 0.6))
     monkeypatch.setattr(soak, "WRITE_EVERY", 0.05)
     monkeypatch.setattr(soak, "SEARCH_EVERY", 0.05)
-    found = soak.run(Limits(points=0, seconds=10.0, seed=4), least=1)
+    found = soak.run(Limits(points=0, seconds=6.0, seed=4), least=1)
     assert found["first_losses"] == []
     counts = found["counts"]
     assert counts.get("kills", 0) + counts.get("polite stops", 0) >= 1

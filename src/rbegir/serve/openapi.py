@@ -253,6 +253,7 @@ def _narrow(schemas: dict[str, Any], settings: Settings, info: dict[str, Any], e
     least, page = ("min_score", {"type": "number"}), ("after", {"type": "string"})
     apart: list[tuple[tuple[str, Any], tuple[str, Any]]] = [
         (("mode", paper), ("planes", planes_first)),
+        *(((name, {}), ("rerank", reranked)) for name in names if name != "queries"),
         (("mode", paper), ("partial", {"const": True})),
         (("mode", paper), ("tenant", {"type": ["string", "integer"]})),
         *(

@@ -62,8 +62,8 @@ def test_levels_are_those_of_the_best_gaussian_quantiser() -> None:
 
 def test_books_learned_in_torch_are_as_good_as_those_of_faiss() -> None:
     rng = np.random.default_rng(4)
-    x = (rng.standard_normal((6000, 24)) * np.arange(1, 25) ** -0.7).astype(np.float32)
-    train, rest = x[:3000], x[3000:]
+    x = (rng.standard_normal((3000, 24)) * np.arange(1, 25) ** -0.7).astype(np.float32)
+    train, rest = x[:2000], x[2000:]
     index = faiss.index_factory(24, "RQ4x6")
     index.train(train)
     theirs = ((index.sa_decode(index.sa_encode(rest)) - rest) ** 2).mean()
@@ -247,17 +247,17 @@ def test_rows_of_several_runs_are_merged(tmp_path: Path) -> None:
     name = "accuracy-vectors-set.json"
     for folder, methods in (("out", ("scalar",)), ("runs/a", ("scalar", "pq")), ("runs/b", ("rq", "prq"))):
         (tmp_path / folder).mkdir(parents=True)
-        accuracy.measure(vectors, methods=methods, query_count=50, out=tmp_path / folder / name)
+        accuracy.measure(vectors, methods=methods, query_count=50, bits=(1,), out=tmp_path / folder / name)
     script["merge"](tmp_path / "runs", tmp_path / "out")
     result = json.loads((tmp_path / "out" / name).read_text())
     rows = [(row["method"], row["setting"], row["host"]) for row in result["cells"]]
     assert rows == [
-        ("scalar", "2 bits, rotated", 0),
-        ("pq", "PQ16x8np", 1),
-        ("rq", "RQ16x8", 2),
-        ("rq_16", "RQ16x8, encoding beam 16", 2),
-        ("rq_32", "RQ16x8, encoding beam 32", 2),
-        ("prq", "PRQ2x8x8", 2),
+        ("scalar", "1 bits, rotated", 0),
+        ("pq", "PQ8x8np", 1),
+        ("rq", "RQ8x8", 2),
+        ("rq_16", "RQ8x8, encoding beam 16", 2),
+        ("rq_32", "RQ8x8, encoding beam 32", 2),
+        ("prq", "PRQ1x8x8", 2),
     ]
     assert len(result["hosts"]) == 3
     assert {line["method"] for line in result["summary"]} == {"scalar", "pq", "rq", "rq_16", "rq_32", "prq"}

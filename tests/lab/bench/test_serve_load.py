@@ -71,15 +71,16 @@ class _Liar(asyncio.Protocol):
 
 
 def test_a_server_that_lies_is_found_out() -> None:
-    async def against_liar(k: int) -> tuple[Ledger, dict[str, int]]:
+    async def against_liar(k: int, seconds: float = 0.1) -> tuple[Ledger, dict[str, int]]:
         server = await asyncio.get_running_loop().create_server(_Liar, "127.0.0.1", 0)
         ledger = Ledger()
         search = prepared("POST", "/v1/search", b"{}")
         mix = Mix([search], ["some text"], k, writes=0.5)
         port = server.sockets[0].getsockname()[1]
-        tally = await drive(port, mix, ledger, clients=2, seconds=0.3, seed=1)
+        tally = await drive(port, mix, ledger, clients=2, seconds=seconds, seed=1)
         server.close()
-        return ledger, dict(tally.errors)
+        found = ledger.lost and (ledger.phantoms or tally.errors)
+        return (ledger, dict(tally.errors)) if found else await against_liar(k, 4 * seconds)
 
     ledger, errors = asyncio.run(against_liar(1))
     assert ledger.lost
