@@ -1,14 +1,14 @@
-"""An index that grows to 10⁸ keywords: time to open, to the first search and per change, by number of segments.
+"""An index that grows to 10⁸ keywords: time to open, to the first search and per change, by size.
 
     python benchmarks/growth.py DIRECTORY OUT.json --keywords 1e8
 
-Keywords are random codes of 16 bytes with ids and texts of about 18 bytes, added in commits of a million; every
-commit is a segment. At each of several sizes a new process opens the index and measures it. Then the index is
-compacted while another thread changes it, measured again, and served over HTTP. `anonymous_mb` is memory that
-is not a mapped file, which the system could not take back.
+Keywords are random codes of 16 bytes with ids and texts of about 18 bytes, added in commits of a million. At
+each of several sizes a new process opens the index and measures it. Then the index is compacted while another
+thread changes it, measured again, and served over HTTP. `anonymous_mb` is memory that is not a mapped file,
+which the system could not take back.
 
-How this can mislead: the files were just written, so most of them lie in the page cache, as they do in a service
-that runs; after a restart of the machine the first search reads them from the disk.
+How this can mislead: the files were just written, so most of them lie in the page cache, as they do in a
+service that runs; after a restart of the machine the first search reads them from the disk.
 """
 
 from __future__ import annotations
