@@ -45,7 +45,8 @@ def test_json() -> None:
     assert 0 < one["ms_min"] <= one["ms"] <= one["ms_max"]
     assert one["bandwidth_fraction"] > 0
     assert three["bandwidth_fraction"] is None
-    assert one["peers"] == {}
+    assert one["peers"] == one["peer_spread"] == {}
+    assert one["isas"] == {one["backend"].removeprefix("cpu/"): [one["ms"], one["ms_min"], one["ms_max"]]}
 
 
 def test_table(monkeypatch: pytest.MonkeyPatch) -> None:

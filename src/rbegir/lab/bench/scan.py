@@ -1,10 +1,11 @@
 """Speed of the exact scan beside the machine's limit and its peers, measured in turns.
 
 A cell is (keywords, batch, k, threads) over random rbe* codes: n = 64, two keyword planes (16 bytes),
-queries of three planes. A round times reading all codes once (the best of three), the scan, and every peer.
-The figures of a cell are medians over rounds. Ratios are taken within rounds, so that a machine that slows
-down for a while affects all sides alike. `read_gb_per_s_interleaved` reads from 2 to 16 places in turn, which
-is faster on some CPUs.
+queries of three planes. A round times reading all codes once, the scan, every peer and, beside peers, the
+scans for other instruction sets. The figures of a cell are medians over rounds. Ratios are taken within
+rounds, so that a machine that slows down for a while affects all sides alike. Codes are read from beginning
+to end and from 2 to 16 places in turn, which is faster on some CPUs; `bandwidth_fraction` compares with the
+fastest way in the same round.
 
 How this can mislead: codes are random, so hits are spread evenly; everything is warm and in memory; peers
 search float vectors of the same size and return approximate scores, not the same hits.
@@ -22,6 +23,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from rbegir._native.isa import available_isas, choose_isa
 from rbegir.base.checks import whole_number
 from rbegir.codes.layout import packed_bytes
 from rbegir.codes.planes import Codes
@@ -32,7 +34,8 @@ from rbegir.lab.bench.peers import ONE_THREAD, SCAN_PACKAGES, SCAN_PEERS, ScanPe
 from rbegir.lab.markdown import Json
 
 N, PLANES, QUERY_PLANES = 64, 2, 3
-STREAMS = (2, 4, 8, 16)  # places of memory that are read in turn
+STREAMS = (1, 2, 4, 8, 16)  # places of memory that are read in turn
+COMPARED = ("avx512bw", "avx2")  # instruction sets of other CPUs, measured where peers are
 SMALL_BATCH = 8  # up to this batch every side is timed three times per round and the best counts
 PEER_SECONDS = 10.0  # after this long, a peer is not timed again in a cell
 
@@ -135,31 +138,36 @@ def measure(
     from rbegir.search.backend import Partition
     from rbegir.search.cpu import CpuBackend
 
-    backend = CpuBackend(N, PLANES, threads=threads)
     partitions, values = [Partition(packed, keywords)], random_queries(batch)
+    first = choose_isa()
+    others = [isa for isa in available_isas() if isa in COMPARED] if peers else []
+    scans = {
+        isa: partial(CpuBackend(N, PLANES, threads=threads, isa=isa).search, partitions, values, k)
+        for isa in (first, *others)
+    }
 
-    def scan() -> object:
-        return backend.search(partitions, values, k)
+    def read(streams: int) -> float:
+        return min(host.milliseconds(partial(_core.read_sum, packed, threads, streams)) for _ in range(3))
 
-    def read(streams: Sequence[int]) -> float:
-        return min(host.milliseconds(partial(_core.read_sum, packed, threads, s)) for s in streams)
-
-    scan()  # not timed: fills caches and page tables
+    for scan in scans.values():
+        scan()  # not timed: fills caches and page tables
     for peer in peers:
         peer.search(batch, k)
     repeats = 3 if batch <= SMALL_BATCH else 1
-    ours: list[float] = []
-    reads: list[float] = []
+    reads: list[list[float]] = []
+    times: dict[str, list[float]] = {isa: [] for isa in scans}
     theirs: dict[str, list[float]] = {peer.name: [] for peer in peers}
     for _ in range(rounds):
-        reads.append(read((1, 1, 1)))
-        ours.append(min(host.milliseconds(scan) for _ in range(repeats)))
+        reads.append([read(streams) for streams in STREAMS])
+        for isa, scan in scans.items():
+            times[isa].append(min(host.milliseconds(scan) for _ in range(repeats)))
         for peer in peers:
             if sum(theirs[peer.name]) < PEER_SECONDS * 1e3:
                 theirs[peer.name].append(min(peer.search(batch, k) for _ in range(repeats)))
-    fraction = statistics.median(r / o for r, o in zip(reads, ours, strict=True))
+    ours = times[first]
+    fraction = statistics.median(min(r) / o for r, o in zip(reads, ours, strict=True))
     return {
-        "backend": f"cpu/{backend.isa}",
+        "backend": f"cpu/{first}",
         "keywords": keywords,
         "batch": batch,
         "k": k,
@@ -168,14 +176,24 @@ def measure(
         "ms_min": min(ours),
         "ms_max": max(ours),
         "bandwidth_fraction": fraction if batch == 1 else None,
-        "read_gb_per_s": len(packed) / statistics.median(reads) / 1e6,
-        "read_gb_per_s_interleaved": len(packed) / read(STREAMS * 3) / 1e6,
-        "peers": {name: statistics.median(times) for name, times in theirs.items()},
-        "ratios": {
-            name: statistics.median(t / o for t, o in zip(times, ours, strict=False))
-            for name, times in theirs.items()
-        },
+        "read_gb_per_s": len(packed) / statistics.median(r[0] for r in reads) / 1e6,
+        "read_gb_per_s_interleaved": len(packed) / statistics.median(min(r[1:]) for r in reads) / 1e6,
+        "isas": {isa: _spread(own) for isa, own in times.items()},
+        "peers": {name: statistics.median(own) for name, own in theirs.items()},
+        "peer_spread": {name: [min(own), max(own)] for name, own in theirs.items()},
+        "ratios": {name: _ratio(own, ours) for name, own in theirs.items()},
+        "isa_ratios": {isa: {name: _ratio(own, times[isa]) for name, own in theirs.items()} for isa in times},
     }
+
+
+def _spread(times: Sequence[float]) -> list[float]:
+    """Median, lowest and highest."""
+    return [statistics.median(times), min(times), max(times)]
+
+
+def _ratio(theirs: Sequence[float], ours: Sequence[float]) -> float:
+    """The median ratio within rounds; a slow peer has fewer of them."""
+    return statistics.median(t / o for t, o in zip(theirs, ours, strict=False))
 
 
 PROGRAM = """
