@@ -63,8 +63,8 @@ METHODS = {
     "binarizer_3_planes": "Binarizer, 3-bit query",
     "binarizer_start": "Binarizer, `rounds=0`",
     "rq": "FAISS residual quantiser, encoding beam 5",
-    "rq_16": "the same, beam 16",
-    "rq_32": "the same, beam 32",
+    "rq_16": "FAISS residual quantiser, encoding beam 16",
+    "rq_32": "FAISS residual quantiser, encoding beam 32",
     "prq": "FAISS residual quantisers of parts",
     "lsq": "FAISS LSQ",
     "opq": "FAISS OPQ",
@@ -351,8 +351,7 @@ def recall_bars(figures: Json) -> str:
         for row in sorted(rows, key=lambda row: -row["recall@10"]["mean"]):
             value = row["recall@10"]["mean"]
             colour = "#1f4e79" if row["method"].startswith("binarizer") else "#b8c4d0"
-            named = METHODS[row["method"]].replace("`", "").replace("the same", "residual quantiser")
-            label = f"{named} ({row['bytes']:g} B)"
+            label = f"{METHODS[row['method']].replace('`', '')} ({row['bytes']:g} B)"
             length = round(value * (width - left - 60), 1)
             parts += [
                 f'<text x="{left - 6}" y="{y + 12}" text-anchor="end">{label}</text>',

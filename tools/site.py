@@ -97,8 +97,8 @@ def http_page(document: dict[str, Any]) -> str:
     lines = [
         "# HTTP reference",
         "",
-        "Made from the OpenAPI document that every service has at `/openapi.json`. Limits are the defaults. "
-        "[Serve an index](serve.md) shows how the routes are used.",
+        "This page is generated from the OpenAPI document that every service returns at `/openapi.json`. "
+        "Limits are the defaults. [Serve an index](serve.md) shows how to use the routes.",
         "",
     ]
     for path, operations in document["paths"].items():
