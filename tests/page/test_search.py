@@ -94,9 +94,10 @@ def test_filter(visit: Open, site: Site) -> None:
     page, watch = visit(f"{site[1].url}/?q=shoes")
     expect(page.locator(".hit")).to_have_count(20)
     examples = page.locator("#examples button")
-    expect(examples).to_have_count(4)
+    expect(examples).to_have_count(5)
     chosen = examples.nth(1).inner_text()
     assert re.fullmatch(r"lang = '(en|de)'", chosen)
+    assert re.fullmatch(r"contains\(text, '\w+'\)", examples.last.inner_text())
     examples.nth(1).click()
     with rbegir.Index.open(site[0], read_only=True) as index:
         wanted = index.search("shoes", k=20, where=chosen).texts[0].tolist()  # type: ignore[index]

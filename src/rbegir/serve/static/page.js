@@ -320,11 +320,9 @@ function furnish() {
       make("input", { type: "radio", name: "planes", value: count, checked: String(count) === chosen }), make("span", {}, `${count}, then all`)));
   }
   planes.hidden = info.keyword_planes < 2;
-  where.disabled = !Object.keys(info.attributes ?? {}).length;
-  where.placeholder = where.disabled ? "this index has no attributes" : "none";
 }
 
-/** Filters to try, for the first columns, with a value that one of the hits has: each passes something. */
+/** Filters to try, for the first columns and the text, with a value that one of the hits has: each passes something. */
 function examples() {
   const hits = answer?.hits ?? [];
   const made = Object.entries(info?.attributes ?? {}).slice(0, 3).map(([name, type]) => {
@@ -341,6 +339,8 @@ function examples() {
     return `${column} ${typeof middle === "string" ? "=" : "<="} ${literal(middle)}`;
   });
   if (made.length > 1) made.push(`${made[0]} and ${made[1]}`);
+  const word = hits[0]?.text?.match(/[\p{L}\p{N}]{3,}/u)?.[0];
+  if (word) made.push(`contains(text, '${word}')`);
   byId("examples").replaceChildren(...made.map((text) => {
     const button = make("button", { type: "button" }, text);
     button.addEventListener("click", () => { where.value = text; run(); });
