@@ -148,6 +148,7 @@ def benchmarks() -> Json:
         "sizes": load("scan-cpu"),
         "gpu": gpu,
         "serve": load("serve"),
+        "filters": load("filters"),
         "encode": load("encode-cpu"),
         "encode_gpu": load("encode-h200"),
         "train": load("train-h200"),
