@@ -39,7 +39,7 @@ def names(count: int, start: int = 0) -> dict[str, list[int]]:
 def test_columns_beyond_the_limit_are_refused(index: Index) -> None:
     index.add(["full"], attributes=names(MAX_COLUMNS))
     for attributes in (names(1, MAX_COLUMNS), [{"one more": 1}], {**names(5), "one more": [1]}):
-        with pytest.raises(InputError, match="would have 257 attribute columns, at most 256 are kept"):
+        with pytest.raises(InputError, match="would have 257 attribute columns, at most 256 are allowed"):
             index.add(["too much"], attributes=attributes)
     index.add(["fits"], attributes=names(3))
     assert len(index) == 2

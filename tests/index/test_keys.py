@@ -44,14 +44,14 @@ def test_a_lookup_reads_little_and_checks_it(tmp_path: Path) -> None:
     keys = np.arange(100_000, dtype=np.uint64) * np.uint64(7)
     stored = _stored(tmp_path / "keys", keys)
     file = stored._section.file
-    assert stored.find(np.array([7 * 50_000], np.uint64)).first.tolist() == [50_000]
+    assert stored.find(np.array([7 * 50_000], np.uint64))[0].tolist() == [50_000]
     assert file._checked is not None
     assert np.count_nonzero(file._checked) <= 4
     data = bytearray((tmp_path / "keys").read_bytes())
     data[stored._section.offset + 8 * 50_000] ^= 1
     (tmp_path / "bad").write_bytes(data)
     damaged = SortedKeys.named(File(tmp_path / "bad", FileKind.SEGMENT), "id", keys.size)
-    assert damaged.find(np.array([7], np.uint64)).first.tolist() == [1]  # another block
+    assert damaged.find(np.array([7], np.uint64))[0].tolist() == [1]  # another block
     block = (stored._section.offset + 8 * 50_000) // BLOCK
     with pytest.raises(CorruptError, match=f"block {block} "):
         damaged.find(np.array([7 * 50_000], np.uint64))

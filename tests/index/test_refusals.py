@@ -39,7 +39,7 @@ def test_bad_texts_ids_and_attributes(index: Index) -> None:
         ("texts must hold texts, got int64", [1], None, None),
         ("texts[1] is None, expected a text", ["a", None], None, None),
         ("texts must hold values of one type", ["a", 1], None, None),
-        ("texts[0] has 40000 bytes, at most 32767 are kept", ["x" * 40_000], None, None),
+        ("texts[0] has 40000 bytes, at most 32767 are allowed", ["x" * 40_000], None, None),
         ("texts must hold values of one type", ["\ud800"], None, None),
         ("ids must be a list of int or str, got int", ["a"], 5, None),
         ("ids must be 64-bit integers or strings, got double", ["a"], [1.5], None),

@@ -17,7 +17,7 @@ from tests.read.files import WRITERS, put
 
 def test_unknown_suffix(tmp_path: Path) -> None:
     for name in ("pairs", "pairs.gz", "pairs.xlsx", "pairs.parquet.gz"):
-        with pytest.raises(InputError, match="does not tell its format") as caught:
+        with pytest.raises(InputError, match="is not that of a known format") as caught:
             read_pairs(put(tmp_path / name, b"x"))
         assert ".parquet" in caught.value.hint
 
@@ -115,7 +115,7 @@ def test_truncated_gzip(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "p.tsv.gz"
     path.write_bytes(gzip.compress(big_tsv(), mtime=0)[:-cut])
     with pytest.raises(CorruptError, match=r"p\.tsv\.gz is damaged or cut short: Truncated"):
-        read_pairs(path).count()
+        read_pairs(path).read_all()
 
 
 def test_damaged_and_false_gzip(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_damaged_and_false_gzip(tmp_path: Path) -> None:
     data[-6] ^= 1  # the checksum
     path.write_bytes(data)
     with pytest.raises(CorruptError, match="damaged"):
-        read_pairs(path).count()
+        read_pairs(path).read_all()
     path.write_bytes(b'{"query": "a", "keyword": "b"}\n')
     with pytest.raises(CorruptError, match="damaged"):
         read_pairs(path)
@@ -140,24 +140,24 @@ def test_damaged_parquet(tmp_path: Path) -> None:
             read_pairs(path)
     path.write_bytes(whole[:4] + bytes(len(whole) // 2) + whole[4 + len(whole) // 2 :])
     with pytest.raises(FileError, match=r"p\.parquet is damaged or cut short"):
-        read_pairs(path).count()
+        read_pairs(path).read_all()
 
 
 def test_a_quote_that_is_not_closed(tmp_path: Path) -> None:
     for rows in (0, 1, 2_000_000):
         path = put(tmp_path / "p.csv", b'query,keyword\nq,k\nq,"k\n' + b"a,b\n" * rows)
         with pytest.raises(InputError, match=r"p\.csv opens a quote that is never closed") as caught:
-            read_pairs(path).count()
+            read_pairs(path).read_all()
         assert '""' in caught.value.hint
 
 
 def test_rows_that_never_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = put(tmp_path / "p.tsv", b"query\tkeyword\nq\tk\nq\t" + b"k" * (9 << 20) + b"\nq\tk\n")
     with pytest.raises(InputError, match=r"p\.tsv has a row longer than 4 MB"):
-        read_pairs(path).count()
+        read_pairs(path).read_all()
     monkeypatch.setattr(source_module, "MAX_ROW_BYTES", 1 << 20)
     with pytest.raises(InputError, match="has a line longer than 1 MB"):
-        read_texts(put(tmp_path / "p.txt", b"x" * (5 << 20))).count()
+        read_texts(put(tmp_path / "p.txt", b"x" * (5 << 20))).read_all()
 
 
 def test_header_that_is_not_utf8(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_all_formats_give_the_same_rows(tmp_path: Path, kind: str, zipped: bool)
     assert not stream.skipped
     assert stream.progress == 1.0
     assert stream.read_all().to_pylist() == GOOD  # again, as each epoch does
-    assert read_pairs(path).count() == 3
+    assert read_pairs(path).read_all().num_rows == 3
 
 
 @pytest.mark.parametrize("kind", WRITERS)
@@ -200,7 +200,7 @@ def test_attributes_that_change_their_type(tmp_path: Path) -> None:
     rows = b"".join(b"some text\t%d\n" % i for i in range(400_000))
     path = put(tmp_path / "t.tsv", b"text\tprice\n" + rows + b"text\tcheap\n")
     with pytest.raises(InputError, match=r"t\.tsv cannot be parsed: .*column #1.*cheap"):
-        read_texts(path).count()
+        read_texts(path).read_all()
 
 
 @blocks_of(1000)
@@ -208,9 +208,9 @@ def test_json_columns_that_come_late(tmp_path: Path) -> None:
     lines = [b'{"text": "a", "price": %d, "note": null}' % i for i in range(100)]
     path = put(tmp_path / "t.jsonl", b"\n".join([*lines, b'{"text": "b", "price": "high", "note": "n"}']))
     stream = read_texts(path)
-    assert stream.count() == 100
+    assert stream.read_all().num_rows == 100
     assert stream.skipped.to_dict() == {"wrong type of value": 1}
     path = put(tmp_path / "u.jsonl", b"\n".join([*lines, b'{"text": "b", "colour": "red"}']))
     with pytest.raises(InputError, match="the column 'colour' first appears at line 101, too late") as caught:
-        read_texts(path).count()
+        read_texts(path).read_all()
     assert "Parquet" in caught.value.hint

@@ -73,7 +73,7 @@ def test_a_search_has_a_smaller_body_than_a_change(shared: Local) -> None:
 
 def test_many_columns_in_one_change_leave_none(shared: Local) -> None:
     answer = shared.client.post("/v1/keywords", content=columns(), headers=JSON)
-    assert "at most 256 are kept" in problem(answer, 422, "invalid")["detail"]
+    assert "at most 256 are allowed" in problem(answer, 422, "invalid")["detail"]
     assert set(shared.index.info()["attributes"]) == {"price", "lang"}
 
 

@@ -1,7 +1,9 @@
 """Small parts that every package uses and that know nothing about codes or search.
 
-checks     refuses wrong arguments with one wording
+checks     shared argument checks, each with one error message
+arguments  ids, texts and attributes from callers, checked and converted to Arrow arrays
 disk       durable files: write, sync, replace
-devices    the CPUs of this process, a thread that works ahead, and GPUs by name
+mapping    mapped files that survive truncation
+devices    the CPUs of this process, a read-ahead thread, and GPUs by name
 masks      sets of positions as bits
 """

@@ -1,11 +1,11 @@
-"""Ids, texts and attributes as callers give them, checked and brought into one form: Arrow arrays.
+"""Ids, texts and attributes from callers, checked and converted to one form: Arrow arrays.
 
 Ids are int64 or strings, texts are UTF-8, attributes are columns of plain Arrow types. A value that does not
 fit is refused with its position and never converted silently: an int64 column takes whole numbers, a double
 column any finite number, a string column strings. A missing value is None; NaN is refused, because it is
 neither a value nor missing.
 
-An index, a cluster and a client all check their arguments here, so a mistake reads the same everywhere.
+Indexes, clusters and clients all check their arguments here, so they report the same errors.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ _ZONED = re.compile(r"timestamp\[(s|ms|us|ns), tz=([A-Za-z0-9_+:/-]{1,64})\]")
 
 @contextlib.contextmanager
 def fitting(what: str, hint: str) -> Iterator[None]:
-    """Turn a MemoryError into an InputError that says what did not fit, and the way out."""
+    """Turn a MemoryError into an InputError that says what did not fit and what to do about it."""
     try:
         yield
     except MemoryError as error:  # of Python, of Arrow and of the native module
@@ -47,7 +47,7 @@ def fitting(what: str, hint: str) -> Iterator[None]:
 
 
 def check_texts(texts: Any, argument: str = "texts") -> pa.Array:
-    """A list of str, or an Arrow or NumPy array of strings → a string array without nulls."""
+    """Convert a list of str, or an Arrow or NumPy array of strings, to a string array without nulls."""
     if isinstance(texts, (str, bytes)) or not hasattr(texts, "__len__"):
         raise InputError(
             f"{argument} must be a list of texts, got {type(texts).__name__}",
@@ -61,15 +61,15 @@ def check_texts(texts: Any, argument: str = "texts") -> pa.Array:
 
 
 def check_queries(queries: Any) -> list[str]:
-    """Texts to search for → a list of str. A plain list of str, the usual case, is returned as it is."""
+    """Convert query texts to a list of str. A plain list of str, the usual case, is returned unchanged."""
     if isinstance(queries, list) and all(isinstance(text, str) for text in queries):
         return queries
     texts: list[str] = check_texts(queries, "queries").to_pylist()
     return texts
 
 
-def check_ids(ids: Any, argument: str = "ids") -> pa.Array:
-    """A list of int or of str, or such an array → an int64 or string array without nulls."""
+def check_ids(ids: Any, argument: str = "ids", *, unique: bool = False) -> pa.Array:
+    """Convert a list or array of int or str to an int64 or string array without nulls."""
     if isinstance(ids, (str, bytes)) or not hasattr(ids, "__len__"):
         raise InputError(
             f"{argument} must be a list of int or str, got {type(ids).__name__}",
@@ -84,13 +84,16 @@ def check_ids(ids: Any, argument: str = "ids") -> pa.Array:
         array = _strings(array, argument)
     else:
         raise InputError(f"{argument} must be 64-bit integers or strings, got {array.type}")
-    return _complete(array, argument, "an id")
+    _complete(array, argument, "an id")
+    if unique:
+        refuse_repeats(array)
+    return array
 
 
 def words_pattern(phrase: str) -> str | None:
-    """A regular expression (RE2) for texts with the words of a phrase side by side; None: it has no word.
+    """A regular expression (RE2) for texts that contain the words of a phrase side by side, in any case.
 
-    Words are runs of letters, marks and digits; upper and lower case are the same.
+    Words are runs of letters, marks and digits. None if the phrase has no word.
     """
     words = "".join(one if unicodedata.category(one)[0] in "LMN" else " " for one in phrase).split()
     between = r"[^\pL\pM\pN]"
@@ -98,9 +101,9 @@ def words_pattern(phrase: str) -> str | None:
 
 
 def _complete(array: pa.Array, argument: str, expected: str, hint: str = "") -> pa.Array:
-    """The array, if no value is missing."""
+    """Return the array, or raise if a value is missing."""
     if array.null_count:
-        place = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+        place = pc.index(array.is_null(), True).as_py()
         raise InputError(f"{argument}[{place}] is None, expected {expected}", hint=hint)
     return array
 
@@ -111,14 +114,11 @@ def refuse_repeats(ids: pa.Array, hint: str = "give every id once in a call") ->
         return
     counts = pc.value_counts(ids)
     twice = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")
-    raise InputError(
-        f"ids holds {twice[0].as_py()!r} more than once ({len(twice)} such ids)",
-        hint=hint,
-    )
+    raise InputError(f"ids holds {twice[0].as_py()!r} more than once ({len(twice)} such ids)", hint=hint)
 
 
 def check_attributes(attributes: Any, count: int, known: Mapping[str, str]) -> dict[str, pa.Array]:
-    """Columns by name, an Arrow table or batch, or one dict per keyword → arrays of the index's types."""
+    """Convert columns by name, a table, or one dict per keyword to arrays of the index's column types."""
     if attributes is None:
         return {}
     columns: dict[str, pa.Array] = {}
@@ -129,13 +129,13 @@ def check_attributes(attributes: Any, count: int, known: Mapping[str, str]) -> d
         if len(array) != count:
             raise InputError(f"{argument} has {len(array)} values for {count} keywords")
         if pa.types.is_null(array.type) and name not in known:
-            continue  # nothing but None: the column need not exist
+            continue  # only None: no column is needed
         columns[name] = _typed(array, known.get(name), argument)
     return columns
 
 
 def check_tenants(columns: Mapping[str, pa.Array], tenant: str | None) -> None:
-    """Refuse keywords without a value in the column that names tenants, if there is one."""
+    """Refuse keywords without a tenant, if the index has a tenant column."""
     if tenant is None:
         return
     if tenant not in columns:
@@ -152,12 +152,12 @@ def check_tenants(columns: Mapping[str, pa.Array], tenant: str | None) -> None:
 
 
 def names_tenants(dtype: str) -> bool:
-    """Whether a column of this type may name tenants."""
+    """Whether the tenant column may have this type."""
     return dtype in ("string", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
 
 
 def one_tenant(tenant: Any) -> str | int:
-    """The name of a tenant: a string or an integer, also of NumPy."""
+    """The name of a tenant as a str or int; NumPy integers are accepted."""
     if isinstance(tenant, bool) or not isinstance(tenant, (str, int, np.integer)):
         raise InputError(f"tenant must be a string or an integer, got {tenant!r}")
     return tenant if isinstance(tenant, str) else int(tenant)
@@ -179,7 +179,7 @@ def check_tenant(tenant: str | int, column: str | None, dtype: str | None) -> pa
 
 
 def tenant_named(text: str, info: Mapping[str, Any]) -> str | int:
-    """A tenant from its text, as the index that `info` describes has it: of a command line or an address."""
+    """Parse a tenant given on a command line or in a URL, for the index that `info` describes."""
     if info["attributes"].get(info.get("tenant"), "string") == "string":
         return text
     try:
@@ -194,9 +194,8 @@ def _typed(array: pa.Array, known: str | None, argument: str) -> pa.Array:
     if is_list(array.type):
         array = _lists(array, argument)
     if pa.types.is_floating(array.type):
-        finite = pc.fill_null(pc.is_finite(array), True)
-        if not pc.all(finite).as_py() and len(array):
-            place = int(np.flatnonzero(~finite.to_numpy(zero_copy_only=False))[0])
+        place = pc.index(pc.is_finite(array), False).as_py()
+        if place >= 0:
             raise InputError(
                 f"{argument}[{place}] is {array[place].as_py()}", hint="use None for a missing value"
             )
@@ -217,7 +216,7 @@ def _typed(array: pa.Array, known: str | None, argument: str) -> pa.Array:
 
 
 def _casts(came: pa.DataType, dtype: pa.DataType) -> bool:
-    """Whether values of a type may be stored as another, if each of them fits."""
+    """Whether values of one type may be stored as another, provided that each value fits."""
     if is_list(came) and is_list(dtype):
         return _casts(came.value_type, dtype.value_type)
     numbers = all(pa.types.is_integer(one) or pa.types.is_floating(one) for one in (came, dtype))
@@ -231,30 +230,27 @@ def _by_column(attributes: Any, known: Mapping[str, str]) -> dict[Any, Any]:
     if isinstance(attributes, (pa.Table, pa.RecordBatch)):
         attributes = dict(zip(attributes.schema.names, attributes.columns, strict=True))
     if isinstance(attributes, Mapping):
-        _check_count(attributes, known)
-        return dict(attributes)
-    if isinstance(attributes, Sequence) and all(isinstance(row, Mapping) for row in attributes):
-        names = dict.fromkeys(name for row in attributes for name in row)
-        _check_count(names, known)
-        return {name: [row.get(name) for row in attributes] for name in names}
-    raise InputError(
-        "attributes must be columns by name, an Arrow table or one dict per keyword, "
-        f"got {type(attributes).__name__}"
-    )
-
-
-def _check_count(names: Mapping[Any, Any], known: Mapping[str, str]) -> None:
-    """Refuse new columns beyond MAX_COLUMNS."""
-    total = len(known.keys() | names.keys())
+        names = attributes.keys()
+    elif isinstance(attributes, Sequence) and all(isinstance(row, Mapping) for row in attributes):
+        names = dict.fromkeys(name for row in attributes for name in row).keys()
+    else:
+        raise InputError(
+            "attributes must be columns by name, an Arrow table or one dict per keyword, "
+            f"got {type(attributes).__name__}"
+        )
+    total = len(known.keys() | names)
     if total > MAX_COLUMNS and total > len(known):
         raise InputError(
-            f"the index would have {total} attribute columns, at most {MAX_COLUMNS} are kept",
+            f"the index would have {total} attribute columns, at most {MAX_COLUMNS} are allowed",
             hint="keep rare attributes in one column; compact drops columns without values",
         )
+    if isinstance(attributes, Mapping):
+        return dict(attributes)
+    return {name: [row.get(name) for row in attributes] for name in names}
 
 
 def check_name(name: Any) -> None:
-    """Refuse a name that an attribute cannot have."""
+    """Refuse a name that cannot be used for an attribute."""
     if not isinstance(name, str) or not name or len(name) > 200:
         raise InputError(f"the name of an attribute must be a text of 1 to 200 characters, got {name!r}")
     if any("\ud800" <= character <= "\udfff" for character in name):
@@ -274,17 +270,18 @@ def _arrow(values: Any, argument: str) -> pa.Array:
         return values
     if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
         raise InputError(f"{argument} must be a list, one value per keyword, got {type(values).__name__}")
-    try:
-        if isinstance(values, np.ndarray):
-            if values.ndim != 1:
-                raise InputError(f"{argument} must have one dimension, got {values.ndim}")
-            values = values.tolist() if values.dtype.kind in "OU" else values
-        with fitting(f"these {argument}", "give fewer at a time; nothing was changed"):
+    if isinstance(values, np.ndarray):
+        if values.ndim != 1:
+            raise InputError(f"{argument} must have one dimension, got {values.ndim}")
+        values = values.tolist() if values.dtype.kind in "OU" else values
+    with fitting(f"these {argument}", "give fewer at a time; nothing was changed"):
+        try:
             return pa.array(values)
-    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-        if isinstance(error, InputError):
+        except MemoryError:  # that of Arrow is an ArrowException too
             raise
-        raise InputError(f"{argument} must hold values of one type: {str(error).splitlines()[0]}") from error
+        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            raise InputError(f"{argument} must hold values of one type: {reason}") from error
 
 
 def _strings(values: Any, argument: str) -> pa.Array:
@@ -297,13 +294,13 @@ def _strings(values: Any, argument: str) -> pa.Array:
     if len(array) and (pc.max(lengths).as_py() or 0) > MAX_TEXT_BYTES:
         place = int(np.argmax(pc.fill_null(lengths, 0).to_numpy()))
         raise InputError(
-            f"{argument}[{place}] has {lengths[place].as_py()} bytes, at most {MAX_TEXT_BYTES} are kept"
+            f"{argument}[{place}] has {lengths[place].as_py()} bytes, at most {MAX_TEXT_BYTES} are allowed"
         )
     return _cast(array, pa.string(), argument)
 
 
 def _lists(array: pa.Array, argument: str) -> pa.Array:
-    """Lists of strings or of integers, none of which is missing."""
+    """Check lists of strings or integers, without missing items."""
     flat = array.flatten()
     if pa.types.is_dictionary(flat.type):
         array = array.cast(pa.list_(flat.type.value_type))
@@ -316,31 +313,34 @@ def _lists(array: pa.Array, argument: str) -> pa.Array:
         raise InputError(f"{argument} {what}", hint="a list may hold strings or integers")
     long = np.flatnonzero(stored_bytes(array) > MAX_TEXT_BYTES)
     if long.size:
-        raise InputError(f"{argument}[{long[0]}] has more than {MAX_TEXT_BYTES} bytes, which cannot be kept")
+        raise InputError(f"{argument}[{long[0]}] has more than {MAX_TEXT_BYTES} bytes, the limit of a row")
     return _cast(array, pa.list_(items), argument)
 
 
 def stored_bytes(array: pa.Array) -> npt.NDArray[np.int64]:
-    """The bytes of the text in each row [count] of texts or lists; an integer in a list counts 8."""
+    """The size of each row [count] of texts or lists, in bytes; an integer in a list counts as 8."""
     if not is_list(array.type):
         return np.asarray(pc.fill_null(pc.binary_length(array), 0), np.int64)
-    counts = np.asarray(pc.fill_null(pc.list_value_length(array), 0), np.int64)
     flat = array.flatten()
     sizes = stored_bytes(flat) + 1 if _is_text(flat.type) else np.full(len(flat), 8, np.int64)
-    ends, sums = np.cumsum(counts), np.concatenate([[0], np.cumsum(sizes)])
+    return sums_of_lists(array, sizes)
+
+
+def sums_of_lists(array: pa.Array, items: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """The sum over each list [count] of a number per item; 0 for null."""
+    counts = np.asarray(pc.fill_null(pc.list_value_length(array), 0), np.int64)
+    ends, sums = np.cumsum(counts), np.concatenate([[0], np.cumsum(items)])
     return np.asarray(sums[ends] - sums[ends - counts], np.int64)
 
 
 def is_list(dtype: pa.DataType) -> bool:
-    """Whether values are lists, of any of Arrow's kinds."""
+    """Whether this is any of Arrow's list types."""
     kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     return any(kind(dtype) for kind in kinds)
 
 
 def _is_text(dtype: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_string(dtype) or pa.types.is_large_string(dtype) or pa.types.is_string_view(dtype)
-    )
+    return dtype in (pa.string(), pa.large_string(), pa.string_view())
 
 
 def _cast(array: pa.Array, dtype: pa.DataType, argument: str) -> pa.Array:
@@ -351,7 +351,7 @@ def _cast(array: pa.Array, dtype: pa.DataType, argument: str) -> pa.Array:
 
 
 def type_named(name: object) -> pa.DataType | None:
-    """The Arrow type of a stored name, or None for a type that columns cannot have."""
+    """The Arrow type with a stored name, or None if columns cannot have that type."""
     if not isinstance(name, str):
         return None
     if listed := _LIST.fullmatch(name):

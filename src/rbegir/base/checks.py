@@ -6,7 +6,7 @@ from rbegir.errors import InputError
 
 
 def whole_number(name: str, value: object, least: int = 1, most: int | None = None) -> int:
-    """The value as an int; refuse what is no integer (True and 2.0 are not) or out of range."""
+    """Return the value as an int; refuse non-integers (such as True and 2.0) and values out of range."""
     is_whole = isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_))
     if not is_whole or value < least or (most is not None and value > most):  # type: ignore[operator]
         span = f"of at least {least}" if most is None else f"from {least} to {most}"
@@ -15,5 +15,5 @@ def whole_number(name: str, value: object, least: int = 1, most: int | None = No
 
 
 def describe(value: object) -> str:
-    """What came, for an error message: dtype and shape of an array, the type of anything else."""
+    """Describe a value for an error message: dtype and shape of an array, else the type."""
     return f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__

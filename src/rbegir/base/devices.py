@@ -1,4 +1,4 @@
-"""What there is to compute with: the CPUs that this process may use, a thread beside, and GPUs by name.
+"""Compute resources: the CPUs available to this process, a read-ahead thread, and GPUs by name.
 
 torch is imported only when a GPU is asked for.
 """
@@ -19,10 +19,10 @@ def cpu_count() -> int:
 
 
 def ahead(items: Iterable[T]) -> Iterator[T]:
-    """Yield the items in order; a thread makes the next one while the current one is used.
+    """Yield the items in order; a thread produces the next one while the current one is used.
 
-    It pays where making and using an item keep different parts of a machine busy, or where one of the two
-    runs on one core only: reading beside tokenizing, NumPy's passes beside a search on all cores.
+    This helps when producing and consuming items use different resources, or when one of them runs on a
+    single core: reading while tokenizing, NumPy passes while a search uses all cores.
     """
     iterator = iter(items)
     end = object()
@@ -34,7 +34,7 @@ def ahead(items: Iterable[T]) -> Iterator[T]:
 
 
 def names_of(device: object) -> list[str]:
-    """The names in an argument that is one name or a list of names."""
+    """The device names in an argument that is one name or a list of names."""
     names = [device] if isinstance(device, str) else device
     if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):
         raise InputError(f"device must be a name such as 'cpu' or a list of such names, got {device!r}")
@@ -57,7 +57,7 @@ def split_name(name: object, *others: str) -> tuple[str, int | None]:
 
 
 def gpu_number(name: str, default: int = 0) -> int:
-    """The number of the GPU called 'cuda' (the default one) or 'cuda:N'; an error if it is not there."""
+    """The number of the GPU called 'cuda' (the default one) or 'cuda:N'; raise if it does not exist."""
     _, number = split_name(name)
     with needing(f"device {name!r} needs torch", "pip install 'rbegir[gpu]', or use device='cpu'"):
         import torch

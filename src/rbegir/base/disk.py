@@ -27,12 +27,12 @@ Buffer = bytes | bytearray | memoryview
 
 
 def create(path: Path) -> int:
-    """Make a new, empty file and return its descriptor; the name must be free."""
+    """Create an empty file and return its descriptor; the path must not exist."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
 
 
 def open_regular(path: Path) -> int:
-    """Open a regular file for reading; a link is not followed, and nothing else is waited for or read."""
+    """Open a regular file for reading; links, pipes and devices are refused."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
@@ -41,7 +41,7 @@ def open_regular(path: Path) -> int:
 
 
 def read_small(path: Path, most: int) -> bytes:
-    """The bytes of a regular file of at most `most` bytes; a larger one is refused unread."""
+    """Read a regular file of at most `most` bytes; a larger one is refused unread."""
     with explained("read", path), open(open_regular(path), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:
@@ -50,23 +50,23 @@ def read_small(path: Path, most: int) -> bytes:
 
 
 def open_lock(path: Path) -> int:
-    """Open a file that stands for a lock; it is made if it is not there."""
+    """Open a lock file, creating it if necessary."""
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
 
 
 def lock(descriptor: int, *, wait: bool) -> None:
-    """Lock an open file until it is closed. Without `wait`, a lock held elsewhere is a BlockingIOError."""
+    """Lock an open file until it is closed. Without `wait`, raise BlockingIOError if the lock is taken."""
     fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[int]:
-    """Open a file for writing, made if it is not there, once no other process has it locked."""
+    """Open a file for writing, creating it if necessary, and wait until no other process locks it."""
     while True:
         descriptor = open_lock(path)
         try:
             lock(descriptor, wait=True)
-            with contextlib.suppress(FileNotFoundError):  # renamed or removed by the process waited for
+            with contextlib.suppress(FileNotFoundError):  # renamed or removed by the previous holder
                 if os.path.samestat(os.fstat(descriptor), os.stat(path)):
                     yield descriptor
                     return
@@ -75,14 +75,14 @@ def locked(path: Path) -> Iterator[int]:
 
 
 def refuse_link(directory: Path) -> Path:
-    """A directory that is part of an index, as it is; a link in its place is refused."""
+    """Return a directory of an index unchanged, or raise if it is a symbolic link."""
     if directory.is_symlink():
         raise FileError(f"{directory} is a link, which is not followed", hint="copy the directory there")
     return directory
 
 
 def write(descriptor: int, data: Buffer) -> None:
-    """Write all of the data, however many system calls that takes."""
+    """Write all of the data, in as many system calls as it takes."""
     rest = memoryview(data)
     while rest.nbytes:
         rest = rest[os.write(descriptor, rest) :]
@@ -105,7 +105,7 @@ def write_new(path: Path, parts: Iterable[Buffer]) -> None:
 
 
 def write_file(path: Path, *parts: Buffer) -> None:
-    """Write a file, new or emptied, and put its bytes on stable storage."""
+    """Write a file, truncating an existing one, and put its bytes on stable storage."""
     with path.open("wb") as file:
         for part in parts:
             file.write(part)
@@ -132,7 +132,7 @@ def rename(old: Path, new: Path) -> None:
 
 
 def link(old: Path, new: Path) -> bool:
-    """Give a file a second name; False where the file system cannot."""
+    """Give a file a second name; False if the file system does not support that."""
     try:
         os.link(old, new)
     except OSError as error:
@@ -164,7 +164,7 @@ def staged(path: Path) -> Iterator[Path]:
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Swap the names of two directories atomically; False where the system cannot (only Linux can)."""
+    """Swap the names of two directories atomically; False if the system cannot (only Linux can)."""
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "renameat2"):
         return False
@@ -178,23 +178,23 @@ def exchange(one: Path, other: Path) -> bool:
 
 
 def unlink(path: Path) -> None:
-    """Remove a file; processes that have it mapped keep its bytes."""
+    """Remove a file; processes that have mapped it can still read it."""
     os.unlink(path)
 
 
 def make_directory(path: Path) -> None:
-    """Make a directory; its parent must be there."""
+    """Create a directory; its parent must exist."""
     os.mkdir(path)
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory and all that is in it."""
+    """Remove a directory and its contents."""
     shutil.rmtree(path)
 
 
 @contextlib.contextmanager
 def explained(doing: str, path: Path) -> Iterator[None]:
-    """Turn an OSError into a FileError that says what could not be done and how to mend it."""
+    """Turn an OSError into a FileError that says what failed and how to fix it."""
     try:
         yield
     except OSError as error:

@@ -66,13 +66,13 @@ def size(mask: Mask) -> int:
 
 
 def contains(mask: Mask, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """For each of the positions, whether it is in the set."""
+    """Whether each position is in the set."""
     bits = mask[positions >> 6] >> (positions & 63).astype(np.uint64)
     return np.asarray(bits & np.uint64(1), np.bool_)
 
 
 def ranks(mask: Mask, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """For each of the positions, how many smaller ones are in the set."""
+    """For each position, the number of smaller positions in the set."""
     sizes = np.bitwise_count(mask)
     before = np.cumsum(sizes, dtype=np.int64) - sizes  # by word
     words = positions >> 6
@@ -82,7 +82,7 @@ def ranks(mask: Mask, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]
 
 
 def freeze(mask: Mask) -> Mask:
-    """Make a mask and what it is a view of read-only, so that a device may keep a copy of it."""
+    """Make a mask and the arrays that it is a view of read-only, so that devices may cache a copy."""
     owner: object = mask
     while isinstance(owner, np.ndarray):
         owner.flags.writeable = False
@@ -91,7 +91,7 @@ def freeze(mask: Mask) -> Mask:
 
 
 def is_frozen(mask: Mask) -> bool:
-    """Whether nobody can write to a mask or to what it is a view of."""
+    """Whether a mask and all arrays that it is a view of are read-only."""
     owner: object = mask
     while isinstance(owner, np.ndarray):
         if owner.flags.writeable:

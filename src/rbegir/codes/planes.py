@@ -42,7 +42,7 @@ class Codes:
 
     planes: npt.NDArray[np.uint64]
     n: int
-    made_by: str = ""  # fingerprint of the encoder, where it notes it
+    made_by: str = ""  # fingerprint of the encoder, if known
 
     def __post_init__(self) -> None:
         check_dimension(self.n)

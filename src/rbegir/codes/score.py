@@ -70,7 +70,7 @@ def cosine(
 
 
 def cosines(values: npt.NDArray[np.int16]) -> KeyScores:
-    """What turns order keys [Q, k] of queries with these integers [Q, n] into the cosines of codes."""
+    """A function from order keys [Q, k] to cosines, for queries with these integers [Q, n]."""
     norms = norm_squared(values)
     return lambda order_keys: cosine(order_keys, norms)
 

@@ -6,11 +6,11 @@
     with nulls    `validity`: one bit per value, set where it is not null; data under a null are zero or empty
 
 A mapped column is a zero-copy `pyarrow.Array` of any length. Arrow's IPC format was rejected: its metadata
-would be parsed before they are trusted, and a hundred million rows would be thousands of batches to open one
+would be parsed before it is trusted, and a hundred million rows would be thousands of batches to open one
 by one.
 
-Both ways to read verify the checksums of what they read first: `take(positions)` touches a few blocks for
-hits, `whole()` validates the whole array once for filters.
+Both ways to read verify checksums first: `take(positions)` checks a few blocks for hits, `whole()` validates
+the whole array once for filters.
 """
 
 from collections.abc import Callable, Iterator
@@ -95,7 +95,7 @@ def _write_offsets(
     chunks: Chunks,
     length: Callable[[pa.Array], pa.Array],
 ) -> None:
-    """Write where each value of the chunks begins, and where the last one ends; a null is empty."""
+    """Write where each value begins, and where the last one ends; a null is empty."""
     writer.begin(name)
     writer.write(np.zeros(1, dtype))
     total = 0
@@ -106,7 +106,7 @@ def _write_offsets(
 
 
 def _value_type(dtype: pa.DataType) -> pa.DataType:
-    """The type of what is stored one after the other: of the items of lists, else of the values."""
+    """The type of the stored values: the items of lists, else the values themselves."""
     return dtype.value_type if pa.types.is_list(dtype) else dtype
 
 
@@ -133,7 +133,7 @@ class Column:
         """The values at these positions, in this order."""
         for section, starts, stops in self.spans(positions):
             if np.any(starts < 0) or np.any(stops < starts) or np.any(stops > section.bytes):
-                raise section.corrupt("is pointed past by its offsets")
+                raise section.corrupt("is too short for the offsets that point into it")
             section.touch(starts, stops)
         try:
             found = self._mapped().take(int64_array(positions))
@@ -145,7 +145,7 @@ class Column:
     def spans(self, positions: Int64s) -> Iterator[tuple[Section, Int64s, Int64s]]:
         """Yield each section and the byte ranges [start, stop) of it that hold the values.
 
-        Check each before asking for the next: where a text lies is known only from its checked offsets.
+        Check each before asking for the next: only checked offsets say where a text is.
         """
         bits = positions >> 3
         first, last = positions, positions + 1  # of the values
@@ -170,7 +170,7 @@ class Column:
             yield self._data, first * width, last * width
 
     def whole(self) -> pa.Array:
-        """All values; every byte is checked and validated at the first call."""
+        """All values; the first call checks every byte and validates the array."""
         if not self._validated:
             for section in (self._validity, self._lists, self._offsets, self._data):
                 if section is not None:
@@ -184,7 +184,7 @@ class Column:
 
     @property
     def _values(self) -> int:
-        """How many values are stored one after the other."""
+        """The number of stored values; for lists, the number of items."""
         if self._lists is None:
             return self._count
         if self._offsets is not None:

@@ -4,10 +4,10 @@
     .ads.rbe.building      being built by a job that can be resumed (a cluster build)
     ads.rbe                complete
 
-A build that is interrupted leaves nothing visible. The next build for the same path removes what is left, or
+An interrupted build leaves nothing visible. The next build for the same path removes its leftovers, or
 resumes it. Input of any length is added one segment at a time (`fill`), so memory stays bounded.
 
-A backup is made the same way. Files never change, so those that an older backup at the same path holds are
+A backup is made the same way. Files never change, so files that an older backup at the same path has are
 linked into the new one, and only the others are copied.
 """
 
@@ -31,7 +31,7 @@ from rbegir.base.arguments import refuse_repeats
 from rbegir.base.checks import whole_number
 from rbegir.encode.encoder import Encoder, Savable, verify_encoder
 from rbegir.errors import FileError, InputError, LockedError
-from rbegir.index.format import File, FileKind
+from rbegir.index.format import file_problem
 from rbegir.index.manifest import MODEL, NAME, Manifest, commit, prepare, read_manifest
 from rbegir.index.snapshot import Snapshot
 from rbegir.index.writer import Progress, Writer, WriterLock
@@ -54,7 +54,10 @@ def staged(path: Path, *, overwrite: bool, resumable: bool = False) -> Iterator[
         pass  # refused before the work
     with disk.explained("create", path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_stale(path)
+        for left in path.parent.glob(f".{path.name}.new-*"):
+            with contextlib.suppress(LockedError):  # that build is still running; others were interrupted
+                WriterLock(left).release()
+                disk.remove_tree(left)
         stage = path.with_name(f".{path.name}.building" if resumable else f".{path.name}.new-{os.getpid()}")
         if not (resumable and stage.is_dir()):
             disk.make_directory(stage)
@@ -104,8 +107,8 @@ def fill(
 def backup(source: Path, path: Path, progress: Progress | None = None) -> dict[str, Any]:
     """Copy the current state of an index, which may be changed meanwhile, and return what was done.
 
-    `path` is new, or an earlier backup, which is replaced when the new one is complete. Its files are used
-    again if they are those of the state and match their checksums. `progress` is called with bytes.
+    `path` is new, or an earlier backup, which is replaced when the new one is complete. Its files are reused
+    if the state has them and they match their checksums. `progress` is called with bytes.
     """
     source, path = source.absolute(), path.absolute()
     state = Snapshot.open(source)
@@ -113,20 +116,18 @@ def backup(source: Path, path: Path, progress: Progress | None = None) -> dict[s
     if source in path.parents:
         raise InputError(f"{path} is inside the index", hint="choose a path outside of it")
     _refuse_other_index(path)
-    files = [(one.segment.file, FileKind.SEGMENT) for one in state.segments]
-    files += [(file, FileKind.DELETES) for file in state.deletes.values()]
-    total, done, copied = sum(file.stamp.bytes for file, _ in files), 0, 0
+    total, done, copied = sum(file.stamp.bytes for file in state.files), 0, 0
     with staged(path, overwrite=True) as writer:
-        for file, kind in files:
+        for file in state.files:
             old, new = path / file.path.name, writer.directory / file.path.name
-            if not (_is_copy(old, file, kind) and disk.link(old, new)):
+            if file_problem(old, file.kind, file.stamp) or not disk.link(old, new):
                 file.copy(new)
                 copied += 1
             done += file.stamp.bytes
             if progress is not None:
                 progress(done, total)
         if manifest.has_model:
-            _copy_model(source / MODEL, path / MODEL, writer.directory / MODEL)
+            copy_model(source / MODEL, writer.directory / MODEL, path / MODEL)
             if read_manifest(source).fingerprint != manifest.fingerprint:
                 raise FileError(f"{source} was replaced during the backup", hint="back it up again")
         note = json.dumps({"source": str(source), "generation": manifest.generation})
@@ -134,12 +135,12 @@ def backup(source: Path, path: Path, progress: Progress | None = None) -> dict[s
         prepare(writer.directory, manifest)
         commit(writer.directory)
     writer.close()
-    counts = {"files": len(files), "copied": copied, "unchanged": len(files) - copied}
+    counts = {"files": len(state.files), "copied": copied, "unchanged": len(state.files) - copied}
     return {"path": str(path), "keywords": state.keywords, "generation": manifest.generation, **counts}
 
 
 def _refuse_other_index(path: Path) -> None:
-    """Raise if an index is at `path` that is not a backup, or a backup that was changed since."""
+    """Raise if the index at `path` is not a backup, or was changed after the backup was made."""
     if not (path / NAME).exists():
         return
     try:
@@ -151,28 +152,21 @@ def _refuse_other_index(path: Path) -> None:
             f"{path} is an index of its own, not a backup"
             if generation is None
             else f"{path} was changed after it was made as a backup",
-            hint="choose another path; an index that is there already is never overwritten by a backup",
+            hint="choose another path; a backup never overwrites another index",
         )
 
 
-def _is_copy(path: Path, file: File, kind: FileKind) -> bool:
-    """Whether the file at `path` has the bytes of another, by their checksums."""
-    try:
-        return not any(File(path, kind, file.stamp).damage())
-    except (FileError, OSError):
-        return False
-
-
-def _copy_model(source: Path, old: Path, new: Path) -> None:
-    """Copy the directory of a model; files that an older copy has are linked."""
+def copy_model(source: Path, new: Path, old: Path | None = None) -> None:
+    """Copy the directory of a model and check the copy; files that an older copy has are linked."""
     disk.make_directory(new)
     for path in sorted(source.rglob("*")):
         name = path.relative_to(source)
         if path.is_dir():
             disk.make_directory(new / name)
         else:
-            same = (old / name).is_file() and filecmp.cmp(path, old / name, shallow=False)
-            if not (same and disk.link(old / name, new / name)):
+            before = (old or new) / name  # without an older copy there is no such file
+            same = before.is_file() and filecmp.cmp(path, before, shallow=False)
+            if not (same and disk.link(before, new / name)):
                 disk.write_file(new / name, path.read_bytes())
     for directory in (new, *filter(Path.is_dir, new.rglob("*"))):
         disk.sync_directory(directory)
@@ -204,9 +198,9 @@ def _give_name(stage: Path, path: Path) -> None:
 
 @contextlib.contextmanager
 def _free(path: Path, *, overwrite: bool) -> Iterator[None]:
-    """Raise if something at `path` is in the way: not an index, not to be overwritten, or being written.
+    """Raise if `path` is taken: it is not an index, may not be overwritten, or is being written.
 
-    Nobody can write to an index that is about to be replaced while the block runs.
+    While the block runs, nobody can write to an index that is about to be replaced.
     """
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         yield
@@ -217,19 +211,8 @@ def _free(path: Path, *, overwrite: bool) -> Iterator[None]:
         raise FileError(
             f"{path} exists already", hint="choose another path, open it to add to it, or overwrite it"
         )
-    lock = WriterLock(path)
-    try:
+    with WriterLock(path):
         yield
-    finally:
-        lock.release()
-
-
-def _remove_stale(path: Path) -> None:
-    """Remove what interrupted builds left; a build that is still running holds its lock."""
-    for left in path.parent.glob(f".{path.name}.new-*"):
-        with contextlib.suppress(LockedError):
-            WriterLock(left).release()
-            disk.remove_tree(left)
 
 
 def _last_of_each_id(table: pa.Table) -> pa.Table:
@@ -257,7 +240,7 @@ def _tables(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
 
 
 def _null_for_nan(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Replace NaN by null: in tables NaN is the only way to mark a missing number."""
+    """Replace NaN by null: tables often mark missing numbers with NaN."""
     if not pa.types.is_floating(column.type):
         return column
     return pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)

@@ -3,10 +3,10 @@
 A filter is a pyarrow expression, given as such or as text (`where`).
 
 Arrow evaluates the expression over the mapped columns of a segment, block by block, and reads only the
-columns that it names. The result is a mask, and the scan scores only what is in the mask, so the filtered
-top k is the true top k of what passes, for any selectivity. Segments never change, so the masks of recent
-textual filters are kept with each segment, and a filter that is repeated costs nothing. As many are kept as
-fit into KEPT_BYTES per segment, and at least KEPT; the least recently used are evicted.
+columns that it names. The result is a mask, and the scan scores only keywords in the mask, so the filtered
+top k is the true top k of the keywords that pass, for any selectivity. Segments never change, so each caches
+the masks of recent textual filters, and repeating a filter costs nothing. A segment caches as many masks as
+fit into KEPT_BYTES, and at least KEPT; the least recently used are evicted.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rbegir.base import masks
+from rbegir.base.arguments import sums_of_lists
 from rbegir.errors import FilterError
 from rbegir.index.segment import Segment
 from rbegir.index.where import Parser
@@ -77,11 +78,11 @@ class Filter:
 
     @classmethod
     def of(cls, where: str | pc.Expression, types: Mapping[str, pa.DataType]) -> Filter:
-        """A filter, the same object again for a recent text."""
+        """A filter; recent texts are parsed only once."""
         return _parsed(where, tuple(types.items())) if isinstance(where, str) else cls(where, types)
 
     def _named_columns(self) -> list[str]:
-        """The columns that an expression of pyarrow may need: Arrow does not list them, but it shows them.
+        """The columns that a pyarrow expression may need, found by their names in its printed form.
 
         Raises FilterError if the expression fails even with all columns.
         """
@@ -89,7 +90,7 @@ class Filter:
         named = [name for name in self._types if name in shown]
         try:
             self._evaluate(_nothing({name: self._types[name] for name in named}))
-        except FilterError:  # it is wrong, or shown with other names or not as a whole
+        except FilterError:  # it is wrong, or its printed form is incomplete or spells names differently
             named = list(self._types)
             self._evaluate(_nothing(self._types))
         return named
@@ -116,9 +117,8 @@ class Filter:
             raise FilterError(f"where must be true or false per keyword, but it gives {result.type}")
         flags = result.fill_null(False).combine_chunks()
         bits = np.frombuffer(flags.buffers()[1] or b"", np.uint8)
-        return np.unpackbits(bits, count=flags.offset + len(flags), bitorder="little")[flags.offset :].view(
-            np.bool_
-        )
+        every = np.unpackbits(bits, count=flags.offset + len(flags), bitorder="little")
+        return every[flags.offset :].view(np.bool_)
 
 
 @functools.lru_cache(KEPT_MOST)
@@ -132,12 +132,10 @@ def _nothing(types: Mapping[str, pa.DataType]) -> pa.Table:
 
 
 def _any_item_in(lists: pa.ChunkedArray, options: pa.Array) -> pa.Array:
-    """For each list whether one of its items is among the options; null for null."""
+    """Whether an item of each list is among the options; null for null."""
     array = lists.combine_chunks()
     flat = array.flatten()
     if pa.types.is_integer(flat.type):
         flat = flat.cast(options.type)
-    found = pc.is_in(flat, value_set=options).to_numpy(zero_copy_only=False)
-    counts = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
-    ends, sums = np.cumsum(counts), np.concatenate([[0], np.cumsum(found)])
-    return pa.array(sums[ends] > sums[ends - counts], mask=np.asarray(array.is_null()))
+    found = np.asarray(pc.is_in(flat, value_set=options))
+    return pa.array(sums_of_lists(array, found) > 0, mask=np.asarray(array.is_null()))

@@ -167,10 +167,10 @@ class File:
     """A mapped file: its metadata are read at once, its sections on demand."""
 
     def __init__(self, path: Path, kind: FileKind, stamp: Stamp | None = None) -> None:
-        self.path = path
+        self.path, self.kind = path, kind
         self._map = map_file(path)
         size = len(self._map)
-        self._read_header(kind)
+        self._read_header()
         start, end, total, directory_sum, self._table_sum, check = FOOTER.unpack(self._map[-FOOTER.size :])
         if check != crc32c(self._map[-FOOTER.size : -4]) or total != size:
             raise self._corrupt("the footer does not match its checksum, or the length is wrong")
@@ -239,7 +239,7 @@ class File:
         if self._checked is None or self._table is None:
             table = memoryview(self._map)[self._end : -FOOTER.size]
             if crc32c(table) != self._table_sum:
-                raise self._corrupt("the table of checksums does not match its own")
+                raise self._corrupt("the table of checksums does not match its own checksum")
             self._table = np.frombuffer(table, "<u4")
             self._checked = np.zeros(self.blocks, np.bool_)
         return self._checked, self._table
@@ -247,7 +247,7 @@ class File:
     def _body(self) -> memoryview:
         return memoryview(self._map)[: self._end]
 
-    def _read_header(self, kind: FileKind) -> None:
+    def _read_header(self) -> None:
         if len(self._map) < HEADER.size + FOOTER.size or self._map[: len(MAGIC)] != MAGIC:
             raise FileError(
                 f"{self.path} is not a file of an rbegir index", hint="check the path; nothing was changed"
@@ -260,8 +260,8 @@ class File:
                 f"{self.path} has format version {version}, this rbegir reads version {VERSION}",
                 hint="use the version of rbegir that wrote it, or build the index again",
             )
-        if found != kind or block != BLOCK:
-            raise self._corrupt(f"expected a {kind.name.lower()} file, found kind {found}")
+        if found != self.kind or block != BLOCK:
+            raise self._corrupt(f"expected a {self.kind.name.lower()} file, found kind {found}")
 
     def _read_directory(self, start: int, end: int) -> tuple[dict[str, Any], dict[str, tuple[int, int]]]:
         try:
@@ -272,7 +272,7 @@ class File:
             raise self._corrupt("the directory cannot be understood") from error
         for name, (offset, size) in spans.items():
             if type(offset) is not int or type(size) is not int or offset % ALIGN or size < 0:
-                raise self._corrupt(f"section {name!r} has no proper place")
+                raise self._corrupt(f"section {name!r} has an impossible offset or size")
             if not HEADER.size <= offset <= offset + size <= start:
                 raise self._corrupt(f"section {name!r} lies outside the file")
         if not isinstance(meta, dict):
@@ -287,6 +287,18 @@ class File:
 
     def _corrupt(self, what: str) -> CorruptError:
         return CorruptError(f"{self.path} is damaged: {what}", hint=_RESTORE)
+
+
+def file_problem(path: Path, kind: FileKind, stamp: Stamp) -> str:
+    """What is wrong with a file, after checking every byte of it; an empty text if nothing is."""
+    try:
+        return next((error.message for error in File(path, kind, stamp).damage()), "")
+    except FileNotFoundError:
+        return "it is missing"
+    except OSError as error:
+        return error.strerror or str(error)
+    except FileError as error:
+        return error.message
 
 
 class Section:

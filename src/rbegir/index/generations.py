@@ -14,9 +14,9 @@ index, ties included:
 Order keys are comparable between generations: they are ⌊2³⁶ (q·k)² / ‖k‖²⌋ with the sign of q·k, q is the
 same integer vector everywhere, and scaling k changes nothing, so generations may differ in keyword planes.
 
-*An id in two generations* occurs while a keyword moves: it is added to the newer index before it is deleted
-from the older one, so that a crash in between loses nothing. Search looks up the ids of older hits in the
-newer indexes and searches again without those found, until none is found.
+*An id in two generations* occurs while a keyword is moved: it is added to the newer index before it is
+deleted from the older one, so that a crash in between loses nothing. Search looks up the ids of older hits in
+the newer indexes and repeats the search without those found there, until there are none.
 
 *Default ids* are global rows, which never repeat across generations.
 """
@@ -69,7 +69,11 @@ class Generations:
                 )
                 for path in indexes
             ]
-            self._check_ids()
+            kinds = {index.info()["id_type"] for index in _used(self.indexes)}
+            if len(kinds) > 1:
+                raise MismatchError(
+                    f"the generations have ids of different types: {', '.join(sorted(kinds))}"
+                )
             self._open = opened.pop_all()
 
     def __enter__(self) -> Generations:
@@ -116,7 +120,7 @@ class Generations:
     def search_codes(
         self, codes: Codes | npt.NDArray[Any], k: int | None = 10, **options: Unpack[SearchOptions]
     ) -> Hits:
-        """The best k keywords of all generations for each code: exactly; filters as for an index."""
+        """The exact best k keywords of all generations for each code; filters as for an index."""
         request = local_request(k, options)
         if request.mode != "exact" or request.planes is not None or request.rerank:
             raise InputError(
@@ -126,7 +130,7 @@ class Generations:
         parts = []
         for number, index in enumerate(self.indexes):
             if not len(index) and len(self):
-                continue  # an empty index knows no columns to filter by
+                continue  # an empty index has no columns to filter by
             before = self._rows_before(number)
             asked: SearchOptions = {**options}
             if request.after is not None:
@@ -135,9 +139,11 @@ class Generations:
             hits = self._visible(number, index, codes, k, asked)
             rows = np.where(hits.rows < 0, -1, hits.rows + before)
             parts.append(replace(hits, rows=rows, after=request.after))
-        if all(part.attributes is None for part in parts):
-            return merge(parts, k)
-        return merge([_with_attributes(part) for part in parts], k)
+        if any(part.attributes is not None for part in parts):  # then give all hits attributes
+            for number, part in enumerate(parts):
+                empty: list[list[dict[str, Any]]] = [[{} for _ in range(count)] for count in part.counts]
+                parts[number] = replace(part, attributes=part.attributes or empty)
+        return merge(parts, k)
 
     def get(self, ids: Any) -> list[dict[str, Any] | None]:
         """The keywords with these ids, each from the newest generation that has it."""
@@ -227,19 +233,7 @@ class Generations:
     def _rows_before(self, number: int) -> int:
         return sum(int(index.info()["next_row"]) for index in self.indexes[:number])
 
-    def _check_ids(self) -> None:
-        kinds = {index.info()["id_type"] for index in _used(self.indexes)}
-        if len(kinds) > 1:
-            raise MismatchError(f"the generations have ids of different types: {', '.join(sorted(kinds))}")
-
 
 def _used(indexes: Sequence[Index]) -> list[Index]:
     """The indexes to which a keyword was ever added; the others have no ids and no columns yet."""
     return [index for index in indexes if index.info()["next_row"]]
-
-
-def _with_attributes(hits: Hits) -> Hits:
-    """Hits with an empty dict of attributes each, if their index has no attributes."""
-    if hits.attributes is not None:
-        return hits
-    return replace(hits, attributes=[[{} for _ in range(count)] for count in hits.counts])

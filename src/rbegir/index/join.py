@@ -4,16 +4,16 @@
     index.join(other, k=3, min_score=0.8)    for each keyword of `other` its best 3 in `index`
     index.duplicates(0.95)                   groups of keywords that are nearly equal
 
-A query is a stored code with all its planes; where a Binarizer made it, the vector that it stands for. It is
-scored as `search` scores it, so a join equals that many searches bit for bit, ties included. Nothing is
-indexed and nothing is missed: the cost is one scan per batch of queries.
+A query is a stored code with all its planes or, if a Binarizer made it, the vector that it stands for. It is
+scored as `search` scores it, so a join equals that many searches bit for bit, ties included. No extra
+structure is built and nothing is missed: the cost is one scan per batch of queries.
 
 Pairs come as Arrow batches, ordered by the row of the query and then by rank, with the columns
 
     id, neighbor_id    int64 or string      the query and the keyword that was found
     rank               int32                from 1, without gaps
-    score              double               as of a search: the cosine of codes, or a Binarizer's estimate
-    text, neighbor_text                     if texts are asked for
+    score              double               as from a search: the cosine of codes, or a Binarizer's estimate
+    text, neighbor_text                     if texts are requested
 
 A batch needs memory for its own pairs only. `write_pairs` makes a Parquet file of any size from them, one
 part per batch, and resumes after an interrupt from the last complete part.
@@ -26,7 +26,6 @@ once.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import itertools
@@ -74,7 +73,7 @@ class Join:
 
     keywords: Snapshot
     queries: Snapshot
-    scorer: Encoder | None  # what gives hits their scores, as `key_scores` takes it
+    scorer: Encoder | None  # scores the hits (`key_scores`)
     k: int | None = None
     min_score: float | None = None
     itself: bool = True  # whether a keyword may be its own neighbor
@@ -100,25 +99,18 @@ class Join:
 
     @property
     def schema(self) -> pa.Schema:
-        id_type, neighbor_type = self.queries.types()["id"], self.keywords.types()["id"]
+        ids = ("id", self.queries.types()["id"]), ("neighbor_id", self.keywords.types()["id"])
         texts = [("text", pa.string()), ("neighbor_text", pa.string())] if self.texts else []
-        pair = [
-            ("id", id_type),
-            ("neighbor_id", neighbor_type),
-            ("rank", pa.int32()),
-            ("score", pa.float64()),
-        ]
-        return pa.schema([*pair, *texts])
+        return pa.schema([*ids, ("rank", pa.int32()), ("score", pa.float64()), *texts])
 
     @property
     def identity(self) -> str:
-        """Equal for joins that have the same batches."""
+        """Equal for joins with the same batches."""
         asked = (self.k, self.min_score, self.itself, self.texts, self.rows)
         states = (self.keywords.manifest, self.queries.manifest)
         return hashlib.sha256(repr((asked, states)).encode()).hexdigest()
 
     def table(self, backend: Backend) -> pa.Table:
-        """All pairs."""
         found = [batch for batches in self.batches(backend) for batch in batches]
         return pa.Table.from_batches(found, self.schema)
 
@@ -138,7 +130,7 @@ class Join:
             )
 
     def _pairs(self, search: Search, values: Values, own: Int64s | None) -> Iterator[Pairs]:
-        """The pairs of a batch of queries; `own` are the positions of the queries if they are left out."""
+        """The pairs of a batch of queries; `own` has the queries' positions if they are to be left out."""
         if self.k is None:
             assert self.min_score is not None
             found = reaching(search, values, self.scorer, self.min_score)
@@ -157,7 +149,7 @@ class Join:
             yield pairs
 
     def _batch(self, segment: Segment, positions: Int64s, pairs: Pairs, numbers: list[int]) -> pa.RecordBatch:
-        """Pairs with what is stored of both sides."""
+        """Pairs with the ids, and texts if requested, of both sides."""
         places = self.keywords.locate(numbers, pairs.positions)
         at = int64_array(pairs.query)
         columns = [
@@ -177,8 +169,8 @@ class Join:
 def reaching(search: Search, values: Values, scorer: Encoder | None, min_score: float) -> Iterator[Pairs]:
     """All pairs that reach a score, in runs of whole queries.
 
-    Each query is searched with a k that grows until its last hit is below the score. If the pairs become too
-    many, the two halves of the queries are searched one after the other.
+    Each query is searched with a growing k until its last hit is below the score. If there are too many
+    pairs, the two halves of the queries are searched one after the other.
     """
     found: list[Pairs] = []
     left, k, held = np.arange(len(values)), FIRST_K, 0
@@ -205,8 +197,8 @@ def reaching(search: Search, values: Values, scorer: Encoder | None, min_score: 
 def groups(state: Snapshot, scorer: Encoder | None, backend: Backend, min_score: float) -> pa.Table:
     """Groups of keywords that are linked by pairs of at least this score: group, id and text.
 
-    The score of a link is that of the code that was stored first as the query. Keywords with equal codes are
-    one node, so a thousand copies of a keyword cost what one does. Needs about 60 bytes per keyword.
+    The query of a link is the code that was stored first. Keywords with equal codes are one node, so a
+    thousand copies of a keyword cost as much as one. Needs about 60 bytes per keyword.
     """
     SearchRequest(None, min_score=min_score)  # checks it
     numbers, partitions = state.candidates()
@@ -238,21 +230,17 @@ def groups(state: Snapshot, scorer: Encoder | None, backend: Backend, min_score:
     group = (np.cumsum(sizes > 1) - 1)[group[members]]  # numbered by their first keywords
     order = np.argsort(group, kind="stable")
     places = state.locate(numbers, keywords[members[order]])
-    found = {
-        "group": int64_array(group[order]),
-        "id": state.array("id", places),
-        "text": state.array("text", places),
-    }
+    stored = {name: state.array(name, places) for name in ("id", "text")}
     state.check_mapped()
-    return pa.table(found)
+    return pa.table({"group": int64_array(group[order]), **stored})
 
 
 def write_pairs(path: Path, join: Join, backend: Backend, progress: Progress | None = None) -> dict[str, int]:
     """Write all pairs to a new Parquet file, which appears when it is complete.
 
-    Each batch of queries is a file in a hidden directory beside it. If the work is interrupted, the same join
-    of the same states continues there; if anything is different, it starts again. `progress` is called with
-    (queries done, all queries).
+    Each batch of queries is a file in a hidden directory beside it. After an interruption, the same join of
+    the same states continues there; any other join starts again. `progress` is called with (queries done,
+    all queries).
     """
     import pyarrow.parquet as pq
 
@@ -262,7 +250,12 @@ def write_pairs(path: Path, join: Join, backend: Backend, progress: Progress | N
     parts = [stage / f"part-{number:08d}.parquet" for number in range(len(done))]
     with disk.explained("write", path):
         stage.mkdir(exist_ok=True)
-        with contextlib.closing(_Stage(stage, join.identity)):
+        with WriterLock(stage):
+            job = stage / "JOB"
+            if not job.exists() or job.read_text() != join.identity:  # parts of another join
+                for part in stage.glob("part-*"):
+                    part.unlink()
+                disk.write_file(job, join.identity.encode())
             resumed = sum(1 for _ in itertools.takewhile(Path.exists, parts))
             for number, batches in enumerate(join.batches(backend, resumed), resumed):
                 with disk.staged(parts[number]) as part, pq.ParquetWriter(part, join.schema) as writer:
@@ -286,28 +279,13 @@ def write_pairs(path: Path, join: Join, backend: Backend, progress: Progress | N
 
 
 def new_file(path: Path) -> Path:
-    """The absolute path of a file that can be made; raise FileError if it cannot."""
+    """The absolute path of a file to create; raise FileError if it cannot be created."""
     path = path.absolute()
     if path.exists():
         raise FileError(f"{path} exists already", hint="choose another path, or remove it")
     if not path.parent.is_dir():
         raise FileError(f"there is no directory {path.parent} to write to")
     return path
-
-
-class _Stage:
-    """The directory of the parts, locked; parts of another join are removed."""
-
-    def __init__(self, directory: Path, identity: str) -> None:
-        self._lock = WriterLock(directory)
-        job = directory / "JOB"
-        if not job.exists() or job.read_text() != identity:
-            for part in directory.glob("part-*"):
-                part.unlink()
-            disk.write_file(job, identity.encode())
-
-    def close(self) -> None:
-        self._lock.release()
 
 
 def _offsets(state: Snapshot) -> dict[Segment, int]:
@@ -322,7 +300,7 @@ def _ranks(query: Int64s) -> Int64s:
 
 
 def _first_of_equals(planes: npt.NDArray[np.uint64]) -> Int64s:
-    """For each code of [planes, count, words] the first one that is equal to it."""
+    """The index of the first equal code, for each code of [planes, count, words]."""
     count = planes.shape[1]
     words = planes.transpose(0, 2, 1).reshape(planes.shape[0] * planes.shape[2], count)
     order = np.lexsort(words)  # stable: the first of equal codes comes first
@@ -334,7 +312,7 @@ def _first_of_equals(planes: npt.NDArray[np.uint64]) -> Int64s:
 
 
 def _root(parent: Int64s, nodes: Int64s) -> Int64s:
-    """The roots of nodes; the paths to them become shorter."""
+    """The roots of nodes; shortens the paths to them."""
     roots = parent[nodes]
     while np.any((above := parent[roots]) != roots):
         roots = above

@@ -6,13 +6,13 @@
 
 A lookup searches the fences, then the one block of keys they point at. A lookup among 10⁷ ids thus reads one
 small section once and then 4 KiB per id, each checked before it is used. All wanted ids are searched together
-in NumPy; if they are so many that most blocks would be read, all are. The caller, who has the ids, resolves
-equal keys (hash collisions).
+in NumPy; if most blocks would be read anyway, all blocks are read. The caller resolves equal keys (hash
+collisions) by comparing ids.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -57,15 +57,8 @@ def sorted_parts(keys: npt.NDArray[np.uint64]) -> dict[str, npt.NDArray[Any]]:
     }
 
 
-class Ranges(NamedTuple):
-    """The run of each wanted key: order[first:last] are the positions that have it."""
-
-    first: Int64s
-    last: Int64s
-
-
 class SortedKeys:
-    """The sections that `write_keys` wrote, or any ascending section of 64-bit keys with its fences."""
+    """The sections written by `write_keys`, or any ascending section of 64-bit keys with its fences."""
 
     def __init__(self, keys: Section, fences: Section, count: int, dtype: str = "<u8") -> None:
         self._section = keys
@@ -78,10 +71,15 @@ class SortedKeys:
     def named(cls, file: File, name: str, count: int) -> SortedKeys:
         return cls(file.section(f"{name}.keys"), file.section(f"{name}.fences"), count)
 
-    def find(self, wanted: Keys) -> Ranges:
-        """The run of equal keys for each wanted key; empty (first == last) if there is none."""
+    def find(self, wanted: Keys) -> tuple[Int64s, Int64s]:
+        """The run of each wanted key: keys[first:last] are equal to it; empty if there is none."""
         if wanted.size > self._count // STRIDE:  # most blocks would be read anyway
-            return self._find_many(wanted)
+            keys = self._section.view(self._dtype, self._count)
+            order = np.argsort(wanted)  # neighbouring searches share cache lines
+            first, last = np.zeros(wanted.size, np.int64), np.zeros(wanted.size, np.int64)
+            first[order] = np.searchsorted(keys, wanted[order], "left")
+            last[order] = np.searchsorted(keys, wanted[order], "right")
+            return first, last
         fences = self._fences.view(self._dtype, -(-self._count // STRIDE))
         # the run of a key starts after the last fence below it, and ends before the first fence above it
         low = np.maximum(np.searchsorted(fences, wanted, "left") - 1, 0) * STRIDE
@@ -89,22 +87,11 @@ class SortedKeys:
         self._section.touch(8 * low, 8 * np.maximum(high, low))
         if wanted.size == 1:
             block = self._keys[low[0] : high[0]]
-            return Ranges(*(low + np.searchsorted(block, wanted, side) for side in ("left", "right")))
-        return Ranges(
-            self._bisect(wanted, low, high, right=False), self._bisect(wanted, low, high, right=True)
-        )
-
-    def _find_many(self, wanted: Keys) -> Ranges:
-        """Find many keys by searching all of them, in ascending order to share cache lines."""
-        keys = self._section.view(self._dtype, self._count)
-        order = np.argsort(wanted)
-        first, last = np.zeros(wanted.size, np.int64), np.zeros(wanted.size, np.int64)
-        first[order] = np.searchsorted(keys, wanted[order], "left")
-        last[order] = np.searchsorted(keys, wanted[order], "right")
-        return Ranges(first, last)
+            return low + np.searchsorted(block, wanted, "left"), low + np.searchsorted(block, wanted, "right")
+        return self._bisect(wanted, low, high, right=False), self._bisect(wanted, low, high, right=True)
 
     def _bisect(self, wanted: Keys, low: Int64s, high: Int64s, *, right: bool) -> Int64s:
-        """Binary search of each key between its own bounds, left or right of its equals, all in lockstep."""
+        """Binary searches for all keys in lockstep, each within its own bounds; as np.searchsorted."""
         low, high = low.copy(), high.copy()
         while np.any(low < high):
             middle = (low + high) >> 1

@@ -6,12 +6,12 @@
 
 Remote files are copied to a cache directory (RBEGIR_CACHE) and mapped from there. A copy is checked against
 its own checksums and the stamp in the manifest, and only then renamed into place, so a file with its final
-name is complete. Files are immutable and a stamp means one content: processes share the directory, and a
-later opening copies only what is new.
+name is complete. Files are immutable and a stamp identifies one content, so processes share the directory,
+and opening the index again copies only what is new.
 
 A copy grows as `.segment-00000000.rbs.1a2b3c4d.part`, named after its stamp and locked by the process that
-writes it. A process that finds it locked waits, and then finds the file complete. One that finds it unlocked
-continues where the last one was interrupted.
+writes it. A process that finds it locked waits, and then finds the file complete. A process that finds it
+unlocked continues where the last one was interrupted.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from rbegir.encode.directory import CONFIG, MAX_CONFIG, WEIGHTS
 from rbegir.encode.encoder import BINARIZER
 from rbegir.encode.encoder import NAME as REFERENCE
 from rbegir.errors import CorruptError, FileError, InputError
-from rbegir.index.format import DIRECTORY_LIMIT, File, FileKind, Stamp, map_file
+from rbegir.index.format import DIRECTORY_LIMIT, File, FileKind, Stamp, file_problem, map_file
 from rbegir.index.manifest import DELETES_NAME, MODEL, NAME, SEGMENT_NAME, Manifest, read_manifest
 
 CHUNK = 1 << 22  # bytes copied at a time
-TIMEOUT_S = 60  # for each answer of a web server
+TIMEOUT_S = 60  # for each response of a web server
 FILE_NAME = re.compile(f"{SEGMENT_NAME.pattern}|{DELETES_NAME.pattern}")
 FAILURES = (OSError, HTTPException, pa.ArrowException)
-COPY_HINT = "check access to it, and the room in the cache directory (RBEGIR_CACHE); copying can be continued"
+COPY_HINT = "check access to it and free space in the cache directory (RBEGIR_CACHE); copying can be resumed"
 
 
 @dataclass(frozen=True)
@@ -58,26 +58,26 @@ class Web:
     url: str
 
     def open(self, path: str, start: int) -> tuple[Any, int]:
-        """A stream of a file, and where in the file it begins: at `start`, or at 0 without ranges."""
+        """Stream a file from `start`, or from 0 if the server has no ranges; also returns where it starts."""
         parts = urlsplit(self.url)
         address = urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{quote(path)}"))
         request = Request(address, headers={"Range": f"bytes={start}-"} if start else {})
         try:
-            answer = urlopen(request, timeout=TIMEOUT_S)
+            response = urlopen(request, timeout=TIMEOUT_S)
         except HTTPError as error:
             error.close()
             if error.code in (404, 410):
                 raise FileNotFoundError(f"there is no {path}") from error
             raise OSError(f"the server answered {error.code}") from error
-        return answer, start if answer.status == 206 else 0
+        return response, start if response.status == 206 else 0
 
 
 @dataclass(frozen=True)
 class Location:
-    """An index directory; `filesystem` is None where plain paths lead to it."""
+    """An index directory; `filesystem` is None if it is on a mounted file system."""
 
     root: str  # an absolute path, or a path inside the file system
-    name: str  # what people call it; without credentials
+    name: str  # for messages, without credentials
     filesystem: Any = None
 
     @classmethod
@@ -129,15 +129,15 @@ class Location:
         return read_manifest(self.path) if self.is_local else self._state()[1]
 
     def fetch(self, files: Mapping[str, tuple[FileKind, Stamp]]) -> Path:
-        """The directory in which these files can be read, after copying what is missing."""
+        """Copy what is missing of these files, and return the directory that holds them."""
         for name, (kind, stamp) in files.items():
             if not self.is_local and not _is_there(self.path / name, kind, stamp):
-                problem = partial(_file_problem, kind=kind, stamp=stamp)
+                problem = partial(file_problem, kind=kind, stamp=stamp)
                 self._copy(name, stamp.bytes, f"{stamp.check:08x}", problem)
         return self.path
 
     def model(self) -> Path:
-        """The directory of the stored model, as one that can be opened here."""
+        """Copy what is missing of the stored model, and return its directory."""
         if not self.is_local:
             self._fetch_model(f"{MODEL}/{BINARIZER}", CONFIG)
             self._fetch_model(MODEL, CONFIG)
@@ -145,7 +145,7 @@ class Location:
         return self.path / MODEL
 
     def copy(self) -> Path:
-        """A directory with the current state of the index, after copying what is missing."""
+        """Copy what is missing of the current state of the index, and return its directory."""
         if self.is_local:
             return self.path
         while True:
@@ -155,7 +155,7 @@ class Location:
                 if manifest.has_model:
                     self.model()
                 break
-            except FileError:  # of a state that was replaced meanwhile, perhaps
+            except FileError:  # the state may have been replaced meanwhile
                 if self._state()[0] == content:
                     raise
         self._write(NAME, content)
@@ -165,7 +165,7 @@ class Location:
         return self.path
 
     def _state(self) -> tuple[bytes, Manifest]:
-        """The bytes of the manifest, and what they say."""
+        """The manifest, as bytes and parsed."""
         content = self._read(NAME, DIRECTORY_LIMIT)
         if content is None:
             raise FileError(
@@ -176,7 +176,7 @@ class Location:
             return content, read_manifest(Path(folder))
 
     def _fetch_model(self, folder: str, config_name: str) -> None:
-        """Copy a config and its weights. The config comes last, so that where it is, the weights are."""
+        """Copy a config and its weights. The config comes last, so where it exists the weights do too."""
         config = self._read(f"{folder}/{config_name}", MAX_CONFIG)
         here = self.path / folder / config_name
         if config is None or (here.is_file() and here.read_bytes() == config):
@@ -194,7 +194,7 @@ class Location:
         self._write(f"{folder}/{config_name}", config)
 
     def _copy(self, name: str, size: int, tag: str, problem: Callable[[Path], str]) -> None:
-        """Copy a file, or the rest of it, and rename it into place if `problem` finds none."""
+        """Copy a file, or the rest of it, and rename it into place if `problem` finds nothing wrong."""
         final = self.path / name
         part = final.with_name(f".{final.name}.{tag}.part")
         with disk.explained("write to", self.path):
@@ -205,7 +205,7 @@ class Location:
                     return
                 continued = os.fstat(descriptor).st_size > 0
                 self._append(name, descriptor, size)
-                if (found := problem(part)) and continued:  # the first bytes were of another file, perhaps
+                if (found := problem(part)) and continued:  # perhaps it began as a copy of another file
                     os.ftruncate(descriptor, 0)
                     self._append(name, descriptor, size)
                     found = problem(part)
@@ -218,7 +218,7 @@ class Location:
                 disk.replace(part, final)
 
     def _append(self, name: str, descriptor: int, size: int) -> None:
-        """Read what a copy of `size` bytes lacks. A lost connection is renewed as long as bytes arrive."""
+        """Copy the rest of a file of `size` bytes. A lost connection is renewed as long as bytes arrive."""
         most, lost = -1, "it is shorter than the index says"
         while (have := os.fstat(descriptor).st_size) < size:
             if have <= most:
@@ -242,7 +242,7 @@ class Location:
         return source, start
 
     def _read(self, name: str, most: int) -> bytes | None:
-        """The bytes of a small file, or None if it is not there."""
+        """The bytes of a small file, or None if it does not exist."""
         try:
             source, _ = self._open(name)
             with closing(source):
@@ -267,7 +267,7 @@ class Location:
 
 
 def files_of(manifest: Manifest) -> dict[str, tuple[FileKind, Stamp]]:
-    """The files that the segments of a manifest need."""
+    """The files of a manifest: its segments and the deletes that they use."""
     used = {entry.deletes for entry in manifest.segments}
     deletes = {name: (FileKind.DELETES, stamp) for name, stamp in manifest.deletes.items() if name in used}
     return {entry.file: (FileKind.SEGMENT, entry.stamp) for entry in manifest.segments} | deletes
@@ -300,18 +300,8 @@ def _is_there(path: Path, kind: FileKind, stamp: Stamp) -> bool:
         return False
 
 
-def _file_problem(path: Path, kind: FileKind, stamp: Stamp) -> str:
-    """What is wrong with a file of an index, or nothing."""
-    try:
-        return next((error.message for error in File(path, kind, stamp).damage()), "")
-    except FileNotFoundError:
-        return "it is missing"
-    except FileError as error:
-        return error.message
-
-
 def _weights_problem(path: Path, check: int) -> str:
-    """What is wrong with the weights of a model, or nothing."""
+    """What is wrong with the weights of a model; an empty text if nothing is."""
     try:
         return "" if crc32c(map_file(path)) == check else "it does not match its checksum"
     except FileNotFoundError:
@@ -319,6 +309,6 @@ def _weights_problem(path: Path, check: int) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """The first line of an error of another library, cut to what fits into a message."""
+    """The first line of an error from another library, shortened for a message."""
     text = str(getattr(error, "reason", None) or error) or type(error).__name__
     return text.splitlines()[0][:200]

@@ -8,9 +8,9 @@
       model/                 the model that encodes texts, if one was given
       LOCK                   who is writing, see writer.py
 
-The rename is the commit: before it a change does not exist, after it (and the fsync of the directory) it is
-visible and durable. File numbers are never reused, so a name always means the same bytes. Segments are
-ordered by row and their rows do not overlap, so the order of positions is the order of rows.
+The rename is the commit: before it a change does not exist; after it (and the fsync of the directory) the
+change is visible and durable. File numbers are never reused, so a name always refers to the same bytes.
+Segments are ordered by row and their rows do not overlap, so the order of positions is the order of rows.
 
 A manifest is validated before it is used: names must have the exact form above (no path can leave the
 directory), counts must fit, rows must ascend. It is data, never code.
@@ -110,12 +110,12 @@ class Manifest:
 
 def prepare(directory: Path, manifest: Manifest) -> None:
     """Write the next manifest beside the current one; it and all new file names are durable on return."""
-    with contextlib.suppress(FileNotFoundError):  # left if an earlier change failed at its last step
+    with contextlib.suppress(FileNotFoundError):  # there is one if an earlier change failed at its last step
         disk.unlink(directory / NEW)
     meta = {**manifest.__dict__, "segments": [astuple(entry) for entry in manifest.segments]}
     if manifest.tenant is None:
         del meta["tenant"]
-    parse(meta, directory / NEW)  # what could not be read again is refused before it replaces anything
+    parse(meta, directory / NEW)  # refuse a manifest that could not be read again
     with FileWriter(directory / NEW, FileKind.MANIFEST) as writer:
         writer.finish(meta)
     disk.sync_directory(directory)
@@ -157,74 +157,66 @@ def parse(meta: dict[str, Any], path: Path) -> Manifest:
 
 
 class _WrongError(Exception):
-    """A value in a manifest that is not possible."""
+    """A manifest has an impossible value."""
+
+
+def _require(possible: object, what: str) -> None:
+    if not possible:
+        raise _WrongError(what)
+
+
+def _number(value: Any, low: int, high: int, what: str) -> int:
+    _require(type(value) is int and low <= value <= high, f"{what} cannot be {value!r}")
+    return int(value)
+
+
+def _stamp(value: Any) -> Stamp:
+    size, check = value
+    return Stamp(_number(size, 1, 2**62, "a file size"), _number(check, 0, 2**32 - 1, "a checksum"))
+
+
+def _file_name(value: Any, form: re.Pattern[str]) -> str:
+    named = isinstance(value, str) and form.fullmatch(value)
+    _require(named, f"{value!r} is not the name of a file of an index")
+    return str(value)
 
 
 def _parse(meta: dict[str, Any]) -> Manifest:
-    def number(value: Any, low: int, high: int, what: str) -> int:
-        if type(value) is not int or not low <= value <= high:
-            raise _WrongError(f"{what} cannot be {value!r}")
-        return value
-
-    def stamp(value: Any) -> Stamp:
-        size, check = value
-        return Stamp(number(size, 1, 2**62, "a file size"), number(check, 0, 2**32 - 1, "a checksum"))
-
-    def name(value: Any, form: re.Pattern[str]) -> str:
-        if not isinstance(value, str) or not form.fullmatch(value):
-            raise _WrongError(f"{value!r} is not the name of a file of an index")
-        return value
-
-    unknown = meta.keys() - {field.name for field in fields(Manifest)}
-    if unknown:
-        raise _WrongError(f"it has {len(unknown)} unknown entries, such as {min(unknown)[:40]!r}")
+    unknown = sorted(meta.keys() - {field.name for field in fields(Manifest)})
+    _require(not unknown, f"it has {len(unknown)} unknown entries, such as {''.join(unknown[:1])[:40]!r}")
     try:
         check_dimension(meta["n"])
     except InputError as error:
         raise _WrongError(error.message) from error
-    deletes = {name(key, DELETES_NAME): stamp(value) for key, value in meta["deletes"].items()}
-    next_row = number(meta["next_row"], 0, 2**62, "next_row")
+    deletes = {_file_name(key, DELETES_NAME): _stamp(value) for key, value in meta["deletes"].items()}
+    next_row = _number(meta["next_row"], 0, 2**62, "next_row")
     entries: list[Entry] = []
     row = 0
-    for file, file_stamp, count, first, last, where, deleted in meta["segments"]:
-        number(count, 1, MAX_ROWS, "a count of keywords")
-        number(first, row, next_row, "a first row")
-        number(last, first + count - 1, next_row - 1, "a last row")
-        number(deleted, 0 if where is None else 1, 0 if where is None else count, "a count of deletes")
-        if where is not None and where not in deletes:
-            raise _WrongError(f"{where!r} is not among its files")
+    for file, stamp, count, first, last, where, deleted in meta["segments"]:
+        _number(count, 1, MAX_ROWS, "a count of keywords")
+        _number(first, row, next_row, "a first row")
+        _number(last, first + count - 1, next_row - 1, "a last row")
+        _number(deleted, 0 if where is None else 1, 0 if where is None else count, "a count of deletes")
+        _require(where is None or where in deletes, f"{where!r} is not among its files")
         row = last + 1
-        entries.append(Entry(name(file, SEGMENT_NAME), stamp(file_stamp), count, first, last, where, deleted))
-    if len({entry.file for entry in entries}) != len(entries):
-        raise _WrongError("a segment is named twice")
-    columns = meta["columns"]
+        name = _file_name(file, SEGMENT_NAME)
+        entries.append(Entry(name, _stamp(stamp), count, first, last, where, deleted))
+    _require(len({entry.file for entry in entries}) == len(entries), "a segment is named twice")
+    columns, tenant = meta["columns"], meta.get("tenant")
     for column, dtype in columns.items():
-        if type_named(dtype) is None or column in RESERVED:
-            raise _WrongError(f"there cannot be a column {column!r} of the type {dtype!r}")
-    tenant = meta.get("tenant")
-    if tenant is not None and (
-        not isinstance(tenant, str) or not names_tenants(columns.get(tenant, "string"))
-    ):
-        raise _WrongError(f"{tenant!r} cannot be the column of the tenants")
-    if meta["id_type"] not in (None, *ID_TYPES) or not isinstance(meta["fingerprint"], str):
-        raise _WrongError("its id type or fingerprint cannot be understood")
-    if type(meta["has_model"]) is not bool:
-        raise _WrongError("has_model must be true or false")
-    return Manifest(
-        n=meta["n"],
-        keyword_planes=number(meta["keyword_planes"], 1, MAX_KEYWORD_PLANES, "keyword_planes"),
-        query_planes=number(meta["query_planes"], 0, MAX_PLANES, "query_planes"),
-        fingerprint=meta["fingerprint"],
-        has_model=meta["has_model"],
-        generation=number(meta["generation"], 0, 2**62, "generation"),
-        id_type=meta["id_type"],
-        next_row=next_row,
-        next_file=number(meta["next_file"], 0, 2**59, "next_file"),
-        columns=dict(columns),
-        tenant=tenant,
-        segments=tuple(entries),
-        deletes=deletes,
-    )
+        known = type_named(dtype) is not None and column not in RESERVED
+        _require(known, f"there cannot be a column {column!r} of the type {dtype!r}")
+    names_them = isinstance(tenant, str) and names_tenants(columns.get(tenant, "string"))
+    _require(tenant is None or names_them, f"{tenant!r} cannot be the column of the tenants")
+    typed = meta["id_type"] in (None, *ID_TYPES) and isinstance(meta["fingerprint"], str)
+    _require(typed, "its id type or fingerprint cannot be understood")
+    _require(type(meta["has_model"]) is bool, "has_model must be true or false")
+    _number(meta["keyword_planes"], 1, MAX_KEYWORD_PLANES, "keyword_planes")
+    _number(meta["query_planes"], 0, MAX_PLANES, "query_planes")
+    _number(meta["generation"], 0, 2**62, "generation")
+    _number(meta["next_file"], 0, 2**59, "next_file")
+    checked: dict[str, Any] = {"columns": dict(columns), "segments": tuple(entries), "deletes": deletes}
+    return Manifest(**{**meta, **checked})
 
 
 # ---- which encoder belongs to an index ----
@@ -265,7 +257,8 @@ def first_manifest(
 
 
 def check_match(model: Encoder, manifest: Manifest) -> None:
-    """Raise MismatchError if the model's queries cannot be compared with the codes of the index."""
+    """Raise unless the model is an encoder whose queries can be compared with the codes of the index."""
+    check_encoder(model)
     reads = manifest.fingerprint in getattr(model, "reads", ())  # a later model, trained on these codes
     for name in ("n",) if reads else ("n", "keyword_planes", "fingerprint"):
         ours, theirs = getattr(manifest, name), getattr(model, name)
@@ -277,7 +270,7 @@ def check_match(model: Encoder, manifest: Manifest) -> None:
 
 
 def check_adds(model: Encoder, manifest: Manifest) -> None:
-    """Raise if texts cannot be added with this model: it takes vectors, or makes other keyword codes."""
+    """Raise if texts cannot be added with this model: it takes vectors, or makes different keyword codes."""
     if takes_vectors(model):
         raise InputError("a Binarizer encodes vectors, not texts", hint=VECTORS_HINT)
     if manifest.fingerprint not in getattr(model, "same_keywords", (model.fingerprint,)):

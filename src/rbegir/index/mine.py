@@ -4,8 +4,8 @@
     rbegir.mine("model", "clicks.parquet", k=10)      among the keywords of the pairs
 
 A search by codes is exhaustive and exact, so these are the keywords that the model confuses most with the
-clicked ones: what to train on next, to label by hand, or to add to the clicks because they are right too. A
-keyword counts as clicked if its text is, to the letter. The columns:
+clicked ones. Train on them, label them by hand, or add them to the clicks if they are right too. A keyword
+counts as clicked if its text equals a clicked text exactly. The columns:
 
     query, keyword    string
     id                int64 or string    of the keyword in the index
@@ -60,7 +60,7 @@ class Mining:
             progress((start + block.num_rows) / self.clicks.num_rows)
 
     def _found(self, queries: list[str], clicked: list[list[str]]) -> Iterator[tuple[str, int, Hit]]:
-        """(query, rank, hit) of the negatives. Several keywords may have one text, so the depth may grow."""
+        """(query, rank, hit) of the negatives. Keywords may share a clicked text, so the depth may grow."""
         depth = self.k + max(map(len, clicked))
         left, found = list(range(len(queries))), {}
         while left:
@@ -85,23 +85,21 @@ def mining(
     device: str | Sequence[str] = "cpu",
     threads: int | None = None,
 ) -> Iterator[Mining]:
-    """Open what is searched; a model searches the keywords of the pairs, from a temporary index."""
+    """Open the index to search; for a model, build a temporary one of the keywords of the pairs."""
     whole_number("k", k)
     clicked = pairs.read_all()
     clicks = clicked.group_by("query", use_threads=False).aggregate([("keyword", "distinct")])
     with contextlib.ExitStack() as opened:
         if isinstance(source, (str, Path)):
             if "://" in str(source) or (Path(source) / NAME).exists():
-                source = Index.open(source, device, read_only=True, threads=threads)
-                opened.enter_context(source)
+                source = opened.enter_context(Index.open(source, device, read_only=True, threads=threads))
             else:
                 source = load_encoder(Path(source), threads=threads)
         if not isinstance(source, Index):
             folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="rbegir-mine-")))
-            with Index.create(folder / "keywords.rbe", source) as made:
-                made.add(clicked["keyword"].combine_chunks().unique())
-            source = Index.open(folder / "keywords.rbe", device, model=source, threads=threads)
-            opened.enter_context(source)
+            made = Index.create(folder / "keywords.rbe", source, device=device, threads=threads)
+            source = opened.enter_context(made)
+            source.add(clicked["keyword"].combine_chunks().unique())
         yield Mining(source, clicks, k)
 
 

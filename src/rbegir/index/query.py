@@ -48,11 +48,11 @@ class Searcher:
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self._backend = open_backend(device, n, planes, threads, progress)
-        self._of_tenants = open_backend("cpu", n, planes, threads)  # too few keywords for another device
+        self._of_tenants = open_backend("cpu", n, planes, threads)  # tenants are too small for GPUs
         self._threads = threads or cpu_count()
 
     def backend(self, snapshot: Snapshot) -> Backend:
-        """What scans the codes of a snapshot."""
+        """The backend that scans the codes of a snapshot."""
         return self._of_tenants if isinstance(snapshot, TenantSnapshot) else self._backend
 
     def search(
@@ -66,15 +66,13 @@ class Searcher:
     ) -> Hits:
         """The hits of every query among the keywords of a snapshot; a reranker needs the queries' `texts`.
 
-        `scorer` is the encoder that `key_scores` asks for scores.
+        `scorer` is the encoder that turns order keys into scores (`key_scores`).
         """
         values = query_values(queries, snapshot.manifest)  # [Q, n] int16
         reranks = wants_rerank(request, texts, reranker)
-        snapshot = within(snapshot, request.tenant)
-        backend = self.backend(snapshot)
-        numbers, partitions, _ = searched = scope(snapshot, request, len(values))
         code_scores = key_scores(scorer, values)
-        limits = limits_of(snapshot, searched, request, floors_of(request, code_scores, len(values)))
+        snapshot, numbers, partitions, limits = asked(snapshot, request, len(values), code_scores)
+        backend = self.backend(snapshot)
         certificate = recall = scores = why = None
         if not len(values) or not partitions:
             found = Candidates.none(len(values))
@@ -91,7 +89,7 @@ class Searcher:
                 limits=limits,
                 threads=self._threads,
             )
-            stored = snapshot.texts(snapshot.locate(numbers, pool.positions))
+            stored = snapshot.array("text", snapshot.locate(numbers, pool.positions)).fill_null("")
             found, scores, why = rerank(reranker, texts, values, pool, stored, request.depth, why=request.why)
         elif request.mode == "paper":
             found, certificate = backend.search_paper(
@@ -138,11 +136,9 @@ class Searcher:
     ) -> Iterator[pa.RecordBatch]:
         """All hits of every query as batches of query, score, id, text and attributes."""
         values = query_values(queries, snapshot.manifest)  # [Q, n] int16
-        snapshot = within(snapshot, request.tenant)
+        scores_of = key_scores(scorer, values)
+        snapshot, numbers, partitions, limits = asked(snapshot, request, len(values), scores_of)
         backend = self.backend(snapshot)
-        numbers, partitions, _ = searched = scope(snapshot, request, len(values))
-        floors = floors_of(request, key_scores(scorer, values), len(values))
-        limits = limits_of(snapshot, searched, request, floors)
         types = snapshot.types()
         named = [(f"attribute_{name}" if name == "query" else name, kind) for name, kind in types.items()]
         schema = pa.schema([("query", pa.int64()), ("score", pa.float64()), *named])
@@ -168,18 +164,16 @@ class Searcher:
     def coarse_rows(
         self, snapshot: Snapshot, queries: Codes | npt.NDArray[Any], request: SearchRequest, planes: int
     ) -> npt.NDArray[np.int64]:
-        """The rows [queries, k] of the best keywords by their first planes alone; always on the CPU.
+        """The rows [queries, k] of the best keywords by their first planes only, found on the CPU.
 
-        −1 where a query has fewer than another.
+        −1 fills the lines of queries with fewer hits than others.
         """
         n, all_planes = snapshot.manifest.shape
         values = query_values(queries, snapshot.manifest)  # [Q, n] int16
-        snapshot = within(snapshot, request.tenant)
-        numbers, partitions, _ = searched = scope(snapshot, request, len(values))
+        snapshot, numbers, partitions, limits = asked(snapshot, request, len(values), cosines(values))
         if not len(values) or not partitions:
             return np.zeros((len(values), 0), np.int64)
         backend = open_backend("cpu", n, check_planes(planes, all_planes))
-        limits = limits_of(snapshot, searched, request, floors_of(request, cosines(values), len(values)))
         rows = backend.search(coarse(partitions, n, planes), values, request.k, limits).positions.copy()
         rows[rows >= 0] = snapshot.rows(snapshot.locate(numbers, rows[rows >= 0]))
         snapshot.check_mapped()
@@ -187,7 +181,7 @@ class Searcher:
 
 
 def wants_rerank(request: SearchRequest, texts: list[str] | None, reranker: Reranker | None) -> bool:
-    """Whether to rerank; raise InputError if that is asked for and cannot be done."""
+    """Whether to rerank; raise InputError if reranking is requested but impossible."""
     if request.rerank and (texts is None or reranker is None):
         raise InputError(
             "rerank=True needs queries that are texts"
@@ -214,7 +208,7 @@ def query_texts(queries: Any) -> list[str] | None:
 
 
 class Scope(NamedTuple):
-    """What a search looks at: segments with candidates, their partitions, and the filter of each query."""
+    """What a search reads: segments with candidates, their partitions, and the filter of each query."""
 
     numbers: list[int]  # of the segments
     partitions: list[Partition]
@@ -222,7 +216,7 @@ class Scope(NamedTuple):
 
 
 def scope(snapshot: Snapshot, request: SearchRequest, queries: int) -> Scope:
-    """What a request with this many queries looks at. Equal filters are evaluated once."""
+    """The scope of a request with this many queries. Equal filters are evaluated once."""
     types, numbers = snapshot.types(), np.full(queries, -1)
 
     def passes(where: Any, allow: Any, deny: Any, must: Any) -> list[Mask | None]:
@@ -251,15 +245,25 @@ def scope(snapshot: Snapshot, request: SearchRequest, queries: int) -> Scope:
     return Scope(segments, parts, numbers)
 
 
+def asked(
+    snapshot: Snapshot, request: SearchRequest, queries: int, scores: KeyScores
+) -> tuple[Snapshot, list[int], list[Partition], Limits | None]:
+    """The tenant's snapshot, and the numbers of segments, partitions and limits of a request."""
+    snapshot = within(snapshot, request.tenant)
+    searched = scope(snapshot, request, queries)
+    limits = limits_of(snapshot, searched, request, floors_of(request, scores, queries))
+    return snapshot, searched.numbers, searched.partitions, limits
+
+
 def floors_of(request: SearchRequest, scores: KeyScores, queries: int) -> npt.NDArray[np.int64] | None:
-    """The least order key [queries] of a hit, if the request has a least score."""
+    """The lowest order key [queries] of a hit, if the request has a minimum score."""
     return None if request.min_score is None else least_keys(request.min_score, scores, queries)
 
 
 def limits_of(
     snapshot: Snapshot, searched: Scope, request: SearchRequest, floors: npt.NDArray[np.int64] | None
 ) -> Limits | None:
-    """What a request limits the hits of its queries to, besides the candidates; None: nothing."""
+    """The limits of a request on the hits of each query, besides the candidates; None: no limits."""
     queries = len(searched.filters)
     limits = Limits.none(queries)._replace(filters=searched.filters)
     if floors is not None:
@@ -275,23 +279,20 @@ def limits_of(
     return limits if limits.bounds_keys or np.any(searched.filters >= 0) else None
 
 
-def _check_vectors(queries: Any) -> Any:
-    """Raise InputError for texts where vectors are expected; the Binarizer checks everything else."""
+def encode_queries(model: Encoder, queries: Any) -> Codes:
+    """The codes of texts, or of the vectors that a Binarizer takes; one query needs no list around it."""
+    if isinstance(queries, str):
+        queries = [queries]
+    elif isinstance(queries, np.ndarray) and queries.ndim == 1:
+        queries = queries[None]
+    if not takes_vectors(model):
+        return model.encode_queries(check_queries(queries))
     if isinstance(queries, (list, tuple)) and any(isinstance(query, str) for query in queries):
         raise InputError(
             "an index made with a Binarizer is searched with vectors, got a text",
             hint="encode the text with the encoder whose vectors it holds",
         )
-    return queries
-
-
-def encode_queries(model: Encoder, queries: Any) -> Codes:
-    """The codes of texts, or of the vectors that a Binarizer takes; one query needs no list around it."""
-    alone = isinstance(queries, str) or (isinstance(queries, np.ndarray) and queries.ndim == 1)
-    asked: Any = queries
-    if alone:
-        asked = [queries] if isinstance(queries, str) else queries[None]
-    return model.encode_queries(_check_vectors(asked) if takes_vectors(model) else check_queries(asked))
+    return model.encode_queries(queries)
 
 
 def query_values(queries: Any, manifest: Manifest) -> npt.NDArray[np.int16]:
@@ -312,8 +313,8 @@ def query_values(queries: Any, manifest: Manifest) -> npt.NDArray[np.int16]:
 
 
 def stage_done(stage: str) -> None:
-    """Tell whoever watches that a stage ended: "scan" (filter, score, select) or "fetch" (what is stored of
-    the hits). Arguments and results of a search stay free of clocks."""
+    """Tell the watcher, if any, that a stage has ended: "scan" (filter, score, select) or "fetch" (read ids,
+    texts and attributes). Thus searches need no clock."""
     watcher = _watcher.get()
     if watcher is not None:
         watcher(stage)
@@ -321,7 +322,7 @@ def stage_done(stage: str) -> None:
 
 @contextmanager
 def watching(watcher: Callable[[str], None]) -> Iterator[None]:
-    """Call `watcher` at the end of each stage of the searches that this thread or task makes inside."""
+    """Call `watcher` at the end of each stage of searches that this thread or task runs in the block."""
     token = _watcher.set(watcher)
     try:
         yield

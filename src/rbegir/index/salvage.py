@@ -2,15 +2,15 @@
 
     report = Index.salvage("ads.rbe", "saved.rbe")          rbegir index verify ads.rbe --salvage saved.rbe
 
-A keyword is saved if every byte of it (code, row, id, text, attributes) lies in a block that matches its
-checksum (`wreck.py`). Rows, ids and order stay. Nothing is guessed, and the damaged index is only read.
+A keyword is saved if all its bytes (code, row, id, text, attributes) are in blocks that match their checksums
+(`wreck.py`). Rows, ids and order stay. Nothing is guessed, and the damaged index is only read.
 
     damaged                        consequence
     a block of a segment           its keywords are lost, and listed by row
     a segment's directory, a       all keywords of that segment are lost
     truncated or missing segment
-    deletes                        those that can be read are applied; the report says how many deleted
-                                   keywords may have come back. Of two keywords with one id the newer is kept
+    deletes                        readable deletes are applied; the report says how many deleted keywords
+                                   may have come back. Of two keywords with one id, the newer is kept
     MANIFEST                       rebuilt from the segments and deletes that exist
     model                          the new index has none: open it with model=…
 
@@ -20,22 +20,22 @@ delete files about a segment the newer is more complete. Whether the newest file
 change, and how many keywords were deleted, cannot be known.
 """
 
+import contextlib
 import re
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rbegir.base import disk, masks
+from rbegir.base import masks
 from rbegir.codes.planes import check_dimension
 from rbegir.encode.encoder import load_encoder, verify_encoder
 from rbegir.errors import CorruptError, FileError, RbegirError
 from rbegir.index.columns import Int64s, int64_array
-from rbegir.index.creation import staged
+from rbegir.index.creation import copy_model, staged
 from rbegir.index.format import FileKind
 from rbegir.index.manifest import (
     DELETES_NAME,
@@ -89,14 +89,6 @@ class SalvageReport:
         return asdict(self)
 
 
-@dataclass
-class _Remains:
-    """The part of a segment that can be saved."""
-
-    segment: WreckedSegment
-    kept: npt.NDArray[np.bool_]  # [count]: live and readable
-
-
 def salvage(path: Path, out: Path, *, overwrite: bool = False) -> SalvageReport:
     """Copy what is intact of the index at `path` to a new index at `out`."""
     if out.absolute() == path.absolute():
@@ -104,18 +96,28 @@ def salvage(path: Path, out: Path, *, overwrite: bool = False) -> SalvageReport:
     report = SalvageReport(str(out))
     manifest = _state(path, report)
     opened = [_open(path, manifest, entry, report) for entry in manifest.segments]
-    remains = [found for found in opened if found is not None]
+    remains = [rows for rows in opened if rows is not None]
     if report.deletes or report.manifest != "intact":
-        report.replaced = _keep_newest(remains)
+        found = sum(rows.count for rows in remains)
+        remains = _newest(remains)
+        report.replaced = found - sum(rows.count for rows in remains)
     if manifest.has_model:
-        report.model = _check_model(path / MODEL)
+        try:
+            verify_encoder(path / MODEL)
+            report.model = "intact"
+        except FileError:
+            report.model = "lost"
     if report.model == "intact" and report.manifest == "rebuilt":
         model = load_encoder(path / MODEL)
         manifest = replace(manifest, query_planes=model.query_planes, fingerprint=model.fingerprint)
     with staged(out.absolute(), overwrite=overwrite) as writer:
-        entries = _write(writer.directory, manifest, remains)
+        entries: list[Entry] = []
+        for rows in remains:
+            if rows.count:
+                segment = writer.directory / f"segment-{len(entries):08d}.rbs"
+                entries.append(write_segment(segment, [rows], manifest.shape, manifest.tenant))
         if report.model == "intact":
-            _copy(path / MODEL, writer.directory / MODEL)
+            copy_model(path / MODEL, writer.directory / MODEL)
         after = manifest.follow(
             segments=tuple(entries),
             deletes={},
@@ -128,14 +130,6 @@ def salvage(path: Path, out: Path, *, overwrite: bool = False) -> SalvageReport:
     report.keywords = sum(entry.count for entry in entries)
     report.lost = sum(segment.keywords for segment in report.segments)
     return report
-
-
-def _check_model(directory: Path) -> str:
-    try:
-        verify_encoder(directory)
-    except FileError:
-        return "lost"
-    return "intact"
 
 
 def _state(path: Path, report: SalvageReport) -> Manifest:
@@ -152,8 +146,8 @@ def _state(path: Path, report: SalvageReport) -> Manifest:
             return _rebuilt(path, error)
 
 
-def _open(path: Path, manifest: Manifest, entry: Entry, report: SalvageReport) -> _Remains | None:
-    """What can be saved of a segment; what cannot is added to the report."""
+def _open(path: Path, manifest: Manifest, entry: Entry, report: SalvageReport) -> LiveRows | None:
+    """The live, readable keywords of a segment; lost keywords are added to the report."""
     try:
         segment = WreckedSegment(path / entry.file, manifest.shape, entry.stamp)
         segment.check_span(entry)
@@ -170,7 +164,7 @@ def _open(path: Path, manifest: Manifest, entry: Entry, report: SalvageReport) -
         more = f" and {len(bad) - 10} more" if len(bad) > 10 else ""
         reason = f"{segment.path} is damaged: checksums of blocks {', '.join(map(str, bad[:10]))}{more}"
         report.segments.append(LostKeywords(entry.file, int(lost.size), _runs(segment, lost), reason))
-    return _Remains(segment, live & whole)
+    return LiveRows(segment, masks.from_bools(live & whole))
 
 
 def _dead(path: Path, manifest: Manifest, entry: Entry, report: SalvageReport) -> masks.Mask:
@@ -192,7 +186,7 @@ def _dead(path: Path, manifest: Manifest, entry: Entry, report: SalvageReport) -
 
 
 def _runs(segment: WreckedSegment, lost: Int64s) -> list[list[int]]:
-    """The rows of lost positions as runs; a row that is itself lost is bounded by its known neighbours."""
+    """The rows of lost positions, as runs; an unknown row is bounded by its known neighbours."""
     rows, known = segment.unchecked_rows(), segment.known_rows()
     at = np.arange(segment.count)
     before = np.maximum.accumulate(np.where(known, at, -1))  # the last known position up to here
@@ -205,47 +199,25 @@ def _runs(segment: WreckedSegment, lost: Int64s) -> list[list[int]]:
     return [[int(low[a]), int(high[b])] for a, b in zip(firsts, lasts, strict=True)]
 
 
-def _keep_newest(remains: list[_Remains]) -> int:
-    """Drop all but the newest keyword of each id, since lost deletes may bring back older ones; the count."""
-    gone = 0
+def _newest(remains: list[LiveRows]) -> list[LiveRows]:
+    """Only the newest keyword of each id, since lost deletes may bring back older ones."""
+    kept: list[LiveRows] = []
     seen: list[pa.Array] = []
-    for found in reversed(remains):
-        at = np.flatnonzero(found.kept)
-        ids = found.segment.ids(at)
+    for rows in reversed(remains):
+        at = np.concatenate(list(rows.spans()))
+        ids = rows.table.ids(at)
         if seen and at.size:
-            older = pc.is_in(ids, value_set=pa.concat_arrays(seen)).to_numpy(zero_copy_only=False)
-            found.kept[at[older]] = False
-            gone += int(np.count_nonzero(older))
-            ids = ids.take(int64_array(np.flatnonzero(~older)))
+            new = np.flatnonzero(~np.asarray(pc.is_in(ids, value_set=pa.concat_arrays(seen))))
+            at, ids = at[new], ids.take(int64_array(new))
+        kept.append(LiveRows(rows.table, masks.from_positions(at, rows.table.count)))
         seen.append(ids)
-    return gone
-
-
-def _copy(old: Path, new: Path) -> None:
-    """Copy a directory; on return the copy is durable, but not its own name."""
-    disk.make_directory(new)
-    for path in sorted(old.iterdir()):
-        if path.is_dir():
-            _copy(path, new / path.name)
-        else:
-            disk.write_file(new / path.name, path.read_bytes())
-    disk.sync_directory(new)
-
-
-def _write(directory: Path, manifest: Manifest, remains: list[_Remains]) -> list[Entry]:
-    entries: list[Entry] = []
-    for found in remains:
-        if found.kept.any():
-            path = directory / f"segment-{len(entries):08d}.rbs"
-            rows = LiveRows(found.segment, masks.from_bools(found.kept))
-            entries.append(write_segment(path, [rows], manifest.shape, manifest.tenant))
-    return entries
+    return kept[::-1]
 
 
 def _rebuilt(path: Path, reason: FileError) -> Manifest:
     """A state rebuilt from the newest readable segments whose rows do not overlap.
 
-    How many keywords of a segment are deleted is not known, and stated as 0.
+    The number of deleted keywords of each segment is unknown and given as 0.
     """
     segments: list[WreckedSegment] = []
     for file in reversed(_numbered(path, SEGMENT_NAME)):
@@ -260,7 +232,10 @@ def _rebuilt(path: Path, reason: FileError) -> Manifest:
             f"nothing can be salvaged from {path}: the manifest is lost, and no segment says what it held",
             hint="restore the index from a copy",
         ) from reason
-    deletes = _deletes(path)
+    deletes: dict[str, str] = {}  # the newest delete file of each segment
+    for file in _numbered(path, DELETES_NAME):
+        with contextlib.suppress(FileError, OSError):  # then its segments are not known
+            deletes.update(dict.fromkeys(Wreck(file, FileKind.DELETES).sections, file.name))
     return Manifest(
         n=segments[0].shape.n,
         keyword_planes=segments[0].shape.planes,
@@ -278,24 +253,13 @@ def _rebuilt(path: Path, reason: FileError) -> Manifest:
 
 
 def _segment(file: Path) -> WreckedSegment | None:
-    """A segment of the shape that it states; None if it cannot be read at all."""
+    """Open a segment with the shape that it states; None if it cannot be read at all."""
     try:
         meta = Wreck(file, FileKind.SEGMENT).meta
         check_dimension(meta["n"])
         return WreckedSegment(file, CodeShape(meta["n"], meta["planes"]))
     except (RbegirError, OSError, KeyError):
         return None
-
-
-def _deletes(path: Path) -> dict[str, str]:
-    """The newest delete file of each segment."""
-    newest: dict[str, str] = {}
-    for file in _numbered(path, DELETES_NAME):
-        try:
-            newest.update(dict.fromkeys(Wreck(file, FileKind.DELETES).sections, file.name))
-        except (FileError, OSError):
-            continue  # its segments are not known
-    return newest
 
 
 def _numbered(path: Path, form: re.Pattern[str]) -> list[Path]:

@@ -1,10 +1,10 @@
 """A segment: some keywords in the order of their rows, in one immutable file.
 
     codes             what the scan reads: the packed layout of `rbegir.codes.layout`, padded to whole groups
-    rows, rows.fences int64 rows, ascending; only where they are not first_row, first_row + 1, …
-    column.0, 1, …    `id` (only where ids were given; the default id is the row), `text`, attributes
-    id.keys/order/…   from an id to its position; only where ids were given
-    tenant.keys/…     from a tenant to the positions of its keywords; only where the index has tenants
+    rows, rows.fences int64 rows, ascending; only if they are not first_row, first_row + 1, …
+    column.0, 1, …    `id` (only if ids were given; the default id is the row), `text`, attributes
+    id.keys/order/…   from an id to its position; only if ids were given
+    tenant.keys/…     from a tenant to the positions of its keywords; only if the index has tenants
 
 A keyword is addressed by its position 0 … count − 1 in the segment. Positions never change; deletes are
 stored elsewhere (`snapshot.py`). A segment is written from the live rows of other segments or of memory,
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 
 from rbegir._native._core import LexicalIndex
 from rbegir.base import masks
+from rbegir.base.arguments import type_named
 from rbegir.codes import layout
 from rbegir.codes.planes import Codes
 from rbegir.encode.reranker import Spelling
@@ -37,6 +38,9 @@ CHUNK = 1 << 16  # rows in memory at a time while a segment is written; a multip
 MAX_ROWS = 1 << 24  # per segment: bounds the memory of a compaction, and keeps positions within 32 bits
 
 
+T = TypeVar("T")
+
+
 class CodeShape(NamedTuple):
     """The shape that all codes of an index share."""
 
@@ -44,24 +48,9 @@ class CodeShape(NamedTuple):
     planes: int
 
 
-class Table(Protocol):
-    """Keywords that can be read by position: a mapped segment or keywords in memory."""
-
-    @property
-    def count(self) -> int: ...
-    @property
-    def has_ids(self) -> bool: ...
-    @property
-    def types(self) -> dict[str, pa.DataType]: ...  # of `text` and the attributes that are there
-    def rows(self, positions: Int64s) -> Int64s: ...
-    def ids(self, positions: Int64s) -> pa.Array: ...
-    def column(self, name: str, positions: Int64s) -> pa.Array: ...
-    def codes(self, positions: Int64s) -> Codes: ...
-
-
 @dataclass
 class KeywordRows:
-    """Keywords in memory, as a `Table` from which a segment can be written."""
+    """Keywords in memory, read by position like those of a `Segment`."""
 
     packed: Codes
     first_row: int
@@ -75,6 +64,10 @@ class KeywordRows:
     @property
     def has_ids(self) -> bool:
         return self.given_ids is not None
+
+    @property
+    def id_type(self) -> str:
+        return "int64" if self.given_ids is None else str(self.given_ids.type)
 
     @property
     def types(self) -> dict[str, pa.DataType]:
@@ -94,21 +87,12 @@ class KeywordRows:
     def codes(self, positions: Int64s) -> Codes:
         return self.packed[positions]
 
-    def slice(self, start: int, stop: int) -> KeywordRows:
-        """The rows start … stop − 1."""
-        return KeywordRows(
-            self.packed[start:stop],
-            self.first_row + start,
-            None if self.given_ids is None else self.given_ids.slice(start, stop - start),
-            {name: column.slice(start, stop - start) for name, column in self.columns.items()},
-        )
-
 
 @dataclass(frozen=True)
 class LiveRows:
     """The keywords of a table that are not deleted; `live` is None if none is deleted."""
 
-    table: Table
+    table: KeywordRows | Segment
     live: masks.Mask | None
 
     @property
@@ -144,10 +128,6 @@ class Entry:
     deleted: int = 0
 
     @property
-    def span(self) -> tuple[int, int, int]:
-        return self.count, self.first_row, self.last_row
-
-    @property
     def live(self) -> int:
         return self.count - self.deleted
 
@@ -161,44 +141,40 @@ def write_segment(
 ) -> Entry:
     """Write the live keywords of the sources, whose rows must ascend; durable on return.
 
-    The column `tenant`, which has no nulls, gets a table; the columns in `without` are left out.
+    The column `tenant`, which has no nulls, gets a lookup table; the columns in `without` are left out.
     """
     count = sum(source.count for source in sources)
     assert 0 < count <= MAX_ROWS
-    ends = [source.table.rows(span[[0, -1]]) for source in sources for span in source.spans() if span.size]
-    first_row, last_row = int(ends[0][0]), int(ends[-1][1])
-    contiguous = last_row - first_row + 1 == count
-    has_ids = any(source.table.has_ids for source in sources)
     types: dict[str, pa.DataType] = {}
     for source in sources:
+        if source.table.has_ids:
+            types = {"id": type_named(source.table.id_type), **types}
         types.update({name: kind for name, kind in source.table.types.items() if name not in without})
 
-    def chunks(read: Callable[[Table, Int64s], pa.Array]) -> Callable[[], Iterator[pa.Array]]:
-        return lambda: (
-            read(source.table, span) for source in sources for span in source.spans() if span.size
-        )
+    def chunks(read: Callable[[KeywordRows | Segment, Int64s], T]) -> Iterator[T]:
+        return (read(source.table, span) for source in sources for span in source.spans() if span.size)
 
+    ends = list(chunks(lambda table, span: table.rows(span[[0, -1]])))
+    first_row, last_row = int(ends[0][0]), int(ends[-1][1])
     with FileWriter(path, FileKind.SEGMENT) as writer:
         writer.begin("codes")
         for plane in range(shape.planes):  # the layout stores plane after plane, so each takes one pass
-            read_codes = (source.table.codes(span) for source in sources for span in source.spans())
-            for codes in _regroup(read_codes):
+            for codes in _regroup(chunks(lambda table, span: table.codes(span))):
                 writer.write(layout.pack(Codes(codes.planes[plane : plane + 1], shape.n)))
-        if not contiguous:
-            rows = np.concatenate([s.table.rows(span) for s in sources for span in s.spans()])
+        if last_row - first_row + 1 != count:
+            rows = np.concatenate(list(chunks(lambda table, span: table.rows(span))))
             writer.section("rows", rows.astype("<i8", copy=False))
             writer.section("rows.fences", rows[::STRIDE].astype("<i8"))
         specs: list[ColumnSpec] = []
-        if has_ids:
-            id_type = next(s.table.ids(np.zeros(0, np.int64)).type for s in sources if s.table.has_ids)
-            read_ids = chunks(lambda table, span: table.ids(span))
-            specs.append(write_column(writer, "column.0", "id", id_type, read_ids))
-            write_keys(writer, "id", np.concatenate([keys_of(chunk) for chunk in read_ids()]))
         for name, dtype in types.items():
-            read = chunks(lambda table, span, name=name, dtype=dtype: read_column(table, name, dtype, span))  # type: ignore[misc]
-            specs.append(write_column(writer, f"column.{len(specs)}", name, dtype, read))
-            if name == tenant:
-                write_keys(writer, "tenant", np.concatenate([keys_of(chunk) for chunk in read()]))
+
+            def values(name: str = name, dtype: pa.DataType = dtype) -> Iterator[pa.Array]:
+                return chunks(lambda table, span: read_column(table, name, dtype, span))
+
+            specs.append(write_column(writer, f"column.{len(specs)}", name, dtype, values))
+            if name in ("id", tenant):
+                section = "id" if name == "id" else "tenant"
+                write_keys(writer, section, np.concatenate([keys_of(chunk) for chunk in values()]))
         stamp = writer.finish(
             {
                 "n": shape.n,
@@ -217,9 +193,11 @@ def write_segment(
 class Segment:
     """A mapped segment. Opening reads its directory; all other bytes are checked when first used."""
 
+    opener: type[File] = File
+
     def __init__(self, path: Path, shape: CodeShape, stamp: Stamp | None = None) -> None:
         self.path = path
-        self.file = self._open(path, stamp)
+        self.file = self.opener(path, FileKind.SEGMENT, stamp)
         self.shape = shape
         meta = self.file.meta
         if meta.get("layout") != layout.LAYOUT_VERSION:
@@ -271,11 +249,11 @@ class Segment:
 
     def check_span(self, entry: Entry) -> None:
         """Raise unless this is the segment that an entry of the manifest describes."""
-        if self.span != entry.span:
+        if self.span != (entry.count, entry.first_row, entry.last_row):
             raise self._corrupt("it is not the segment that the manifest describes")
 
     def packed(self) -> npt.NDArray[np.uint8]:
-        """The codes as a backend reads them; all are checked at the first call."""
+        """The codes as a backend reads them; the first call checks all of them."""
         return self._codes.view(np.uint8, self._codes.bytes)
 
     def codes(self, positions: Int64s) -> Codes:
@@ -288,7 +266,7 @@ class Segment:
         return self._row_section.unchecked("<i8", self.count)[positions]
 
     def up_to(self, rows: Int64s) -> Int64s:
-        """How many keywords have a row up to each of the rows."""
+        """For each of the rows, the number of keywords up to it."""
         if self._rows is None:
             return np.clip(rows - self.first_row + 1, 0, self.count)
         return self._rows.find(rows)[1]
@@ -298,17 +276,17 @@ class Segment:
         return self._columns["id"].take(positions) if self.has_ids else int64_array(self.rows(positions))
 
     def column(self, name: str, positions: Int64s) -> pa.Array:
-        """The text or an attribute at these positions; the segment must have the column (see `types`)."""
+        """A column at these positions; the segment must have it (see `types`)."""
         return self._columns[name].take(positions)
 
     def whole(self, name: str) -> pa.Array:
-        """A whole column, or the ids, for filters; validated at the first call."""
+        """A whole column, or all ids, for filters; validated on the first call."""
         if name == "id" and not self.has_ids:
             return int64_array(self.rows(np.arange(self.count)))
         return self._columns[name].whole()
 
     def words(self, spelling: Spelling) -> LexicalIndex:
-        """The words of all texts; made at the first call, which reads every text, and kept."""
+        """The words of all texts; built by the first call, which reads every text, and cached."""
         made = self._words
         if made is None or made[0] != spelling.key:
             texts = self.whole("text") if "text" in self.types else pa.nulls(self.count, pa.string())
@@ -316,21 +294,26 @@ class Segment:
         return made[1]
 
     def find(self, ids: pa.Array) -> Int64s:
-        """The position of each id, −1 if the segment does not hold it. Deleted keywords are found too."""
-        if not len(ids):
-            return np.zeros(0, np.int64)
-        if self._keys is None or self._order is None:
-            return self._find_rows(ids)
+        """The position of each id, or −1 if the segment does not have it. Deleted keywords are found too."""
+        found = np.full(len(ids), -1, np.int64)
+        if not len(ids) or str(ids.type) != self.id_type:
+            return found
+        if self._keys is None or self._order is None:  # ids are rows
+            rows = int64_numpy(ids)
+            if self._rows is None:
+                inside = (rows >= self.first_row) & (rows <= self.last_row)
+                return np.where(inside, rows - self.first_row, -1)
+            first, last = self._rows.find(rows)
+            return np.where(first < last, first, -1)
         first, last = self._keys.find(keys_of(ids))
         self._order.touch(4 * first, 4 * last)
         order = self._order.unchecked("<u4", self.count)
-        found = np.full(len(ids), -1, np.int64)
-        open_runs = np.flatnonzero(first < last)  # a run longer than one is a hash collision
+        open_runs = np.flatnonzero(first < last)  # runs longer than 1 are hash collisions
         while open_runs.size:
             positions = order[first[open_runs]].astype(np.int64)
             if int(positions.max()) >= self.count:
                 raise self._order.corrupt("points outside the segment")
-            same = np.asarray(_equal(self.ids(positions), ids.take(int64_array(open_runs))))
+            same = np.asarray(pc.equal(self.ids(positions), ids.take(int64_array(open_runs))))
             found[open_runs[same]] = positions[same]
             first[open_runs] += 1
             open_runs = open_runs[~same & (first[open_runs] < last[open_runs])]
@@ -352,23 +335,11 @@ class Segment:
         return found
 
     def damage(self) -> Iterator[CorruptError]:
-        """Everything that is wrong with the file: checksums first, then whether its parts agree."""
+        """All damage in the file: wrong checksums first; if there are none, parts that disagree."""
         bad = list(self.file.damage())
         yield from bad
         if not bad:
             yield from self._disagreements()
-
-    def _open(self, path: Path, stamp: Stamp | None) -> File:
-        return File(path, FileKind.SEGMENT, stamp)
-
-    def _find_rows(self, ids: pa.Array) -> Int64s:
-        if not pa.types.is_int64(ids.type):
-            return np.full(len(ids), -1, np.int64)
-        rows = int64_numpy(ids)
-        if self._rows is None:
-            return np.where((rows >= self.first_row) & (rows <= self.last_row), rows - self.first_row, -1)
-        first, last = self._rows.find(rows)
-        return np.where(first < last, first, -1)
 
     def _disagreements(self) -> Iterator[CorruptError]:
         everything = np.arange(self.count)
@@ -414,19 +385,15 @@ class Segment:
         return CorruptError(f"{self.path} is damaged: {what}")
 
 
-def _equal(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
-    if left.type != right.type:
-        return np.zeros(len(left), np.bool_)
-    return np.asarray(left.to_numpy(zero_copy_only=False) == right.to_numpy(zero_copy_only=False), np.bool_)
-
-
-def read_column(table: Table, name: str, dtype: pa.DataType, positions: Int64s) -> pa.Array:
-    """A column at these positions; nulls if the table lacks it."""
+def read_column(table: KeywordRows | Segment, name: str, dtype: pa.DataType, positions: Int64s) -> pa.Array:
+    """A column, or the ids, at these positions; nulls if the table lacks the column."""
+    if name == "id":
+        return table.ids(positions)
     return table.column(name, positions) if name in table.types else pa.nulls(len(positions), dtype)
 
 
 def _regroup(parts: Iterator[Codes]) -> Iterator[Codes]:
-    """Regroup codes into chunks of whole groups, as the layout needs; only the last may be partial."""
+    """Regroup codes into chunks of whole groups, as the layout requires; only the last may be partial."""
     held: list[Codes] = []
     size = 0
     for part in parts:

@@ -2,7 +2,7 @@
 
 A snapshot never changes, and any number of threads may use it. Its holder keeps reading the same keywords
 whatever writers do: files that a newer manifest does not name are unlinked, but mapped files stay readable.
-Opening costs a few system calls per segment, and nothing per keyword.
+Opening takes a few system calls per segment, and no work per keyword.
 
 *Deletes.* Which positions of which segments are deleted is stored in immutable files beside the segments. A
 change writes one file, with one section for each segment that it touched. The section has the segment's name
@@ -12,7 +12,6 @@ list would be longer. For each segment the manifest names the file and how many 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,7 +21,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rbegir.base import masks
 from rbegir.base.arguments import type_named
@@ -40,14 +38,14 @@ from rbegir.search.backend import Partition
 
 @dataclass(frozen=True, eq=False)
 class Positions:
-    """Where keywords are: a segment's number and the position in it; both −1 for a keyword not found."""
+    """Where keywords are: the number of a segment and the position in it; both are −1 if not found."""
 
     segment: Int64s
     position: Int64s
 
     @cached_property
     def by_segment(self) -> list[tuple[int, Int64s]]:
-        """The segments that hold any of the keywords, each with the indices of its keywords."""
+        """The numbers of the segments that hold keywords, each with the indices of its keywords."""
         order = np.argsort(self.segment, kind="stable")
         numbers, starts = np.unique(self.segment[order], return_index=True)
         groups = np.split(order, starts[1:]) if order.size else []
@@ -57,25 +55,33 @@ class Positions:
 class LiveSegment:
     """A segment and which of its keywords are deleted in one state of the index."""
 
-    def __init__(self, segment: Segment, entry: Entry, deletes: File | None) -> None:
+    def __init__(
+        self, segment: Segment, entry: Entry, deletes: File | None, unwritten: masks.Mask | None = None
+    ) -> None:
         self.segment = segment
         self.entry = entry
+        self.unwritten = unwritten  # all deleted positions, if some of them are not on disk yet
         self._deletes = deletes
         self._live: masks.Mask | None = None
 
     @property
     def live(self) -> masks.Mask | None:
-        """The positions that are not deleted, or None if none is deleted. Read at the first use."""
-        if self._deletes is not None and self._live is None:
-            self._live = masks.complement(self.dead(), self.entry.count)
-            masks.freeze(self._live)
+        """The positions that are not deleted, or None if none is deleted. Read on first use."""
+        if self.entry.deleted and self._live is None:
+            self._live = masks.freeze(masks.complement(self.dead(), self.entry.count))
         return self._live
 
     def dead(self) -> masks.Mask:
-        """The deleted positions."""
+        if self.unwritten is not None:
+            return self.unwritten
         if self._deletes is None:
             return masks.empty(self.entry.count)
         return read_deletes(self._deletes, self.entry.file, self.entry.count, self.entry.deleted)
+
+    def without(self, positions: Int64s) -> LiveSegment:
+        """The segment with more deleted positions."""
+        dead = self.dead() | masks.from_positions(positions, self.entry.count)
+        return LiveSegment(self.segment, replace(self.entry, deleted=masks.size(dead)), None, dead)
 
     def rows(self) -> LiveRows:
         return LiveRows(self.segment, self.live)
@@ -117,9 +123,9 @@ class Snapshot:
     def open(cls, directory: Path, before: Snapshot | None = None) -> Snapshot:
         """The current state of a directory.
 
-        Between reading the manifest and opening its files a writer may replace it and remove files, or the
-        whole index may be replaced; then the newer manifest is read. If a file is missing or wrong and the
-        manifest has not changed, the file is lost.
+        Between reading the manifest and opening its files, a writer may replace the manifest and remove
+        files, or the whole index may be replaced; then the newer manifest is read. If a file is missing or
+        damaged and the manifest has not changed, the file is lost.
         """
         manifest = read_manifest(directory)
         while True:
@@ -188,7 +194,7 @@ class Snapshot:
     def passes(
         self, wheres: Sequence[Filter], allow: pa.Array | None, deny: pa.Array | None
     ) -> list[masks.Mask | None]:
-        """The positions of each segment that pass all filters, deleted ones included; None: all."""
+        """The positions of each segment that pass all filters, including deleted ones; None: all."""
         allowed = None if allow is None else self.find(allow)
         denied = None if deny is None else self.find(deny)
         found = []
@@ -207,25 +213,24 @@ class Snapshot:
         return found
 
     def locate(self, numbers: Sequence[int], positions: Int64s) -> Positions:
-        """Split positions that count through these segments, as a backend returns them, by segment."""
+        """Convert positions counted through these segments, as a backend returns them, to places."""
         counts = np.array([self.segments[number].entry.count for number in numbers])
         ends = np.cumsum(counts)
         which = np.searchsorted(ends, positions, "right")
         return Positions(np.asarray(numbers, np.int64)[which], positions - (ends - counts)[which])
 
     def original(self, places: Positions) -> Positions:
-        """Where keywords are in the index: the same, unless this is what one tenant has of it."""
+        """Places in the whole index; they differ only if this is the snapshot of a tenant."""
         return places
 
     def last_positions(self, numbers: Sequence[int], rows: Int64s) -> Int64s:
-        """The position, counted through these segments, of the last keyword up to each of the rows, or −1."""
+        """The position, counted through these segments, of the last keyword up to each row, or −1."""
         last, rows = np.full(len(rows), -1), np.clip(rows, -1, 2**62)
         for number in numbers:
             last += self.segments[number].segment.up_to(rows)
         return last
 
     def rows(self, places: Positions) -> Int64s:
-        """The rows of keywords."""
         return self._gather(places, np.zeros(places.segment.shape, np.int64), lambda one, at: one.rows(at))
 
     def ids(self, places: Positions) -> npt.NDArray[Any]:
@@ -248,22 +253,18 @@ class Snapshot:
         dtype, found = self.types()[name], np.full(places.segment.shape, None, object)
         return self._gather(places, found, lambda one, at: _objects(read_column(one, name, dtype, at)))
 
-    def texts(self, places: Positions) -> pa.Array:
-        """The texts of keywords, empty where there is none."""
-        return pc.fill_null(self.array("text", places), "")
-
     def array(self, name: str, places: Positions) -> pa.Array:
         """A column, or the ids, as an Arrow array; nulls where a segment lacks the column."""
         dtype = self.types()[name]
         parts, order = [pa.array([], dtype)], [np.zeros(0, np.int64)]
         for number, where in places.by_segment:
             segment, at = self.segments[number].segment, places.position[where]
-            parts.append(segment.ids(at) if name == "id" else read_column(segment, name, dtype, at))
+            parts.append(read_column(segment, name, dtype, at))
             order.append(where)
         return pa.concat_arrays(parts).take(int64_array(np.argsort(np.concatenate(order))))
 
     def check_mapped(self) -> None:
-        """Raise if a page read from this state was missing; call before returning what was read."""
+        """Raise if a page read from this state was missing; call this before returning what was read."""
         for file in self.files:
             file.check_mapped()
 
@@ -271,14 +272,11 @@ class Snapshot:
         """The live keywords of each segment, or those that pass a filter (text or expression)."""
         filter_ = None if where is None else Filter(where, self.types())
         for one in self.segments:
-            rows = one.rows()
-            if filter_ is not None:
-                passing = filter_.passing(one.segment)
-                rows = LiveRows(one.segment, passing if rows.live is None else passing & rows.live)
-            yield rows
+            passing = None if filter_ is None else filter_.passing(one.segment)
+            yield LiveRows(one.segment, masks.both(one.live, passing))
 
     def select(self, where: Any) -> Positions:
-        """Where the live keywords are that pass a filter."""
+        """The places of the live keywords that pass a filter."""
         found = [np.concatenate([*rows.spans()]) for rows in self.passing(where)]
         numbers = [np.full(positions.size, number) for number, positions in enumerate(found)]
         nothing = np.zeros(0, np.int64)
@@ -295,18 +293,15 @@ class Snapshot:
         """The live keywords that pass as batches of id, text and attributes; the first may be empty."""
         types = self.types()
         schema = pa.schema(list(types.items()))
-        spans = self.spans(rows, where)
-        first = next(spans, None)
-        if first is None:
-            yield pa.record_batch([pa.array([], dtype) for dtype in types.values()], schema=schema)
-            return
-        for segment, positions in itertools.chain([first], spans):
-            others = [
-                read_column(segment, *column, positions) for column in types.items() if column[0] != "id"
-            ]
-            batch = pa.record_batch([segment.ids(positions), *others], schema=schema)
+        empty = True
+        for segment, positions in self.spans(rows, where):
+            columns = [read_column(segment, name, dtype, positions) for name, dtype in types.items()]
+            batch = pa.record_batch(columns, schema=schema)
             segment.file.check_mapped()
             yield batch
+            empty = False
+        if empty:
+            yield pa.RecordBatch.from_pylist([], schema)
 
     def _gather(
         self, places: Positions, found: npt.NDArray[Any], read: Callable[[Segment, Int64s], npt.NDArray[Any]]
@@ -317,7 +312,7 @@ class Snapshot:
         return found
 
     def damage(self) -> Iterator[CorruptError]:
-        """Everything that is wrong with the files of this state."""
+        """All damage in the files of this state."""
         for file in self.deletes.values():
             yield from file.damage()
         for one in self.segments:
@@ -329,10 +324,10 @@ class Snapshot:
 
 
 def damage(directory: Path) -> Iterator[FileError]:
-    """Everything that is wrong with an index: every byte is compared with its checksum, file by file.
+    """All damage in an index: every byte is compared with its checksum, file by file.
 
-    Damage in one file does not hide damage in another. Raises if the manifest cannot be read: without it
-    there is nothing to compare with.
+    Damage in one file does not hide damage in another. Raises if the manifest cannot be read, because then
+    it is not known which files to check.
     """
     manifest = read_manifest(directory)
     yield from File(directory / NAME, FileKind.MANIFEST).damage()
@@ -350,7 +345,7 @@ def damage(directory: Path) -> Iterator[FileError]:
 
 
 def _damage_by_segment(directory: Path, manifest: Manifest) -> Iterator[FileError]:
-    """The damage of a state that cannot be opened as a whole, each segment opened alone."""
+    """The damage of a state that cannot be opened as a whole: each segment is opened alone."""
     for entry in manifest.segments:
         try:
             alone = Snapshot(directory, replace(manifest, segments=(entry,)))

@@ -7,13 +7,15 @@
 Guarantees:
 
 - `add`, `upsert`, `delete` and `compact` are atomic and durable when they return, and searchable at once.
-- Many readers, one writer. The first change takes the lock and keeps it until `close`. Readers never lock,
-  see the state of when they opened or last called `refresh`, and may be many threads on one Index.
-- Every byte is checked before it is used: what opening needs at open, the codes of a segment before its first
-  search, the rest when hits touch it (`format.py`). Damage raises CorruptError and never changes a result.
+- Many readers, one writer. The first change takes the lock and keeps it until `close`. Readers never lock.
+  They see the state at the time they opened the index or last called `refresh`. Many threads may share one
+  Index.
+- Every byte is checked before it is used: metadata when the index is opened, the codes of a segment before
+  its first search, the rest when hits read it (`format.py`). Damage raises CorruptError and never changes a
+  result.
 - Hits are the true top k of the live keywords that pass the filter, ordered by (score, row), ties included.
-- Texts are encoded by the model of the state that is searched or changed, also after another process has
-  replaced the index: the new model is loaded with the new state, or the call fails.
+- Texts are encoded by the model of the state that is searched or changed. If another process replaces the
+  index, the new model is loaded with the new state, or the call fails.
 """
 
 from __future__ import annotations
@@ -29,26 +31,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rbegir.base.arguments import (
-    check_attributes,
-    check_ids,
-    check_tenants,
-    check_texts,
-    fitting,
-    refuse_repeats,
-)
+from rbegir.base.arguments import check_attributes, check_ids, check_tenants, check_texts, fitting
 from rbegir.base.checks import whole_number
 from rbegir.base.disk import explained
 from rbegir.base.mapping import arm
 from rbegir.codes.planes import Codes
-from rbegir.encode.encoder import (
-    Encoder,
-    check_encoder,
-    encode_keywords,
-    expected,
-    load_scorer,
-    takes_vectors,
-)
+from rbegir.encode.encoder import Encoder, encode_keywords, expected, load_scorer, takes_vectors
 from rbegir.errors import CorruptError, FileError, InputError, LockedError, MismatchError
 from rbegir.index.creation import SEGMENT_ROWS, backup, fill, make, staged
 from rbegir.index.join import Join, groups
@@ -85,23 +73,23 @@ class Index:
         device: str | Sequence[str],
         threads: int | None,
         model: Encoder | None,
-        read_only: bool,
+        read_only: bool = False,
+        writer: Writer | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self._name, self._path = str(path), path.absolute()  # the process may change its directory
         self._snapshot = Snapshot.open(path)
         manifest = self._snapshot.manifest
         self._searcher = Searcher(device, manifest.n, manifest.keyword_planes, threads, progress)
-        self._given = self._model = model  # `_model` may also be the stored one, once it is loaded
-        self._scorer: tuple[str, Encoder | None] = ("", None)  # with the fingerprint that it is for
+        self._given = self._model = model  # `_model` becomes the stored one when it is loaded
+        self._scorer: tuple[str, Encoder | None] = ("", None)  # a fingerprint and its scorer
         if model is not None:
-            check_encoder(model)
             check_match(model, manifest)
         self._read_only = read_only
-        self._writer: Writer | None = None
+        self._writer = writer
         self._mutex = threading.RLock()  # held by changes
-        self._compacting = threading.RLock()  # held by a compaction, which holds the mutex only to swap
-        self._loading = threading.Lock()  # held while the model loads, so that searches need no mutex
+        self._compacting = threading.RLock()  # held by a compaction, which takes the mutex only to swap
+        self._loading = threading.Lock()  # held while the model loads; searches do not take the mutex
         self._closed = False
 
     @classmethod
@@ -122,16 +110,14 @@ class Index:
         """Create an empty index for the codes of a model, which is stored inside, or for a given shape.
 
         `id_type` is "int64" or "string"; without it the first `add` decides. `tenant` names the attribute
-        that says whose a keyword is, a string or an integer (`search(…, tenant=…)`).
+        that holds the tenant of each keyword, a string or an integer (`search(…, tenant=…)`).
         """
         path = Path(path).absolute()
         manifest = first_manifest(model, n, keyword_planes, query_planes, id_type, tenant)
         Searcher(device, manifest.n, manifest.keyword_planes, threads)  # refuses a bad device early
         with staged(path, overwrite=overwrite) as writer:
             make(writer.directory, manifest, model)
-        index = cls(path, device=device, threads=threads, model=model, read_only=False)
-        index._writer = writer
-        return index
+        return cls(path, device=device, threads=threads, model=model, writer=writer)
 
     @classmethod
     def open(
@@ -144,23 +130,17 @@ class Index:
         threads: int | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Index:
-        """Open an index in its current state. `model` replaces the stored one and must match it.
+        """Open an index in its current state. `model` replaces the stored model and must match it.
 
-        A URL (`https://`, `s3://`, `gs://` …) is copied to the cache first, and opened read-only.
+        An index at a URL (`https://`, `s3://`, `gs://` …) is copied to the cache and opened read-only.
         `progress` is called with (keywords uploaded, total) while a search uploads keywords to GPUs.
         """
-        remote = "://" in str(path)
-        if remote:
+        if "://" in str(path):
             from rbegir.index.location import Location
 
-            path = Location.of(path).copy()
+            path, read_only = Location.of(path).copy(), True
         return cls(
-            Path(path),
-            device=device,
-            threads=threads,
-            model=model,
-            read_only=read_only or remote,
-            progress=progress,
+            Path(path), device=device, threads=threads, model=model, read_only=read_only, progress=progress
         )
 
     @classmethod
@@ -180,19 +160,16 @@ class Index:
         """Build an index from a stream of batches with `text`, optional `id`, and attribute columns.
 
         A repeated id is refused; with `upsert` its last row wins. `tenant` is as for `create`. Memory is
-        bounded by `segment_rows`. The index appears under its path when it is complete, and not at all if the
-        build fails or is stopped.
+        bounded by `segment_rows`. The index appears at its path when it is complete; if the build fails or
+        is stopped, nothing is left behind.
         """
         path = Path(path).absolute()
         manifest = first_manifest(model, tenant=tenant)
         with staged(path, overwrite=overwrite) as writer:
             make(writer.directory, manifest, model)
-            inner = cls(writer.directory, device=device, threads=threads, model=model, read_only=False)
-            inner._writer = writer
-            fill(inner, batches, segment_rows, upsert=upsert)
-        index = cls(path, device=device, threads=threads, model=model, read_only=False)
-        index._writer = writer
-        return index
+            hidden = cls(writer.directory, device=device, threads=threads, model=model, writer=writer)
+            fill(hidden, batches, segment_rows, upsert=upsert)
+        return cls(path, device=device, threads=threads, model=model, writer=writer)
 
     def __enter__(self) -> Index:
         return self
@@ -207,7 +184,7 @@ class Index:
         return f"Index({str(self._path)!r}, {self._snapshot.keywords} keywords)"
 
     def close(self) -> None:
-        """Release the lock, after a compaction that is running; the index cannot be used afterwards."""
+        """Wait for a running compaction and release the lock; the index cannot be used afterwards."""
         with self._compacting, self._mutex:
             self._drop_writer()
             self._closed = True
@@ -223,12 +200,12 @@ class Index:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The state that is searched now, for reading keywords in bulk. A snapshot never changes."""
+        """The current state, for reading keywords in bulk. A snapshot never changes."""
         return self._state()
 
     @property
     def model(self) -> Encoder:
-        """The encoder of texts; loaded from the index at the first use."""
+        """The encoder; a stored one is loaded on first use."""
         return self._encoding()[1]
 
     # ---- change ----
@@ -256,8 +233,8 @@ class Index:
     ) -> Ids:
         """Add keywords by codes made elsewhere, optionally with texts.
 
-        Codes are refused if the index has a model and another one made them: a Binarizer notes itself in its
-        codes, for others `fingerprint` names the model.
+        If the index has a model, codes made by another model are refused. The codes of a Binarizer name it;
+        for other models pass their `fingerprint`.
         """
         manifest = self._state().manifest
         if not isinstance(codes, Codes):
@@ -271,18 +248,17 @@ class Index:
         if given is not None and len(given) != len(codes):
             raise InputError(f"texts has {len(given)} values for {len(codes)} codes")
         made_by = fingerprint
-        if made_by is None:  # an index without a model takes the codes of any
+        if made_by is None:  # an index without a model takes codes of any model
             made_by = manifest.fingerprint and (codes.made_by or manifest.fingerprint)
         return self._add(given, (codes, made_by), ids, attributes, upsert=upsert)
 
     def update(self, ids: Any, attributes: Any) -> int:
         """Change attributes of keywords, all of which must exist, and return how many were changed.
 
-        Texts, codes and other attributes stay, and nothing is encoded. None clears a value, and a new name
-        adds a column. As with `upsert` a keyword gets a new row, so it comes last among equal scores.
+        Texts, codes and other attributes stay, and nothing is encoded. None clears a value; a new name adds
+        a column. As with `upsert`, a keyword gets a new row, so it comes last among equal scores.
         """
-        given = check_ids(ids)
-        refuse_repeats(given)
+        given = check_ids(ids, unique=True)
         with fitting(f"{len(given)} keywords at once", "update fewer at a time"), self._writing() as writer:
             before = self._snapshot
             manifest, places = before.manifest, before.find(given)
@@ -290,20 +266,19 @@ class Index:
             new = check_attributes(attributes, len(given), manifest.columns)
             if not len(given) or not new:
                 return 0
-            types = {**manifest.columns, **{name: str(column.type) for name, column in new.items()}}
             others = [name for name in before.types() if name != "id" and name not in new]
             kept = {name: before.array(name, places) for name in others}
             kept = {name: column for name, column in kept.items() if column.null_count < len(given)}
             check_tenants({**kept, **new}, manifest.tenant)
             rows = KeywordRows(before.codes(places), manifest.next_row, given, {**kept, **new})
-            writer.add(before, rows, places, types, _id_type(manifest, given))
+            writer.add(before, rows, places)
             self._reopen(before)
         return len(given)
 
     def delete(self, ids: Any = None, *, where: Where = None, tenant: Tenant = None) -> int:
         """Delete keywords by id, or all that pass a filter, and return how many; unknown ids are ignored.
 
-        With `tenant` only its own keywords: all of them without ids and filter.
+        With `tenant`, only keywords of that tenant are deleted; without ids and filter, all of them.
         """
         if (ids is not None and where is not None) or (ids is None and where is None and tenant is None):
             raise InputError(
@@ -321,7 +296,7 @@ class Index:
         return found
 
     def compact(self, progress: Progress | None = None) -> None:
-        """Rewrite the index into few large segments without deleted keywords. Rows and ids stay.
+        """Rewrite the index into a few large segments without deleted keywords. Rows and ids stay.
 
         Other threads can search and change the index meanwhile; a second compaction waits for the first.
         """
@@ -342,7 +317,7 @@ class Index:
         k: int | None = 10,
         **options: Unpack[SearchOptions],
     ) -> Hits:
-        """The best k keywords for a text or for each of a list of texts.
+        """The best k keywords for a text, or for each text of a list.
 
         An index made with a Binarizer is searched with a float vector, or with several: [queries, dims].
         """
@@ -358,12 +333,11 @@ class Index:
     def search_codes(
         self, codes: Codes | npt.NDArray[Any], k: int | None = 10, **options: Unpack[SearchOptions]
     ) -> Hits:
-        """The best k keywords for each code of a query, or integer vector: int8 or int16 [queries, n], ±255.
+        """The best k keywords for each query code, or integer vector: int8 or int16 [queries, n], ±255.
 
-        To search with stored keywords, use `neighbors` or `join`: a Binarizer codes queries otherwise.
+        To search with stored keywords, use `neighbors` or `join`: a Binarizer encodes queries differently.
         """
         request = local_request(k, options)
-        self._state()
         with _room_for(codes):
             state, scorer = self._scoring()
             return self._searcher.search(state, codes, request, scorer=scorer)
@@ -376,19 +350,19 @@ class Index:
         texts: bool = False,
         tenant: Tenant = None,
     ) -> pa.Table:
-        """The best k other keywords of each keyword, those that reach `min_score`, or both: exactly.
+        """For each keyword, the exact best k other keywords, those that reach `min_score`, or both.
 
-        One row per pair: id, neighbor_id, rank (from 1) and score, as of a search; with `texts`
-        also text and neighbor_text. Queries are the stored keywords; none is its own neighbor.
+        One row per pair: id, neighbor_id, rank (from 1) and the score that a search would give; with `texts`
+        also text and neighbor_text. A keyword is never its own neighbor.
         """
         return self._joined(self.joining(None, k, min_score, texts=texts, tenant=tenant))
 
     def join(
         self, other: Index, k: int | None = None, min_score: float | None = None, *, texts: bool = False
     ) -> pa.Table:
-        """Search every keyword of `other` in this index, as it is stored; columns as of `neighbors`.
+        """Search this index with every stored keyword of `other`; the columns are those of `neighbors`.
 
-        `id` is that of the keyword of `other`, `neighbor_id` that of a keyword of this index.
+        `id` is the id of a keyword of `other`, `neighbor_id` that of a keyword of this index.
         """
         if not isinstance(other, Index):
             raise InputError(f"other must be an rbegir.Index, got {type(other).__name__}")
@@ -403,23 +377,19 @@ class Index:
         texts: bool,
         tenant: Tenant = None,
     ) -> Join:
-        """The join of the current states, for whoever writes its pairs piece by piece; None: with itself."""
-        self._state()
-        whole, scorer = self._scoring()
-        state = within(whole, tenant)
+        """A join that the caller runs in parts; the index is joined with itself if `other` is None."""
+        state, scorer = self._scoring(tenant)
         queries = state if other is None else other.snapshot
         return Join(state, queries, scorer, k, min_score, itself=other is not None, texts=texts)
 
     def duplicates(self, min_score: float, *, tenant: Tenant = None) -> pa.Table:
         """Groups of keywords that are linked by scores of at least `min_score`: group, id and text.
 
-        Groups are connected components: two members may be less alike if others stand between them. They are
+        Groups are connected components: two members may score less if others connect them. Groups are
         numbered by their first keywords; keywords without a duplicate are left out.
         """
         with fitting("the groups of an index", "raise min_score"):
-            self._state()
-            whole, scorer = self._scoring()
-            state = within(whole, tenant)
+            state, scorer = self._scoring(tenant)
             return groups(state, scorer, self._searcher.backend(state), min_score)
 
     def scan(
@@ -430,10 +400,10 @@ class Index:
         rows: int = EXPORT_ROWS,
         **filters: Unpack[Filters],
     ) -> Iterator[pa.RecordBatch]:
-        """All hits whose code score is at least `min_score`, streamed: best first, query by query.
+        """Stream all hits whose code score is at least `min_score`: query by query, best first.
 
-        Batches of at most `rows` hits of one state of the index, with the columns query (its number), score,
-        id, text and the attributes. Queries are texts, vectors or codes, as for `search` and `search_codes`.
+        Batches have at most `rows` hits, and the columns query (its number), score, id, text and the
+        attributes. Queries are texts, vectors or codes, as for `search` and `search_codes`.
         """
         request = SearchRequest(None, min_score=min_score, **filters)
         self._state()
@@ -471,13 +441,13 @@ class Index:
         planes: int,
         **filters: Unpack[Filters],
     ) -> npt.NDArray[np.int64]:
-        """The rows [queries, k] of the best keywords by their first planes alone."""
+        """The rows [queries, k] of the best keywords, scored by their first planes only."""
         return self._searcher.coarse_rows(self._state(), queries, SearchRequest(k, **filters), planes)
 
     def batches(
         self, rows: int = EXPORT_ROWS, *, where: Where = None, tenant: Tenant = None
     ) -> Iterator[pa.RecordBatch]:
-        """The keywords that pass, ordered by row: batches of id, text and attributes; at least one batch."""
+        """The keywords that pass, ordered by row: batches of id, text and attributes, at least one."""
         return within(self._state(), tenant).batches(rows, where)
 
     def rows(self, where: Where = None, *, tenant: Tenant = None) -> Iterator[dict[str, Any]]:
@@ -490,7 +460,7 @@ class Index:
         return sum(rows.count for rows in within(self._state(), tenant).passing(where))
 
     def info(self) -> dict[str, Any]:
-        """The size, shape and columns of the index, and what its Binarizer, if any, expects of the codes."""
+        """The size, shape and columns of the index, and the expected accuracy if a Binarizer measured it."""
         facts = {"path": self._name, **self._state().manifest.facts()}
         with contextlib.suppress(FileError):  # a damaged Binarizer: searches and `verify` say so
             if (measured := expected(self._scoring()[1])) is not None:
@@ -508,9 +478,9 @@ class Index:
             )
 
     def backup(self, path: str | Path, progress: Progress | None = None) -> dict[str, Any]:
-        """Copy the state on disk to a new index, or bring an earlier backup up to date; opens like any index.
+        """Copy the current state to a new index at `path`, or bring an earlier backup there up to date.
 
-        Files that the backup holds already are checked and not copied again.
+        Files that the backup has already are checked and not copied again.
         """
         self._state()
         return backup(self._path, Path(path), progress)
@@ -535,41 +505,40 @@ class Index:
             return join.table(self._searcher.backend(join.keywords))
 
     def _encoding(self) -> tuple[Snapshot, Encoder]:
-        """The current state and the encoder of its codes, whatever `refresh` does meanwhile."""
+        """The current state and its encoder, which belong together even during a `refresh`."""
         with self._loading:
             if self._model is None:
                 self._model = load_stored(self._path / MODEL, self._snapshot.manifest)
             return self._snapshot, self._model
 
     def _keywords(self, given: Any) -> tuple[pa.Array | None, tuple[Codes, str] | None]:
-        """Keywords to add, as `_add` takes them: texts, or the codes of vectors."""
+        """Keywords in the form that `_add` takes: texts, or the codes of vectors and their fingerprint."""
         if isinstance(given, np.ndarray) and given.ndim == 2:
             state, model = self._encoding()
             if takes_vectors(model):
                 return None, (model.encode_keywords(given), state.manifest.fingerprint)
         return check_texts(given), None
 
-    def _scoring(self) -> tuple[Snapshot, Encoder | None]:
-        """The current state and what gives its hits their scores; of a model only a Binarizer is loaded.
+    def _scoring(self, tenant: Tenant = None) -> tuple[Snapshot, Encoder | None]:
+        """The current state, or a tenant's part of it, and the encoder that scores its hits.
 
-        It does not wait for a model that another thread loads; two may load the same Binarizer.
+        Of a stored model only a Binarizer is loaded. This does not wait for a model that another thread
+        loads, so two threads may load the same Binarizer.
         """
-        state, model, scorer = self._snapshot, self._model, self._scorer
-        if model is not None:
-            return state, model
+        state, model, scorer = self._state(), self._model, self._scorer
         name = state.manifest.fingerprint
-        if state.manifest.has_model and scorer[0] != name:
+        if model is None and state.manifest.has_model and scorer[0] != name:
             scorer = self._scorer = name, load_scorer(self._path / MODEL)
-        return state, scorer[1]
+        return within(state, tenant), scorer[1] if model is None else model
 
     def _encoded(self, texts: pa.Array) -> tuple[Codes, str]:
-        """The codes of texts, and the fingerprint of the state that they were made for."""
+        """The codes of texts, and the fingerprint of the state for which they were made."""
         state, model = self._encoding()
         check_adds(model, state.manifest)
         return encode_keywords(model, texts), state.manifest.fingerprint
 
     def _reopen(self, before: Snapshot) -> None:
-        """Switch to the state on disk. A model belongs to a state, so both change together or not at all."""
+        """Switch to the state on disk and to its model: both change, or neither."""
         state = Snapshot.open(self._path, before)
         old, new = before.manifest, state.manifest
         if new.shape != old.shape:
@@ -608,7 +577,7 @@ class Index:
                 raise
 
     def _first_change(self, state: Snapshot) -> Writer:
-        """Become the writer: take the lock, read the latest state, remove what interrupted writers left."""
+        """Take the lock, read the latest state, and remove the leftovers of interrupted writers."""
         writer = Writer(self._path)
         try:
             self._reopen(state)
@@ -633,17 +602,15 @@ class Index:
         *,
         upsert: bool,
     ) -> Ids:
-        """Add keywords by texts, or by codes and the fingerprint that they were made for."""
+        """Add keywords by texts, or by codes with the fingerprint of the model that made them."""
         count = len(given_codes[0]) if given_codes is not None else 0 if texts is None else len(texts)
-        given = None if ids is None else check_ids(ids)
-        if given is not None:
-            if len(given) != count:
-                raise InputError(f"ids has {len(given)} values for {count} keywords")
-            refuse_repeats(given)
-        elif upsert:
+        given = None if ids is None else check_ids(ids, unique=True)
+        if given is not None and len(given) != count:
+            raise InputError(f"ids has {len(given)} values for {count} keywords")
+        if given is None and upsert:
             raise InputError("upsert needs ids", hint="without ids use add")
+        self._state()
         with fitting(f"{count} keywords at once", "add fewer at a time; nothing was changed"):
-            self._state()
             encoded = given_codes or (self._encoded(texts) if count else None)
             with self._writing() as writer:
                 before = self._snapshot
@@ -661,20 +628,19 @@ class Index:
                 if encoded is None or not count:
                     return np.zeros(0, object if id_type == "string" else np.int64)
                 check_tenants(columns, manifest.tenant)
-                types = {**manifest.columns, **{name: str(column.type) for name, column in columns.items()}}
                 if texts is not None:
                     columns = {"text": texts, **columns}
                 rows = KeywordRows(encoded[0], manifest.next_row, given, columns)
                 all_ids = rows.ids(np.arange(count))
                 replaced = self._replaced(before, rows, all_ids, upsert=upsert)
-                writer.add(before, rows, replaced, types, id_type)
+                writer.add(before, rows, replaced)
                 self._reopen(before)
             ids_out: Ids = all_ids.to_numpy(zero_copy_only=False)
             return ids_out
 
     @staticmethod
     def _replaced(before: Snapshot, rows: KeywordRows, ids: pa.Array, *, upsert: bool) -> Positions:
-        """The live keywords that have one of these ids; without upsert there must be none."""
+        """The live keywords with these ids; without `upsert` there must be none."""
         if not rows.has_ids and not any(one.segment.has_ids for one in before.segments):
             return Positions(np.zeros(0, np.int64), np.zeros(0, np.int64))  # rows never repeat
         places = before.find(ids)
@@ -699,7 +665,7 @@ def _refuse_missing(ids: pa.Array, places: Positions) -> None:
 
 
 def _id_type(manifest: Manifest, given: pa.Array | None) -> str:
-    """The index's type of ids after an add with these ids (None: the rows)."""
+    """The type of the given ids (None: the rows are the ids), which must be that of the index."""
     came = "int64" if given is None else str(given.type)
     known = manifest.id_type
     if known == "string" and given is None:

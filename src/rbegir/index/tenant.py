@@ -5,13 +5,13 @@
     index.search("shoes", tenant="a")
 
 A tenant is a value of one attribute, and every keyword has one. Each segment has a table from a tenant to its
-positions (`keys.py`). What is found there is gathered in memory: codes as a segment of their own, everything
-else read through the positions. Positions stay in the order of rows, so hits and their order are those of a
-filter by the same attribute, but no work depends on how many keywords other tenants have.
+positions (`keys.py`). The codes at these positions are gathered in memory, as a segment of their own;
+everything else is read through the positions. Positions stay in the order of rows, so hits and their order
+are those of a filter by the same attribute, but no work depends on how many keywords other tenants have.
 
-Rows of a tenant are not stored side by side: the order of positions is the order of rows, on which every
-result relies. What was gathered is kept for the tenants searched last, up to KEPT_TENANTS of them with
-KEPT_ROWS keywords.
+Keywords of a tenant are not stored side by side, because every result relies on positions being in the order
+of rows. Gathered segments are cached for the most recently searched tenants, up to KEPT_TENANTS of them with
+KEPT_ROWS keywords in total.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KEPT_ROWS = 1 << 20
 
 
 def within(state: Snapshot, tenant: str | int | None) -> Snapshot:
-    """What a tenant has of a state; None: all of it."""
+    """The part of a state that belongs to a tenant; all of it if `tenant` is None."""
     if tenant is None:
         return state
     tenant = one_tenant(tenant)
@@ -58,7 +58,7 @@ class TenantSnapshot(Snapshot):
 
     def __init__(self, state: Snapshot, tenant: pa.Array) -> None:
         self.manifest, self.deletes, self.tenants = state.manifest, state.deletes, {}
-        self.files = state.files  # also of segments in which nothing is found
+        self.files = state.files  # including segments without keywords of the tenant
         self._numbers: list[int] = []  # of the segments in the index
         self.segments = []
         for number, one in enumerate(state.segments):

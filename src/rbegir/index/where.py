@@ -1,4 +1,4 @@
-"""The language of filters: from text to a pyarrow expression. It can do nothing dangerous.
+"""The language of filters: text is parsed into a pyarrow expression and never evaluated as Python.
 
     filter   := all { "or" all }
     all      := one { "and" one }
@@ -19,8 +19,7 @@ Words are runs of letters, marks and digits. A text contains 'red shoes' if it h
 side, in upper or lower case. `like` compares the whole text, and case matters.
 
 A test on a null is neither true nor false, as in SQL: the keyword passes neither the test nor its `not`.
-Dates and times are compared with text in ISO form. Nothing is ever evaluated as Python. Errors show the
-position in the text.
+Dates and times are compared with text in ISO form. Errors show the position in the text.
 """
 
 from __future__ import annotations
@@ -77,19 +76,8 @@ class _Value(NamedTuple):
     at: int
 
 
-def _joined(parts: list[pc.Expression], join: Callable[[Any, Any], Any]) -> pc.Expression:
-    """The parts joined as a tree of short chains: Arrow's recursion over a long one ends the process.
-
-    Arrow would make one chain of the tree again, but not across the double `not` between its levels.
-    """
-    while len(parts) > CHAIN:
-        chains = [functools.reduce(join, parts[at : at + CHAIN]) for at in range(0, len(parts), CHAIN)]
-        parts = [~~chain for chain in chains]
-    return functools.reduce(join, parts)
-
-
 class Parser:
-    """Reads one filter over columns of these types; `named` and `item_tests` are known after `parse`."""
+    """Parses one filter over columns of these types; `parse` fills `named` and `item_tests`."""
 
     def __init__(self, text: str, types: Mapping[str, pa.DataType]) -> None:
         self._text = text
@@ -100,8 +88,8 @@ class Parser:
         self._next = 0
         self._depth = 0
         self._tests = 0
-        self.named: dict[str, None] = {}  # the columns in the order of the text
-        # tests of lists, which Arrow has no expression for: the name of the result → column, wanted items
+        self.named: dict[str, None] = {}  # columns, in the order of the text
+        # tests of lists, for which Arrow has no expression: name of the result → column, wanted items
         self.item_tests: dict[str, tuple[str, pa.Array]] = {}
 
     def parse(self) -> pc.Expression:
@@ -113,16 +101,23 @@ class Parser:
         return found
 
     def _any(self) -> pc.Expression:
-        parts = [self._all()]
-        while self._accept("word", "or"):
-            parts.append(self._all())
-        return _joined(parts, operator.or_)
+        return self._chain(self._all, "or", operator.or_)
 
     def _all(self) -> pc.Expression:
-        parts = [self._one()]
-        while self._accept("word", "and"):
-            parts.append(self._one())
-        return _joined(parts, operator.and_)
+        return self._chain(self._one, "and", operator.and_)
+
+    def _chain(self, part: Callable[[], Any], word: str, join: Callable[[Any, Any], Any]) -> pc.Expression:
+        """Parts with a word between them, joined as a tree: Arrow's recursion over a long chain would crash.
+
+        Arrow would flatten the tree into one chain again, but not across the double `not` between its levels.
+        """
+        parts = [part()]
+        while self._accept("word", word):
+            parts.append(part())
+        while len(parts) > CHAIN:
+            chains = [functools.reduce(join, parts[at : at + CHAIN]) for at in range(0, len(parts), CHAIN)]
+            parts = [~~chain for chain in chains]
+        return functools.reduce(join, parts)
 
     def _one(self) -> pc.Expression:
         self._depth += 1
@@ -141,11 +136,8 @@ class Parser:
     def _test(self) -> pc.Expression:
         self._tests += 1
         if self._tests > MAX_TESTS:
-            self._fail(
-                f"it has more than {MAX_TESTS} tests",
-                self._peek().at,
-                hint="list values: tag in ('a', 'b', …)",
-            )
+            hint = "list values: tag in ('a', 'b', …)"
+            self._fail(f"it has more than {MAX_TESTS} tests", self._peek().at, hint)
         if self._named("contains", ("mark", "(")):
             return self._contains()
         left = self._operand()
@@ -170,7 +162,7 @@ class Parser:
         return self._fail(f"expected a comparison, found {self._shown(self._peek())}", self._peek().at)
 
     def _named(self, name: str, then: tuple[str, str] | None = None) -> bool:
-        """Take a name that is no reserved word, if it is the next token and `then` follows it."""
+        """Take this name, which is not a reserved word, if it is next and `then` follows it."""
         token = self._peek()
         if token.kind != "name" or self._text[token.at] == '"' or token.value.lower() != name:
             return False
@@ -199,11 +191,8 @@ class Parser:
     def _like(self, column: _Column) -> pc.Expression:
         value = self._value()
         if _family(column.type) != "text" or not isinstance(value.value, str):
-            self._fail(
-                f"like compares a column of texts with a pattern in quotes, got {column.type} and "
-                f"{value.value!r}",
-                value.at,
-            )
+            came = f"{column.type} and {value.value!r}"
+            self._fail(f"like compares a column of texts with a pattern in quotes, got {came}", value.at)
         return pc.match_like(pc.field(column.name), value.value)
 
     def _in(self, column: _Column) -> pc.Expression:
@@ -227,7 +216,7 @@ class Parser:
         return pc.field(name)
 
     def _options(self, column: _Column, values: list[_Value]) -> pa.Array:
-        """The values that a column can hold, in the type in which they are compared."""
+        """The values that a column can hold, in the type used for comparing."""
         scalars = [self._scalar(column, value) for value in values]
         # a number that the column cannot hold equals nothing
         known = [scalar.as_py() for scalar in scalars if isinstance(scalar, pa.Scalar)]
@@ -249,14 +238,14 @@ class Parser:
         return self._fail("one side of a comparison must be a column", left.at)
 
     def _against(self, column: _Column, op: str, value: _Value) -> pc.Expression:
-        """column op value, exactly: whole numbers are never rounded to compare them with a fraction."""
+        """column op value, exactly: whole numbers are never rounded for a comparison with a fraction."""
         field = pc.field(column.name)
         scalar = self._scalar(column, value)
         if isinstance(scalar, pa.Scalar):
             return getattr(field, _COMPARE[op])(pc.scalar(scalar))
-        below, above = scalar  # the neighbours of a number that the column cannot hold, None: there is none
+        below, above = scalar  # the neighbours of a number that the column cannot hold, None if out of range
         if op in ("=", "!="):
-            return field == field if op == "!=" else field != field  # always or never, but for null
+            return field == field if op == "!=" else field != field  # always or never, except for null
         if op in ("<", "<="):
             return field != field if below is None else field <= pc.scalar(below)
         return field != field if above is None else field >= pc.scalar(above)
@@ -264,9 +253,9 @@ class Parser:
     def _scalar(
         self, column: _Column, value: _Value
     ) -> pa.Scalar | tuple[pa.Scalar | None, pa.Scalar | None]:
-        """A value as something that compares with the column, or an error that says why it does not.
+        """A value converted for a comparison with the column; raise if they cannot be compared.
 
-        A number that a column of whole numbers cannot hold gives its neighbours that it can.
+        A number that a column of whole numbers cannot hold gives the two nearest numbers that it can.
         """
         raw, family = value.value, _family(column.type)
         if family == "time" and isinstance(raw, str):

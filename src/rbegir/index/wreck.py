@@ -1,9 +1,8 @@
 """Reading damaged files: which blocks are intact, and what can be read from them.
 
-A block is intact if it matches its entry in the table of checksums. Nothing else is needed: not the header,
-not the footer, whose numbers follow from the length of the file, not the table's own checksum. Two losses
-are total: the directory, which says where everything lies, and the end of a truncated file, which held the
-table.
+A block is intact if it matches its entry in the table of checksums. Neither the header is needed, nor the
+footer, whose numbers follow from the length of the file, nor the checksum of the table. Nothing can be read
+if the directory is lost, which says where everything is, or the end of the file, which holds the table.
 
     length of the file − 36  =  t + 4·⌈t / 4096⌉        gives t, where the table begins
     the directory            =  the JSON that ends at t and begins at the last possible multiple of 64
@@ -19,7 +18,7 @@ from rbegir._native._core import crc32c, crc32c_blocks
 from rbegir.base import masks
 from rbegir.codes import layout
 from rbegir.codes.planes import Codes
-from rbegir.index.columns import Column, Int64s
+from rbegir.index.columns import Int64s
 from rbegir.index.format import (
     ALIGN,
     BLOCK,
@@ -42,7 +41,6 @@ class Wreck(File):
 
     def __init__(self, path: Path, kind: FileKind, stamp: Stamp | None = None) -> None:
         self.path = path
-        self.kind = kind
         self._map = map_file(path, None if stamp is None else stamp.bytes)  # ignore what was appended
         size = len(self._map)
         if stamp is not None and size != stamp.bytes:
@@ -63,7 +61,7 @@ class Wreck(File):
         return list(self._sections)
 
     def covered(self, section: Section, starts: Int64s, stops: Int64s) -> npt.NDArray[np.bool_]:
-        """Which of the byte ranges [starts, stops) of a section lie in intact blocks; empty ones do."""
+        """Which byte ranges [starts, stops) of a section are in intact blocks; empty ranges are."""
         bad = np.concatenate(([0], np.cumsum(~self.intact)))  # [blocks + 1]: bad blocks before each
         first = np.clip((section.offset + starts) // BLOCK, 0, self.blocks)
         last = np.clip((section.offset + stops - 1) // BLOCK + 1, 0, self.blocks)
@@ -102,6 +100,7 @@ class Wreck(File):
 class WreckedSegment(Segment):
     """A segment of which some keywords can be read."""
 
+    opener = Wreck
     file: Wreck
 
     def codes(self, positions: Int64s) -> Codes:
@@ -118,7 +117,11 @@ class WreckedSegment(Segment):
             whole &= self.file.covered(self._codes, start, start + group_bytes)
         whole &= self.known_rows()
         for column in self._columns.values():
-            whole &= _readable(self.file, column, at)
+            readable = np.ones(self.count, np.bool_)
+            for section, starts, stops in column.spans(at):  # offsets that are damaged point nowhere
+                starts, stops = np.where(readable, starts, 0), np.where(readable, stops, 0)
+                readable &= self.file.covered(section, starts, stops)
+            whole &= readable
         return whole
 
     def known_rows(self) -> npt.NDArray[np.bool_]:
@@ -133,16 +136,6 @@ class WreckedSegment(Segment):
         if self._row_section is None:
             return self.first_row + np.arange(self.count)
         return self._row_section.unchecked("<i8", self.count).astype(np.int64)
-
-    def _open(self, path: Path, stamp: Stamp | None) -> Wreck:
-        return Wreck(path, FileKind.SEGMENT, stamp)
-
-
-def _readable(file: Wreck, column: Column, at: Int64s) -> npt.NDArray[np.bool_]:
-    whole = np.ones(at.size, np.bool_)
-    for section, starts, stops in column.spans(at):
-        whole &= file.covered(section, np.where(whole, starts, 0), np.where(whole, stops, 0)) & whole
-    return whole
 
 
 def known_deletes(file: Wreck, name: str, count: int) -> tuple[masks.Mask, int]:
@@ -164,7 +157,7 @@ def known_deletes(file: Wreck, name: str, count: int) -> tuple[masks.Mask, int]:
 
 
 def _table_start(size: int) -> int | None:
-    """Where the table of a file of this length begins; None if no file has this length."""
+    """Where the table begins in a file of this length; None if no file has this length."""
     body = size - FOOTER.size
     for blocks in range(max(body // (BLOCK + 4), 0), body // (BLOCK + 4) + 2):
         end = body - 4 * blocks

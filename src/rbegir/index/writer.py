@@ -21,10 +21,10 @@ segments too, segments that were added since stay behind them, and then the new 
 Until the swap no add merges a segment that is being rewritten. A numbered segment is newer than all others
 with its rows (`salvage.py` relies on that), so its delete file is on disk before it gets its number.
 
-*One writer at a time.* A writer holds an advisory lock on the file LOCK, which names the holder, from its
-first change until the index is closed. The kernel releases the lock however the process ends, so there are
-no stale locks to break. A forked child gives up its copy of the lock, so that it does not outlive the writer.
-Readers never look at it.
+*One writer at a time.* From its first change until the index is closed, a writer holds an advisory lock on
+the file LOCK, which names the holder. The kernel releases the lock however the process ends, so locks never
+become stale. A forked child gives up its copy of the lock, so that the lock does not outlive the writer.
+Readers ignore the lock.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ import os
 import socket
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -66,17 +66,16 @@ class WriterLock:
         self._descriptor = -1
         self._owner = os.getpid()
         _held.add(self)
-        with disk.explained("lock", path):
-            while not self._acquired(path):  # the index was replaced in between: this was the old one's lock
-                self.release()
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         note = json.dumps({"pid": self._owner, "host": socket.gethostname(), "since": since}).encode()
         with disk.explained("lock", path):
+            while not self._acquired(path):  # the index was replaced: this was the lock of the old one
+                self.release()
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, note, 0)
 
     def _acquired(self, path: Path) -> bool:
-        """Lock the file at `path`; False if another file has its path by then."""
+        """Lock the file at `path`; False if the path has come to name another file."""
         self._descriptor = disk.open_lock(path)
         try:
             disk.lock(self._descriptor, wait=False)
@@ -90,12 +89,18 @@ class WriterLock:
         return os.path.samestat(os.fstat(self._descriptor), os.stat(path))
 
     def check(self, directory: Path) -> None:
-        """Refuse to write in a child process that inherited the lock by fork."""
+        """Refuse to write in a forked child of the process that holds the lock."""
         if os.getpid() != self._owner:
             raise LockedError(
                 f"{directory} is being written by process {self._owner}, from which this one was forked",
                 hint="open the index again in this process to read it; write from one process only",
             )
+
+    def __enter__(self) -> WriterLock:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.release()
 
     def release(self) -> None:
         """Release the lock; also done when the object is garbage-collected."""
@@ -118,19 +123,6 @@ def _release_inherited() -> None:
 os.register_at_fork(after_in_child=_release_inherited)
 
 
-class _Kept(NamedTuple):
-    """A segment of the old state that the new one keeps or merges."""
-
-    segment: LiveSegment
-    dead: masks.Mask | None  # all deleted positions if the change deletes any, else None
-    live: int
-
-    def rows(self) -> LiveRows:
-        if self.dead is None:
-            return self.segment.rows()
-        return LiveRows(self.segment.segment, masks.complement(self.dead, self.segment.entry.count))
-
-
 class Writer:
     """The one writer of a directory. Every method takes the current state and writes the next one."""
 
@@ -143,40 +135,36 @@ class Writer:
     def close(self) -> None:
         self._lock.release()
 
-    def add(
-        self,
-        before: Snapshot,
-        rows: KeywordRows,
-        replaced: Positions,
-        columns: dict[str, str],
-        id_type: str,
-    ) -> None:
+    def add(self, before: Snapshot, rows: KeywordRows, replaced: Positions) -> None:
         """Add rows and delete the ones that they replace, in one change."""
         kept = _without(before, replaced)
-        free = [k.live for k in kept if k.segment.entry.first_row >= self._rewritten_rows]
+        free = [one.entry.live for one in kept if one.entry.first_row >= self._rewritten_rows]
         taken = tail_to_merge(free, rows.count)
-        merged = [k.rows() for k in kept[len(kept) - taken :]]
+        merged = [one.rows() for one in kept[len(kept) - taken :]]
         groups = [[*merged, LiveRows(rows, None)]]
         if rows.count > MAX_ROWS:  # then no neighbour is merged
-            starts = range(0, rows.count, MAX_ROWS)
-            groups = [[LiveRows(rows.slice(at, min(at + MAX_ROWS, rows.count)), None)] for at in starts]
+            every = np.arange(rows.count)
+            parts = [every[start : start + MAX_ROWS] for start in range(0, rows.count, MAX_ROWS)]
+            groups = [[LiveRows(rows, masks.from_positions(part, rows.count))] for part in parts]
         with self._change(before) as change:
             for one in kept[: len(kept) - taken]:
-                change.keep(one.segment.entry, one.dead)
+                change.keep(one.entry, one.unwritten)
             for group in groups:
                 change.write(group)
-            change.commit(next_row=rows.first_row + rows.count, columns=columns, id_type=id_type)
+            types = {name: str(dtype) for name, dtype in rows.types.items() if name != "text"}
+            columns = {**before.manifest.columns, **types}
+            change.commit(next_row=rows.first_row + rows.count, columns=columns, id_type=rows.id_type)
 
     def delete(self, before: Snapshot, places: Positions) -> None:
         """Delete the keywords at these positions."""
         with self._change(before) as change:
             for one in _without(before, places):
-                change.keep(one.segment.entry, one.dead)
+                change.keep(one.entry, one.unwritten)
             change.commit()
 
     @contextlib.contextmanager
     def compacting(self, before: Snapshot) -> Iterator[Compaction]:
-        """A compaction of this state, which leaves no temporary files behind; see `swap`."""
+        """Yield a compaction of this state, to be finished by `swap`; its temporary files are removed."""
         self._lock.check(self.directory)
         if self._compaction is not None:
             raise InputError(
@@ -186,11 +174,11 @@ class Writer:
         try:
             yield self._compaction
         finally:
-            self._compaction.clean()
+            _remove(self._compaction.temporary)
             self._compaction, self._rewritten_rows = None, 0
 
     def swap(self, compaction: Compaction, before: Snapshot) -> None:
-        """Put the segments of a compaction in the place of the ones that it has rewritten."""
+        """Replace the segments that a compaction has rewritten by its new ones."""
         if self._compaction is not compaction:
             raise LockedError(
                 f"{self.directory} was not compacted: a change failed meanwhile and released the lock",
@@ -220,7 +208,7 @@ class Writer:
             try:
                 yield change
             except BaseException:
-                change.undo()
+                _remove(change.uncommitted)
                 raise
             self._remove_others(change.files)
 
@@ -235,12 +223,12 @@ class _Change:
         self._entries: list[Entry] = []
         self._touched: dict[str, tuple[masks.Mask, int]] = {}
         self._next_file = self._before.next_file
-        self._created: list[Path] = []
         self._renames: list[tuple[Path, Path]] = []
-        self.files: set[str] = set()
+        self.uncommitted: list[Path] = []  # files to remove if the change fails
+        self.files: set[str] = set()  # of the new state
 
     def keep(self, entry: Entry, dead: masks.Mask | None = None) -> None:
-        """Keep a segment as it is, except for new deletes: all its deleted positions if there are any."""
+        """Keep a segment; `dead` has all its deleted positions if the change deletes any."""
         if dead is not None:
             self._touched[entry.file] = (dead, entry.count)
             entry = replace(entry, deleted=masks.size(dead))
@@ -253,7 +241,7 @@ class _Change:
         )
 
     def number(self, made: Entry, dead: masks.Mask | None) -> None:
-        """Keep a segment that has a temporary name; it gets its number in `commit`."""
+        """Keep a segment that has a temporary name; `commit` renames it to its number."""
         path = self._new("segment-{:08d}.rbs")
         self._renames.append((self._directory / made.file, path))
         self.keep(replace(made, file=path.name), dead)
@@ -268,27 +256,23 @@ class _Change:
                 replace(e, deletes=path.name) if e.file in self._touched else e for e in self._entries
             ]
         if self._renames:
-            disk.sync_directory(self._directory)  # a segment is numbered after its deletes are on disk
+            disk.sync_directory(self._directory)  # deletes are on disk before their segment is numbered
         for old, new in self._renames:
             disk.rename(old, new)
         after = self._before.follow(
             segments=tuple(self._entries), deletes=deletes, next_file=self._next_file, **changes
         )
         self._snapshot.check_mapped()  # zeros read from a missing page must not become permanent
-        self._created.append(self._directory / NEW)
+        self.uncommitted.append(self._directory / NEW)
         prepare(self._directory, after)
-        self._created.clear()  # from here on the files may be part of the index
+        self.uncommitted.clear()  # from here on the files may be part of the index
         commit(self._directory)
         self.files = after.files
-
-    def undo(self) -> None:
-        """Remove the files of a change that failed before its commit."""
-        _remove(self._created)
 
     def _new(self, form: str) -> Path:
         path = self._directory / form.format(self._next_file)
         self._next_file += 1
-        self._created.append(path)
+        self.uncommitted.append(path)
         return path
 
 
@@ -298,7 +282,7 @@ class Compaction:
     def __init__(self, directory: Path, before: Snapshot) -> None:
         self._directory = directory
         self._before = before
-        self._created: list[Path] = []
+        self.temporary: list[Path] = []  # files to remove in the end
         self._groups: list[tuple[list[LiveSegment], Entry | None]] = []  # None: the one segment stays
         self._empty: set[str] = set()  # columns to drop
 
@@ -327,7 +311,13 @@ class Compaction:
         done, total = 0, before.keywords
         with disk.explained("write to", self._directory):
             for group in groups:
-                self._groups.append((group, None if stays(group) else self._rewritten(group, empty)))
+                made = None
+                if not stays(group):
+                    path = self._directory / f"unnamed-{os.urandom(8).hex()}.rbs"
+                    self.temporary.append(path)
+                    rows = [one.rows() for one in group]
+                    made = write_segment(path, rows, before.manifest.shape, before.manifest.tenant, empty)
+                self._groups.append((group, made))
                 done += sum(segment.entry.live for segment in group)
                 if progress is not None:
                     progress(done, total)
@@ -335,14 +325,8 @@ class Compaction:
         self._empty = empty
         return True
 
-    def _rewritten(self, group: list[LiveSegment], without: Collection[str]) -> Entry:
-        path = self._directory / f"unnamed-{os.urandom(8).hex()}.rbs"
-        self._created.append(path)
-        manifest = self._before.manifest
-        return write_segment(path, [one.rows() for one in group], manifest.shape, manifest.tenant, without)
-
     def swap(self, change: _Change, current: Snapshot) -> None:
-        """Change a later state: the new segments, without what it has deleted, and what it has added."""
+        """Replace the rewritten segments in a later state; its deletes and new segments are kept."""
         later = {one.entry.file: one for one in current.segments}
         for group, made in self._groups:
             now = [later.pop(one.entry.file, None) for one in group]
@@ -359,15 +343,11 @@ class Compaction:
         columns = current.manifest.columns.items()
         change.commit(columns={name: kind for name, kind in columns if name not in self._empty - used})
 
-    def clean(self) -> None:
-        """Remove temporary files."""
-        _remove(self._created)
-
 
 def _carried_over(old: Sequence[LiveSegment], now: Sequence[LiveSegment | None], count: int) -> masks.Mask:
-    """The positions in a rewritten segment of keywords that were live in `old` and are deleted now.
+    """The positions, in a rewritten segment, of keywords that were live in `old` and are deleted now.
 
-    A segment that is None now has no live keyword any more.
+    A segment of `now` is None if it has no live keyword left.
     """
     gone = [np.zeros(0, np.int64)]
     start = 0  # of the old segment's keywords in the new segment
@@ -383,13 +363,13 @@ def _carried_over(old: Sequence[LiveSegment], now: Sequence[LiveSegment | None],
 
 def _remove(paths: Iterable[Path]) -> None:
     for path in paths:
-        # not there, or the disk failed: a file that stays only wastes space, and the next writer tries again
+        # missing, or the disk failed: a leftover file only wastes space, and the next writer tries again
         with contextlib.suppress(OSError):
             disk.unlink(path)
 
 
 def tail_to_merge(sizes: Sequence[int], new: int) -> int:
-    """How many of the last segments, given their sizes, an add of `new` rows should merge."""
+    """The number of segments at the end, of these sizes, that an add of `new` rows should merge."""
     taken, total = 0, new
     while True:
         more = 0
@@ -410,23 +390,16 @@ def _tier(size: int) -> int:
     return tier
 
 
-def _without(before: Snapshot, gone: Positions) -> list[_Kept]:
+def _without(before: Snapshot, gone: Positions) -> list[LiveSegment]:
     """The segments without the keywords at these positions; segments with no live keyword are dropped."""
-    kept: list[_Kept] = []
-    for number, segment in enumerate(before.segments):
-        here = gone.position[gone.segment == number]
-        if not here.size:
-            kept.append(_Kept(segment, None, segment.entry.live))
-            continue
-        dead = segment.dead() | masks.from_positions(here, segment.entry.count)
-        live = segment.entry.count - masks.size(dead)
-        if live:
-            kept.append(_Kept(segment, dead, live))
-    return kept
+    kept = list(before.segments)
+    for number, where in gone.by_segment:
+        kept[number] = kept[number].without(gone.position[where])
+    return [one for one in kept if one.entry.live]
 
 
 def _holder(descriptor: int) -> str:
-    """Who holds the lock, for people to read; the lock works even if the note is unreadable."""
+    """Who holds the lock, for an error message; the lock works even if the note is unreadable."""
     try:
         note = json.loads(os.pread(descriptor, 4096, 0))
         return f"process {int(note['pid'])} on {note['host']} since {note['since']}"

@@ -23,7 +23,6 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -76,7 +75,8 @@ class DelimitedSource:
                     for name in asked.names:
                         broken = pc.replace_substring(batch.column(name), _MARKER.encode(), b"\xff")
                         batch = batch.set_column(batch.schema.get_field_index(name), name, broken)
-                numbers = _numbers(bad, start, batch.num_rows)
+                numbers = np.arange(start, start + batch.num_rows + len(bad))
+                numbers = numbers[~np.isin(numbers, bad)][: batch.num_rows]
                 yield Block(batch, numbers, stream.done)
                 start = int(numbers.max(initial=start - 1)) + 1
                 del bad[: bisect_left(bad, start)]
@@ -143,9 +143,3 @@ class _Utf8:
                 break
         out, self._rest = self._rest[:size], self._rest[size:]
         return out
-
-
-def _numbers(bad: list[int], start: int, count: int) -> npt.NDArray[np.int64]:
-    """The numbers of the first `count` well-formed rows from `start` on, skipping malformed rows."""
-    numbers = np.arange(start, start + count + len(bad))
-    return numbers[~np.isin(numbers, bad)][:count]

@@ -14,6 +14,7 @@ appears later is an error rather than silently dropped.
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ class JsonLinesSource:
             )
         self.columns = list(dict.fromkeys(name for row in rows for name in row))
         for name in self.columns:
-            if not _is_text(name):
+            if any("\ud800" <= character <= "\udfff" for character in name):  # see _lines
                 raise InputError(f"{path} has a column whose name is {NOT_UTF8}: {name!r}")
         self._types = {name: _infer([row.get(name) for row in rows]) for name in self.columns}
 
@@ -116,12 +117,10 @@ def _lines(block: bytes) -> list[str]:
 
 def _parse(lines: list[str]) -> Sequence[Row | None]:
     """The object of each line; None for a line that holds no object."""
-    try:
+    with suppress(ValueError, RecursionError):
         found = json.loads("[[" + "],[".join(lines) + "]]") if lines else []
-    except (ValueError, RecursionError):
-        return [_parse_one(line) for line in lines]
-    if len(found) == len(lines) and all(len(items) == 1 and type(items[0]) is dict for items in found):
-        return [items[0] for items in found]
+        if len(found) == len(lines) and all(len(items) == 1 and type(items[0]) is dict for items in found):
+            return [items[0] for items in found]
     return [_parse_one(line) for line in lines]
 
 
@@ -131,15 +130,6 @@ def _parse_one(line: str) -> Row | None:
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
-
-
-def _is_text(name: str) -> bool:
-    """Whether a name is valid text; lone surrogates stand for invalid UTF-8."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _infer(values: list[Any]) -> pa.DataType:

@@ -100,27 +100,21 @@ class TextStream(Stream):
         columns: Sequence[str] | None = None,
     ) -> None:
         super().__init__(source, strict=strict)
-        require_columns(source, [("text", text_column)])
-        self._text = text_column
-        self._id = id_column
-        self._id_type = id_type
+        self._text, self._id, self._id_type = text_column, id_column, id_type
         others = [name for name in source.columns if name not in (text_column, id_column)]
-        if columns is not None:
-            unknown = [name for name in columns if name not in others]
-            if unknown:
-                raise InputError(
-                    f"{source.path} has no attribute {unknown[0]!r}", hint=f"--columns: {', '.join(others)}"
-                )
-            others = [name for name in others if name in columns]
-        require_columns(source, [("text", name) for name in others])
+        chosen = others if columns is None else [name for name in others if name in columns]
         self.has_ids = id_column in source.columns
-        if self.has_ids:
-            require_columns(source, [("id", id_column)])
+        self._order = [text_column, *([id_column] if self.has_ids else []), *chosen]
+        require_columns(source, [("text", name) for name in self._order])
+        for name in columns or ():
+            if name not in others:
+                raise InputError(
+                    f"{source.path} has no attribute {name!r}", hint=f"--columns: {', '.join(others)}"
+                )
         self._names = [text_column]
         if self.has_ids and {".csv", ".tsv"} & {suffix.lower() for suffix in source.path.suffixes}:
             self._names.append(id_column)  # as text: inferred numbers would lose leading zeros
-        self._order = [text_column, *([id_column] if self.has_ids else []), *others]
-        self.attributes = tuple(others)
+        self.attributes = tuple(chosen)
 
     def _convert(self, batch: pa.RecordBatch, checker: Checker) -> pa.RecordBatch:
         columns = {name: batch.column(name) for name in self._order}

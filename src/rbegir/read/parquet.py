@@ -1,10 +1,9 @@
 """Parquet: typed columns, read by row groups; and the usable texts of many files, cut into chunks.
 
-A row group can be read without the others, so the workers of a cluster share files by row group. Rows without
-a usable text are left out, so the position of the millionth keyword is known only after counting: a first
-pass counts the usable rows of every row group, and a chunk is then a run of usable rows, given as slices of
-row groups. Rows are checked as on one machine (`TextStream`), so the same rows are left out, in the same
-order.
+Row groups can be read independently, so the workers of a cluster share files by row group. Rows without a
+usable text are left out, so the position of the millionth keyword is known only after counting: a first pass
+counts the usable rows of every row group, and a chunk is then a run of usable rows, given as slices of row
+groups. Rows are checked as on one machine (`TextStream`), so the result is the same.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ class ParquetSource:
 
 @dataclass(frozen=True)
 class Reading:
-    """How texts are read: the names of their columns, whether a bad row is an error, which attributes."""
+    """How to read texts: the names of their columns, whether a bad row is an error, which attributes."""
 
     text_column: str = "text"
     id_column: str = "id"
@@ -104,7 +103,7 @@ def find_files(texts: str | Path) -> list[Path]:
         raise FileError(f"{path} holds no .parquet file", hint="name a Parquet file or a directory of them")
     if not path.is_dir() and path.suffix.lower() not in (".parquet", ".pq"):
         raise InputError(
-            f"a cluster reads Parquet, and {path} is not named like it",
+            f"a cluster reads Parquet, and {path} does not end in .parquet",
             hint="write the texts as Parquet, or build without --cluster",
         )
     return found
@@ -121,7 +120,7 @@ def find_groups(files: Sequence[Path], reading: Reading) -> list[Group]:
         _stream(source, reading)  # refuses a file without these columns
         if first is not None and not source.schema.equals(first):
             raise InputError(
-                f"{path} has other columns than {files[0]}: {_describe(source.schema)} instead of "
+                f"{path} and {files[0]} have different columns: {_describe(source.schema)} and "
                 f"{_describe(first)}",
                 hint="write all files with the same columns and types",
             )
@@ -133,7 +132,7 @@ def find_groups(files: Sequence[Path], reading: Reading) -> list[Group]:
 def count_usable(group: Group, reading: Reading) -> tuple[int, Counter[str]]:
     """The number of usable rows of a row group, and of the others by reason."""
     stream = _stream(ParquetSource(Path(group.path), group), reading)
-    count = sum(batch.num_rows for batch in _batches(stream))
+    count = sum(batch.num_rows for _, batch in stream.part(None))
     return count, stream.skipped.reasons
 
 
@@ -158,7 +157,8 @@ def read_chunk(chunk: Sequence[Slice], reading: Reading) -> pa.Table:
     batches: list[pa.RecordBatch] = []
     for part in chunk:
         skip, missing = part.start, part.count
-        for batch in _batches(_stream(ParquetSource(Path(part.group.path), part.group), reading)):
+        stream = _stream(ParquetSource(Path(part.group.path), part.group), reading)
+        for _, batch in stream.part(None):
             here = batch.slice(skip, missing)
             skip = max(0, skip - batch.num_rows)
             missing -= here.num_rows
@@ -176,15 +176,6 @@ def read_chunk(chunk: Sequence[Slice], reading: Reading) -> pa.Table:
 
 def _stream(source: ParquetSource, reading: Reading) -> TextStream:
     return TextStream(source, **asdict(reading))
-
-
-def _batches(stream: TextStream) -> Iterator[pa.RecordBatch]:
-    """The batches of a stream. A row group without a usable row is not an error, unlike a whole file."""
-    try:
-        yield from stream
-    except InputError:
-        if not stream.skipped.read or stream.skipped.total != stream.skipped.read:
-            raise
 
 
 def _describe(schema: pa.Schema) -> str:

@@ -1,9 +1,9 @@
 """Streams of checked rows: bad rows are left out and counted, or raise an error in strict mode.
 
-A row is bad for the first reason that applies, in the order in which its columns are checked. Checks run on
-whole Arrow arrays; only rows that such a check cannot decide are examined one by one: an array that is not
-UTF-8 is halved until the bad rows are found, and texts without a common letter or digit (punctuation, symbols
-such as ™ that normalise to letters, rare scripts) go through the tokeniser.
+A bad row counts for the first reason that applies, in the order in which its columns are checked. Checks run
+on whole Arrow arrays; only doubtful rows are examined one by one: an array that is not UTF-8 is halved until
+the bad rows are found, and texts without a common letter or digit (punctuation, symbols such as ™ that
+normalise to letters, rare scripts) go through the tokeniser.
 """
 
 import math
@@ -172,10 +172,6 @@ class Stream(ABC):
                 break
         return pa.Table.from_batches(batches)
 
-    def count(self) -> int:
-        """The number of good rows; reads the whole file."""
-        return sum(batch.num_rows for batch in self)
-
 
 def _only(block: Block, wanted: Wanted) -> Block:
     """The wanted rows of a block that has rows."""
@@ -201,9 +197,9 @@ def text_column(array: pa.Array, name: str, path: Path, checker: Checker) -> pa.
     if raw is None:
         raise InputError(f"the column {name!r} of {path} must hold text, got {array.type}")
     if raw.null_count:
-        checker.reject(_mask(raw.is_null()), MISSING)
+        checker.reject(np.asarray(raw.is_null()), MISSING)
     texts = _decode(raw, checker)
-    clear = _mask(pc.match_substring_regex(texts, _PLAIN).fill_null(False))
+    clear = np.asarray(pc.match_substring_regex(texts, _PLAIN).fill_null(False))
     doubtful = np.flatnonzero(~clear & checker.good)
     if len(doubtful):
         empty = np.zeros(len(texts), dtype=np.bool_)
@@ -222,7 +218,7 @@ def reject_long(array: pa.Array, checker: Checker) -> None:
 def id_texts(array: pa.Array, checker: Checker) -> pa.StringArray:
     """Ids that were read as text; rejects empty ones and those that are not UTF-8."""
     texts = _decode(array, checker)
-    checker.reject(_mask(pc.equal(texts, "").fill_null(True)), MISSING)
+    checker.reject(np.asarray(pc.equal(texts, "").fill_null(True)), MISSING)
     return texts
 
 
@@ -271,7 +267,3 @@ def number_column(array: pa.Array, name: str, path: Path) -> npt.NDArray[np.floa
     texts = pc.utf8_trim_whitespace(texts)
     numeric = pc.match_substring_regex(texts, _NUMBER)
     return np.asarray(pc.if_else(numeric, texts, None).cast(pa.float64()).fill_null(math.nan))
-
-
-def _mask(array: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
-    return np.asarray(array.to_numpy(zero_copy_only=False), dtype=np.bool_)

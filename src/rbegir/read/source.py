@@ -2,8 +2,8 @@
 
 The suffix decides the format: .parquet (.pq), .csv, .tsv, .jsonl (.ndjson) or .txt; the text formats may be
 followed by .gz. Contents are not inspected: a guess that is right nine times in ten is worse than a clear
-error. `-` is standard input, one text per line. Tables and lists in memory are read like files too: they are
-written to a temporary one, which is gone with its source.
+error. `-` is standard input, one text per line. Tables and lists in memory are written to a temporary file,
+which is removed with its source.
 
 A format is a `Source`: its columns, and `blocks`, which streams Arrow RecordBatches of the columns asked for
 and reports malformed rows (a lone field, a line that is not JSON). Rows are numbered from 0 in file order,
@@ -78,24 +78,22 @@ def open_source(given: Any) -> Source:
         return _open_file(Path(given))
     with ExitStack() as kept:
         folder = Path(kept.enter_context(tempfile.TemporaryDirectory(prefix="rbegir-")))
-        write = _stdin_as_lines if isinstance(given, (str, Path)) else _as_parquet
-        source = _open_file(write(given, folder))
+        if isinstance(given, (str, Path)):
+            path = folder / "stdin.txt"
+            with path.open("wb") as file:
+                shutil.copyfileobj(sys.stdin.buffer, file)
+            if not path.stat().st_size:
+                raise InputError("standard input is empty", hint="pipe one text per line into the command")
+        else:
+            path = folder / "table.parquet"
+            _write_parquet(given, path)
+        source = _open_file(path)
         weakref.finalize(source, kept.pop_all().close)
     return source
 
 
-def _stdin_as_lines(given: Any, folder: Path) -> Path:
-    """What standard input holds, as a file."""
-    path = folder / "stdin.txt"
-    with path.open("wb") as file:
-        shutil.copyfileobj(sys.stdin.buffer, file)
-        if not file.tell():
-            raise InputError("standard input is empty", hint="pipe one text per line into the command")
-    return path
-
-
-def _as_parquet(given: Any, folder: Path) -> Path:
-    """A DataFrame, an Arrow table, or a list of texts, of pairs or of dicts, as a file."""
+def _write_parquet(given: Any, path: Path) -> None:
+    """Write a DataFrame, an Arrow table, or a list of texts, of pairs or of dicts to a file."""
     import pyarrow.parquet as pq
 
     rows = given if isinstance(given, (list, tuple)) else []
@@ -116,10 +114,9 @@ def _as_parquet(given: Any, folder: Path) -> Path:
                 f"expected a path, a DataFrame, an Arrow table or a list of rows, got {type(given).__name__}",
                 hint="a list holds texts, (query, keyword) pairs or dicts",
             )
-        pq.write_table(table, folder / "table.parquet")
+        pq.write_table(table, path)
     except pa.ArrowException as error:
         raise InputError(f"the rows do not make a table: {str(error).splitlines()[0]}") from error
-    return folder / "table.parquet"
 
 
 def _open_file(path: Path) -> Source:
@@ -131,7 +128,7 @@ def _open_file(path: Path) -> Source:
         hint = "use .parquet, .csv, .tsv, .jsonl or .txt (text formats may be followed by .gz)"
         if suffix == ".npy":
             hint = "an index of vectors is made in Python: rbegir.index.exchange.files.import_npy(path, out)"
-        raise InputError(f"the name of {path} does not tell its format", hint=hint)
+        raise InputError(f"the suffix of {path} is not that of a known format", hint=hint)
     _check_readable(path)
     with reading(path):
         if suffix in (".parquet", ".pq"):
@@ -162,24 +159,20 @@ def _check_readable(path: Path) -> None:
     if not start:
         raise InputError(f"{path} is empty", hint=EMPTY)
     if start in (b"\xff\xfe", b"\xfe\xff"):  # a byte order mark, as some spreadsheets write it
-        raise InputError(
-            f"{path} is UTF-16, expected UTF-8",
-            hint="convert it: iconv -f utf-16 -t utf-8",
-        )
+        raise InputError(f"{path} is UTF-16, expected UTF-8", hint="convert it: iconv -f utf-16 -t utf-8")
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn errors of Arrow and of the system while reading a file into ours, on one line."""
+    """Turn errors of Arrow and of the system while reading a file into errors of this package."""
     try:
         yield
-    except OSError as error:  # truncated or damaged gzip or Parquet, I/O errors
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0].strip().rstrip(".")
-        raise CorruptError(
-            f"{path} is damaged or cut short: {reason}", hint="copy or write the file again"
-        ) from None
-    except (pa.ArrowException, UnicodeDecodeError) as error:
-        reason = str(error).splitlines()[0].strip().rstrip(".")
+        if isinstance(error, OSError):  # truncated or damaged gzip or Parquet, I/O errors
+            raise CorruptError(
+                f"{path} is damaged or cut short: {reason}", hint="copy or write the file again"
+            ) from None
         if "straddling object" in reason:
             raise InputError(f"{path} has a row longer than {BLOCK_BYTES >> 20} MB") from None
         raise InputError(f"{path} cannot be parsed: {reason}") from None
@@ -193,7 +186,7 @@ def require_columns(source: Source, wanted: Sequence[tuple[str, str]]) -> None:
             listed = ", ".join(repr(c) for c in found[:12]) + (" …" if len(found) > 12 else "")
             hint = f"name the right one with --{role}-column ({role}_column= in Python)"
             if len(found) == 1 and any(mark in found[0] for mark in ";,|\t"):
-                hint = "that looks like several: a .csv has commas between its columns, a .tsv tabs"
+                hint = "that looks like several columns: a .csv has commas between them, a .tsv tabs"
             raise InputError(f"{source.path} has no column {name!r}; its columns are {listed}", hint=hint)
         if found.count(name) > 1:
             raise InputError(f"{source.path} has {found.count(name)} columns named {name!r}, expected one")
@@ -222,18 +215,14 @@ class ByteStream:
 
 def line_blocks(stream: ByteStream, path: Path) -> Iterator[bytes]:
     """Whole lines in blocks of about BLOCK_BYTES; a byte order mark at the start is dropped."""
-    carry = b""
-    first = True
+    carry, mark = b"", b"\xef\xbb\xbf"
     while chunk := stream.file.read(BLOCK_BYTES):
-        if first:
-            chunk = chunk.removeprefix(b"\xef\xbb\xbf")
-            first = False
+        chunk, mark = chunk.removeprefix(mark), b""
         end = chunk.rfind(b"\n") + 1
         if end:
             yield carry + chunk[:end]
-            carry = chunk[end:]
-        else:
-            carry += chunk
+            carry = b""
+        carry += chunk[end:]
         if len(carry) > MAX_ROW_BYTES:
             raise InputError(f"{path} has a line longer than {MAX_ROW_BYTES >> 20} MB")
     if carry:

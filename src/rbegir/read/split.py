@@ -49,30 +49,22 @@ def split_by_keyword(
         )
     out = Path(out)
     limits = {"valid": valid, **({"test": valid + test} if test else {}), "train": 1.0}  # ascending
+    counts: dict[str, int] = {name: 0 for name in ("train", "valid", "test") if name in limits}
     try:
         out.mkdir(parents=True, exist_ok=True)
-        with ExitStack() as stack:
-            stages = {name: stack.enter_context(disk.staged(out / f"{name}.parquet")) for name in limits}
-            counts = _write(pairs, stages, list(limits.values()))
+        with ExitStack() as stages, ExitStack() as files:  # all files are complete before one is renamed
+            paths = [stages.enter_context(disk.staged(out / f"{name}.parquet")) for name in limits]
+            opened = (pq.ParquetWriter(path, pairs.schema, compression="zstd") for path in paths)
+            writers = [files.enter_context(writer) for writer in opened]
+            for batch in pairs:
+                encoded = batch.column("keyword").dictionary_encode()  # each text is hashed once per batch
+                places = positions(encoded.dictionary.to_pylist())
+                part = np.searchsorted([*limits.values()], places, side="right")
+                for i, (name, writer) in enumerate(zip(limits, writers, strict=True)):
+                    chosen = batch.filter(pa.array(part[encoded.indices.to_numpy()] == i))
+                    if chosen.num_rows:
+                        writer.write_batch(chosen)
+                        counts[name] += chosen.num_rows
     except OSError as error:
         raise FileError(f"cannot write the split under {out}: {error.strerror or error}") from None
-    return {name: counts[name] for name in ("train", "valid", "test") if name in counts}
-
-
-def _write(pairs: PairStream, paths: dict[str, Path], limits: list[float]) -> dict[str, int]:
-    counts = dict.fromkeys(paths, 0)
-    with ExitStack() as stack:
-        writers = {
-            name: stack.enter_context(pq.ParquetWriter(path, pairs.schema, compression="zstd"))
-            for name, path in paths.items()
-        }
-        for batch in pairs:
-            encoded = batch.column("keyword").dictionary_encode()  # each text is hashed once per batch
-            where = np.searchsorted(limits, positions(encoded.dictionary.to_pylist()), side="right")
-            part = where[encoded.indices.to_numpy()]  # [rows] position in limits
-            for i, (name, writer) in enumerate(writers.items()):
-                chosen = batch.filter(pa.array(part == i))
-                if chosen.num_rows:
-                    writer.write_batch(chosen)
-                    counts[name] += chosen.num_rows
     return counts

@@ -69,7 +69,15 @@ def text_views(texts: TextInput, first: int = 0) -> _core.Texts:
         _check(batch.add_strings(tuple(texts)), first)
     else:
         for chunk in _arrow_chunks(texts):
-            _add_arrow(batch, chunk, first)
+            if chunk.null_count:
+                nulls = chunk.is_null().to_numpy(zero_copy_only=False)
+                _check((len(batch) + int(np.argmax(nulls)), "is null"), first)
+            if len(chunk):  # an empty array may have no buffers at all
+                _, offsets, data = chunk.buffers()
+                width = "int32" if str(chunk.type) == "string" else "int64"
+                ends: Any = np.frombuffer(offsets, dtype=width)
+                letters = np.frombuffer(data or b"", dtype=np.uint8)
+                _check(batch.add_arrow(ends[chunk.offset : chunk.offset + len(chunk) + 1], letters), first)
     foreign = batch.foreign()
     if foreign:
         batch.supply(normalise(foreign.decode()).encode())
@@ -105,19 +113,6 @@ def _arrow_chunks(texts: object) -> Sequence[Any]:
             hint="cast it: texts.cast(pyarrow.string())",
         )
     return texts.chunks if isinstance(texts, pa.ChunkedArray) else [texts]
-
-
-def _add_arrow(batch: _core.Texts, chunk: Any, first: int) -> None:
-    if chunk.null_count:
-        position = len(batch) + int(np.flatnonzero(chunk.is_null().to_numpy(zero_copy_only=False))[0])
-        _check((position, "is null"), first)
-    if len(chunk) == 0:
-        return  # an empty array may have no buffers at all
-    _, offsets, data = chunk.buffers()
-    width = "int32" if str(chunk.type) == "string" else "int64"
-    ends: Any = np.frombuffer(offsets, dtype=width)[chunk.offset : chunk.offset + len(chunk) + 1]
-    letters = np.frombuffer(data, dtype=np.uint8) if data is not None else np.zeros(0, dtype=np.uint8)
-    _check(batch.add_arrow(ends, letters), first)
 
 
 def _check(problem: tuple[int, str] | None, first: int) -> None:

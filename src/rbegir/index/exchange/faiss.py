@@ -1,4 +1,4 @@
-"""FAISS: indexes are imported, codes are exported as flat indexes, and `IndexRBE` looks like one.
+"""FAISS: import its indexes, export codes as flat indexes, and `IndexRBE`, which has a FAISS interface.
 
     FAISS                                       here
     IndexBinaryFlat, d a multiple of 64         codes of one plane, bit for bit (the bit order is the same)
@@ -18,10 +18,10 @@ Codes of more planes are exported as float vectors of length 1, whose inner prod
     D, I = index.search(queries, 10)         # float32 and int64 [queries, 10]
 
 As in FAISS, ids are positions, and removing a vector moves later ones up. If there are fewer vectors than k,
-I is −1 and D the worst float. D is an estimate of what FAISS returns: the cosine, the inner product, or the
-squared distance. A vector takes n · keyword_planes / 8 bytes and is not kept; `reconstruct` returns the
-vector that its code stands for. Vectors that all have unit length are imported with the metric "cosine",
-which orders as both others do and has the better codes.
+I is −1 and D the worst float. D estimates what FAISS returns: the cosine, the inner product, or the squared
+distance. Only the code of a vector is kept, n · keyword_planes / 8 bytes; `reconstruct` returns the vector
+that the code stands for. If all vectors have unit length, they are imported with the metric "cosine", which
+gives the same order as the others and better codes.
 """
 
 import os
@@ -135,7 +135,7 @@ def import_faiss(index: Any, out: str | os.PathLike[str], *, binarizer: Binarize
     if isinstance(found, Codes):
         if binarizer is not None:
             raise InputError("a binary FAISS index holds codes, it takes no binarizer", hint="leave it out")
-        return make_index(out, [Keywords(found, table)], shape=(found.n, 1))
+        return make_index(out, [Keywords(found, table)])
     if binarizer is None and len(found):
         metric = "l2" if source.metric_type == METRIC_L2 else "ip"
         if np.all(np.abs(np.linalg.norm(found, axis=1) - 1) < UNIT):
@@ -213,7 +213,7 @@ class IndexRBE:
             raise MismatchError(f"d is {d}, the binarizer takes vectors of {binarizer.n_features_in_}")
         self._threads = threads
         self._parts: list[Codes] = []
-        self._packed: list[Partition] | None = None
+        self._packed: list[Partition] = []  # of the first parts, for searching
 
     @property
     def ntotal(self) -> int:
@@ -232,21 +232,18 @@ class IndexRBE:
 
     def add(self, x: Any) -> None:
         """Add vectors [count, d]; their ids are the next positions."""
-        codes = self._trained().encode_keywords(x)
-        if len(codes):
-            self._parts.append(codes)
-            self._packed = None
+        self._append(self._trained().encode_keywords(x))
 
     def search(self, x: Any, k: int) -> tuple[Floats, npt.NDArray[np.int64]]:
-        """(D, I): what FAISS returns, estimated, and ids of the best k for each vector [count, d]."""
+        """(D, I): estimates of what FAISS returns, and the ids of the best k for each vector [count, d]."""
         k = whole_number("k", k)
         asked = self._trained().encode_queries(x).values()  # [queries, n]
         sign = -1 if self.metric_type == METRIC_L2 else 1
         scores = np.full((len(asked), k), sign * np.finfo(np.float32).min, np.float32)
         ids = np.full((len(asked), k), -1, np.int64)
         if self._parts and len(asked):
-            if self._packed is None:
-                self._packed = [Partition(pack(part), len(part)) for part in self._parts]
+            new = self._parts[len(self._packed) :]
+            self._packed += [Partition(pack(part), len(part)) for part in new]
             backend = CpuBackend(self.binarizer.n, self.binarizer.keyword_planes, threads=self._threads)
             found = backend.search(self._packed, asked, min(k, self.ntotal))
             width = found.positions.shape[1]
@@ -279,13 +276,13 @@ class IndexRBE:
             gone = np.isin(np.arange(self.ntotal), wanted)
         if gone.any():
             kept = self._codes()[np.flatnonzero(~gone)]
-            self._parts = [kept] if len(kept) else []
-            self._packed = None
+            self.reset()
+            self._append(kept)
         return int(gone.sum())
 
     def reset(self) -> None:
         """Remove all vectors but keep the training."""
-        self._parts, self._packed = [], None
+        self._parts, self._packed = [], []
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the index, atomically, as an rbegir index, which `rbegir.Index.open` opens too."""
@@ -310,7 +307,7 @@ class IndexRBE:
                 hint="open it with rbegir.Index.open",
             )
         index = cls(binarizer.n_features_in_, threads=threads, binarizer=binarizer)
-        index._parts = [rows.codes] if len(rows) else []
+        index._append(rows.codes)
         return index
 
     def _trained(self) -> Binarizer:
@@ -318,11 +315,14 @@ class IndexRBE:
             raise InputError("the index is not trained", hint="call train(vectors) first")
         return self.binarizer
 
+    def _append(self, codes: Codes) -> None:
+        if len(codes):
+            self._parts.append(codes)
+
     def _codes(self) -> Codes:
         if not self._parts:
             planes = np.zeros((self.binarizer.keyword_planes, 0, self.binarizer.n // WORD), np.uint64)
             return Codes(planes, self.binarizer.n)
         if len(self._parts) > 1:
-            self._parts = [Codes.concat(self._parts)]
-            self._packed = None
+            self._parts, self._packed = [Codes.concat(self._parts)], []
         return self._parts[0]

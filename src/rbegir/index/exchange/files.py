@@ -26,8 +26,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from rbegir.base.arguments import is_list
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, WORD, Codes
 from rbegir.encode.binarizer.binarizer import Binarizer
 from rbegir.encode.encoder import Encoder
@@ -49,22 +51,18 @@ if TYPE_CHECKING:
 PLANE = "plane_"
 
 
-def to_batch(keywords: Keywords) -> pa.RecordBatch:
-    """Keywords as a batch of the table above."""
-    columns: dict[str, pa.Array] = {"id": keywords.ids}
-    if keywords.texts is not None:
-        columns["text"] = keywords.texts
-    size = keywords.codes.n // 8
+def to_table(keywords: Keywords) -> pa.Table:
+    """Keywords as rows of the table above."""
+    table = keywords.table
+    first = 1 if keywords.texts is None else 2  # after id and text
     for t, plane in enumerate(keywords.codes.planes):  # [count, words]
-        raw = np.ascontiguousarray(plane.astype("<u8", copy=False)).tobytes()
-        offsets = pa.array(np.arange(0, len(raw) + 1, size), pa.int32()).buffers()[1]
-        columns[f"{PLANE}{t}"] = pa.Array.from_buffers(
-            pa.binary(), len(keywords), [None, offsets, pa.py_buffer(raw)]
-        )
-    clash = sorted(set(columns) & set(keywords.attributes))
-    if clash:
-        raise InputError(f"an attribute is called {clash[0]!r}, which names a column of codes")
-    return pa.RecordBatch.from_pydict({**columns, **keywords.attributes})
+        name, raw = f"{PLANE}{t}", plane.astype("<u8", copy=False).tobytes()
+        if name in table.column_names:
+            raise InputError(f"an attribute is called {name!r}, which names a column of codes")
+        fixed = pa.binary(keywords.codes.n // 8)
+        column = pa.Array.from_buffers(fixed, len(keywords), [None, pa.py_buffer(raw)])
+        table = table.add_column(first + t, name, column.cast(pa.binary()))
+    return table
 
 
 def from_batch(batch: pa.RecordBatch, start: int = 0) -> Keywords:
@@ -92,13 +90,13 @@ def plane_columns(names: Iterable[str]) -> list[str]:
 
 def export_parquet(source: Index | Codes, path: str | os.PathLike[str]) -> None:
     """Write codes, ids, texts and attributes as one Parquet file."""
-    batches = (to_batch(keywords) for keywords in keyword_batches(source))
-    first = next(batches, None)
+    tables = (to_table(keywords) for keywords in keyword_batches(source))
+    first = next(tables, None)
     if first is None:
         raise InputError("there is nothing to export: no keywords")
     with staged(path) as stage, pq.ParquetWriter(stage, first.schema) as writer:
-        for batch in chain([first], batches):
-            writer.write_batch(batch.cast(first.schema) if batch.schema != first.schema else batch)
+        for table in chain([first], tables):
+            writer.write_table(table.cast(first.schema))
 
 
 def import_parquet(
@@ -110,7 +108,7 @@ def import_parquet(
 ) -> Index:
     """Make a new index of a Parquet file of codes or, with `vector_column`, of vectors.
 
-    `encoder` is the one that made the codes, which is stored inside, or the Binarizer for the vectors.
+    `encoder` made the codes and is stored in the index, or it is the Binarizer for the vectors.
     """
     try:
         file = pq.ParquetFile(path)
@@ -128,7 +126,7 @@ def import_parquet(
 def to_dataset(source: Index | Codes) -> Dataset:
     """Codes, ids, texts and attributes as a Hugging Face Dataset, in memory."""
     datasets = _datasets()
-    table = pa.Table.from_batches([to_batch(keywords) for keywords in keyword_batches(source)])
+    table = pa.concat_tables(to_table(keywords) for keywords in keyword_batches(source))
     made: Dataset = datasets.Dataset(table)
     return made
 
@@ -161,19 +159,16 @@ def _import(
     encoder: Encoder | None,
 ) -> Index:
     if vector_column is None:
-        planes = plane_columns(names)
-        first = next(batches, None)
-        if first is None or not first.num_rows:
-            raise InputError("there is nothing to import: no rows", hint="check the source")
-        n = from_batch(first).codes.n
+        plane_columns(names)  # refuses a table without them
 
         def keywords() -> Iterator[Keywords]:
             start = 0
-            for batch in chain([first], batches):
-                yield from_batch(batch, start)
-                start += batch.num_rows
+            for batch in batches:
+                if batch.num_rows:
+                    yield from_batch(batch, start)
+                    start += batch.num_rows
 
-        return make_index(out, keywords(), encoder, shape=None if encoder else (n, len(planes)))
+        return make_index(out, keywords(), encoder)
     if vector_column not in names:
         raise InputError(f"there is no column {vector_column!r}; the columns are {', '.join(names)}")
     if encoder is not None and not isinstance(encoder, Binarizer):
@@ -194,31 +189,20 @@ def _others(batch: pa.RecordBatch, taken: list[str], start: int) -> pa.Table:
 
 def _bytes_of(column: pa.Array, name: str) -> npt.NDArray[np.uint8]:
     """A column of equally long byte strings as [count, bytes]."""
-    types = pa.types
-    if not (
-        types.is_binary(column.type)
-        or types.is_large_binary(column.type)
-        or types.is_fixed_size_binary(column.type)
-    ):
+    kinds = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+    if not any(kind(column.type) for kind in kinds):
         raise InputError(f"column {name!r} must hold bytes, got {column.type}")
     if column.null_count:
         raise InputError(f"column {name!r} has {column.null_count} rows without a code")
-    values = column.to_pylist()
-    lengths = {len(value) for value in values}
-    if len(lengths) != 1 or min(lengths) * 8 % WORD or not min(lengths):
-        raise InputError(f"column {name!r} must hold codes of n / 8 bytes, got lengths {sorted(lengths)[:5]}")
-    return np.frombuffer(b"".join(values), np.uint8).reshape(len(values), -1)
+    lengths = sorted(pc.binary_length(column).unique().to_pylist())
+    if len(lengths) != 1 or lengths[0] * 8 % WORD or not lengths[0]:
+        raise InputError(f"column {name!r} must hold codes of n / 8 bytes, got lengths {lengths[:5]}")
+    return np.frombuffer(b"".join(column.to_pylist()), np.uint8).reshape(len(column), -1)
 
 
 def _vectors_of(column: pa.Array, name: str) -> npt.NDArray[np.float32]:
     """A column of equally long float lists as [count, dims]."""
-    types = pa.types
-    lists = (
-        types.is_list(column.type)
-        or types.is_large_list(column.type)
-        or types.is_fixed_size_list(column.type)
-    )
-    if not lists or not types.is_floating(column.type.value_type):
+    if not is_list(column.type) or not pa.types.is_floating(column.type.value_type):
         raise InputError(f"column {name!r} must hold lists of floats, got {column.type}")
     lengths = column.value_lengths().unique().to_pylist() if len(column) else []
     if len(lengths) != 1 or not lengths[0]:
@@ -288,5 +272,4 @@ def import_npy(
         return make_vector_index(out, found, table, binarizer)
     if not 1 <= found.plane_count <= MAX_KEYWORD_PLANES:
         raise InputError(f"{path} has {found.plane_count} planes, keywords have 1 to {MAX_KEYWORD_PLANES}")
-    shape = None if binarizer else (found.n, found.plane_count)
-    return make_index(out, [Keywords(found, table)], binarizer, shape=shape)
+    return make_index(out, [Keywords(found, table)], binarizer)

@@ -1,4 +1,4 @@
-"""Keywords in bulk: read from an index, and written to a new index or file at one stroke.
+"""Keywords in bulk: read from an index, or written atomically to a new index or file.
 
 Everything is written to a hidden sibling and renamed at the end, so a failure on the way (bad input in the
 last row, a full disk) leaves nothing behind. Float vectors are encoded by a Binarizer, given or fitted.
@@ -10,6 +10,7 @@ import contextlib
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ from rbegir.base import disk
 from rbegir.codes.planes import WORD, Codes
 from rbegir.encode.binarizer.binarizer import Binarizer
 from rbegir.encode.encoder import Encoder
-from rbegir.errors import FileError, InputError, MismatchError
+from rbegir.errors import InputError, MismatchError
 from rbegir.index.columns import Int64s
+from rbegir.index.join import new_file
 from rbegir.index.segment import read_column
 from rbegir.index.store import Index
 
@@ -31,7 +33,7 @@ ROWS = 1 << 16  # keywords in memory at a time
 
 @dataclass(frozen=True, eq=False)
 class Keywords:
-    """The codes of some keywords, and the rest of them as a table of as many rows."""
+    """Codes of keywords, and a table with their ids, texts and attributes."""
 
     codes: Codes
     table: pa.Table  # id (int64 or string), text where there are texts, attributes
@@ -72,11 +74,10 @@ def _index_batches(index: Index) -> Iterator[Keywords]:
     snapshot = index.snapshot
     types = snapshot.types()
     has_text = any("text" in one.segment.types for one in snapshot.segments)
-    names = [name for name in types if name != "id" and (name != "text" or has_text)]
+    names = [name for name in types if name != "text" or has_text]
     for segment, positions in snapshot.spans(ROWS):
         columns = {name: read_column(segment, name, types[name], positions) for name in names}
-        table = pa.table({"id": segment.ids(positions), **columns})
-        yield Keywords(segment.codes(positions), table)
+        yield Keywords(segment.codes(positions), pa.table(columns))
 
 
 def read_keywords(index: Index, *, limit: int | None = None, with_text: bool = False) -> Keywords:
@@ -111,36 +112,25 @@ def code_shape(source: Index | Codes) -> tuple[int, int]:
 @contextlib.contextmanager
 def staged(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a hidden sibling path for a file or directory, renamed to `path` when the block succeeds."""
-    target = Path(path).absolute()
-    if target.exists():
-        raise FileError(f"{target} exists already", hint="choose another path")
-    if not target.parent.is_dir():
-        raise FileError(f"there is no directory {target.parent} to write to")
-    try:
-        with disk.staged(target) as stage:
-            yield stage
-    except OSError as error:
-        raise FileError(f"cannot write {target}: {error.strerror or error}") from error
+    target = new_file(Path(path))
+    with disk.explained("write", target), disk.staged(target) as stage:
+        yield stage
 
 
 def make_index(
-    path: str | os.PathLike[str],
-    batches: Iterable[Keywords],
-    encoder: Encoder | None = None,
-    *,
-    shape: tuple[int, int] | None = None,
+    path: str | os.PathLike[str], batches: Iterable[Keywords], encoder: Encoder | None = None
 ) -> Index:
-    """Make a new index of these keywords; without an encoder `shape` gives (n, planes)."""
+    """Make a new index of these keywords; without an encoder it has the shape of their codes."""
     with staged(path) as stage:
-        n, planes = shape or (None, None)
-        count = 0
+        filled = (batch for batch in batches if len(batch))
+        first = next(filled, None)
+        if first is None:
+            raise InputError("there is nothing to import: no rows", hint="check the source")
+        n, planes = (None, None) if encoder else code_shape(first.codes)
         with Index.create(stage, encoder, n=n, keyword_planes=planes) as index:
-            for batch in batches:
+            for batch in chain([first], filled):
                 for part in _by_text(batch):
                     index.add_codes(part.codes, part.ids, part.attributes or None, texts=part.texts)
-                count += len(batch)
-        if not count:
-            raise InputError("there is nothing to import: no rows", hint="check the source")
     return Index.open(Path(path), model=encoder)
 
 
@@ -150,9 +140,9 @@ def make_vector_index(
     table: pa.Table,
     binarizer: Binarizer | None = None,
 ) -> Index:
-    """Make a new index of float vectors, with the Binarizer that encodes them inside.
+    """Make a new index of float vectors; it stores the Binarizer that encodes them.
 
-    `table` has their ids, texts and attributes, as that of `Keywords`.
+    `table` has their ids, texts and attributes, as in `Keywords`.
     """
     if not len(vectors):
         raise InputError("there is nothing to import: no vectors", hint="check the source")
@@ -171,7 +161,7 @@ def make_vector_index(
 
 
 def _by_text(batch: Keywords) -> list[Keywords]:
-    """Keywords with a text and those without apart, since an add takes texts for all or for none."""
+    """Keywords with a text and keywords without, split because an add takes texts for all or for none."""
     if batch.texts is None or not batch.texts.null_count:
         return [batch]
     there = np.asarray(batch.texts.is_valid())
