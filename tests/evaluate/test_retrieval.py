@@ -44,7 +44,7 @@ def test_top_k_of_a_stream(
         end = min(start + blocks[start % len(blocks)], count)
         top.push(slice(0, queries), scores[:, start:end], start)
         start = end
-    assert np.array_equal(top.positions(), sorted_all(scores, k))
+    assert np.array_equal(top.positions, sorted_all(scores, k))
 
 
 @pytest.mark.parametrize("count", [1, 63, 64, 65, 1000])

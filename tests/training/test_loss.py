@@ -120,10 +120,10 @@ def test_a_process_without_pairs(negatives: int) -> None:
 
 
 def test_gamma_is_positive_bounded_and_optional_to_learn() -> None:
-    assert float(Gamma(10.0, learned=True)().detach()) == pytest.approx(10.0)
-    assert Gamma(10.0, learned=True).log.requires_grad
-    assert not Gamma(10.0, learned=False).log.requires_grad
-    assert float(Gamma(1e6, learned=False)()) == module.MAX_GAMMA
+    assert float(Gamma("learned")().detach()) == pytest.approx(module.INITIAL_GAMMA)
+    assert Gamma("learned").log.requires_grad
+    assert not Gamma(10.0).log.requires_grad
+    assert float(Gamma(1e6)()) == module.MAX_GAMMA
 
 
 def test_score_function_term_is_unbiased_for_both_sides() -> None:

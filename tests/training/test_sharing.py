@@ -29,7 +29,7 @@ from rbegir.training import data as data_module
 from rbegir.training.batches import StepBatch, epoch_batches
 from rbegir.training.config import TrainConfig
 from rbegir.training.data import TrainingData
-from rbegir.training.distributed import Bytes, Exchange, Rank, RowPlan
+from rbegir.training.distributed import Exchange, Rank, RowPlan
 
 T = TypeVar("T")
 CPU = torch.device("cpu")
@@ -40,15 +40,15 @@ class Meeting:
 
     def __init__(self, world: int) -> None:
         self.world = world
-        self.slots = [np.zeros(0, np.uint8)] * world
+        self.slots: list[Any] = [None] * world
         self.barrier = threading.Barrier(world, timeout=600)
 
     def exchange(self, rank: int) -> Exchange:
         meeting = self
 
         class ByThreads(Exchange):
-            def _all(self, mine: Bytes, mark: int) -> list[Bytes]:
-                meeting.slots[rank] = np.append(mine, np.uint8(mark))
+            def _all(self, own: Any) -> list[Any]:
+                meeting.slots[rank] = own
                 meeting.barrier.wait()
                 found = list(meeting.slots)
                 meeting.barrier.wait()

@@ -15,17 +15,15 @@ the order is: write both as `*.new` and sync them, rename the weights, rename th
 renames the config of the weights is `config.json.new`, and readers look there if the fingerprints differ. At
 every moment, even after a crash, the directory holds one complete pair: the old or the new.
 
-*Weights* are a file of tensors in the safetensors layout, mapped into memory and never copied.
+*Weights* are a file of tensors in the layout of the `safetensors` package, mapped into memory, never copied:
 
     8 bytes      length of the header, little-endian
     header       JSON: name → {"dtype": "F32" or "I8", "shape": […], "data_offsets": [first, last]}, and
-                 optionally "__metadata__": string → string; padded with spaces, so that the data start at
-                 a multiple of 64
+                 optionally "__metadata__": string → string; padded with spaces to a multiple of 64 bytes
     data         the tensors end to end without gaps; offsets count from here
 
-The layout is so simple that reading and writing it here costs less than a dependency, and reading can be
-strict: every number in the header is checked against the size of the file before it is used. These files and
-those of the `safetensors` package are interchangeable.
+They are read here, not by the package, so that searching does not depend on it and every number in the
+header is checked against the size of the file before it is used.
 """
 
 import hashlib
@@ -49,10 +47,9 @@ from rbegir.errors import CorruptError, FileError, InputError, VersionError
 CONFIG, WEIGHTS, NEW = "config.json", "model.safetensors", ".new"
 MAX_CONFIG = MAX_HEADER = 1 << 24
 ALIGNMENT = 64
-REPAIR = "copy the model again, or train it anew"
+REPAIR = "copy the model again, or train it again"
 
 Array = npt.NDArray[np.float32]
-Stored = npt.NDArray[np.float32] | npt.NDArray[np.int8]
 DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "I8": np.dtype("i1")}
 
 
@@ -67,7 +64,7 @@ class DirectoryKind:
     older: tuple[int, ...] = ()  # earlier versions that can be read
     weights: frozenset[str] = frozenset({"bytes", "crc32c", "tensors"})  # the keys of `weights`
     find: str = "pass the directory that training wrote"  # hint: which directory to pass
-    renew: str = "train the model anew"  # hint: how to get a version that can be read, besides upgrading
+    renew: str = "train the model again"  # hint: how to get a version that can be read, besides upgrading
     repair: str = REPAIR  # hint: what to do about damage
 
 
@@ -202,7 +199,7 @@ def write_pair(
     directory: Path,
     kind: DirectoryKind,
     settings: Mapping[str, Any],
-    tensors: Mapping[str, Stored],
+    tensors: Mapping[str, npt.NDArray[Any]],
     extra: Mapping[str, Any] | None = None,
 ) -> str:
     """Store settings and tensors, replacing existing ones; returns the fingerprint."""
@@ -231,10 +228,7 @@ def write_pair(
 
 
 def read_pair(directory: Path, kind: DirectoryKind) -> Pair:
-    """Read the config and open the weights that belong to it, even while another process replaces both.
-
-    The whole config is checked, but of the weights only the header (`TensorFile`); no tensor is read.
-    """
+    """Read the config and open its weights, even while another process replaces both; no tensor is read."""
     if not directory.is_dir():
         raise FileError(f"no {kind.noun} at {directory}", hint=kind.find)
     for _ in range(3):
@@ -304,16 +298,16 @@ def _read_config(path: Path, kind: DirectoryKind) -> tuple[dict[str, Any], bytes
                 f"this rbegir reads version {kind.version}",
                 hint=f"upgrade rbegir, or {kind.renew}",
             )
-        whole = seal({key: value for key, value in body.items() if key != "crc32c"}) == text
         weights = body["weights"]
-        sound = whole and set(weights) == kind.weights
-        sound = sound and body["fingerprint"] == fingerprint(body[kind.noun], weights["tensors"])
+        same = seal({key: value for key, value in body.items() if key != "crc32c"}) == text
+        if not same or set(weights) != kind.weights:
+            raise ValueError("not what was written")
+        if body["fingerprint"] != fingerprint(body[kind.noun], weights["tensors"]):
+            raise ValueError("not what was written")
     except FileError:
         raise
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise CorruptError(f"{path} is not what was written", hint=kind.repair) from error
-    if not sound:
-        raise CorruptError(f"{path} is not what was written", hint=kind.repair)
     return body, text
 
 

@@ -85,10 +85,7 @@ def takes_vectors(model: Encoder) -> bool:
 
 
 def key_scores(model: Encoder | None, values: npt.NDArray[np.int16]) -> KeyScores:
-    """What turns order keys of queries with these integers [Q, n] into the scores that people see.
-
-    Without a model, or with one that has no scores of its own, these are the cosines of codes.
-    """
+    """What turns order keys of queries [Q, n] into scores: the model's own, or the cosines of codes."""
     made: KeyScores = getattr(getattr(model, "binarizer", None) or model, "key_scores", cosines)(values)
     return made
 
@@ -96,8 +93,8 @@ def key_scores(model: Encoder | None, values: npt.NDArray[np.int16]) -> KeyScore
 def as_queries(model: Encoder | None, codes: Codes) -> npt.NDArray[np.int16]:
     """Stored keywords as queries: the integers [count, n] to search with.
 
-    A Binarizer's code of a keyword stands for a vector, whose code as a query is another and finer one. Other
-    codes are searched as they are.
+    A Binarizer's code of a keyword stands for a vector, which has a finer code as a query. Other codes are
+    searched as they are.
     """
     maker = getattr(model, "binarizer", None) or model
     if isinstance(maker, Binarizer):
@@ -137,10 +134,7 @@ def load_encoder(directory: Path, *, threads: int | None = None) -> Encoder:
 
 
 def verify_encoder(directory: Path) -> None:
-    """Check every byte of a stored encoder; raises FileError.
-
-    Of a sentence encoder only the reference to it is stored and checked.
-    """
+    """Check every byte of a stored encoder, or of the reference to a sentence encoder; raises FileError."""
     if is_reference(directory):
         read_reference(directory)
         if (directory / BINARIZER).is_dir():
@@ -158,13 +152,8 @@ def is_reference(directory: Path) -> bool:
 
 def write_reference(directory: Path, reference: str, fingerprint: str) -> None:
     """Write the file; it is durable on return."""
-    body = {
-        "format": FORMAT,
-        "version": VERSION,
-        "kind": KIND,
-        "reference": reference,
-        "fingerprint": fingerprint,
-    }
+    body = {"format": FORMAT, "version": VERSION, "kind": KIND}
+    body |= {"reference": reference, "fingerprint": fingerprint}
     directory.mkdir(parents=True, exist_ok=True)
     disk.write_file(directory / NAME, json.dumps({**body, "crc32c": _sum(body)}, indent=1).encode())
 

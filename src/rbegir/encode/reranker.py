@@ -1,15 +1,13 @@
 """A second look at the first candidates, from their stored texts: no further byte per keyword is needed.
 
     candidates   the best by code, and the best by lexical score (`_native/spelling.hpp`), of all keywords
-    features     of a query and a candidate: cosine of the codes, cosine of the guide (the float vectors that
-                 training learned beside the codes), and how alike the two texts are spelled
+    features     of a query and a candidate: cosine of the codes, cosine of the guide (float vectors learned
+                 together with the codes), and how similarly the two texts are spelled
     score        w·x + v·max(W x + b, 0) of the standardised features x, fitted on held-out pairs
 
-A score is a function of the model, the query, and the candidate's text and code, to the last bit: it does
-not depend on the machine or on the other candidates, so that all devices, segments and shards agree on it.
-
-On disk it is a folder within the model's, in the layout of `rbegir.encode.directory`, that names the model it
-belongs to. A model without it is searched by codes alone.
+A score is a function of the model, the query, and the candidate's text and code, to the last bit, so that all
+machines, devices, segments and shards agree on it. On disk a reranker is a folder within its model's, in the
+layout of `rbegir.encode.directory`.
 """
 
 from __future__ import annotations
@@ -139,11 +137,7 @@ class Reranker:
             **{f"combination.{name}": value for name, value in self.combination._asdict().items()},
             **{f"guide.{name}": value for name, value in self.guide.items()},
         }
-        settings = {
-            "model": fingerprint,
-            "features": list(FEATURES),
-            "mean_words": self.spelling.mean_words,
-        }
+        settings = {"model": fingerprint, "features": list(FEATURES), "mean_words": self.spelling.mean_words}
         write_pair(Path(model) / FOLDER, KIND, settings, tensors)
 
 
@@ -153,10 +147,7 @@ def read(
     vectors: Callable[[str, dict[str, Floats]], Vectors],
     threads: int | None = None,
 ) -> Reranker | None:
-    """The reranker of a model, every byte checked.
-
-    None if its directory has none, or that of another model which was there before.
-    """
+    """The reranker of a model, every byte checked; None if the directory has none, or another model's."""
     directory = model / FOLDER
     if not directory.is_dir():
         return None
@@ -166,7 +157,7 @@ def read(
     if tuple(settings.get("features", ())) != FEATURES:
         raise VersionError(
             f"{directory} combines other features than this rbegir computes",
-            hint="upgrade rbegir, or train the model anew",
+            hint="upgrade rbegir, or train the model again",
         )
 
     def under(prefix: str) -> dict[str, Floats]:

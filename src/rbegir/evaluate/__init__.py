@@ -4,5 +4,5 @@
     evaluator   pairs that people judged                        ├─ scorers ─ metrics (log loss, ROC AUC,
     retrieval   the right keywords among all texts: recall@k   ─┘            intervals by resampling queries)
 
-`evaluator` also runs all of it and holds the result.
+`evaluator` runs all of it and holds the result.
 """

@@ -1,7 +1,7 @@
 """Evaluates a model on pairs, a corpus and labels: one `Evaluation` with every figure, as JSON or a table.
 
 *Labels* say whether the model scores what judges liked above what they did not. ROC AUC pools all judged
-pairs, as the paper does: bad is negative, every better grade positive; beside it, one AUC per higher bar (at
+pairs, as the paper does: bad is negative, every better grade positive; then one AUC per higher bar (at
 least good, at least excellent). nDCG@10 ranks the judged keywords of each query against each other; it needs
 grades that are whole and not negative, and is left out otherwise.
 """
@@ -17,20 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rbegir.errors import InputError
+from rbegir.evaluate import metrics
 from rbegir.evaluate.groups import NEGATIVES, SampleGroups, distinct, sample_groups
-from rbegir.evaluate.metrics import (
-    REPLICATES,
-    Measure,
-    fit_gamma,
-    group_auc,
-    group_losses,
-    measure,
-    measure_mean,
-    positives_first,
-    roc_auc,
-    weighted_auc,
-    weighted_mean,
-)
+from rbegir.evaluate.metrics import REPLICATES, Measure, measure, measure_mean, weighted_auc
 from rbegir.evaluate.retrieval import CUTOFFS, Targets
 from rbegir.evaluate.scorers import Embedder, ModelScorer, Progress, Scorer
 from rbegir.read.pairs import LabelStream, PairStream, TextStream
@@ -97,15 +86,10 @@ class Evaluation:
         if self.roc_auc is None and self.labels is not None:
             measures["roc_auc"] = self.labels.roc_auc
         always = ("log_loss", "roc_auc", *(f"recall@{k}" for k in CUTOFFS))
+        about = ("pairs", "queries", "corpus", "missing", "negatives", "gamma", "seed")
         return {
             **_figures(measures, [*always, *measures]),
-            "pairs": self.pairs,
-            "queries": self.queries,
-            "corpus": self.corpus,
-            "missing": self.missing,
-            "negatives": self.negatives,
-            "gamma": self.gamma,
-            "seed": self.seed,
+            **{name: getattr(self, name) for name in about},
             "labels": None if self.labels is None else self.labels.to_dict(),
         }
 
@@ -126,7 +110,7 @@ def evaluate_model(
     """Log loss and ROC AUC on pairs, recall in a corpus, ROC AUC and nDCG on labels: whatever is given.
 
     `model` may be anything that scores, such as a baseline. Weights of pairs are not used: each distinct pair
-    is one group, with so many `negatives`. `gamma` None is fitted to the groups (see `metrics`), `cutoffs`
+    is one group with `negatives` negatives. `gamma` None is fitted to the groups (see `metrics`), `cutoffs`
     are those of recall, `bootstrap` is the number of replicates for the intervals.
     """
     if pairs is None and labels is None:
@@ -142,15 +126,15 @@ def evaluate_model(
         table = pairs if isinstance(pairs, pa.Table) else pairs.read_all()
         groups = sample_groups(table, negatives=negatives, seed=seed)
         scores = scorer.score(groups, lambda done: stage("pairs", done))  # [G, 1 + negatives]
-        gamma = fit_gamma(scores) if gamma is None else gamma
-        losses = group_losses(scores, gamma)
+        gamma = metrics.fit_gamma(scores) if gamma is None else gamma
+        losses = metrics.group_losses(scores, gamma)
         queries = len(groups.queries)
         owner = np.repeat(groups.query, scores.shape[1])
-        auc = weighted_auc(positives_first(scores).ravel(), scores.ravel(), owner)
-        mean = weighted_mean(losses, groups.query)
+        auc = weighted_auc(metrics.positives_first(scores).ravel(), scores.ravel(), owner)
+        mean = metrics.weighted_mean(losses, groups.query)
         report |= {
             "log_loss": measure(float(losses.mean()), mean, queries, count=bootstrap, seed=seed),
-            "roc_auc": measure(group_auc(scores), auc, queries, count=bootstrap, seed=seed),
+            "roc_auc": measure(metrics.group_auc(scores), auc, queries, count=bootstrap, seed=seed),
             "gamma": gamma,
             "negatives": negatives,
             "pairs": len(groups),
@@ -166,12 +150,9 @@ def evaluate_model(
             }
             report |= {"corpus": len(texts), "missing": targets.missing}
     if labels is not None:
+        judged = labels if isinstance(labels, pa.Table) else labels.read_all()
         report["labels"] = evaluate_labels(
-            scorer,
-            labels if isinstance(labels, pa.Table) else labels.read_all(),
-            bootstrap=bootstrap,
-            seed=seed,
-            progress=lambda done: stage("labels", done),
+            scorer, judged, bootstrap=bootstrap, seed=seed, progress=lambda done: stage("labels", done)
         )
     return Evaluation(**report)
 
@@ -182,10 +163,9 @@ def evaluate_labels(
     """Figures from a table with the columns query, keyword and label (a grade, 0 for bad)."""
     grades = np.asarray(labels["label"], dtype=np.float64)
     if (grades > 0).all() or not (grades > 0).any():
+        which = "none is bad (0)" if (grades > 0).all() else "all are bad (0 or less)"
         raise InputError(
-            "the labels are of one class only: "
-            + ("none is bad (0)" if (grades > 0).all() else "all are bad (0 or less)"),
-            hint="ROC AUC needs judged pairs of both kinds",
+            f"the labels are of one class only: {which}", hint="ROC AUC needs judged pairs of both kinds"
         )
     queries, query = distinct(labels["query"])
     keywords, keyword = distinct(labels["keyword"])
@@ -194,50 +174,36 @@ def evaluate_labels(
 
     def auc(bar: npt.NDArray[np.bool_]) -> Measure:
         statistic = weighted_auc(bar, scores, query)
-        return measure(roc_auc(bar, scores), statistic, len(queries), count=bootstrap, seed=seed)
+        return measure(metrics.roc_auc(bar, scores), statistic, len(queries), count=bootstrap, seed=seed)
 
     levels = [float(grade) for grade in np.unique(grades[grades > 0])]
     higher = levels[1:] if len(levels) <= _MOST_GRADES else []
-    return LabelReport(
-        roc_auc=auc(grades > 0),
-        roc_auc_from={grade: auc(grades >= grade) for grade in higher},
-        ndcg=_ndcg(grades, scores, query, keyword, len(queries), bootstrap, seed),
-        pairs=len(grades),
-        queries=len(queries),
-    )
+    ndcg = None
+    if (grades >= 0).all() and (grades == np.round(grades)).all():
+        each = (np.flatnonzero(query == number) for number in range(len(queries)))
+        values = np.array([_ndcg(grades[rows], scores[rows], keyword[rows]) for rows in each])
+        ndcg = measure_mean(values, count=bootstrap, seed=seed)
+    higher_bars = {grade: auc(grades >= grade) for grade in higher}
+    return LabelReport(auc(grades > 0), higher_bars, ndcg, pairs=len(grades), queries=len(queries))
 
 
 def _ndcg(
-    grades: npt.NDArray[np.float64],
-    scores: npt.NDArray[np.float32],
-    query: npt.NDArray[np.int64],
-    keyword: npt.NDArray[np.int64],
-    queries: int,
-    bootstrap: int,
-    seed: int,
-) -> Measure | None:
-    if (grades < 0).any() or (grades != np.round(grades)).any():
-        return None
+    grades: npt.NDArray[np.float64], scores: npt.NDArray[np.float32], keyword: npt.NDArray[np.int64]
+) -> float:
+    """nDCG of the judged keywords of one query; of several judgements of a keyword the highest counts."""
     discounts = 1 / np.log2(np.arange(2, NDCG_CUTOFF + 2))
-    values = np.zeros(queries)
-    for number in range(queries):
-        rows = np.flatnonzero(query == number)
-        names, first = np.unique(keyword[rows], return_inverse=True)
-        gain, score = np.zeros(len(names)), np.full(len(names), -np.inf)
-        np.maximum.at(gain, first, grades[rows])
-        np.maximum.at(score, first, scores[rows])
-        found = gain[np.lexsort((names, -score))][:NDCG_CUTOFF]
-        ideal = np.sort(gain)[::-1][:NDCG_CUTOFF]
-        best = float(ideal @ discounts[: len(ideal)])
-        values[number] = float(found @ discounts[: len(found)]) / best if best else 0.0
-    return measure_mean(values, count=bootstrap, seed=seed)
+    names, first = np.unique(keyword, return_inverse=True)
+    gain, score = np.zeros(len(names)), np.full(len(names), -np.inf)
+    np.maximum.at(gain, first, grades)
+    np.maximum.at(score, first, scores)
+    found = gain[np.lexsort((names, -score))][:NDCG_CUTOFF]
+    ideal = np.sort(gain)[::-1][:NDCG_CUTOFF]
+    best = float(ideal @ discounts[: len(ideal)])
+    return float(found @ discounts[: len(found)]) / best if best else 0.0
 
 
 def corpus_texts(corpus: TextStream | pa.Array | Sequence[str]) -> pa.LargeStringArray:
-    """The distinct texts of a corpus in order of first occurrence; read once, they serve several evaluations.
-
-    Offsets are 64-bit: the texts may exceed 2 GiB.
-    """
+    """The distinct texts of a corpus in order of first occurrence; with 64-bit offsets, for over 2 GiB."""
     if isinstance(corpus, TextStream):
         chunks = [batch.column("text").cast(pa.large_string()) for batch in corpus]
         texts = pa.chunked_array(chunks, pa.large_string())
@@ -281,9 +247,8 @@ def _cell(measure: Measure | None) -> str:
 def _caption(report: Evaluation) -> str:
     parts = []
     if report.pairs:
-        parts.append(
-            f"{report.pairs:,} pairs of {report.queries:,} queries, {report.negatives} random negatives each"
-        )
+        pairs = f"{report.pairs:,} pairs of {report.queries:,} queries"
+        parts.append(f"{pairs}, {report.negatives} random negatives each")
     if report.corpus:
         parts.append(f"recall among {report.corpus:,} texts")
     if report.labels is not None:

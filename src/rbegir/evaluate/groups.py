@@ -76,7 +76,7 @@ def sample_groups(pairs: pa.Table, *, negatives: int = NEGATIVES, seed: int = 0)
     generator = np.random.default_rng(seed)
     drawn = keyword[generator.integers(0, len(rows), (len(rows), negatives))]  # [G, negatives]
     for _ in range(_ROUNDS):
-        at = np.nonzero(_known(codes, query[:, None] * count + drawn))
+        at = np.nonzero(contains(codes, query[:, None] * count + drawn))
         if not len(at[0]):
             break
         drawn[at] = keyword[generator.integers(0, len(rows), len(at[0]))]
@@ -85,9 +85,10 @@ def sample_groups(pairs: pa.Table, *, negatives: int = NEGATIVES, seed: int = 0)
     return SampleGroups(queries, keywords, query, np.column_stack([keyword, drawn]))
 
 
-def _known(codes: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    at = np.searchsorted(codes, wanted)
-    return np.equal(codes[np.minimum(at, len(codes) - 1)], wanted)
+def contains(ascending: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Which of the wanted numbers are in a sorted array, which is not empty."""
+    at = np.searchsorted(ascending, wanted)
+    return np.equal(ascending[np.minimum(at, len(ascending) - 1)], wanted)
 
 
 def _settle(
@@ -99,7 +100,7 @@ def _settle(
     generator: np.random.Generator,
 ) -> None:
     """Draw again, from the allowed keywords only, for queries that nearly every keyword is right for."""
-    conflicts = _known(codes, query[:, None] * count + drawn)  # [G, negatives]
+    conflicts = contains(codes, query[:, None] * count + drawn)  # [G, negatives]
     for row in np.flatnonzero(conflicts.any(axis=1)):
         low, high = np.searchsorted(codes, [query[row] * count, (query[row] + 1) * count])
         allowed = np.setdiff1d(np.arange(count), codes[low:high] - query[row] * count, assume_unique=True)

@@ -1,28 +1,24 @@
-"""Log loss, ROC AUC and AUC lift, with intervals by resampling queries.
+"""Log loss and ROC AUC, with intervals by resampling queries.
 
 *Log loss* is the paper's objective, per group: with the cosines c of one positive s⁺ and its negatives in a
 sample group S (ten of them unless said otherwise),
 
     P(s⁺|S) = exp(γ c(s⁺)) / Σ_{s∈S} exp(γ c(s)),        log loss = −mean_S log P(s⁺|S)
 
-γ is "set empirically on a held-out set" in the paper; `fit_gamma` does that: the loss is convex in γ and its
-minimum is found on the groups at hand. So a log loss says how well cosines separate, not how a γ was chosen.
+γ is "set empirically on a held-out set" in the paper; `fit_gamma` finds the minimum, in which the loss is
+convex, on the groups at hand. So a log loss says how well cosines separate, not how a γ was chosen.
 
 *ROC AUC* is the probability that a random positive scores above a random negative, ties counting half. On
 pairs all positives are pooled against all negatives of the groups; on labels the grades above bad are
 positive.
 
-*AUC lift* places a model between two others, in percent of their gap: 0 is m_3, 100 is m_1 in the paper, and
-rbe* reached 80.30.
-
 *Intervals.* Rows of one query are not independent, so a bootstrap replicate draws whole queries, with
-replacement, as many as there are. It is then nothing but a weight per query (how often it was drawn), and a
-statistic must only be computable with weights: a mean is, and so is AUC,
+replacement, as many as there are. It is a weight per query (how often it was drawn), so a statistic must be
+computable with weights: a mean is, and so is AUC,
 
     AUC(w) = Σ_i w_i (Σ_{s_j < s_i} w_j + ½ Σ_{s_j = s_i} w_j) / (Σ_i w_i · Σ_j w_j)   i positive, j negative
 
-which, after one sort of the scores, is a histogram and a cumulative sum per replicate. Plain AUC is the same
-statistic with every weight 1.
+which, after one sort of the scores, is a histogram and a cumulative sum per replicate.
 """
 
 from collections.abc import Callable, Iterator
@@ -40,9 +36,6 @@ _FIT_GROUPS = 100_000  # enough to find γ to four digits
 
 Scores = npt.NDArray[np.float32]
 Weights = npt.NDArray[np.float64]  # [queries]
-
-
-# ---- log loss ----
 
 
 def group_losses(scores: Scores, gamma: float) -> npt.NDArray[np.float64]:
@@ -71,9 +64,6 @@ def fit_gamma(scores: Scores) -> float:
         options={"xatol": 1e-4},
     )
     return float(np.exp(found.x))
-
-
-# ---- ROC AUC ----
 
 
 def weighted_auc(
@@ -117,13 +107,10 @@ def group_auc(scores: Scores) -> float:
 
 
 def auc_lift(auc: float, low: float, high: float) -> float:
-    """Where an AUC lies between two reference models, in percent of their gap (the paper: m_3 and m_1)."""
+    """Where an AUC lies between two reference models, in percent of their gap (in the paper m_3 and m_1)."""
     if low == high:
         raise InputError(f"AUC lift needs two different reference AUCs, got {low} twice")
     return 100 * (auc - low) / (high - low)
-
-
-# ---- intervals ----
 
 
 class Measure(NamedTuple):

@@ -10,15 +10,14 @@ The protocol, whatever the model:
   query, whether it was found), and recall@k is the mean over queries.
 
 *Two ways.* `TopK` keeps the best k of a stream of scores, arrays or tensors of a GPU; it needs NumPy alone.
-`ranks` never selects: recall only needs to know how many keywords come before the right one. For a query
-with the target at position p, of score s_p,
+`ranks`, in torch on any device, only counts how many keywords come before the right one. For a query with the
+target at position p, of score s_p,
 
     rank = #{j : s_j > s_p} + #{j < p : s_j = s_p}
 
-which is one matrix product and one comparison per block, whatever k is; selecting the best k of a block costs
-several times the product. It runs in torch, on any device. The tie rule costs nothing outside of the target's
-own block: all positions of an earlier block are smaller, so there ≥ counts, which is > against the next
-smaller float; in a later block plain > counts.
+which is one matrix product and one comparison per block, while selecting the best k costs several times the
+product. The tie rule costs nothing outside of the target's own block: in an earlier block ≥ counts, which is
+> against the next smaller float; in a later block plain > counts.
 
 Codes are small odd multiples of a power of two: their products are exact in float32, and in TF32 as well
 (at most 8 significant bits per factor). Float keywords are normalised first and multiplied in full float32.
@@ -59,12 +58,12 @@ class TopK:
     def __init__(self, queries: int, k: int) -> None:
         self.k = k
         self._scores = np.full((queries, k), -np.inf, dtype=np.float32)
-        self._positions = np.full((queries, k), -1, dtype=np.int64)
+        self.positions = np.full((queries, k), -1, dtype=np.int64)  # best first
 
     def push(self, rows: slice, scores: Scores, start: int) -> None:
         """Take the scores [queries of the slice, block] of the keywords from position `start` on.
 
-        It takes no more columns at once than were seen before: then about k scores per query pass the
+        It takes no more columns at once than it has seen before: then about k scores per query pass the
         threshold, and sorting those is cheap. Selecting the best of a whole block costs 20 times as much.
         """
         column = 0
@@ -80,15 +79,11 @@ class TopK:
             return
         query = np.concatenate([np.repeat(np.arange(count), self.k), new_query])
         value = np.concatenate([self._scores[rows].ravel(), new_value])
-        position = np.concatenate([self._positions[rows].ravel(), new_column + start])
+        position = np.concatenate([self.positions[rows].ravel(), new_column + start])
         order = np.lexsort((position, -value, query))
         first = np.searchsorted(query[order], np.arange(count))  # each query has at least its k old entries
         chosen = order[first[:, None] + np.arange(self.k)]  # [queries, k]
-        self._scores[rows], self._positions[rows] = value[chosen], position[chosen]
-
-    def positions(self) -> Positions:
-        """Positions [queries, k], best first."""
-        return self._positions
+        self._scores[rows], self.positions[rows] = value[chosen], position[chosen]
 
 
 def _above(scores: Scores, bar: npt.NDArray[np.float32]) -> tuple[npt.NDArray[Any], ...]:
@@ -121,7 +116,7 @@ def search_blocks(
             for _ in pool.map(lambda rows: top.push(rows, score(rows), start), blocks):  # noqa: B023
                 pass  # raises what a thread raised
             progress(end / count)
-    return top.positions()
+    return top.positions
 
 
 class Targets:

@@ -81,15 +81,14 @@ class ModelScorer(Scorer):
     def search(
         self, queries: pa.StringArray, corpus: pa.StringArray, k: int, progress: Progress
     ) -> Positions:
+        parts = []
         try:
             asked = self._model.encode_queries(queries)
-            first = self._model.encode_keywords(corpus.slice(0, BATCH))
+            for start in range(0, len(corpus), BATCH):
+                progress(start / len(corpus))
+                parts.append(self._model.encode_keywords(corpus.slice(start, BATCH)))
         except MismatchError:  # float keywords, or planes without weights: their vectors are compared
             return self._search_vectors(queries, corpus, k, progress)
-        parts = [first]
-        for start in range(BATCH, len(corpus), BATCH):
-            progress(start / len(corpus))
-            parts.append(self._model.encode_keywords(corpus.slice(start, BATCH)))
         codes = Codes.concat(parts)
         backend = CpuBackend(codes.n, codes.plane_count)
         found = backend.search([Partition(pack(codes), len(codes))], asked.values(), k)
@@ -132,17 +131,13 @@ class RerankScorer(ModelScorer):
         self._encoder, self._reranker = model, model.reranker
 
     def judge(self, pairs: SampleGroups, progress: Progress) -> npt.NDArray[np.float32]:
-        return self._reranked(pairs, super().score(pairs, progress))
-
-    def _reranked(self, groups: SampleGroups, code: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        order = np.argsort(groups.query, kind="stable")
-        width = groups.keyword.shape[1]
-        asked = np.bincount(groups.query, minlength=len(groups.queries)) * width
+        scores = self.score(pairs, progress)  # [pairs, 1] by code
+        order = np.argsort(pairs.query, kind="stable")
+        asked = np.bincount(pairs.query, minlength=len(pairs.queries))
         offsets = np.concatenate([[0], np.cumsum(asked)]).astype(np.int64)
-        texts = groups.keywords.take(pa.array(groups.keyword[order].ravel()))
-        found = self._reranker.scores(groups.queries.to_pylist(), texts, offsets, code[order].ravel())
-        scores = np.empty_like(code)
-        scores[order] = found.reshape(-1, width)
+        texts = pairs.keywords.take(pa.array(pairs.keyword[order, 0]))
+        found = self._reranker.scores(pairs.queries.to_pylist(), texts, offsets, scores[order, 0])
+        scores[order, 0] = found
         return scores
 
     def search(
@@ -178,21 +173,18 @@ def gram_vectors(texts: pa.StringArray | list[str]) -> sparse.csr_array:
     batch = tokenize(texts, hash_buckets=HASH_BUCKETS)
     words, unique = len(batch.word_ids), len(batch.gram_offsets) - 1
     ones = np.ones(max(words, len(batch.gram_ids)), dtype=np.float32)
-    of_text = sparse.csr_array(
-        (ones[:words], batch.word_ids, batch.text_offsets), shape=(len(texts), unique)
-    )  # [texts, words]
-    of_word = sparse.csr_array(
-        (ones[: len(batch.gram_ids)], batch.gram_ids, batch.gram_offsets),
-        shape=(unique, VOCABULARY + HASH_BUCKETS),
-    )  # [words, grams]; a gram or word that comes twice is stored twice, which the product adds up
-    counts = (of_text @ of_word).tocsr()
+    # a gram or word that comes twice is stored twice, which the product adds up
+    shape = len(texts), unique, VOCABULARY + HASH_BUCKETS
+    of_text = sparse.csr_array((ones[:words], batch.word_ids, batch.text_offsets), shape=shape[:2])
+    grams = ones[: len(batch.gram_ids)], batch.gram_ids, batch.gram_offsets
+    counts = (of_text @ sparse.csr_array(grams, shape=shape[1:])).tocsr()
     norms = np.sqrt(np.asarray(counts.multiply(counts).sum(axis=1)).ravel())
     counts.data /= np.repeat(np.where(norms > 0, norms, 1), np.diff(counts.indptr)).astype(np.float32)
     return counts
 
 
 class _SparseScorer(Scorer):
-    """Inner products of sparse vectors: exact, and quick."""
+    """Exact inner products of sparse vectors."""
 
     @abstractmethod
     def _vectors(self, queries: pa.StringArray, texts: pa.StringArray) -> tuple[sparse.csr_array, _Rows]:

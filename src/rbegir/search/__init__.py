@@ -11,5 +11,5 @@
     rerank         the first candidates ordered by their texts
     hits           `Hits`, the public result
 
-The CPU path imports no torch, and `hits` needs only NumPy.
+The CPU path imports no torch.
 """

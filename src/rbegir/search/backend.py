@@ -9,10 +9,9 @@
 All backends return equal results, ties included. A new backend is one module with a subclass that has
 `open`, `_find` and `with_planes`, and one line in BACKENDS; it overrides the rest where it can be faster.
 
-A progressive search reads less: planes are stored one after the other, so scanning the first t of P planes
-reads t/P of the bytes. It is not exact: a keyword that the coarse score ranks below all `candidates` is
-missed. Recall with planes=1 on 2·10⁶ random codes of two planes, k = 100: 0.78 with 10 k candidates, 0.88
-with 20 k, 0.97 with 50 k, 0.99 with 100 k. Trained codes put more into the base vector and do better.
+A progressive search of the first t of P planes reads t/P of the bytes. It is not exact: a keyword that the
+coarse score ranks below all `candidates` is missed. Recall with planes=1 on 2·10⁶ random codes of two planes,
+k = 100: 0.78 with 10 k candidates, 0.88 with 20 k, 0.97 with 50 k, 0.99 with 100 k. Trained codes do better.
 """
 
 from __future__ import annotations
@@ -185,10 +184,7 @@ class Backend(ABC):
         candidates: int | None = None,
         measure: bool = False,
     ) -> Progressive:
-        """Scan the first `planes` of all keywords, rescore the best `candidates` with all planes.
-
-        The recall is measured against an exact search if `measure` is set, otherwise estimated.
-        """
+        """Scan the first `planes`, rescore the best `candidates`; recall is estimated unless `measure`."""
         parts, values, k = check_search(partitions, values, k, self.n, self.planes)
         planes, m = check_planes(planes, self.planes), check_candidates(candidates, k)
         ranked = self.with_planes(planes).search(coarse(parts, self.n, planes), values, m).positions  # [Q, m]

@@ -1,10 +1,9 @@
 """Hits: the public result of a search.
 
 Every array is [queries, k], whatever the size of the batch, where k is the largest number of hits of a query.
-`counts` says how many each has. The places behind its last hit hold row −1, score NaN, text None and id −1
-(None if ids are texts); `hits[i]`, iteration and tables show hits only. Hits are ordered by (order key
-descending, row ascending), reranked ones by (score descending, row ascending), and `merge` keeps that order,
-so several indexes together give what one would.
+`counts` says how many each query has. The places behind its last hit hold row −1, score NaN, text None and id
+−1 (None if ids are texts); `hits[i]`, iteration and tables show hits only. Hits are ordered by (order key
+descending, row ascending), reranked ones by (score descending, row ascending), and `merge` keeps that order.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,18 +31,14 @@ if TYPE_CHECKING:
 
 SHOWN = 100  # rows of a table in a notebook
 ARRAYS = ("ids", "scores", "code_scores", "keys", "rows", "texts", "why")  # of Hits, each [queries, k]
-
-
-T = TypeVar("T")
 START = 2**63 - 1  # above every order key
 
 
 class Cursor(NamedTuple):
     """Where a page of hits ended: the last hit of each query in the total order.
 
-    As text it is the two arrays as little-endian 64-bit integers in URL-safe base64. It holds a key and a
-    row, which stay what they are whatever is added and deleted, so pages neither overlap nor leave anything
-    out that was there all the time.
+    As text it is the two arrays as little-endian 64-bit integers in URL-safe base64. The key and the row of a
+    keyword never change, so pages neither overlap nor leave out one that was there all the time.
     """
 
     keys: npt.NDArray[np.int64]  # [queries] order keys; START: nothing was found yet
@@ -78,7 +73,7 @@ class Cursor(NamedTuple):
 
 @dataclass(frozen=True)
 class Why:
-    """Why a reranked hit is where it is, in the measures that a person understands at once."""
+    """Why a reranked hit is where it is, in measures that people understand."""
 
     meaning: float  # cosine of the float vectors that the model encodes from both texts
     spelling: float  # 1 − edit distance of the letters, over the length of the longer text
@@ -210,20 +205,13 @@ class Hits:
     def __getitem__(self, query: int) -> list[Hit]:
         """The hits of one query."""
         count = int(self.counts[query])
-        texts = [None] * count if self.texts is None else self.texts[query, :count].tolist()
+
+        def row(array: npt.NDArray[Any] | None) -> list[Any]:
+            return [None] * count if array is None else array[query, :count].tolist()
+
         attributes = [None] * count if self.attributes is None else self.attributes[query]
-        return [
-            Hit(*hit)
-            for hit in zip(
-                self.ids[query, :count].tolist(),
-                self.scores[query, :count].tolist(),
-                texts,
-                attributes,
-                self.code_scores[query, :count].tolist(),
-                [None] * count if self.why is None else self.why[query, :count].tolist(),
-                strict=True,
-            )
-        ]
+        rows = row(self.ids), row(self.scores), row(self.texts), attributes
+        return [Hit(*hit) for hit in zip(*rows, row(self.code_scores), row(self.why), strict=True)]
 
     def __iter__(self) -> Iterator[list[Hit]]:
         return (self[query] for query in range(len(self)))
@@ -308,19 +296,15 @@ def merge(parts: Sequence[Hits], k: int | None) -> Hits:
             return None
         return np.take_along_axis(np.concatenate(arrays, axis=1), order, axis=1)
 
-    attributes = None
+    attributes: list[list[dict[str, Any]]] | None = None
     if all(part.attributes is not None for part in parts):
-        joined = [
-            [
-                a
-                for part in parts
-                if part.attributes is not None
-                for a in padded(part.attributes[query], part.k)
-            ]
-            for query in range(len(parts[0]))
-        ]
-        picked = [[row[i] for i in picks] for row, picks in zip(joined, order.tolist(), strict=True)]
-        attributes = [[a for a in row if a is not None] for row in picked]
+        attributes = []
+        for query, picks in enumerate(order.tolist()):
+            each: list[Any] = []
+            for part in parts:
+                own = part.attributes[query] if part.attributes else []
+                each += [*own, *[None] * (part.k - len(own))]
+            attributes.append([each[i] for i in picks if each[i] is not None])
     return Hits(
         **{name: pick(name) for name in ARRAYS},
         reranked=reranked,
@@ -328,11 +312,6 @@ def merge(parts: Sequence[Hits], k: int | None) -> Hits:
         searched=min(part.searched for part in parts),
         after=parts[0].after,
     )
-
-
-def padded(values: Sequence[T], k: int) -> list[T | None]:
-    """The values of one query, with None behind them up to k."""
-    return [*values, *([None] * (k - len(values)))]
 
 
 def cut(hits: Hits, start: int, count: int, k: int | None) -> Hits:

@@ -63,12 +63,8 @@ def certificate(
 
     `most` is the largest l of the list; by default it ends where the probability is 1 to twelve digits.
     """
-    for name, value in (
-        ("candidates", candidates),
-        ("top", top),
-        ("per_thread", per_thread),
-        ("queue", queue),
-    ):
+    given = {"candidates": candidates, "top": top, "per_thread": per_thread, "queue": queue}
+    for name, value in given.items():
         whole_number(name, value)
     if top > candidates:
         raise InputError(f"top must be at most the number of candidates {candidates}, got {top}")
@@ -85,15 +81,12 @@ def certificate_of_threads(
 
     Sums run over ascending sizes, so the last digits do not depend on the order in which they were counted.
     """
-    threads = tuple(
-        (int(size), int(count)) for size, count in sorted(sizes.items()) if size > 0 and count > 0
-    )
-    return _certificate(threads, top, per_thread, queue, most)
+    pairs = [(int(size), int(count)) for size, count in sorted(sizes.items()) if size > 0 and count > 0]
+    return _certificate(tuple(pairs), top, per_thread, queue, most)
 
 
-@lru_cache(
-    maxsize=64
-)  # the transform takes tens of milliseconds, and searches of one index repeat the arguments
+# the transform takes tens of milliseconds, and searches of one index repeat the arguments
+@lru_cache(maxsize=64)
 def _certificate(
     pairs: tuple[tuple[int, int], ...], top: int, per_thread: int, queue: int, most: int | None
 ) -> MissCertificate:
@@ -108,14 +101,8 @@ def _certificate(
     at_most[enough:] = 1.0  # the rest is below the precision of the sum
     if most is not None:
         at_most = np.concatenate([at_most, np.ones(max(0, most + 1 - len(at_most)))])[: most + 1]
-    return MissCertificate(
-        candidates,
-        top,
-        per_thread,
-        queue,
-        _expected_recall(threads, candidates, top, queue),
-        tuple(at_most.tolist()),
-    )
+    recall = _expected_recall(threads, candidates, top, queue)
+    return MissCertificate(candidates, top, per_thread, queue, recall, tuple(at_most.tolist()))
 
 
 def _expected_recall(threads: Mapping[int, int], candidates: int, top: int, queue: int) -> float:
@@ -171,11 +158,9 @@ def _law_of_misses(
     half = math.ceil(FAR * deviation) + SLACK
     first = max(0, math.floor(mean_missed) - half)
     period = 2 * half + 2
-    reach = (
-        period // 2
-        if deviation < FAR
-        else min(period // 2, math.ceil(period * 10 / (2 * math.pi * deviation)))
-    )
+    reach = period // 2
+    if deviation >= FAR:
+        reach = min(reach, math.ceil(period * 10 / (2 * math.pi * deviation)))
     v = 2 * math.pi / period * np.arange(reach + 1)  # [V]; negative frequencies are the conjugates
     found_period = 2 * (math.ceil(FAR * math.sqrt(var_found)) + SLACK)
     band = min(found_period // 2, math.ceil(found_period * 40 / (2 * math.pi * math.sqrt(var_found))))
@@ -193,9 +178,8 @@ def _law_of_misses(
         less = -math.expm1(math.log(weight[0])) if not rest[0] else 1.0
         phases = np.exp(1j * step[:, None] * found[rest])  # [U, J]
         # exp(i(u·X + v·L)) = exp(i·step·X) · exp(i·v·(L − slope·X)): a product of two thin matrices
-        along = weight[rest][:, None] * np.exp(
-            1j * (missed[rest] - slope * found[rest])[:, None] * v
-        )  # [J, V]
+        off_line = (missed[rest] - slope * found[rest])[:, None]
+        along = weight[rest][:, None] * np.exp(1j * off_line * v)  # [J, V]
         z = phases @ along - less  # [U, V]
         squares = z.real * (2 + z.real) + z.imag**2  # |1 + z|² − 1
         size_log = np.where(
@@ -211,8 +195,6 @@ def _law_of_misses(
     factor[0] = 1.0
     if 2 * reach == period:
         factor[-1] = 1.0
-    law = np.cos(np.outer(l, v)) @ (factor * transform.real) + np.sin(np.outer(l, v)) @ (
-        factor * transform.imag
-    )
-    law = np.maximum(law / (period * transform[0].real), 0.0)
-    return law, first
+    phase = np.outer(l, v)
+    law = np.cos(phase) @ (factor * transform.real) + np.sin(phase) @ (factor * transform.imag)
+    return np.maximum(law / (period * transform[0].real), 0.0), first

@@ -4,10 +4,9 @@ A block of T_b threads works on T_b·I consecutive keywords. Thread y of the blo
 starting with the y-th, and keeps the best q of its I in a priority queue. The best k of all queues are the
 result. So the keyword at position z belongs to thread (z div T_b·I)·T_b + z mod T_b.
 
-`reference` does exactly that. Here the same result comes from exact searches, at their speed: in a list of
-the best k' keywords in total order, the first q of each thread are the head of its queue, because nothing
-outside the list precedes anything in it. If these are at least k, the best k of them are the result;
-otherwise a longer list is searched for.
+`reference` does exactly that. Here the same result comes from exact searches: in a list of the best k'
+keywords in total order, the first q of each thread are the head of its queue. If these are at least k, the
+best k of them are the result; otherwise a longer list is searched for.
 """
 
 from collections.abc import Callable, Sequence

@@ -5,8 +5,8 @@ Positions count the keywords of all partitions in their order, masked ones inclu
 positions is the order of rows. Results in this order can be merged: the best of several parts together are
 the best of the whole.
 
-Without `Limits` all queries have the same candidates and as many hits. With them a query may have fewer hits
-than another; behind its last one stand NO_KEY and position −1.
+Without `Limits` all queries have the same candidates and equally many hits. With them a query may have fewer
+hits than another; NO_KEY and position −1 fill its row.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Limits(NamedTuple):
         return cls(*(np.full(queries, value) for value in (bounds.min, bounds.max, -1, -1)))
 
     def of(self, queries: Int64s) -> Limits:
-        """Those of some of the queries."""
+        """The limits of some of the queries."""
         return Limits(*(array[queries] for array in self))
 
     @property
@@ -88,7 +88,7 @@ class Candidates(NamedTuple):
 
     @classmethod
     def spread(cls, queries: int, parts: Sequence[tuple[Int64s, Candidates]]) -> Candidates:
-        """The candidates of all queries from those of some each: (which queries, their candidates)."""
+        """The candidates of all queries, from parts: (which queries, their candidates)."""
         shape = (queries, max((part.keys.shape[1] for _, part in parts), default=0))
         whole = cls(np.full(shape, NO_KEY), np.full(shape, -1))
         for which, part in parts:
@@ -186,15 +186,12 @@ def check_partitions(partitions: Sequence[Partition], n: int, planes: int) -> li
                 f"packed of partition {index} must be uint8 [{size}] for {count} keywords of {planes} × {n} "
                 f"bits, got {describe(packed)}"
             )
-        for one in (mask, *filters):
-            if one is None or (
-                isinstance(one, np.ndarray) and one.dtype == np.uint64 and one.shape == (words,)
-            ):
-                continue
-            raise InputError(
-                f"mask of partition {index} must be uint64 [{words}], one bit for each of {count} "
-                f"keywords, got {describe(one)}"
-            )
+        for one in (one for one in (mask, *filters) if one is not None):
+            if not isinstance(one, np.ndarray) or one.dtype != np.uint64 or one.shape != (words,):
+                raise InputError(
+                    f"mask of partition {index} must be uint64 [{words}], one bit for each of {count} "
+                    f"keywords, got {describe(one)}"
+                )
         mask, *others = (None if one is None else np.ascontiguousarray(one) for one in (mask, *filters))
         checked.append(Partition(np.ascontiguousarray(packed), count, mask, tuple(others)))
     return checked

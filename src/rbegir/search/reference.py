@@ -16,15 +16,7 @@ from rbegir.codes.planes import Codes
 from rbegir.search.backend import Backend, Progress
 from rbegir.search.missrate import MissCertificate, certificate_of_threads
 from rbegir.search.paper import SelectionGeometry
-from rbegir.search.partition import (
-    Candidates,
-    Int64s,
-    Limits,
-    Partition,
-    Values,
-    check_partitions,
-    check_values,
-)
+from rbegir.search.partition import Candidates, Int64s, Limits, Partition, Values, check_search
 
 
 def first_in_order(keys: Int64s, positions: Int64s, k: int) -> npt.NDArray[np.intp]:
@@ -46,8 +38,7 @@ class ReferenceBackend(Backend):
 
     def scores(self, partitions: Sequence[Partition], values: Values) -> tuple[Int64s, Int64s]:
         """Keys of all candidates [queries, candidates] and their positions [candidates]."""
-        values = check_values(values, self.n)
-        parts = check_partitions(partitions, self.n, self.planes)
+        parts, values, _ = check_search(partitions, values, 1, self.n, self.planes)
         if not parts:
             return np.zeros((len(values), 0), dtype=np.int64), np.zeros(0, dtype=np.int64)
         codes = Codes.concat([unpack(part.packed, part.count, self.n, self.planes) for part in parts])
@@ -80,19 +71,14 @@ class ReferenceBackend(Backend):
             number, within = divmod(position, block * per_thread)
             threads.setdefault(number * block + within % block, []).append(index)
         sizes = Counter(len(members) for members in threads.values())
-        found = []
-        for row in keys:
+        kept = min(k, sum(min(size, queue) * count for size, count in sizes.items()))
+        result = Candidates(*(np.zeros((len(keys), kept), np.int64) for _ in Candidates._fields))
+        for query, row in enumerate(keys):
             queues = [
                 np.array(members)[first_in_order(row[members], positions[members], queue)]
                 for members in threads.values()
             ]
-            local = np.concatenate(queues) if queues else np.zeros(0, dtype=np.intp)
+            local = np.concatenate([np.zeros(0, np.intp), *queues])
             best = local[first_in_order(row[local], positions[local], k)]
-            found.append((row[best], positions[best]))
-        kept = min(k, sum(min(size, queue) * count for size, count in sizes.items()))
-        shape = (len(keys), kept)
-        result = Candidates(
-            np.array([row for row, _ in found], dtype=np.int64).reshape(shape),
-            np.array([row for _, row in found], dtype=np.int64).reshape(shape),
-        )
+            result.keys[query], result.positions[query] = row[best], positions[best]
         return result, certificate_of_threads(sizes, min(k, len(positions)), per_thread, queue)

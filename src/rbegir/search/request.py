@@ -28,6 +28,20 @@ from rbegir.search.hits import Cursor
 
 CANDIDATES = 500  # by code, of a reranked search
 MODES = ("exact", "paper")
+CONFLICTS = (  # two options, and why they cannot be combined
+    *(
+        (name, other, f": {name} refers to exact code scores")
+        for name in ("min_score", "after")
+        for other in ("rerank=True", "mode='paper'", "planes")
+    ),
+    ("a filter per query", "mode='paper'", ""),
+    ("a filter per query", "planes", ""),
+    ("tenant", "mode='paper'", ": the published search reads every keyword"),
+    ("planes", "mode='paper'", ""),
+    ("rerank=True", "mode='paper'", ""),
+    ("rerank=True", "planes", ""),
+    ("partial=True", "mode='paper'", ": a certificate is of a whole search"),
+)
 F = TypeVar("F", bound=Callable[..., Any])
 Where: TypeAlias = str | pc.Expression | None
 Wheres: TypeAlias = Where | Sequence[Where]
@@ -132,50 +146,28 @@ class SearchRequest:
                 "k=None needs a min_score: it asks for all hits that reach one",
                 hint="give min_score, or the number of hits k",
             )
-        self._check_order()
-        if self.filters_each and (self.mode == "paper" or self.planes is not None):
-            other = "mode='paper'" if self.mode == "paper" else "planes"
-            raise InputError(
-                f"a filter per query and {other} cannot be combined", hint="search the queries one by one"
-            )
         if self.tenant is not None:
             object.__setattr__(self, "tenant", one_tenant(self.tenant))
-        if self.tenant is not None and self.mode == "paper":
-            raise InputError(
-                "tenant and mode='paper' cannot be combined: the published search reads every keyword",
-                hint="leave one of them out",
-            )
-        if self.mode == "paper" and self.planes is not None:
-            raise InputError("planes and mode='paper' cannot be combined", hint="leave one of them out")
-        if self.rerank and (self.mode == "paper" or self.planes is not None):
-            other = "mode='paper'" if self.mode == "paper" else "planes"
-            raise InputError(f"rerank=True and {other} cannot be combined", hint="leave one of them out")
-        if self.mode == "paper" and self.partial:
-            raise InputError(
-                "partial=True and mode='paper' cannot be combined: a certificate is of a whole search",
-                hint="leave one of them out",
-            )
         if self.deadline is not None:
             object.__setattr__(self, "deadline", positive_seconds("deadline", self.deadline))
+        self._check_combinations()
 
-    def _check_order(self) -> None:
-        """Refuse another order of the hits than that of their code scores where those are referred to."""
-        named = ("min_score", self.min_score), ("after", self.after)
-        for name in (name for name, value in named if value is not None):
-            for other, given in (
-                ("rerank=True", self.rerank),
-                ("mode='paper'", self.mode == "paper"),
-                ("planes", self.planes is not None),
-            ):
-                if given:
-                    raise InputError(
-                        f"{name} and {other} cannot be combined: {name} refers to exact code scores",
-                        hint="leave one of them out",
-                    )
+    def _check_combinations(self) -> None:
+        """Refuse options that contradict each other."""
+        given = {name: getattr(self, name) is not None for name in ("min_score", "after", "planes", "tenant")}
+        given |= {"rerank=True": bool(self.rerank), "mode='paper'": self.mode == "paper"}
+        given |= {"partial=True": self.partial, "a filter per query": self.filters_each}
+        for first, second, reason in CONFLICTS:
+            if given[first] and given[second]:
+                alone = first == "a filter per query"
+                raise InputError(
+                    f"{first} and {second} cannot be combined{reason}",
+                    hint="search the queries one by one" if alone else "leave one of them out",
+                )
 
     @property
     def depth(self) -> int:
-        """k of a request that has one: every one but those for all hits above a score."""
+        """k of a request that is not for all hits above a score."""
         assert self.k is not None
         return self.k
 
@@ -209,10 +201,8 @@ class SearchRequest:
                     hint="give one entry per query, None for no filter",
                 )
             columns.append(value if isinstance(value, list) else [value] * queries)
-        return [
-            {"where": where, "allow": allow, "deny": deny, "must": must}
-            for where, allow, deny, must in zip(*columns, strict=True)
-        ]
+        each = (dict(zip(self.filters(), values, strict=True)) for values in zip(*columns, strict=True))
+        return cast(list[QueryFilters], list(each))
 
     def part(self, start: int, count: int) -> "SearchRequest":
         """The request for some of its queries."""
@@ -248,7 +238,7 @@ class SearchRequest:
         return (self.where, self.must, *ids)
 
     def scope(self, k: int | None) -> "SearchRequest":
-        """What decides which k hits are found, without what concerns their presentation."""
+        """The options that decide which k hits are found, without those of their presentation."""
         return SearchRequest(
             k, min_score=self.min_score, after=self.after, tenant=self.tenant, **self.filters()
         )
@@ -260,9 +250,9 @@ class SearchRequest:
     def share_key(self) -> Hashable:
         """Requests with equal keys can be answered by one scan with the largest k of them.
 
-        They may differ in their filters, but for mode paper, whose certificate holds for one filter and one
-        k. A search by planes reports the recall of its whole batch, so it never shares. Neither do searches
-        for all hits and for further pages.
+        They may differ in their filters, except with mode paper, whose certificate holds for one filter and
+        one k. Searches by planes, which report the recall of their batch, for all hits and for further pages
+        never share.
         """
         if self.planes is not None or self.k is None or self.after is not None:
             return object()
@@ -275,12 +265,9 @@ def k_group(k: int) -> int:
     return (k - 1).bit_length() + 1 >> 1
 
 
-def _described() -> dict[str, tuple[Any, str]]:
-    hints = get_type_hints(SearchRequest, include_extras=True)
-    return {name: get_args(hint) for name, hint in hints.items()}
-
-
-OPTIONS: dict[str, tuple[Any, str]] = _described()  # name: (type, description)
+OPTIONS: dict[str, tuple[Any, str]] = {  # name: (type, description)
+    name: get_args(hint) for name, hint in get_type_hints(SearchRequest, include_extras=True).items()
+}
 NUMBERS_AND_FLAGS = {  # name: (type, default)
     name: (kind, getattr(SearchRequest, name))
     for name, (kind, _) in OPTIONS.items()

@@ -101,7 +101,7 @@ def find_candidates(
 
 
 def lexical_count(count: int) -> int:
-    """How many lexical candidates go with so many by code."""
+    """The number of lexical candidates beside `count` candidates by code."""
     return -(-count // LEXICAL_SHARE)
 
 
@@ -144,15 +144,11 @@ def merge_words(parts: Sequence[WordHits], limit: int) -> WordHits:
     """The best of several parts of the keywords."""
     if len(parts) == 1:
         return parts[0]
-    positions = np.concatenate([part.positions for part in parts], axis=1)
-    scores = np.concatenate([part.scores for part in parts], axis=1)
-    keys = np.concatenate([part.keys for part in parts], axis=1)
+    joined: list[Any] = [np.concatenate(arrays, axis=1) for arrays in zip(*parts, strict=True)]
+    positions, scores, _ = joined
     order = np.lexsort((positions, -scores, positions < 0), axis=1)[:, :limit]
-
-    def pick(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return np.take_along_axis(array, order, axis=1)
-
-    return WordHits(pick(positions), pick(scores), pick(keys))
+    picked: list[Any] = [np.take_along_axis(array, order, axis=1) for array in joined]
+    return WordHits(*picked)
 
 
 def union(by_code: Candidates, by_words: WordHits) -> CandidatePool:
@@ -163,13 +159,9 @@ def union(by_code: Candidates, by_words: WordHits) -> CandidatePool:
         new = (by_words.positions[i] >= 0) & ~np.isin(by_words.positions[i], known)
         keys.append(np.concatenate([by_code.keys[i, :count], by_words.keys[i][new]]))
         positions.append(np.concatenate([known, by_words.positions[i][new]]))
-    ends = np.cumsum([len(row) for row in keys])
-    none = np.zeros(0, np.int64)
+    none, offsets = np.zeros(0, np.int64), np.cumsum([0, *map(len, keys)], dtype=np.int64)
     return CandidatePool(
-        np.concatenate([none, *keys]),
-        np.concatenate([none, *positions]),
-        np.concatenate([[0], ends]).astype(np.int64),
-        by_code.counts,
+        np.concatenate([none, *keys]), np.concatenate([none, *positions]), offsets, by_code.counts
     )
 
 
@@ -183,7 +175,7 @@ def rerank(
     *,
     why: bool = False,
 ) -> Reranked:
-    """The best k of the candidates whose `texts` are given, and if asked for why they are."""
+    """The best k of the candidates with these `texts`; with `why`, also the reasons."""
     features = reranker.features(queries, texts, found.offsets, code_scores(found, values))
     score = reranker.combination(features).astype(np.float64)
     counts = np.minimum(np.diff(found.offsets), k)
@@ -196,12 +188,10 @@ def rerank(
         best.keys[i, :count], best.positions[i, :count] = found.keys[chosen], found.positions[chosen]
         scores[i, :count] = score[chosen]
         if why:
-            ranks = chosen - begin + 1
-            measured = features[chosen][:, MEASURES].astype(np.float64).round(4)
-            for place, (rank, (meaning, spelling, words)) in enumerate(
-                zip(ranks, measured.tolist(), strict=True)
-            ):
-                by_code = int(rank) if rank <= found.by_code[i] else None
+            measured = features[chosen][:, MEASURES].astype(np.float64).round(4).tolist()
+            for place, rank in enumerate((chosen - begin + 1).tolist()):
+                meaning, spelling, words = measured[place]
+                by_code = rank if rank <= found.by_code[i] else None
                 reasons[i, place] = Why(meaning, spelling, words, by_code)
     return Reranked(best, scores, reasons if why else None)
 

@@ -2,20 +2,17 @@
 
     chunk (read and tokenised in the background) ─ permutation by (seed, epoch, chunk) ─ batches, in order
 
-A `Chunk` is as many pairs as the shuffle buffer holds, tokenised once: every distinct query and keyword
-text, every distinct word, and each pair as two text numbers. It is divided into equal batches near the wanted
-size, so there is no small last one. A batch is cut out of it by the native module, without holding the
-interpreter's lock:
+A `Chunk` is as many pairs as the shuffle buffer holds, tokenised once. It is divided into equal batches near
+the wanted size. The native module cuts a batch out of it, without holding the interpreter's lock:
 
     pairs → texts → words (dropout) → distinct words of the batch → their grams (dropout) → the transposed bag
 
-All the arrays of a batch live in one int32 buffer, each aligned to 64 bytes, so that a step needs a single
-copy from (pinned) host memory to the device; there the arrays are views of the copy.
+All arrays of a batch are in one int32 buffer, each aligned to 64 bytes, so that a step needs a single copy
+from (pinned) host memory to the device.
 
-Everything random is a function of (seed, epoch, step) and of the pair's place in the batch: no state is
-carried from batch to batch. Batches can be built by several threads in any order and are handed out in order,
-a resumed run skips to its step, and each of several processes builds its share of a batch and nothing else
-(see `distributed.py`).
+Everything random is a function of (seed, epoch, step) and of the pair's place in the batch. So several
+threads can build batches in any order, a resumed run skips to its step, and each of several processes builds
+only its share of a batch (see `distributed.py`).
 """
 
 import sys
@@ -38,8 +35,8 @@ from rbegir.training.config import TrainConfig
 from rbegir.training.distributed import OwnRows
 from rbegir.training.loss import Ints, group
 
-# A thread may have to wait this long for the interpreter's lock. The usual 5 ms would let a GPU that takes
-# 12 ms per step run dry whenever a builder is busy while the next kernels should be launched.
+# How long a thread may wait for the interpreter's lock. With the usual 5 ms, a GPU that takes 12 ms per step
+# would wait whenever a builder is busy while the next kernels should be launched.
 SWITCH_SECONDS = 1e-4
 ALIGN = 16  # int32 values: 64 bytes
 QUERY, KEYWORD = 0, 1
@@ -52,7 +49,7 @@ class Chunk:
     query_texts: GramBatch
     keyword_texts: GramBatch
     query: Ints  # [pairs], or those of this process
-    keyword: Ints  # [pairs], likewise
+    keyword: Ints  # [pairs], or those of this process
     weight: npt.NDArray[np.float32]  # [pairs]
     own: OwnRows | None = None  # which of the pairs are this process's; None: all of them
 
@@ -90,37 +87,20 @@ class HostBatch(NamedTuple):
     def to(self, device: torch.device) -> StepBatch:
         """Copy to the device (asynchronously from pinned memory) and cut into views."""
         buffer = self.buffer.to(device, non_blocking=True)
-        arrays, start = [], 0
-        for length in self.lengths:
-            arrays.append(buffer[start : start + length])
-            start += -(-length // ALIGN) * ALIGN
-        towers, rest = arrays[:14], arrays[14:]
-        return StepBatch(
-            query=TowerBatch(*towers[:7]),
-            keyword=TowerBatch(*towers[7:]),
-            target=rest[0],
-            known_rows=rest[1],
-            known_columns=rest[2],
-            negatives=rest[3].view(len(rest[0]), self.negatives),
-            weight=rest[4].view(torch.float32),
-            query_rows=rest[5],
-            keyword_rows=rest[6],
-            query_texts=rest[7],
-            keyword_texts=rest[8],
-            pairs=self.pairs,
-            owned=self.owned,
-        )
+        arrays = [buffer[place] for place in _places(self.lengths)]
+        query, keyword = TowerBatch(*arrays[:7]), TowerBatch(*arrays[7:14])
+        rest = dict(zip(StepBatch._fields[2:11], arrays[14:], strict=True))  # from `target` on
+        rest["negatives"] = rest["negatives"].view(len(rest["target"]), self.negatives)
+        rest["weight"] = rest["weight"].view(torch.float32)
+        return StepBatch(query, keyword, **rest, pairs=self.pairs, owned=self.owned)
 
 
-def _pack(arrays: list[npt.NDArray[np.int32]], *, pin: bool) -> tuple[Tensor, tuple[int, ...]]:
-    lengths = tuple(len(a) for a in arrays)
-    total = sum(-(-n // ALIGN) * ALIGN for n in lengths)
-    buffer = torch.empty(total, dtype=torch.int32, pin_memory=pin)
-    view, start = buffer.numpy(), 0
-    for array, length in zip(arrays, lengths, strict=True):
-        view[start : start + length] = array
+def _places(lengths: Iterable[int]) -> Iterator[slice]:
+    """Where arrays of these lengths are in a buffer."""
+    start = 0
+    for length in lengths:
+        yield slice(start, start + length)
         start += -(-length // ALIGN) * ALIGN
-    return buffer, lengths
 
 
 def cut(
@@ -135,8 +115,7 @@ def cut(
     """The gram batch of some texts of a larger one, each word left out with probability `dropout`.
 
     A text keeps at least one word. The draw (SplitMix64) depends on `key`, the text's number in `places` and
-    the word's place. The distinct words are numbered in the order they have in the larger batch; each of
-    their grams is left out with probability `gram_dropout`, wherever the word stands, but for the last one.
+    the word's place. Each gram of a distinct word is left out with probability `gram_dropout`; one stays.
     """
     if places is None:
         places = np.zeros(len(items), dtype=np.int64)
@@ -197,7 +176,11 @@ def build(
         query_texts,
         keyword_texts,
     ]
-    buffer, lengths = _pack(arrays, pin=pin)
+    lengths = tuple(len(array) for array in arrays)
+    total = sum(-(-length // ALIGN) * ALIGN for length in lengths)
+    buffer = torch.empty(total, dtype=torch.int32, pin_memory=pin)
+    for array, place in zip(arrays, _places(lengths), strict=True):
+        buffer.numpy()[place] = array
     return HostBatch(buffer, lengths, len(pairs), negatives, owned)
 
 

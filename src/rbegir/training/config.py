@@ -1,18 +1,17 @@
-"""How a model is trained: one small frozen record, and the two recipes.
+"""How a model is trained: the settings, and the two recipes.
 
 `default` is tuned for recall and AUC on unseen keywords; `paper` is the published setting (a tower for each
-side, 10 negatives by cross sampling, fixed γ, nothing left out). Settings that depend on the amount of data
-are None until it is known:
+side, 10 negatives by cross sampling, fixed γ, no dropout). Two settings depend on the number of pairs unless
+they are given:
 
     batch_size   the largest power of two up to pairs / 80, from 512 to 16,384
     epochs       as many as make STEPS steps, from 5 to 40
-
-More pairs per batch mean more negatives for each and fewer, better steps; too few steps learn nothing.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
@@ -50,28 +49,15 @@ class TrainConfig:
     buffer_pairs: int = 4_000_000  # shuffled together, held in memory
 
     def __post_init__(self) -> None:
-        for name, low in (
-            ("epochs", 1),
-            ("batch_size", 2),
-            ("patience", 1),
-            ("buffer_pairs", 2),
-            ("guide_dims", 1),
-            ("seed", 0),
-        ):
-            value = getattr(self, name)
-            optional = name in ("epochs", "batch_size", "patience")
-            if not (optional and value is None):
-                object.__setattr__(self, name, whole_number(name, value, low))
-        for name in ("lr", "table_lr"):
-            if not (_is_number(getattr(self, name)) and getattr(self, name) > 0):
-                raise InputError(f"{name} must be a positive number, got {getattr(self, name)!r}")
-        for name in ("word_dropout", "gram_dropout", "feature_dropout"):
-            if not (_is_number(getattr(self, name)) and 0 <= getattr(self, name) < 1):
-                raise InputError(f"{name} must be a share from 0 to below 1, got {getattr(self, name)!r}")
-        for name in ("guide", "teacher", "tolerance"):
-            if not (_is_number(getattr(self, name)) and getattr(self, name) >= 0):
-                raise InputError(f"{name} must be a number of 0 or more, got {getattr(self, name)!r}")
-        if self.negatives != "in_batch" and not (_is_int(self.negatives) and self.negatives >= 1):
+        for name, low in LEAST.items():
+            if getattr(self, name) is not None or name not in OPTIONAL:
+                object.__setattr__(self, name, whole_number(name, getattr(self, name), low))
+        for names, is_valid, expected in RANGES:
+            for name in names:
+                value = getattr(self, name)
+                if not (_is_number(value) and is_valid(value)):
+                    raise InputError(f"{name} must be {expected}, got {value!r}")
+        if self.negatives != "in_batch" and not (type(self.negatives) is int and self.negatives >= 1):
             raise InputError(f"negatives must be 'in_batch' or a positive integer, got {self.negatives!r}")
         if self.gamma != "learned" and not (_is_number(self.gamma) and 0 < self.gamma <= MAX_GAMMA):
             raise InputError(
@@ -98,8 +84,13 @@ class TrainConfig:
         return asdict(self)
 
 
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+LEAST = {"epochs": 1, "batch_size": 2, "patience": 1, "buffer_pairs": 2, "guide_dims": 1, "seed": 0}
+OPTIONAL = ("epochs", "batch_size", "patience")
+RANGES: tuple[tuple[tuple[str, ...], Callable[[float], bool], str], ...] = (
+    (("lr", "table_lr"), lambda x: x > 0, "a positive number"),
+    (("word_dropout", "gram_dropout", "feature_dropout"), lambda x: 0 <= x < 1, "a share from 0 to below 1"),
+    (("guide", "teacher", "tolerance"), lambda x: x >= 0, "a number of 0 or more"),
+)
 
 
 def _is_number(value: object) -> bool:

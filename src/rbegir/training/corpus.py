@@ -1,10 +1,9 @@
-"""Pairs made of the corpus alone: what somebody might type who means a text, and the text.
+"""Pairs made from the corpus alone: a text, and what somebody might type who looks for it.
 
     query = the text with words left out, swapped, shortened or joined, and now and then a typo
 
-They teach the spelling of the texts that will be searched, which helps where clicked pairs are few, and make
-training possible where there are none. With a million clicked pairs they bring nothing, so their number
-falls as that of the clicked pairs rises.
+They teach the spelling of the texts that will be searched. That helps where clicked pairs are few; with a
+million of them it brings nothing, so fewer are made the more clicked pairs there are.
 """
 
 import random
@@ -20,7 +19,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def wanted_pairs(clicked: int, texts: int) -> int:
-    """How many pairs to make of a corpus of `texts` beside this many clicked ones."""
+    """How many pairs to make from a corpus of `texts` texts if there are `clicked` clicked ones."""
     return int(min(COPIES * texts, MOST) * max(0.0, 1 - clicked / ENOUGH))
 
 
@@ -45,7 +44,9 @@ def changed(text: str, draw: random.Random) -> str:
     """The text as somebody might type it; it always keeps a letter or digit."""
     words = text.split()
     if len(words) > 1 and draw.random() < 0.45:
-        words = _fewer(words, draw)
+        least = len(words) - 1 if len(words) < 4 else 2
+        kept = sorted(draw.sample(range(len(words)), draw.randint(least, len(words) - 1)))
+        words = [words[i] for i in kept]
     if len(words) > 1 and draw.random() < 0.2:
         at = draw.randrange(len(words) - 1)
         words[at : at + 2] = (
@@ -59,13 +60,6 @@ def changed(text: str, draw: random.Random) -> str:
         words[at] = typo(words[at], draw)
     query = " ".join(words)
     return query if any(c.isalnum() for c in query) else text
-
-
-def _fewer(words: list[str], draw: random.Random) -> list[str]:
-    """Some of the words in their order."""
-    least = len(words) - 1 if len(words) < 4 else 2
-    kept = sorted(draw.sample(range(len(words)), draw.randint(least, len(words) - 1)))
-    return [words[i] for i in kept]
 
 
 def typo(word: str, draw: random.Random) -> str:

@@ -1,27 +1,21 @@
 """Pairs as chunks of the shuffle buffer's size, and the pairs held out of them for validation.
 
-A first pass (`survey`) counts the pairs and finds the keywords that validation keeps for itself. If
-everything fits into the buffer, its one chunk stays in memory, tokenised, and no epoch reads the file again;
-a larger file is streamed chunk by chunk in every epoch, the next ones being read and tokenised while the
-current one trains.
+A first pass counts the pairs and finds the keywords to hold out. If everything fits into the buffer, its one
+chunk stays in memory, tokenised; a larger file is streamed chunk by chunk in every epoch, the next chunk
+being read and tokenised while the current one trains. Pairs are shuffled within a chunk and chunks keep the
+file's order, so a sorted file much larger than the buffer should be shuffled beforehand.
 
-A chunk is a run of rows of the file, so many that they fit into the buffer if all of them are usable. Pairs
-are shuffled within a chunk and chunks keep the file's order: a sorted file much larger than the buffer should
-be shuffled once beforehand.
-
-Of several processes each does all this with the rows that it owns (`distributed.py`), and they exchange what
-concerns all: counts, the share of keywords to hold out, the pairs held out and the keys of a chunk's pairs.
+With several processes, each does this for the rows that it owns (`distributed.py`), and they exchange counts,
+the share of keywords to hold out, the pairs held out and the keys of a chunk's pairs.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,13 +24,14 @@ import pyarrow.compute as pc
 
 from rbegir.base.devices import ahead
 from rbegir.errors import InputError, MismatchError
+from rbegir.evaluate.groups import distinct
 from rbegir.index.keys import keys_of
 from rbegir.read.pairs import PairStream
 from rbegir.read.rows import Skipped
 from rbegir.read.split import VALID_SHARE, positions
 from rbegir.read.tokenizer import GramBatch, tokenize
 from rbegir.training.batches import Chunk
-from rbegir.training.distributed import KEY, Bytes, Exchange, Places, RowPlan, join
+from rbegir.training.distributed import KEY, Exchange, Places, RowPlan, join
 from rbegir.training.loss import Ints
 from rbegir.training.teacher import Halves, Teacher
 
@@ -66,7 +61,7 @@ class TrainingData:
         clicked: int | None = None,
         teacher: Teacher | None = None,
     ) -> None:
-        """`clicked`: pairs after so many rows are made of a corpus; validation uses them only if it is 0.
+        """`clicked`: rows from this number on are made of a corpus; validation uses them only if it is 0.
         `teacher` gives `taught`, its vectors of the texts of the only chunk.
         """
         self._clicked, self._teacher = clicked, teacher
@@ -126,7 +121,7 @@ class TrainingData:
 
     def _check_same(self, stream: PairStream) -> None:
         """Refuse processes on machines that see different files under one name."""
-        sizes = [int(found[0]) for found in self._exchanged(np.array([stream.path.stat().st_size]))]
+        sizes = self._exchange(stream.path.stat().st_size)
         if len(set(sizes)) > 1:
             listed = ", ".join(f"{size:,}" for size in sizes)
             raise MismatchError(
@@ -185,11 +180,11 @@ class TrainingData:
                 self._notify(self._stream.progress)
             if hold_out:
                 real = pa.array(numbers < (self._clicked or np.inf))
-                distinct = table["keyword"].filter(real).unique()
-                places = positions(distinct.to_pylist())
+                keywords = table["keyword"].filter(real).unique()
+                places = positions(keywords.to_pylist())
                 if threshold is None:  # from the first chunk of all processes
-                    threshold = hold_out_below(np.unique(np.concatenate(self._exchanged(places))))
-                found = distinct.filter(pa.array(places < threshold))
+                    threshold = hold_out_below(np.unique(np.concatenate(self._exchange(places))))
+                found = keywords.filter(pa.array(places < threshold))
                 self._held = found if self._held is None else pa.concat_arrays([self._held, found]).unique()
                 chosen = pc.is_in(table["keyword"], value_set=self._held)
                 some = table.append_column("row", pa.array(numbers)).filter(pc.and_(chosen, real))
@@ -200,10 +195,12 @@ class TrainingData:
             own.add(table)
             first = (numbers, table) if len(own.sizes) == 1 else None
         if isinstance(self._stream, PairStream):
-            own.skip(self._stream.skipped)
-        self._add_up([_Counts(**json.loads(answer.tobytes())) for answer in self._exchange(own.to_bytes())])
-        if hold_out:
-            self.held_out = self._first_held(pa.concat_tables(held))
+            own.read, own.reasons = self._stream.skipped.read, self._stream.skipped.to_dict()
+        self._add_up(self._exchange(own))
+        if hold_out:  # the first pairs that all processes held out, in the order of the file
+            everyones = pa.concat_tables(self._exchange(pa.concat_tables(held)))
+            first_held = everyones.sort_by("row").slice(0, MAX_VALIDATION)
+            self.held_out = first_held.select(PairStream.schema.names)
         if len(self.sizes) == 1 and first is not None:
             self._only = self._chunk(*first)
             if self._teacher is not None:
@@ -223,15 +220,6 @@ class TrainingData:
         for counts in everyones:
             self.skipped.reasons.update(counts.reasons)
 
-    def _first_held(self, own: pa.Table) -> pa.Table:
-        """The first of the pairs that all processes held out, in the order of the file."""
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, own.schema) as writer:
-            writer.write_table(own)
-        answers = self._exchange(np.frombuffer(sink.getvalue(), np.uint8))
-        found = pa.concat_tables([pa.ipc.open_stream(pa.py_buffer(answer)).read_all() for answer in answers])
-        return found.sort_by("row").slice(0, MAX_VALIDATION).select(PairStream.schema.names)
-
     def _chunk(self, numbers: Places, table: pa.Table) -> Chunk:
         """Tokenised own pairs, and the keys of everyone's."""
         chunk = tokenize_pairs(table, self._hash_buckets, self._threads)
@@ -242,7 +230,7 @@ class TrainingData:
         own["row"], own["weight"] = numbers, chunk.weight
         for side in ("query", "keyword"):
             own[side] = keys_of(table[side].combine_chunks())
-        rows, weight = join(rank, self._exchanged(own))
+        rows, weight = join(rank, self._exchange(own))
         return replace(chunk, weight=weight, own=rows)
 
     def _ask(self, teacher: Teacher, numbers: Places, table: pa.Table) -> tuple[Halves, Halves]:
@@ -250,18 +238,13 @@ class TrainingData:
 
         A query made of a text has the vector of that text: a teacher does not know what typos mean.
         """
-        query, keyword = (table[name].combine_chunks().dictionary_encode() for name in ("query", "keyword"))
-        at, keyword_at = query.indices.to_numpy(), keyword.indices.to_numpy()
-        clicked = np.unique(at[numbers < (np.inf if self._clicked is None else self._clicked)])
-        of_keywords = teacher(keyword.dictionary, "document")
-        of_queries = np.empty((len(query.dictionary), of_keywords.shape[1]), np.float16)
-        of_queries[at] = of_keywords[keyword_at]
-        of_queries[clicked] = teacher(query.dictionary.take(pa.array(clicked)), "query")
+        (queries, query), (keywords, keyword) = (distinct(table[name]) for name in ("query", "keyword"))
+        clicked = np.unique(query[numbers < (np.inf if self._clicked is None else self._clicked)])
+        of_keywords = teacher(keywords, "document")
+        of_queries = np.empty((len(queries), of_keywords.shape[1]), np.float16)
+        of_queries[query] = of_keywords[keyword]
+        of_queries[clicked] = teacher(queries.take(pa.array(clicked)), "query")
         return of_queries, of_keywords
-
-    def _exchanged(self, own: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
-        """An array of each process, by rank."""
-        return [answer.view(own.dtype) for answer in self._exchange(own.view(np.uint8))]
 
 
 @dataclass
@@ -281,19 +264,12 @@ class _Counts:
             self.keyword = self.keyword or table["keyword"][0].as_py()
             self.varied = self.varied or pc.any(pc.not_equal(table["keyword"], self.keyword)).as_py()
 
-    def skip(self, skipped: Skipped) -> None:
-        self.read, self.reasons = skipped.read, skipped.to_dict()
-
-    def to_bytes(self) -> Bytes:
-        return np.frombuffer(json.dumps(vars(self)).encode(), np.uint8)
-
 
 def hold_out_below(places: npt.NDArray[np.float64]) -> float:
     """The hash position below which a keyword is held out for validation, given those of the first buffer.
 
-    It is the fixed share, so that the same keywords are held out of every file. A file that was split by this
-    hash before, or a very small one, has almost none or only such keywords: the limit is then set so that it
-    gives up the same share, or a few keywords.
+    It is a fixed share, so that the same keywords are held out of every file. For a very small file, or one
+    that was split by this hash before, the limit is set so that about that share, or a few, are held out.
     """
     below = int((places < VALID_SHARE).sum())
     if below >= FEW and 0.5 < below / (VALID_SHARE * len(places)) < 2:
@@ -306,9 +282,8 @@ def tokenize_pairs(table: pa.Table, hash_buckets: int, threads: int) -> Chunk:
     """Tokenise the distinct texts of a table of pairs."""
 
     def side(name: str) -> tuple[GramBatch, Ints]:
-        encoded = table[name].combine_chunks().dictionary_encode()
-        texts = tokenize(encoded.dictionary, hash_buckets=hash_buckets, threads=threads)
-        return texts, encoded.indices.to_numpy().astype(np.int32, copy=False)
+        texts, numbers = distinct(table[name])
+        return tokenize(texts, hash_buckets=hash_buckets, threads=threads), numbers.astype(np.int32)
 
     with ThreadPoolExecutor(2, thread_name_prefix="rbegir-tokenize") as pool:
         (query_texts, query), (keyword_texts, keyword) = pool.map(side, ("query", "keyword"))

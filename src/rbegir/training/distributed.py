@@ -1,9 +1,9 @@
 """Several processes, one batch: which rows each of them owns, and what they exchange.
 
 torchrun starts one process per GPU (or several on CPUs, with gloo). Each process reads its part of the file,
-embeds what it has of the pairs of a batch and of its distinct keywords, and compares its queries with the
-keywords of all. The sum over processes of losses and gradients is then that of one process with the whole
-batch, because pair weights sum to 1 over all of them.
+embeds the queries and distinct keywords of a batch that it owns, and compares its queries with the keywords
+of all. Pair weights sum to 1 over all processes, so the sums of losses and gradients are those of one process
+with the whole batch.
 
     keywords   gathered with a gradient: what all losses say about a keyword comes back to its owner
     heads      one all-reduce of all small gradients laid end to end
@@ -15,34 +15,24 @@ processes:
 
     chunk     rows [c·R, (c+1)·R) of the file, R as many as the shuffle buffer holds
     batch     a run of the permutation of the chunk's usable pairs by (seed, epoch, chunk)
+    owner     Parquet: each chunk is cut into `world` runs of rows, and a process does not read row groups
+              without a row of its own. Text formats: RUN rows per process in turn, since the number of rows
+              is not known before they are read
 
-What the processes divide is the rows of the file. A process reads, checks, tokenises and keeps the rows it
-owns, and in every batch computes the pairs it owns. Which pairs of a batch those are is left to chance, so
-the processes have about the same number each (of 16,384 pairs and 8 processes: 2,048 ± 42). To know what
-the others have in a batch a process keeps, of each pair of the chunk, whose it is, its weight, and 64 bits of
-hash for its query and for its keyword:
-
-    22 bytes per pair of the chunk (buffer_pairs = 4 million: 88 MB) + the texts of 1/world of it
-
-That is enough to build the groups (which keywords are equal, which are known positives) as one process
-would. Two different texts of a batch of 16,384 have the same hash once in 10¹¹ batches.
+A process reads, tokenises and keeps the rows it owns, and computes their pairs in every batch: of 16,384
+pairs and 8 processes 2,048 ± 42. Of the other pairs of a chunk it keeps the owner, the weight and 64-bit
+hashes of query and keyword, 22 bytes in all, from which it builds the same groups as one process would.
 
 Rejected: equal slices of every batch. The permutation differs from epoch to epoch, so that every process
 would need the texts of every pair sooner or later.
-
-    who owns a row        Parquet: each chunk is cut into `world` runs of rows, and row groups without an own
-                          row are not read at all
-                          text formats: 256 rows here, 256 there. How many rows there are is not known before
-                          they are read, and all bytes have to be decompressed and split into rows anyway
 """
 
 import atexit
-import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -54,21 +44,18 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from rbegir import errors
+from rbegir.encode.clsm.clsm import row_sparse
 from rbegir.errors import RbegirError
 from rbegir.training.loss import Groups, Ints
 
 RUN = 256  # consecutive rows of a text format that one process owns
+T = TypeVar("T")
 Places = npt.NDArray[np.int64]
-Bytes = npt.NDArray[np.uint8]
-GOOD, BAD = 0, 1  # the byte behind a payload of `Exchange`: what was asked for, or why there is none
-_data_group: dist.ProcessGroup | None = None  # of `Exchange`: reading goes on beside training
+_data_group: dist.ProcessGroup | None = None  # of `Exchange`, which is used while training communicates, too
 
 # what all processes know about a pair
 KEY = np.dtype([("row", "<i8"), ("query", "<u8"), ("keyword", "<u8"), ("weight", "<f4")])
 Keys = npt.NDArray[np.void]
-
-
-# ---- who owns what ----
 
 
 @dataclass(frozen=True)
@@ -160,15 +147,11 @@ def join(rank: Rank, found: list[Keys]) -> tuple[OwnRows, npt.NDArray[np.float32
     return part, keys["weight"][order]
 
 
-# ---- what they exchange ----
-
-
 def join_processes(device: torch.device) -> Rank:
-    """Which process this is, after joining the group that torchrun describes, if there is one.
+    """Join the group that torchrun describes, if there is one; returns which process this is.
 
-    The group lives as long as the process: a second one under the same torchrun would find the addresses of
-    the first in its store. So would processes that torchrun restarts after one was lost, which is why every
-    attempt has a part of the store to itself.
+    The group lives as long as the process, since a second one would find the addresses of the first in the
+    store. Processes that torchrun restarts would, too, so every attempt has its own part of the store.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return Rank()
@@ -187,49 +170,49 @@ def join_processes(device: torch.device) -> Rank:
     return Rank(dist.get_rank(), dist.get_world_size())
 
 
-class Exchange:
-    """Gives the bytes [size] of every process to every process while the file is read, in one thread of each.
+class ReadFailure(NamedTuple):
+    """An error of one process, as the others are told of it."""
 
-    A process that cannot read on sends its error instead of the bytes, and all processes raise that error.
+    kind: str
+    message: str
+    hint: str | None
+
+
+class Exchange:
+    """Gives an object of every process to every process while the file is read, in one thread of each.
+
+    A process that cannot read on sends its error instead, and all processes raise that error.
     """
 
     def __init__(self, rank: Rank | None = None) -> None:
         self.rank = rank or Rank()
         self._received: RbegirError | None = None
 
-    def __call__(self, payload: Bytes) -> list[Bytes]:
-        """The payloads of all processes, by rank."""
+    def __call__(self, own: T) -> list[T]:
+        """The objects of all processes, by rank."""
         if self.rank.world == 1:
-            return [payload]
-        answers = self._all(payload, GOOD)
+            return [own]
+        answers = self._all(own)
         for answer in answers:
-            if answer[-1] == BAD:
-                kind, message, hint = json.loads(answer[:-1].tobytes())
-                self._received = getattr(errors, kind)(message, hint=hint)
+            if isinstance(answer, ReadFailure):
+                self._received = getattr(errors, answer.kind)(answer.message, hint=answer.hint)
                 raise self._received
-        return [answer[:-1] for answer in answers]
+        return answers
 
     @contextmanager
     def failing_together(self) -> Iterator[None]:
-        """Send an error that occurs inside to the other processes, in place of the next payload."""
+        """Send an error that occurs inside to the other processes, in place of the next object."""
         try:
             yield
         except RbegirError as error:
             if self.rank.world > 1 and error is not self._received:
-                about = json.dumps([type(error).__name__, error.message, error.hint])
-                self._all(np.frombuffer(about.encode(), np.uint8), BAD)
+                self._all(ReadFailure(type(error).__name__, error.message, error.hint))
             raise
 
-    def _all(self, mine: Bytes, mark: int) -> list[Bytes]:
-        """Every process's payload and mark. Payloads are large: they are copied once, into what is sent."""
-        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.rank.world)]
-        dist.all_gather(sizes, torch.tensor([len(mine) + 1]), group=_data_group)
-        padded = np.zeros(max(int(size) for size in sizes), np.uint8)
-        padded[: len(mine)] = mine
-        padded[len(mine)] = mark
-        found = [torch.empty(len(padded), dtype=torch.uint8) for _ in sizes]
-        dist.all_gather(found, torch.from_numpy(padded), group=_data_group)
-        return [part.numpy()[: int(size)] for part, size in zip(found, sizes, strict=True)]
+    def _all(self, own: Any) -> list[Any]:
+        answers: list[Any] = [None] * self.rank.world
+        dist.all_gather_object(answers, own, group=_data_group)
+        return answers
 
 
 class _Gather(torch.autograd.Function):
@@ -276,9 +259,7 @@ def sum_gradients(dense: Iterable[nn.Parameter], tables: Iterable[nn.Parameter],
         dist.all_reduce(total)
         dist.all_reduce(touched)
         rows = touched.nonzero().T  # [1, touched]
-        table.grad = torch.sparse_coo_tensor(
-            rows, total[rows[0]], table.shape, is_coalesced=True, check_invariants=False
-        )
+        table.grad = row_sparse(rows, total[rows[0]], table.shape)
 
 
 def wait_for_all(rank: Rank) -> None:

@@ -7,12 +7,8 @@ of the latest epoch whose validation AUC is within a standard error of the highe
 validation): AUC against ten random negatives cannot tell such epochs apart, and the later one, trained at a
 lower rate, ranks better among millions.
 
-*Validation* is log loss and ROC AUC on pairs that were not trained on, with ten random negatives per pair:
-the figures of `rbegir.evaluate.metrics` on the groups that `rbegir eval` draws, the same in every epoch and
-run.
-
-A run writes its state every `save_seconds` and at the ends of epochs, so that a resumed run arrives at the
-result of an uninterrupted one; see `state.py`.
+*Validation* is log loss and ROC AUC on held-out pairs with ten random negatives each, the same groups in
+every epoch and run. State is saved every `save_seconds` and at the ends of epochs, see `state.py`.
 """
 
 from __future__ import annotations
@@ -141,7 +137,7 @@ def train_all(runs: list[Run]) -> None:
 
 
 class Run:
-    """One model on its way through its epochs."""
+    """The training of one model."""
 
     def __init__(
         self,
@@ -182,7 +178,7 @@ class Run:
         self.learner.close()
 
     def _open_folder(self) -> None:
-        """Create the folder and go on from the state in it, if there is one to resume."""
+        """Create the folder, and continue from the state in it if there is one to resume."""
         folder = self.folder
         self.writes = folder is not None and (self.learner.rank.number == 0 or not folder.shared)
         wait_for_all(self.learner.rank)  # all have seen the directory as it was
@@ -280,12 +276,8 @@ class Run:
             scores = Scores(*of_the_first(scores, learner.device, learner.rank))
             entry |= {"log_loss": scores.log_loss, "roc_auc": scores.roc_auc}
             self.log.add(learner.steps, valid_log_loss=scores.log_loss, valid_roc_auc=scores.roc_auc)
-        self.bar.say(
-            "  ".join(
-                f"{name} {value:.4f}" if name != "epoch" else f"epoch {value}"
-                for name, value in entry.items()
-            )
-        )
+        shown = [f"{name} {value:.4f}" for name, value in entry.items() if name != "epoch"]
+        self.bar.say("  ".join([f"epoch {entry['epoch']}", *shown]))
         position.history.append(entry)
         aucs = [past.get("roc_auc", 0.0) for past in position.history]
         if not self.validation or aucs[-1] >= max(aucs) - self._noise(max(aucs)):
@@ -302,13 +294,9 @@ class Run:
         return self.settings.tolerance * math.sqrt(auc * (1 - auc) / len(self.validation))
 
     def out_of_patience(self) -> bool:
-        """Whether the last epochs were no better, as many of them as the settings allow."""
-        patience, position = self.settings.patience, self.position
-        return (
-            patience is not None
-            and position.best_epoch is not None
-            and position.epoch - position.best_epoch >= patience
-        )
+        """Whether the last `patience` epochs were no better."""
+        patience, best = self.settings.patience, self.position.best_epoch
+        return patience is not None and best is not None and self.position.epoch - best >= patience
 
     def _parameters(self) -> dict[str, Tensor]:
         """Those of the model and, under `guide.`, of the guide."""
@@ -326,10 +314,7 @@ class Run:
         self._saved = time.monotonic()
 
     def finish(self, extra: dict[str, Any]) -> dict[str, Floats]:
-        """Write the best epoch's parameters, with `extra`, into the folder.
-
-        Returns what a checkpoint lacks: weight and bias of either side's guide, if there is one.
-        """
+        """Write the best epoch's parameters and `extra`; returns the guide's, which a checkpoint lacks."""
         assert self.folder is not None
         found = self.best or self._parameters()
         tensors = {name: value.detach().float().cpu().numpy() for name, value in found.items()}

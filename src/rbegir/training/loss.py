@@ -15,8 +15,6 @@ turn a true positive into a negative, so
 - for a query that occurs with several keywords, (`known_rows`, `known_columns`) lists the other positives:
   they are excluded from its group.
 
-Identity is that of the text: `query` and `keyword` are integers, equal where the texts are equal.
-
 *Loss.*
 
     P(S) = exp(γ cos(b_q, b_k⁺)) / Σ_{k ∈ S} exp(γ cos(b_q, b_k))        loss = −Σ_S w_S log P(S),  Σ w = 1
@@ -25,12 +23,10 @@ Identity is that of the text: `query` and `keyword` are integers, equal where th
 towers run in: γ ≈ 20 times a cosine in bfloat16 would be off by 0.1.
 
 With in-batch negatives the scores are a [pairs, columns] matrix, a gigabyte for 16,384 pairs, and its passes
-through memory are most of the cost of a step on a GPU. Three facts cut them down:
+through memory are most of the cost of a step on a GPU. Three facts reduce them:
 
-- a cosine is at most 1 and γ at most MAX_GAMMA, so exp(γ cos) cannot overflow and the softmax needs no
-  search for the row maximum;
-- the gradient of the loss is known as soon as the row sums are, so it is computed together with the loss,
-  block by block of rows, and the matrix is never kept for a backward pass:
+- a cosine is at most 1 and γ at most MAX_GAMMA, so exp(γ cos) cannot overflow and no row maximum is needed;
+- the gradient is known as soon as the row sums are, so it is computed with the loss, block by block of rows:
       E = exp(Q Kᵀ),  s = E 1                         Q = γ · unit queries, K = unit keywords
       ∂Q = (w/s) ∘ (E K) − w ∘ K[target]              ∂K = Eᵀ ((w/s) ∘ Q) − Σ_i w_i Q_i at row target_i
 - the division by s is applied to the [pairs, n] products, not to E.
@@ -39,18 +35,14 @@ through memory are most of the cost of a step on a GPU. Three facts cut them dow
 
     L = L(codes) + weight · L(tanh(G f))         G: [dims, m] of either side, with a γ of its own
 
-The gradient that reaches the tower through ρ is an estimate, and a noisy one. The loss of a plain float
-embedding of the same features has an exact gradient: it keeps the tower on course while the head learns to
-put into bits what the tower found. Codes do not depend on the guide, and cost what they would without it;
-the reranker keeps it as one of its features (`rerank.py`). A float model gains as well: the guide is wider
-than its vectors.
-
-Recall@10 among 4.5 million titles, one seed each: rbe* .5432 without, .5514 with 64 dimensions and half the
-weight; m_1 .5767 without, .5800 with 256 dimensions and the full weight, which is the default.
+The gradient that reaches the tower through ρ is a noisy estimate. The loss of a plain float embedding of the
+same features has an exact gradient and keeps the tower on course. Codes do not depend on the guide; the
+reranker keeps it as one of its features (`rerank.py`). Recall@10 among 4.5 million titles, one seed each:
+rbe* .5432 without, .5514 with 64 dimensions and half the weight; m_1 .5767 without, .5800 with the default.
 """
 
 from concurrent.futures import Executor
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -60,7 +52,9 @@ from torch.autograd.function import once_differentiable
 
 from rbegir.encode.clsm.presets import ModelConfig, Side
 from rbegir.encode.clsm.twotower import unit
+from rbegir.evaluate.groups import contains
 
+INITIAL_GAMMA = 10.0
 MAX_GAMMA = 40.0  # exp(−γ) and 10⁹ exp(γ) are normal float32 numbers
 BLOCK = 1 << 25  # scores at a time: 128 MB
 SHARED_BY = 2  # threads of a pool
@@ -100,20 +94,15 @@ def group(
 def _other_positives(query: Numbers, target: Ints) -> tuple[Ints, Ints]:
     """(rows, columns) of keywords that occur with the same query in another pair of the batch."""
     _, inverse, counts = np.unique(query, return_inverse=True, return_counts=True)
-    rows = np.flatnonzero(counts[inverse] > 1)
-    rows = rows[np.argsort(inverse[rows], kind="stable")]  # pairs of one query side by side
-    sizes = counts[inverse[rows]]  # [rows] size of the query's run
-    starts = np.zeros(len(rows), dtype=np.int64)  # where the run of each row begins in `rows`
-    heads = np.flatnonzero(np.diff(inverse[rows], prepend=-1))
-    starts[heads] = heads
-    np.maximum.accumulate(starts, out=starts)
-    left = np.repeat(np.arange(len(rows)), sizes)  # every pair of places within a run
-    step = np.arange(len(left)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    columns = target[rows[starts[left] + step]]
-    other = columns != target[rows[left]]
-    width = len(target)
-    flat = np.unique(rows[left][other] * width + columns[other])  # each (row, column) once
-    return (flat // width).astype(np.int32), (flat % width).astype(np.int32)
+    rows, width = np.flatnonzero(counts[inverse] > 1), len(target)
+    base = inverse[rows] * width
+    positives = np.unique(base + target[rows])  # (query, column), each once
+    first = np.searchsorted(positives, base)  # where those of each row's query begin …
+    sizes = np.searchsorted(positives, base + width) - first  # … and how many there are
+    step = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    rows, columns = np.repeat(rows, sizes), positives[np.repeat(first, sizes) + step] % width
+    other = columns != target[rows]
+    return rows[other].astype(np.int32), columns[other].astype(np.int32)
 
 
 def _draw(
@@ -126,20 +115,12 @@ def _draw(
     keyword, whose loss has no gradient.
     """
     drawn = rng.integers(0, columns, size=(len(target), count), dtype=np.int32)
-    taken = np.sort(
-        np.concatenate(
-            [
-                np.arange(len(target), dtype=np.int64) * columns + target,
-                known_rows.astype(np.int64) * columns + known_columns,
-            ]
-        )
-    )
     base = np.arange(len(target), dtype=np.int64)[:, None] * columns
+    known = known_rows.astype(np.int64) * columns + known_columns
+    taken = np.sort(np.concatenate([base[:, 0] + target, known]))
     hit = np.zeros(drawn.shape, dtype=np.bool_)
     for _ in range(columns):
-        key = base + drawn
-        place = np.minimum(np.searchsorted(taken, key), len(taken) - 1)
-        hit = taken[place] == key  # [pairs, count]
+        hit = contains(taken, base + drawn)  # [pairs, count]
         if not hit.any():
             break
         drawn = np.where(hit, (drawn + 1) % columns, drawn)
@@ -149,22 +130,16 @@ def _draw(
 
 
 class Gamma(nn.Module):
-    """The smoothing factor γ."""
+    """The smoothing factor γ: a fixed number, or learned."""
 
-    def __init__(self, value: float, *, learned: bool) -> None:
+    def __init__(self, value: float | Literal["learned"] = "learned") -> None:
         super().__init__()
-        self.log = nn.Parameter(torch.tensor(float(value)).log(), requires_grad=learned)
+        learned = value == "learned"
+        start = INITIAL_GAMMA if learned else float(value)
+        self.log = nn.Parameter(torch.tensor(start).log(), requires_grad=learned)
 
     def forward(self) -> Tensor:
         return self.log.exp().clamp(max=MAX_GAMMA)
-
-
-class _Part(NamedTuple):
-    """What some of the pairs contribute to the loss of a batch."""
-
-    losses: Tensor  # [pairs of the part]
-    grad_query: Tensor  # [pairs of the part, n]
-    grad_keyword: Tensor  # [columns, n]
 
 
 class _InBatch(torch.autograd.Function):
@@ -184,8 +159,8 @@ class _InBatch(torch.autograd.Function):
         count = 1 if pool is None else max(1, min(SHARED_BY, len(query)))
 
         @torch.no_grad()
-        def part(number: int) -> _Part:
-            """An equal share of the pairs, block by block."""
+        def part(number: int) -> tuple[Tensor, Tensor, Tensor]:
+            """Losses, query and keyword gradients of an equal share of the pairs, block by block."""
             first, end = (len(query) * i // count for i in (number, number + 1))
             losses, grad_query, grad_keyword = [], [], torch.zeros_like(keyword)
             for low in range(first, max(end, first + 1), rows):  # once even for a process without pairs
@@ -203,15 +178,15 @@ class _InBatch(torch.autograd.Function):
                 share = (weight[some] / total)[:, None]
                 grad_query.append(share * (e @ keyword) - weight[some, None] * positive)
                 grad_keyword.addmm_(e.T, asked * share)
-            return _Part(torch.cat(losses), torch.cat(grad_query), grad_keyword)
+            return torch.cat(losses), torch.cat(grad_query), grad_keyword
 
-        parts = list((map if pool is None else pool.map)(part, range(count)))
-        loss = torch.cat([part.losses for part in parts])
-        grad_keyword = parts[0].grad_keyword
-        for other in parts[1:]:
-            grad_keyword += other.grad_keyword
+        parts = (map if pool is None else pool.map)(part, range(count))
+        losses, grad_query, (grad_keyword, *others) = zip(*parts, strict=True)
+        loss = torch.cat(losses)
+        for other in others:
+            grad_keyword += other
         grad_keyword.index_add_(0, target, query * weight[:, None], alpha=-1)
-        ctx.save_for_backward(torch.cat([part.grad_query for part in parts]), grad_keyword)
+        ctx.save_for_backward(torch.cat(grad_query), grad_keyword)
         ctx.mark_non_differentiable(loss)
         return (loss * weight).sum(), loss
 
@@ -256,7 +231,7 @@ def away(guide: Tensor, taught: Tensor) -> Tensor:
 def score_function_term(
     advantage: Tensor, weight: Tensor, total: float, query: Tensor | None, keyword: Tensor | None
 ) -> Tensor:
-    """The term whose gradient is that of the stochastic bits; its value means nothing.
+    """The term whose gradient is that of the stochastic bits; its value has no meaning.
 
     The bits of a query enter the loss of its own pair only: its factor is that loss less the baseline
     (`advantage`). Those of a keyword enter every loss of the batch: their factor is the whole loss less the
@@ -274,13 +249,12 @@ def score_function_term(
 class Guide(nn.Module):
     """The float heads of both sides, which start alike."""
 
-    def __init__(self, config: ModelConfig, dims: int, gamma: float) -> None:
+    def __init__(self, config: ModelConfig, dims: int) -> None:
         super().__init__()
         self.query = nn.Linear(config.width, dims, bias=config.bias)
         self.keyword = nn.Linear(config.width, dims, bias=config.bias)
         self.keyword.load_state_dict(self.query.state_dict())
-        self.gamma = Gamma(gamma, learned=True)
+        self.gamma = Gamma()
 
-    def forward(self, side: Side, features: Tensor) -> Tensor:
-        """[texts, m] → [texts, dims]"""
+    def forward(self, side: Side, features: Tensor) -> Tensor:  # [texts, m] → [texts, dims]
         return torch.tanh((self.query if side == "query" else self.keyword)(features))

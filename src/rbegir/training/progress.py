@@ -1,4 +1,4 @@
-"""What a person sees of a training run: a progress bar on stderr, and a log for TensorBoard."""
+"""A progress bar on stderr, and a log for TensorBoard."""
 
 from __future__ import annotations
 
@@ -6,53 +6,46 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
 
 class Bar:
-    """A progress bar with free text at its end; nothing at all when it is not wanted."""
+    """A progress bar with free text at its end; shows nothing unless it is enabled."""
 
     def __init__(self, *, enabled: bool) -> None:
-        self._progress: Any = None
-        self._task: Any = None
-        if enabled:
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.percentage:3.0f} %"),
-                TimeRemainingColumn(),
-                TextColumn("{task.fields[told]}"),
-            )
-            console = Console(stderr=True)
-            # a file or a pipe gets the lines of `say` alone: a bar drawn there would only leave blank lines
-            self._progress = Progress(
-                *columns, console=console, transient=True, disable=not console.is_terminal
-            )
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:3.0f} %"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[told]}"),
+        )
+        console = Console(stderr=True, quiet=not enabled)
+        # a file or a pipe gets the lines of `say` alone: a bar drawn there would only leave blank lines
+        shown = enabled and console.is_terminal
+        self._progress = Progress(*columns, console=console, transient=True, disable=not shown)
+        self._task: TaskID | None = None
 
     def __enter__(self) -> Bar:
-        if self._progress is not None:
-            self._progress.start()
+        self._progress.start()
         return self
 
     def __exit__(self, *raised: object) -> None:
-        if self._progress is not None:
-            self._progress.stop()
+        self._progress.stop()
 
     def begin(self, what: str, total: float) -> None:
-        if self._progress is not None:
-            if self._task is not None:
-                self._progress.remove_task(self._task)
-            self._task = self._progress.add_task(what, total=total, told="")
+        if self._task is not None:
+            self._progress.remove_task(self._task)
+        self._task = self._progress.add_task(what, total=total, told="")
 
     def show(self, done: float, told: str = "") -> None:
-        if self._progress is not None:
+        if self._task is not None:
             self._progress.update(self._task, completed=done, told=told)
 
     def say(self, line: str) -> None:
         """Print a line that stays."""
-        if self._progress is not None:
-            self._progress.console.print(line, highlight=False, markup=False)
+        self._progress.console.print(line, highlight=False, markup=False)
 
 
 class TensorBoardLog:

@@ -1,9 +1,9 @@
-"""Fitting a reranker: held-out queries search the texts with the trained model, and learn whom to put first.
+"""Fitting a reranker: held-out queries search the texts with the trained model, and learn what to put first.
 
     loss = −log Σ_{right} p / Σ_{all candidates} p        p = exp(score), over the candidates of one query
 
-The queries were not trained on, so code and guide are as good on them as they will be in use. Candidates are
-those of a search; a query whose keyword is not among them teaches nothing and is left out.
+The model was not trained on these queries, so code and guide are as good on them as they will be in use. A
+query whose keyword is not among its candidates is left out.
 """
 
 from typing import NamedTuple
@@ -59,19 +59,18 @@ def fit_reranker(
     """The reranker of a trained model and its guide, from held-out pairs that search the texts."""
     blocks = (texts.slice(first, 1 << 16) for first in range(0, len(texts), 1 << 16))
     spelling = Spelling.of(blocks, hash_buckets=model.config.hash_buckets)
-    count = len(FEATURES)
-    zero, hidden = np.zeros(count, np.float32), np.zeros(HIDDEN, np.float32)
-    unlearned = Combination(zero, zero + 1, zero, np.zeros((HIDDEN, count), np.float32), hidden, hidden)
-    reranker = Reranker(spelling, unlearned, guide, model.guide_vectors)
+    nothing = Combination(*(np.zeros(0, np.float32) for _ in Combination._fields))  # `collect` needs none
+    reranker = Reranker(spelling, nothing, guide, model.guide_vectors)
     if held.num_rows < FEW:  # to rank by spelling is better than to learn from so few
         keywords = held["keyword"].combine_chunks().unique()
         held = pa.concat_tables([held, corpus_pairs(keywords, FEW, seed + 1)])
     lists = collect(TextSearch(model, reranker, texts), held.slice(0, 2 * QUERIES), texts)
-    return Reranker(spelling, fit(lists, seed), guide, model.guide_vectors)
+    reranker.combination = fit(lists, seed)
+    return reranker
 
 
 def compare(model: Model, texts: pa.Array, pairs: pa.Table) -> dict[str, dict[str, float]]:
-    """Recall of pairs that nothing was fitted on, beside methods that need no training."""
+    """Recall of pairs that nothing was fitted on, compared with methods that need no training."""
     wanted = pairs["keyword"].combine_chunks().cast(texts.type)
     some = pa.concat_arrays([wanted, texts.slice(0, COMPARED_TEXTS)]).unique()
     targets = Targets(pairs.slice(0, COMPARED), some)

@@ -1,12 +1,8 @@
 """The output folder of a run, and the state in it that `--resume` starts from: one file, replaced atomically.
 
 Everything random in training is a function of (seed, epoch, step), so the state is the parameters, the
-optimisers' numbers and two counters. It is one safetensors file, its JSON part in the header's metadata:
-
-    out/resume.safetensors     written beside, flushed to disk, then renamed over the previous one
-
-A process killed at any moment leaves either the previous state or the new one. There is none before the
-first save: a run resumed then starts from the beginning, which gives the same result.
+optimisers' numbers and two counters. It is one safetensors file, `resume.safetensors`, with its JSON part in
+the header's metadata. A run resumed before the first save starts from the beginning, with the same result.
 """
 
 import json
@@ -40,10 +36,7 @@ class Position:
 
 
 def finished(out: Path, settings: TrainConfig, *, resume: bool) -> bool:
-    """Whether `out` already holds the model that the run to resume was to write; refuse a folder in use.
-
-    What the settings leave open, such as epochs that depend on the amount of data, is not compared.
-    """
+    """Whether `out` holds the finished model of the run to resume; refuse other settings and used folders."""
     if not out.exists():
         return False
     if not out.is_dir():
@@ -73,9 +66,8 @@ def save(
     for i, table in enumerate(learner.tables):
         tensors |= {f"table.{i}.{name}": value for name, value in table.state().items()}
     for i, parameter in enumerate(learner.dense):
-        tensors |= {
-            f"adam.{i}.{name}": value for name, value in learner.adam.state.get(parameter, {}).items()
-        }
+        moments = learner.adam.state.get(parameter, {})
+        tensors |= {f"adam.{i}.{name}": value for name, value in moments.items()}
     tensors |= {f"best.{name}": value for name, value in (best or {}).items()}
     about = {
         "format": FORMAT,
@@ -91,10 +83,11 @@ def save(
         disk.replace(temporary, out / NAME)
 
 
+@torch.no_grad()
 def load(
     out: Path, learner: Learner, identity: dict[str, Any]
 ) -> tuple[Position, dict[str, Tensor] | None] | None:
-    """Bring the learner to the saved state → (position, best parameters so far); None if there is none."""
+    """Restore the saved state of the learner → (position, best parameters so far); None if there is none."""
     from safetensors import SafetensorError, safe_open
 
     path = out / NAME
@@ -113,25 +106,7 @@ def load(
     if about["version"] != VERSION:
         raise VersionError(f"the training state {path} has version {about['version']}, expected {VERSION}")
     _compare(about["identity"], identity)
-    _restore(learner, tensors)
-    learner.steps, learner.baseline = about["steps"], about["baseline"]
-    best = {name[5:]: value for name, value in tensors.items() if name.startswith("best.")}
-    return Position(**about["position"]), best or None
 
-
-def _compare(saved: dict[str, Any], now: dict[str, Any]) -> None:
-    now = json.loads(json.dumps(now))
-    changed = [key for key in saved.keys() | now.keys() if saved.get(key) != now.get(key)]
-    if changed:
-        told = "; ".join(f"{key} was {saved.get(key)!r}, now {now.get(key)!r}" for key in sorted(changed))
-        raise MismatchError(
-            f"the run to resume had other settings: {told}",
-            hint="repeat the settings, or train into a new directory",
-        )
-
-
-@torch.no_grad()
-def _restore(learner: Learner, tensors: dict[str, Tensor]) -> None:
     def under(prefix: str) -> dict[str, Tensor]:
         return {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}
 
@@ -145,6 +120,19 @@ def _restore(learner: Learner, tensors: dict[str, Tensor]) -> None:
     for i, parameter in enumerate(learner.dense):
         if values := under(f"adam.{i}."):
             learner.adam.state[parameter] = values
+    learner.steps, learner.baseline = about["steps"], about["baseline"]
+    return Position(**about["position"]), under("best.") or None
+
+
+def _compare(saved: dict[str, Any], now: dict[str, Any]) -> None:
+    now = json.loads(json.dumps(now))
+    changed = [key for key in saved.keys() | now.keys() if saved.get(key) != now.get(key)]
+    if changed:
+        told = "; ".join(f"{key} was {saved.get(key)!r}, now {now.get(key)!r}" for key in sorted(changed))
+        raise MismatchError(
+            f"the run to resume had other settings: {told}",
+            hint="repeat the settings, or train into a new directory",
+        )
 
 
 def remove(out: Path) -> None:

@@ -1,26 +1,19 @@
 """One training step: two towers forward, one loss, two towers backward, the update.
 
-The two sides meet in the loss alone. On a CPU each side therefore has a thread (a lane) of its own, with
-half of the cores: two barriers per step instead of one per operation, which also suffers less when other
-programs run. The lanes share the pairs of the loss, too. On a GPU there is one lane and the kernels queue up
-behind each other.
+The two sides meet only in the loss. On a CPU each side therefore has a thread (a lane) with half of the
+cores: two barriers per step instead of one per operation. The lanes share the pairs of the loss, too.
 
 *The update.* Adam for everything small; for the gram tables `RowRMS`, which moves only the rows that a batch
-touches, with one step size per row.
-A table is [V, 3c], 50 million numbers per side, and a batch of 1,024 pairs touches 6 % of its rows (16,384
-pairs: 16 %). Dense Adam would move 1.4 GB per side and step; this moves the touched rows of the table and
-nothing else of that size:
+touches. A table is [V, 3c], 50 million numbers per side, and a batch of 16,384 pairs touches 16 % of its
+rows; dense Adam would move 1.4 GB per side and step.
 
     v[r, part] ← β v[r, part] + (1 − β) mean(g[r, part]²)         for each of the three parts of a row
     row r      ← row r − lr · g[r] / (√(v[r] / (1 − β^steps(r))) + ε)
 
-β^steps(r) counts the steps in which row r was touched, so a rare gram starts with an unbiased v. On a CPU it
-is one native pass over the touched rows (`learn.cpp`).
+steps(r) counts the steps in which row r was touched, so a rare gram starts with an unbiased v.
 
-Tried on the same data (losses and AUC in the project's log): Adam that skips untouched rows, Adam with the
-momentum of the skipped steps made up for in closed form (= dense Adam), and both without momentum. Momentum
-did not help the tables, a mean over the row did as well as one v per number, and both cost two more
-arrays as large as the table, in memory, in every step and in the file that a resumed run starts from.
+Rejected (dev/LOG.md): Adam for the touched rows, with and without momentum. Momentum did not help the tables,
+and a mean over the row did as well as one v per number; each would be an array as large as the table.
 """
 
 from __future__ import annotations
@@ -45,7 +38,6 @@ from rbegir.training.config import TrainConfig
 from rbegir.training.distributed import Rank, gather, sum_gradients, sum_scalar
 from rbegir.training.loss import Gamma, Guide, away, group_loss, score_function_term
 
-INITIAL_GAMMA = 10.0
 A = TypeVar("A")
 B = TypeVar("B")
 
@@ -88,13 +80,8 @@ class Learner:
         without_sparse_checks()
         self.model = model.to(device).train()
         self.config, self.device, self.rank = config, device, rank or Rank()
-        learned = config.gamma == "learned"
-        self.gamma = Gamma(INITIAL_GAMMA if config.gamma == "learned" else config.gamma, learned=learned).to(
-            device
-        )
-        self.guide: Guide | None = None
-        if config.guide:
-            self.guide = Guide(model.config, config.guide_dims, INITIAL_GAMMA).to(device)
+        self.gamma = Gamma(config.gamma).to(device)
+        self.guide = Guide(model.config, config.guide_dims).to(device) if config.guide else None
         distinct = self.rank.world > 1 or not model.config.share_towers
         self.tables = [RowRMS(t, distinct=distinct) for t in model.table_parameters() if t.requires_grad]
         in_tables = {id(table.table) for table in self.tables}
@@ -129,10 +116,7 @@ class Learner:
     def step(
         self, batch: StepBatch, *, lr_scale: float, progress: float, mark: Callable[[str], None] | None = None
     ) -> Tensor:
-        """Learn from one batch; returns the loss before the update, a scalar on the device.
-
-        `mark` is told the name of each part of the step as it ends, for benchmarks.
-        """
+        """Learn from one batch; returns the loss before the update. `mark` hears of each part as it ends."""
         mark = mark or (lambda part: None)
         self._prepare_randomness(batch, progress)
         query, keyword = self._both(
@@ -184,7 +168,7 @@ class Learner:
         return total
 
     def _prepare_randomness(self, batch: StepBatch, progress: float) -> None:
-        """Make everything random in the network a function of the seed, the step and the row of the batch."""
+        """Make all randomness in the network a function of the seed, the step and the row of the batch."""
         for number, (side, head) in enumerate(self._heads):
             head.slope = slope_at(progress)
             if head.estimator == "stochastic":
@@ -277,11 +261,8 @@ class RowRMS:
         return {"second": self.second, "steps": self.steps}
 
 
-# ---- what it runs on ----
-
-
 def resolve_device(name: str) -> torch.device:
-    """auto, cpu, cuda or cuda:N as a device that is there; under torchrun cuda is the process's own GPU."""
+    """The device called auto, cpu, cuda or cuda:N; under torchrun cuda is the process's own GPU."""
     kind, _ = split_name(name, "auto")
     if kind == "auto":
         kind = name = "cuda" if torch.cuda.is_available() else "cpu"

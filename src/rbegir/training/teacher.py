@@ -3,11 +3,8 @@
     L = L(codes) + L(guide) + weight · (Σ w_q D(q) + mean D(k))        D(t) = 1 − cos(guide(t), teacher(t))
 
 A teacher has read far more than the pairs and knows, for instance, that a film is a movie. The guide shares
-its features with the codes, so both learn from it; searching costs the same as without a teacher, which is
-needed for training only. Its vectors are cut to the dimensions of the guide along their principal directions.
-
-With much more weight than the default the codes lose, and the teacher's opinion of the keywords of a batch as
-a soft target brings nothing (dev/LOG.md, H20 and H21).
+its features with the codes, so both learn from it. Its vectors are cut to the dimensions of the guide along
+their principal directions. Much more weight than the default makes the codes worse (dev/LOG.md, H20, H21).
 """
 
 from collections.abc import Callable

@@ -1,10 +1,4 @@
-"""Training from a file of clicked pairs to a checkpoint.
-
-    pairs ─ survey, hold-out ─ for each epoch: batches ─ steps ─ validation ─ … ─ the best epoch's parameters
-
-`loop.py` is what happens in an epoch, `step.py` what happens in a step. Here: the options, the checks of the
-data, and the result.
-"""
+"""Training from a file of clicked pairs to a checkpoint: the options, the checks of the data, the result."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -39,14 +33,14 @@ from rbegir.training.teacher import Teacher
 
 @dataclass(frozen=True)
 class TrainResult:
-    """A trained model and how it got there."""
+    """A trained model and the figures of its training."""
 
     model: Model
     history: list[dict[str, float]]  # epoch, loss, gamma and, with validation, log_loss and roc_auc
     best_epoch: int
     pairs: int  # in an epoch
     valid_pairs: int
-    pairs_per_s: float  # of the training steps of this process's run, validation and saving left out
+    pairs_per_s: float  # of the training steps alone, without validation and saving
     gamma: float
     skipped: dict[str, int]  # rows of the file that were left out, by reason
     # recall of held-out pairs by method: the model reranked and by codes, and what needs no training
@@ -55,19 +49,9 @@ class TrainResult:
     def to_dict(self) -> dict[str, Any]:
         """For JSON: the figures of the best epoch and of the run; None where there was no validation."""
         best: dict[str, float] = next((e for e in self.history if e["epoch"] == self.best_epoch), {})
-        return {
-            "log_loss": best.get("log_loss"),
-            "roc_auc": best.get("roc_auc"),
-            "pairs_per_s": self.pairs_per_s,
-            "pairs": self.pairs,
-            "valid_pairs": self.valid_pairs,
-            "epochs": len(self.history),
-            "best_epoch": self.best_epoch,
-            "gamma": self.gamma,
-            "skipped": self.skipped,
-            "recall": self.recall,
-            "history": self.history,
-        }
+        run = {name: value for name, value in vars(self).items() if name != "model"}
+        validated = {name: best.get(name) for name in ("log_loss", "roc_auc")}
+        return {**validated, "epochs": len(self.history), **run}
 
 
 def run(
@@ -106,9 +90,9 @@ def run(
     """Learn a model from clicked pairs: a file (Parquet, CSV, TSV, JSONL, gz allowed), a DataFrame, an Arrow
     table, a list of (query, keyword) pairs, or a stream of pairs.
 
-    `corpus` is the texts that will be searched, likewise or as a list of texts: pairs made of them
-    (`corpus.py`) are learned from beside few clicked ones, or alone if `pairs` is None. `teacher` is a model
-    of sentence-transformers, a directory or a name in the local cache, to learn from as well (`teacher.py`).
+    `corpus` is the texts that will be searched, in the same forms or as a list of texts: pairs made from them
+    (`corpus.py`) are added where clicked pairs are few, or used alone if `pairs` is None. `teacher` is a
+    sentence-transformers model to learn from, too: a directory or a name in the local cache (`teacher.py`).
     `config` replaces the preset's shape, shared towers included. `valid` is a file of pairs, None to hold out
     2 % of the keywords by a fixed hash, False for no validation. `out` is the checkpoint's directory; without
     it the model is only returned.
@@ -134,16 +118,13 @@ def run(
     settings = change(settings, share_towers=shape.share_towers)
     chosen = resolve_device(device)
     directory = None if out is None else Path(out)
-
-    def reader(path: Any) -> PairStream:
-        return read_pairs(
-            path,
-            query_column=query_column,
-            keyword_column=keyword_column,
-            weight_column=weight_column,
-            strict=strict,
-        )
-
+    reader = partial(
+        read_pairs,
+        query_column=query_column,
+        keyword_column=keyword_column,
+        weight_column=weight_column,
+        strict=strict,
+    )
     if directory is not None and state.finished(directory, settings, resume=resume):
         return _already_done(directory)
     if teacher is not None and not (settings.guide and settings.teacher):
@@ -152,7 +133,9 @@ def run(
     with Bar(enabled=progress and rank.number == 0) as bar, ExitStack() as stack:
         bar.begin("reading", 1.0)
         stream = pairs if pairs is None or isinstance(pairs, PairStream) else reader(pairs)
-        texts = None if corpus is None else _texts(corpus, text_column)
+        if corpus is not None and not isinstance(corpus, TextStream):
+            corpus = read_texts(corpus, text_column=text_column)
+        texts = None if corpus is None else corpus_texts(corpus)
         rows, clicked = _rows(stream, texts, settings.seed)
         asked = None
         if teacher is not None:
@@ -172,17 +155,8 @@ def run(
         if stream is not None and stream.skipped:
             bar.say(str(stream.skipped))
         _check_trainable(data)
-        held: pa.Table | None = None
-        if valid is None:
-            assert data.held_out is not None
-            held = data.held_out
-            validation = _validation(held, shape, "the pairs held out for validation")
-        elif valid is not False:
-            held = reader(valid).head(MAX_VALIDATION)
-            what = f"the pairs of {valid}" if isinstance(valid, (str, Path)) else "the pairs for validation"
-            validation = _validation(held, shape, what)
-        else:
-            validation = None
+        held = data.held_out if valid is None or valid is False else reader(valid).head(MAX_VALIDATION)
+        validation = None if held is None else _validation(held, shape, valid)
         settings = settings.for_pairs(data.pairs)
         valid_pairs = len(validation) if validation else 0
         identity = {
@@ -233,7 +207,7 @@ def _searchable(shape: ModelConfig) -> bool:
 
 
 def _tell(recall: dict[str, dict[str, float]], pairs: int, bar: Bar) -> None:
-    """Say how the model compares with methods that need no training, and what to do where it is behind."""
+    """Print how the model compares with methods that need no training, and a way out if it is behind."""
     bar.say(f"{pairs:,} held-out pairs that nothing was fitted on:")
     for method, figures in recall.items():
         bar.say(f"  {method:18}" + "".join(f"  {name} {value:.3f}" for name, value in figures.items()))
@@ -294,16 +268,10 @@ def _returning_the_model(function: Callable[P, TrainResult]) -> Callable[P, Mode
 train = _returning_the_model(run)
 
 
-def _texts(corpus: Any, column: str) -> pa.Array:
-    """The distinct texts of a corpus."""
-    stream = corpus if isinstance(corpus, TextStream) else read_texts(corpus, text_column=column)
-    return corpus_texts(stream)
-
-
 def _rows(
     stream: PairStream | None, texts: pa.Array | None, seed: int
 ) -> tuple[PairStream | list[pa.RecordBatch], int | None]:
-    """What to train on: the stream itself, or its pairs, so many, and those made of the corpus, in memory."""
+    """What to train on: the stream, or its pairs and those made of the corpus, and how many are clicked."""
     if texts is None:
         if stream is None:
             raise InputError("training needs pairs, a corpus, or both", hint="give a file of one of them")
@@ -326,9 +294,13 @@ def _check_trainable(data: TrainingData) -> None:
         raise InputError("training needs at least 2 different keywords, got 1", hint="give more pairs")
 
 
-def _validation(pairs: pa.Table, shape: ModelConfig, what: str) -> Validation:
+def _validation(pairs: pa.Table, shape: ModelConfig, valid: Any) -> Validation:
+    """The validation on pairs that were held out, or that `valid` gave."""
     distinct = len(pairs["keyword"].unique())
     if distinct < 2:
+        what = "the pairs held out for validation" if valid is None else "the pairs for validation"
+        if isinstance(valid, (str, Path)):
+            what = f"the pairs of {valid}"
         raise InputError(
             f"validation needs at least 2 different keywords, {what} have {distinct}",
             hint="give more pairs, a file of validation pairs, or train without validation (--no-valid)",

@@ -3,8 +3,8 @@
     result = rbegir.upgrade("ads.rbe", "clicks.parquet", out="model2/")       # or a model's directory
     result.kept                                                                 # what is kept, in figures
 
-Billions of stored keywords are not encoded again because a query model got better. The new query side is
-trained against the stored codes themselves:
+A better query model is no reason to encode billions of stored keywords again. The new query side is trained
+against the stored codes themselves:
 
     keywords="keep"   a new query side for the old keyword side, which stays as it is, to the bit. Old and new
                       keywords share one index; `adopt` puts the new model into it.
@@ -17,13 +17,8 @@ old ones as the constant codes that encoding stored, new ones as the new keyword
     loss = mean over g of −log P_g        P_g = e(k⁺, g) / (e(k⁺, g) + Σ_{h, k ≠ k⁺} e(k, h))
                                           e(k, g) = exp γ cos(b_q, b_k of generation g)
 
-A keyword of one generation thus has to beat the others of *all* generations, which makes their scores
-comparable: a result that mixes generations is ordered by one cosine, of one query code, fitted by one
-softmax. The positive's own codes in other generations are left out: they are right answers. With the
-keyword side kept there is one generation, and this is the usual loss with constant keywords.
-
-Words are dropped from queries and from new keywords, as in all training; a stored code is what it is. The
-rest of the training is that of any model (`loop.py`), so a stopped run can be resumed like any other.
+A keyword of one generation has to beat the others of *all* generations, which makes their scores comparable.
+The positive's own codes in other generations are left out, because they are right answers.
 
 *Rejected.* Two models trained apart, a query code for each, results merged by score: their cosines are not
 on one scale, and the generation with the higher ones hides the other (measured in `benchmarks/upgrade.py`).
@@ -65,7 +60,7 @@ from rbegir.training.loop import Folder, Progress, Run, train_all
 from rbegir.training.loss import group_loss
 from rbegir.training.step import Learner, Output
 
-CPU = torch.device("cpu")
+KEPT = ("keyword_planes", "conv", "hidden", "hash_buckets", "time_varying", "residual_weights", "bias")
 KeywordSide = Literal["new", "keep"]
 
 
@@ -106,8 +101,8 @@ def upgrade(
     the shape of the new model (by default the old one's, and n must be the same); with keywords="keep" only
     its query side may differ. `valid` are the pairs that `kept` is measured on (2 % of the keywords are held
     out if not given), `corpus` the texts that recall is measured in (by default all keywords of the pairs).
-    With `out`, the run keeps its state there every `save_seconds`, and `resume` goes on with one that was
-    stopped: the same arguments give the same model as a run that was not.
+    With `out`, the run saves its state there every `save_seconds`, and `resume` continues a run that was
+    stopped, with the result of an uninterrupted one.
     """
     if keywords not in ("new", "keep"):
         raise InputError(f"keywords must be 'new' or 'keep', got {keywords!r}")
@@ -123,18 +118,33 @@ def upgrade(
     table, held_out = _split(_table(pairs), None if valid is None else _table(valid))
     settings = settings.for_pairs(table.num_rows)
     names = list(getattr(before, "same_keywords", (before.fingerprint,)))  # of the codes that are stored
-    extra: dict[str, Any] = {
-        "reads": names,
-        "training": {**settings.to_dict(), "pairs": table.num_rows},
-    }
+    training = {**settings.to_dict(), "pairs": table.num_rows}
+    extra: dict[str, Any] = {"reads": names, "training": training}
     if keywords == "keep":
         extra["same_keywords"] = names
     if path is not None and finished:
         model = Model.load(path)
     else:
+        data = TrainingData.of_table(table, hash_buckets=shape.hash_buckets, threads=cpu_count())
+        # the numbers of keyword texts in the data's one chunk are those of this dictionary
+        codes = encode_keywords(before, distinct(table["keyword"])[0])
+        stored = torch.from_numpy(codes.values().astype(np.float32))  # [texts, n]
+        plain = replace(settings, gamma="learned", guide=0.0, gram_dropout=0.0, precision="float32")
         identity = {"model": shape.to_dict(), "keywords": keywords, **extra}
-        with Folder.at(path, identity, save_seconds=save_seconds, resume=resume) as folder:
-            _train(before, shape, keywords, table, settings, folder, progress, extra)
+
+        def learner() -> Learner:
+            new = TwoTower(shape)
+            _start_from(new, before)
+            new.keyword.requires_grad_(keywords == "new")
+            return StoredCodesLearner(new, plain, stored, renew=keywords == "new")
+
+        with (
+            Folder.at(path, identity, save_seconds=save_seconds, resume=resume) as folder,
+            Run(learner, plain, data, folder=folder, progress=progress) as run,
+        ):
+            train_all([run])
+            run.finish(extra)
+            run.close()
             model = Model.load(folder.path)
     if corpus is None:
         corpus = pa.concat_arrays([part["keyword"].unique() for part in (table, held_out)])
@@ -144,7 +154,7 @@ def upgrade(
 def adopt(index: str | os.PathLike[str], model: Model) -> None:
     """Put a model that kept the keyword side of an index in the place of its old one. No code changes.
 
-    Readers that have the index open go on with the old model until they open it again.
+    Readers that have the index open use the old model until they open it again.
     """
     directory = Path(index)
     manifest = read_manifest(directory)
@@ -167,9 +177,6 @@ def adopt(index: str | os.PathLike[str], model: Model) -> None:
         model.save(directory / MODEL)
     finally:
         lock.release()
-
-
-# ---- measuring what is kept ----
 
 
 class Sides:
@@ -202,10 +209,8 @@ def measure(
 
     def both(texts: list[str]) -> Codes:
         newer = (positions(texts) * 1024 % 1 < 0.5)[None, :, None]  # [1, texts, 1]
-        return Codes(
-            np.where(newer, new.encode_keywords(texts).planes, old.encode_keywords(texts).planes),
-            new.n,
-        )
+        planes = np.where(newer, new.encode_keywords(texts).planes, old.encode_keywords(texts).planes)
+        return Codes(planes, new.n)
 
     cases = {
         "old/old": Sides(old, old.encode_keywords),
@@ -221,15 +226,12 @@ def measure(
     return kept
 
 
-# ---- training ----
-
-
 class StoredCodesLearner(Learner):
     """The step of an upgrade: queries, and keywords if they are renewed, against stored codes."""
 
     def __init__(self, model: TwoTower, config: TrainConfig, stored: Tensor, *, renew: bool) -> None:
         """`stored`: the codes of the chunk's keyword texts, as vectors [texts, n]."""
-        super().__init__(model, config, CPU, lanes=False)
+        super().__init__(model, config, torch.device("cpu"), lanes=False)
         self.stored, self.renew = stored, renew
 
     def _embed(self, side: Side, batch: TowerBatch) -> Output:
@@ -246,13 +248,10 @@ class StoredCodesLearner(Learner):
         target, known = batch.target.long(), torch.stack([batch.known_rows, batch.known_columns]).long()
         generations = 2 if self.renew else 1
         losses = []
+        rest = batch.negatives.long(), batch.weight
         for generation in range(generations):
             groups = in_generation(target, known, len(stored), generation, generations)
-            losses.append(
-                group_loss(
-                    query.vector, columns, self.gamma(), *groups, batch.negatives.long(), batch.weight
-                )[0]
-            )
+            losses.append(group_loss(query.vector, columns, self.gamma(), *groups, *rest)[0])
         loss = torch.stack(losses).mean()
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
@@ -286,39 +285,6 @@ def _start_from(new: TwoTower, old: Encoder) -> None:
                 break
 
 
-def _train(
-    old: Encoder,
-    shape: ModelConfig,
-    keywords: KeywordSide,
-    table: pa.Table,
-    settings: TrainConfig,
-    folder: Folder,
-    progress: Progress | None,
-    extra: dict[str, Any],
-) -> None:
-    """Train the new model on one table of pairs in memory, and write it into the folder."""
-    data = TrainingData.of_table(table, hash_buckets=shape.hash_buckets, threads=cpu_count())
-    # the numbers of keyword texts in the data's one chunk are those of this dictionary
-    codes = encode_keywords(old, distinct(table["keyword"])[0])
-    stored = torch.from_numpy(codes.values().astype(np.float32))  # [texts, n]
-    plain = replace(settings, gamma="learned", guide=0.0, gram_dropout=0.0, precision="float32")
-
-    def learner() -> Learner:
-        new = TwoTower(shape)
-        _start_from(new, old)
-        if keywords == "keep":
-            new.keyword.requires_grad_(False)
-        return StoredCodesLearner(new, plain, stored, renew=keywords == "new")
-
-    with Run(learner, plain, data, folder=folder, progress=progress) as run:
-        train_all([run])
-        run.finish(extra)
-        run.close()
-
-
-# ---- what is asked for ----
-
-
 def _encoder(old: Any) -> Encoder:
     if isinstance(old, (str, os.PathLike)):
         from rbegir.index.store import Index
@@ -333,10 +299,9 @@ def _encoder(old: Any) -> Encoder:
 
 def _shape(old: Encoder, config: ModelConfig | None, keywords: KeywordSide) -> ModelConfig:
     own = getattr(old, "config", None)
-    if config is None:
-        config = (
-            own if isinstance(own, ModelConfig) else ModelConfig(old.n, old.query_planes, old.keyword_planes)
-        )
+    if config is None and isinstance(own, ModelConfig):
+        config = own
+    config = config or ModelConfig(old.n, old.query_planes, old.keyword_planes)
     if config.n != old.n:
         raise MismatchError(
             f"the stored codes have n = {old.n}, the new model has n = {config.n}",
@@ -358,15 +323,7 @@ def _shape(old: Encoder, config: ModelConfig | None, keywords: KeywordSide) -> M
             hint="use keywords='new' for other encoders",
         )
     kept = replace(config, share_towers=False)  # a shared tower cannot change for the queries alone
-    for name in (
-        "keyword_planes",
-        "conv",
-        "hidden",
-        "hash_buckets",
-        "time_varying",
-        "residual_weights",
-        "bias",
-    ):
+    for name in KEPT:
         if getattr(kept, name) != getattr(own, name):
             raise MismatchError(
                 f"to keep the keyword side, {name} must stay {getattr(own, name)!r}, "

@@ -209,6 +209,13 @@ def test_shapes_fill_the_bytes() -> None:
         shapes(13)
 
 
+def test_more_planes_lose_less(vectors: np.ndarray) -> None:
+    one, two, three = (
+        rbegir.Binarizer(keyword_planes=p, moves=50).fit(vectors).error(vectors) for p in (1, 2, 3)
+    )
+    assert 0 < three < two < one < 1
+
+
 def test_the_best_shape_depends_on_the_spectrum() -> None:
     rng = np.random.default_rng(0)
     flat = rng.standard_normal((4000, 64)).astype(np.float32)

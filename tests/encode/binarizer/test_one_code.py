@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rbegir._native import _core
-from rbegir.encode.binarizer import Binarizer, learn, rounding
+from rbegir.encode.binarizer import Binarizer, learn
 from rbegir.encode.binarizer import vectors as products
 from rbegir.encode.binarizer.learn import GAUSSIAN_STEP, SPREAD, odd
 from tests.isa import every_isa
@@ -36,7 +36,7 @@ def test_batches_and_threads_change_nothing(dims: int, planes: int, monkeypatch:
     order = rng.permutation(len(x))
     assert np.array_equal(codes(binarizer, x[order]), whole[order])
     for threads in (1, 2):
-        for module in (learn, rounding, products):
+        for module in (learn, products):
             monkeypatch.setattr(module, "cpu_count", lambda threads=threads: threads)
         cuts = np.sort(rng.integers(0, len(x), 30))
         parts = [codes(binarizer, part) for part in np.split(x, cuts) if len(part)]

@@ -202,7 +202,7 @@ def test_an_index_finds_its_encoder_again(saved: Path, tmp_path: Path) -> None:
     weights.write_bytes(bytes(data))
     with (
         rbegir.Index.open(tmp_path / "a.rbe") as index,
-        pytest.raises(MismatchError, match="weights are others"),
+        pytest.raises(MismatchError, match="weights differ"),
     ):
         index.search("flights")
 

@@ -12,19 +12,19 @@ alone: not on the vectors encoded with it, the number of threads or the CPU.
 *scikit-learn.* The class follows its conventions without inheriting from it, since encoding is used where
 scikit-learn is not installed: the constructor stores its arguments and nothing else, so `clone` works.
 
-*Which n and how many planes* for so many bytes depends on the data: 96 bytes are 768 × 1, 384 × 2, 256 × 3 or
-192 × 4. For vectors that fill all their dimensions alike n = 2·dims with one plane is best by far, for those
-whose variance lies in few directions n = dims with two. With `bytes`, fitting tries each shape on a sample
-(`best_shape`) and keeps the one that finds the most of the true ten best among held-out vectors.
+*Which n and how many planes* are best for a number of bytes depends on the data: 96 bytes are 768 × 1,
+384 × 2, 256 × 3 or 192 × 4. For vectors that fill all their dimensions alike n = 2·dims with one plane is
+best by far, for those whose variance lies in few directions n = dims with two. With `bytes`, fitting tries
+each shape on a sample and keeps the one that finds the most of the true ten best among held-out vectors.
 
 *On disk* a fitted Binarizer is a directory like that of a model (`rbegir.encode.directory`). `config.json`
-holds the constructor's arguments and what fitting decided (dims, n, planes) as `binarizer`. Every byte is
-checked at loading: the tensors are a few megabytes.
+holds the constructor's arguments and what fitting decided (dims, n, planes) as `binarizer`.
 """
 
 import inspect
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,33 +36,10 @@ from rbegir.base.checks import whole_number
 from rbegir.base.devices import ahead
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_N, MAX_PLANES, WORD, Codes, check_dimension
 from rbegir.codes.score import KeyScores, cosines, keys
-from rbegir.encode.binarizer.learn import (
-    CENTRED,
-    ROUNDS,
-    Learned,
-    Terms,
-    constants,
-    learn,
-    nearest,
-    packed,
-    rounded,
-    search,
-    second_moment,
-    terms,
-)
+from rbegir.encode.binarizer import learn, vectors
+from rbegir.encode.binarizer.learn import Learned, nearest
 from rbegir.encode.binarizer.scores import Scoring, calibrated, uncalibrated
-from rbegir.encode.binarizer.vectors import (
-    METRICS,
-    Floats,
-    Space,
-    as_rows,
-    lengths,
-    plain,
-    product,
-    sample,
-    unit,
-    unit_blocks,
-)
+from rbegir.encode.binarizer.vectors import Floats, Space, as_rows, product, sample, unit_blocks
 from rbegir.encode.directory import DirectoryKind, fingerprint, read_checked, write_pair
 from rbegir.errors import CorruptError, InputError
 
@@ -73,19 +50,16 @@ KIND = DirectoryKind(
     noun="binarizer",
     article="a binarizer",
     find="pass the directory that Binarizer.save wrote",
-    renew="fit the binarizer anew",
-    repair="copy the binarizer again, or fit it anew",
+    renew="fit the binarizer again",
+    repair="copy the binarizer again, or fit it again",
 )
 MIN_ROWS = 2
 WORK = 1 << 17  # moves · n of the search for a code
 SAMPLE_VALUES = 1 << 26  # of the rows that fitting looks at: 256 MB of float32
-HELD_OUT, ENOUGH, AMONG = (
-    512,
-    512,
-    8_192,
-)  # rows held out, if there are enough, and rows they are sought among
+ENOUGH, HELD_OUT = 512, 512  # rows from which on some are held out, and how many at most
+AMONG = 8_192  # rows that held-out ones are searched among
 TRIAL_ROWS, TRIAL_ROUNDS = 24_576, 3  # of each choice that fitting tries
-AHEAD = 0.01  # what a choice must find more than the plain one to be taken: about the error of a trial
+AHEAD = 0.01  # how much more recall a choice needs to replace the plain one: about the error of a trial
 BENDS = 0.0, 0.25  # κ of `vectors.Space` that fitting tries
 
 
@@ -98,7 +72,7 @@ class Binarizer:
     keyword_planes     bits per dimension of a stored keyword: n · keyword_planes / 8 bytes each
     rounds             turns of learning; 0 is the start: a random rotation, rounded, one least squares
     moves              of the search for the best code of a keyword, beyond the nearest local optimum: more is
-                       better and slower; None is as many as take about the same time for any n
+                       better and slower; None takes about the same time for any n
     seed               of the random rotation and of the sample that fitting looks at
     bytes              of a stored keyword: fitting chooses `keyword_planes`, and `n` if it is None
     metric             what orders keywords: "cosine", "ip" (inner product) or "l2" (Euclidean distance)
@@ -110,7 +84,7 @@ class Binarizer:
         n: int | None = None,
         query_planes: int = 8,
         keyword_planes: int = 2,
-        rounds: int = ROUNDS,
+        rounds: int = learn.ROUNDS,
         moves: int | None = None,
         seed: int = 0,
         bytes: int | None = None,
@@ -126,16 +100,15 @@ class Binarizer:
         self.bytes = bytes
         self.metric = metric
 
-    takes_vectors = True  # what an index asks: float vectors, not texts, are searched for
+    takes_vectors = True  # an index is searched with float vectors, not texts
 
     @property
     def n(self) -> int:
         """The dimension of the codes: as given, or as `fit` chose it."""
-        given: int | None = self.__dict__["n"]
         if "shape_" in self.__dict__:
             return self.shape_[0]
-        dims = self.dims
-        return given if given is not None else default_n(dims) if dims is not None else 0
+        given: int | None = self.__dict__["n"]
+        return given if given is not None else default_n(self.dims or 0)
 
     @n.setter
     def n(self, value: int | None) -> None:
@@ -158,7 +131,7 @@ class Binarizer:
         score_error, …_interval         root mean square error of the scores of the ten best hits, and its
                                         95 % interval, for the lengths of the vectors as they are
         recall@10, …_interval           share of the ten nearest that are found, and its 95 % interval
-        among                           how many vectors they were sought among; more make it harder
+        among                           how many vectors were searched; more make it harder
         """
         self._check_fitted()
         measured = self.scoring_.measured if self.scoring_ else np.full(7, np.nan)
@@ -190,7 +163,7 @@ class Binarizer:
         if len(rows) < MIN_ROWS:
             raise InputError(f"X has n_samples={len(rows)}, fitting needs at least {MIN_ROWS} rows")
         dims = int(rows.shape[1])
-        bring = unit if self.metric == "cosine" else plain
+        bring = vectors.unit if self.metric == "cosine" else vectors.plain
         most = max(SAMPLE_VALUES // dims, MIN_ROWS)
         seen = sample(rows, most, self.seed, bring=bring)  # [rows, dims]
         asked = None
@@ -204,25 +177,23 @@ class Binarizer:
         self._check_fitted()
         rows = as_rows(X, "X", self.n_features_in_)
         moves = WORK // self.n if self.moves is None else self.moves
+        gram, planes = self.learned_.gram, self.keyword_planes
         parts = [
-            packed(search(form, self.learned_.gram, self.keyword_planes, moves, start), self.keyword_planes)
+            learn.packed(learn.search(form, gram, planes, moves, start), planes)
             for form, start in ahead(self._prepared(rows))
         ]
-        codes = Codes.concat(parts) if parts else self._none(self.keyword_planes)
+        codes = Codes.concat(parts) if parts else self._none(planes)
         return Codes(codes.planes, codes.n, self.fingerprint)
 
     def encode_queries(self, X: Any) -> Codes:
         """Codes of vectors [count, dims] to search with."""
         self._check_fitted()
         rows = as_rows(X, "X", self.n_features_in_)
-        planes = self.query_planes
-        parts = [
-            Codes.from_values(
-                nearest(product(self.space_.queries(block), self.learned_.query), planes), planes
-            )
-            for block in unit_blocks(rows, bring=self.space_.bring)
-        ]
-        return Codes.concat(parts) if parts else self._none(self.query_planes)
+        planes, parts = self.query_planes, []
+        for block in unit_blocks(rows, bring=self.space_.bring):
+            values = nearest(product(self.space_.queries(block), self.learned_.query), planes)
+            parts.append(Codes.from_values(values, planes))
+        return Codes.concat(parts) if parts else self._none(planes)
 
     def key_scores(self, values: npt.NDArray[np.int16]) -> KeyScores:
         """What turns order keys [Q, k] of queries with these integers [Q, n] into scores."""
@@ -244,26 +215,24 @@ class Binarizer:
         return self.fit(X, y, **params).transform(X)
 
     def inverse_transform(self, codes: Codes) -> Floats:
-        """The vectors [count, dims] that keyword codes stand for; for the cosine of unit length."""
+        """The vectors [count, dims] that keyword codes stand for, of unit length for the cosine."""
         self._check_fitted()
         values = codes.values().astype(np.float32)
-        back: Floats = product(values / lengths(values)[:, None], self.learned_.query.T)
+        back: Floats = product(values / vectors.lengths(values)[:, None], self.learned_.query.T)
         return self.space_.vectors(back + self.learned_.mean)
 
     def error(self, X: Any) -> float:
-        """What codes lose of vectors [count, dims] around the centre, as a part, in the metric learned."""
+        """The share of vectors [count, dims] that their codes lose, in the terms that `learn` minimises."""
         self._check_fitted()
-        lost = kept = 0.0
+        learned, lost, kept = self.learned_, 0.0, 0.0
+        weight, short, share = learned.along
         for block in unit_blocks(as_rows(X, "X", self.n_features_in_), bring=self.space_.bring):
-            both = self.space_.keywords(block), self.space_.queries(block)
-            form = terms(*both, self.learned_)
-            b = self.encode_keywords(block).values().astype(np.float32)
-            b /= np.linalg.norm(b, axis=1, keepdims=True)
-            inner = np.einsum("ij,ij->i", form.v, b)
-            across, constant = constants(*both, self.learned_)
-            lost += float(np.einsum("ij,ij->", b @ self.learned_.gram - 2 * form.g, b) + inner @ inner)
-            lost += float(constant.sum())
-            kept += float(across.sum())
+            centred, queries = self.space_.keywords(block) - learned.mean, self.space_.queries(block)
+            codes = learn.directions(self.encode_keywords(block).values().astype(np.float32))
+            rest = centred - codes @ learned.query.T  # [count, dims] z − ẑ
+            along = np.sum(queries * rest, axis=1) - short - share * np.sum(queries * centred, axis=1)
+            lost += float(np.sum((rest @ learned.metric) ** 2) + weight * along @ along)
+            kept += float(np.sum((centred @ learned.metric) ** 2))
         return lost / kept
 
     def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[np.object_]:
@@ -291,11 +260,11 @@ class Binarizer:
         return binarizer
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The constructor's arguments; `deep` is there for scikit-learn, no argument is an estimator."""
+        """The constructor's arguments; `deep` changes nothing, since none of them is an estimator."""
         return {name: self.__dict__[name] for name in PARAMETERS}
 
     def set_params(self, **params: Any) -> Self:
-        """Change arguments of the constructor; they count from the next `fit` on."""
+        """Change arguments of the constructor; they take effect at the next `fit`."""
         for name, value in params.items():
             if name not in PARAMETERS:
                 raise InputError(
@@ -349,17 +318,17 @@ class Binarizer:
     def _learn(
         self, seen: Floats, asked: Floats | None, shape: tuple[int, int], bend: float, rounds: int
     ) -> None:
-        """Become fitted to these rows, of which some are held out to calibrate scores if there are enough."""
+        """Fit to these rows; some are held out to calibrate scores if there are enough."""
         order = np.random.default_rng(self.seed).permutation(len(seen))
         held = min(HELD_OUT, len(seen) // 8) if len(seen) >= ENOUGH else 0
         rows = np.delete(seen, order[:held], axis=0) if held else seen
         space = Space.fit(self.metric, rows, bend)
         keywords, queries = space.keywords(rows), space.queries(rows)
-        centre = (CENTRED * keywords.mean(axis=0, dtype=np.float64)).astype(np.float32)
+        centre = (learn.CENTRED * keywords.mean(axis=0, dtype=np.float64)).astype(np.float32)
         likely = queries if asked is None else space.queries(asked)
-        moment = second_moment(likely, around_mean=self.metric != "l2")
+        moment = learn.second_moment(likely, around_mean=self.metric != "l2")
         relative = self.metric != "cosine"
-        learned = learn(keywords, queries, centre, moment, *shape, rounds, self.seed, relative=relative)
+        learned = learn.learn(keywords, queries, centre, moment, *shape, rounds, self.seed, relative=relative)
         likely = likely[:AMONG]
         values = nearest(product(likely, learned.query), self.query_planes)
         self._set(space, shape, learned, uncalibrated(learned.query, likely, values))
@@ -367,7 +336,7 @@ class Binarizer:
             self._calibrate(seen[order[:AMONG]], asked, held)
 
     def _calibrate(self, rows: Floats, asked: Floats | None, held: int) -> None:
-        """Measure what scores of codes say about vectors, on rows of which the first were held out."""
+        """Calibrate the scores on rows, the first `held` of which were held out."""
         space, own = self.space_, np.zeros((1, len(rows)), np.bool_)
         queries = rows[:held]
         if asked is None:
@@ -381,19 +350,19 @@ class Binarizer:
         scoring = calibrated(self.scoring_, estimate, space.truth(queries, rows), order, own)
         self._set(space, self.shape_, self.learned_, scoring)
 
-    def _prepared(self, rows: Any) -> Iterator[tuple[Terms, Floats]]:
-        """Blocks of rows as what the search for codes works on, and where it starts."""
+    def _prepared(self, rows: Any) -> Iterator[tuple[learn.Terms, Floats]]:
+        """The terms of blocks of rows, and where the search for their codes starts."""
         learned, space = self.learned_, self.space_
         for block in unit_blocks(rows, bring=space.bring):
             keywords = space.keywords(block)
-            start = product(keywords - learned.mean, learned.guess)
-            yield terms(keywords, space.queries(block), learned), rounded(start, self.keyword_planes)
+            start = learn.rounded(product(keywords - learned.mean, learned.guess), self.keyword_planes)
+            yield learn.terms(keywords, space.queries(block), learned), start
 
     def _none(self, planes: int) -> Codes:
         return Codes(np.zeros((planes, 0, self.n // WORD), np.uint64), self.n)
 
     def _set(self, space: Space, shape: tuple[int, int], learned: Learned, scoring: Scoring | None) -> None:
-        """Become fitted."""
+        """Store what fitting learned, and name it."""
         dims, n = len(space.shift) + (space.metric == "l2"), shape[0]
         shapes = ((dims,), (dims, dims), (dims, n), (dims, n), (n, n), (dims, n), (3,))
         if tuple(array.shape for array in learned) != shapes:
@@ -404,7 +373,7 @@ class Binarizer:
         self.fingerprint_ = fingerprint(self._settings(), sums)
 
     def _restore(self, settings: dict[str, Any], tensors: dict[str, Floats]) -> None:
-        """Become fitted from what `_settings` and `_tensors` returned, today or in an earlier version."""
+        """Restore what `_settings` and `_tensors` returned, in this or an earlier version."""
         dims = int(settings["dims"])
         plain_space = np.append(np.zeros(dims, np.float32), np.asarray([1, 0], np.float32))
         *shift, scale, bend = tensors.pop("space", plain_space)
@@ -416,7 +385,7 @@ class Binarizer:
         self._set(Space(self.metric, np.asarray(shift), scale, bend), shape, learned, scoring)
 
     def _tensors(self) -> dict[str, Floats]:
-        """The tensors to store: not those that say nothing, so that old files keep their fingerprints."""
+        """The tensors to store, except those at their defaults, so that old files keep their fingerprints."""
         tensors = {**self.learned_._asdict(), **(self.scoring_._asdict() if self.scoring_ else {})}
         tensors["along"] = np.trim_zeros(self.learned_.along, "b")
         if not len(tensors["along"]):
@@ -436,33 +405,31 @@ class Binarizer:
         return settings if self.bytes is None else {**settings, "keyword_planes": self.keyword_planes}
 
     def _check_fitted(self) -> None:
+        """Raise an InputError, which is scikit-learn's NotFittedError, too, where that is installed."""
         if self.__sklearn_is_fitted__():
             return
-        raise not_fitted(
-            "this Binarizer is not fitted", hint="call fit(X) with your vectors, or Binarizer.load(directory)"
-        )
+        kind: type[InputError] = InputError
+        with suppress(ImportError):
+            from sklearn.exceptions import NotFittedError
+
+            kind = type("NotFittedError", (InputError, NotFittedError), {})
+        hint = "call fit(X) with your vectors, or Binarizer.load(directory)"
+        raise kind("this Binarizer is not fitted", hint=hint)
 
     def _check_params(self) -> None:
-        for name, low, high in (
-            ("query_planes", 1, MAX_PLANES),
-            ("keyword_planes", 1, MAX_KEYWORD_PLANES),
-            ("dims", 1, None),
-            ("rounds", 0, None),
-            ("moves", 0, None),
-            ("seed", 0, None),
-            ("bytes", 8, None),
-        ):
-            value = self.get_params()[name]
-            if name in ("dims", "moves", "bytes") and value is None:
-                continue
-            whole_number(name, value, low, high)
-        if self.metric not in METRICS:
+        given = self.get_params()
+        whole_number("query_planes", given["query_planes"], 1, MAX_PLANES)
+        whole_number("keyword_planes", given["keyword_planes"], 1, MAX_KEYWORD_PLANES)
+        for name, low in (("dims", 1), ("rounds", 0), ("moves", 0), ("seed", 0), ("bytes", 8)):
+            if given[name] is not None or name in ("rounds", "seed"):
+                whole_number(name, given[name], low)
+        if self.metric not in vectors.METRICS:
             raise InputError(
-                f"metric must be one of {', '.join(METRICS)}, got {self.metric!r}",
+                f"metric must be one of {', '.join(vectors.METRICS)}, got {self.metric!r}",
                 hint='"ip" is the inner product, "l2" the Euclidean distance',
             )
-        if self.__dict__["n"] is not None:
-            check_dimension(self.__dict__["n"])
+        if given["n"] is not None:
+            check_dimension(given["n"])
 
 
 PARAMETERS = {
@@ -472,24 +439,13 @@ PARAMETERS = {
 }
 
 
-def not_fitted(message: str, hint: str) -> Exception:
-    """InputError, and scikit-learn's NotFittedError where that is installed."""
-    try:
-        from sklearn.exceptions import NotFittedError
-    except ImportError:
-        return InputError(message, hint=hint)
-    kind = type("NotFittedError", (InputError, NotFittedError), {})
-    error: Exception = kind(message, hint=hint)
-    return error
-
-
 def default_n(dims: int) -> int:
     """`dims` rounded up to a multiple of 64, at most 1024."""
     return min(-(-dims // WORD) * WORD, MAX_N)
 
 
 def shapes(code_bytes: int) -> list[tuple[int, int]]:
-    """(n, planes) that take exactly so many bytes, most dimensions first."""
+    """The shapes (n, planes) that take exactly this many bytes, most dimensions first."""
     found = [
         (8 * code_bytes // planes, planes)
         for planes in range(1, MAX_KEYWORD_PLANES + 1)

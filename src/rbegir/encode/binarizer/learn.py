@@ -1,58 +1,43 @@
-"""Fitting: a linear decoder and the codes of a sample, improved in turns, in the metric that ranks feel.
+"""Fitting: a linear decoder and the codes of a sample, improved in turns.
 
 A code b stands for the vector A·b/‖b‖, and a query scores it by q·A·b/‖b‖: the decoder A moves to the query
 side and costs nothing at search. What is minimised is the error that queries see,
 
     E (q·(x − x̂))² = ‖Σ_q^½ (x − x̂)‖²,
 
-so vectors are first mapped by W = (Σ / mean eigenvalue)^p, Σ the covariance of queries if there are any and
-of the vectors themselves else. p = ½ is the formula; but Σ is an average over all keywords while ranks are
-decided among the neighbours of a query, where directions of small variance count too: p = 0.2 was best or
-near it on every set tried.
+so vectors are first mapped by W = (Σ / mean eigenvalue)^p, where Σ is the covariance of the queries if there
+are any, otherwise of the vectors. p = ½ is the formula; but ranks are decided among neighbours of a query,
+where directions of small variance count too: p = 0.2 was best or near it on every set tried.
 
-That error takes queries to lie anywhere. Those that x must be found by lie near x itself, q = s·x + a rest:
-the error along x counts more than the same error across, except for the part that all vectors have in common,
-which moves every score alike. So a code minimises
+That error assumes that queries lie anywhere. Those that must find x lie near x, so the error along x counts
+more than the same error across, except for the part that all vectors have in common, which moves every score
+alike. So a code minimises
 
-    ‖W(x − x̂)‖² + w·(x·(x − x̂) − c)²        c: what codes fall short by along x, on average; w = ALONG
+    ‖W(x − x̂)‖² + w·(x·(x − x̂) − c)²        c: the mean shortfall of codes along x; w = ALONG
 
-which is again quadratic in the code, the Gram matrix plus one of rank one. w from s and the dimension by the
-formula would be 50 and more; measured, 3 to 8 are best on every set (the formula does not know that errors
-across then grow), and the recall of the top 10 rises by as much as four times the moves give. A decoder
-that is also fitted to the second term was no better than least squares.
+which is again quadratic in the code, the Gram matrix plus one of rank one. Measured, w from 3 to 8 is best on
+every set, and recall@10 rises as much as with four times the moves. For other metrics than the cosine, x is
+the keyword z of `vectors.Space`, and the x beside it its own vector as a query, y. Lengths then differ, and
+the shortfall grows with them: (y·(z − ẑ) − r·y·z)², r the relative shortfall, instead of one c for all.
 
-For other metrics than the cosine, x is the keyword z of `vectors.Space` and the x beside it its own vector as
-a query, y. Lengths then differ, and what codes fall short by grows with them: (y·(z − ẑ) − r·y·z)², r the
-share that codes fall short by, instead of one c for all.
+What is coded is x − 0.7·mean. Subtracting the whole mean leaves lengths that differ, which b/‖b‖ represents
+badly; subtracting nothing spends bits on what all vectors have in common. Any centre gives the same order,
+because q·(x − centre) differs from q·x by a number that depends on the query only. Then, by turns:
 
-What is coded is x − 0.7·mean. Taking the whole mean away leaves lengths that differ, which b/‖b‖ is bad at;
-taking none away leaves all unit vectors of one length, and bits are spent on what all have in common. Any
-centre gives the same order: q·(x − centre) differs from q·x by what belongs to the query. Then, by turns:
-
-    codes   given A: `_core.refine`, a search over all bits together (not one rounding a dimension)
+    codes   given A: `_core.refine`, a search over all bits together
     A       given the codes: least squares, x ≈ A·b/‖b‖ over the sample, with a ridge for small samples
 
-The start needs no training: centre, then a random rotation that spreads directions over all bits.
-
-    y = Aᵀ (x − μ)            A [dims, n], A Aᵀ = I for n ≥ dims: a tight frame, lengths and angles kept
-    q' = Aᵀ q                 so that q'·y = q·(x − μ), which orders keywords as q·x does
-
-For n < dims, A is the basis of the n directions of largest variance, rotated: what it leaves out is what
-matters least. A rotation makes all coordinates alike, near to Gaussian, which is what rounding with one
-step per row assumes; without it a few coordinates would hold most of the variance and the bits of the others
-would be spent on nothing. It also makes the start independent of the basis that vectors come in. A leaves
-orthogonality at once where the spectrum of the data decays: directions of large variance are then written by
-several dimensions of different weight, those of small variance by none. That, and the search, is what scalar
-quantisers, with one rounding for each dimension of a rotation, cannot do.
+A starts as a random rotation, for n < dims of the n directions of largest variance. It makes all coordinates
+nearly Gaussian, which is what rounding with one step per row assumes, and the start independent of the basis
+of the vectors. Learning then writes directions of large variance with several dimensions of different weight,
+and those of small variance with none. Scalar quantisers, which round each dimension of a rotation, cannot.
 
 *Rounding.* A code counts by its direction alone (the score divides by ‖b‖), so the best code of y maximises
 
     cos(y, b) = y·b / (‖y‖ ‖b‖)                       b ∈ {±1, ±3, … ±(2^P − 1)}^n
 
-For one plane that is the sign. For more planes b is the rounding of y/s to odd integers for some step s,
-and which s is best differs from row to row: several are tried, spread around the one that suits a Gaussian,
-and each row keeps its best. Rejected: one step for all rows, which is what scalar quantisers do; rows with
-long tails lose by it.
+For one plane that is the sign. For more planes b is y/s rounded to odd integers. The best step s differs from
+row to row: several are tried, spread around the one that suits a Gaussian, and each row keeps its best.
 """
 
 from typing import Any, NamedTuple
@@ -70,7 +55,7 @@ METRIC_POWER = 0.2
 ALONG = 5.0
 CENTRED = 0.7  # of the mean is taken away
 SETTLED = 2  # turns before the search weighs errors along the vector: the first codes fall short by too much
-SMALLEST = 1e-3  # eigenvalues below this part of their mean are taken for it
+SMALLEST = 1e-3  # eigenvalues are at least this part of their mean
 RIDGE = 1e-3
 ROUNDS = 7
 # The step of a uniform quantiser with 2^P levels that suits a unit Gaussian best, in units of half a level.
@@ -130,45 +115,21 @@ def terms(keywords: Floats, queries: Floats, learned: Learned) -> Terms:
     if not weight:
         return Terms(g, np.zeros_like(g))
     v = product(queries, learned.query)  # y·ẑ = v·b/‖b‖
-    g += (weight * _target(dots(queries, centred), learned))[:, None] * v
+    _, short, share = learned.along
+    meant = dots(queries, centred)  # [count] y·(z − centre)
+    g += (weight * (meant - meant * share - short))[:, None] * v
     v *= np.sqrt(weight)
     return Terms(g, v)
-
-
-def constants(keywords: Floats, queries: Floats, learned: Learned) -> tuple[Floats, Floats]:
-    """‖W(z − centre)‖² [count], and with the other term of the form what no code changes [count]."""
-    centred: Floats = keywords - learned.mean
-    mapped: Floats = centred @ learned.metric
-    across: Floats = np.einsum("id,id->i", mapped, mapped)
-    target = _target(np.einsum("id,id->i", queries, centred), learned)
-    return across, across + learned.along[0] * target**2
-
-
-def _target(meant: Floats, learned: Learned) -> Floats:
-    """What codes are to reach along their vectors, of y·(z − centre) [count]."""
-    _, short, share = learned.along
-    return np.asarray(meant - meant * share - short)
 
 
 def search(form: Terms, gram: Floats, planes: int, moves: int, start: Floats) -> Floats:
     """Codes [count, n] as odd floats for the terms of vectors; `start` is improved in place."""
     h = product(start, gram)
     h += form.v * dots(form.v, start)[:, None]
-    # moves that a dimension rests; 3 was best for n = 64, 5 to 7 for 384
+    # moves for which a changed dimension stays as it is; 3 was best for n = 64, 5 to 7 for 384
     tenure = max(3, 2 + len(gram) // 128)
-    _core.refine(
-        np.ascontiguousarray(form.g, np.float32),
-        np.ascontiguousarray(form.v, np.float32),
-        gram,
-        start,
-        h,
-        planes,
-        moves,
-        tenure,
-        cpu_count(),
-        1,
-        choose_isa(),
-    )
+    g, v = (np.ascontiguousarray(array, np.float32) for array in form)
+    _core.refine(g, v, gram, start, h, planes, moves, tenure, cpu_count(), 1, choose_isa())
     return start
 
 
@@ -187,12 +148,6 @@ def least_squares(x: Floats, y: Floats) -> Floats:
 def decoder(vectors: Floats, codes: Floats) -> Floats:
     """A [dims, n]: the least squares of x ≈ A·b/‖b‖."""
     return np.ascontiguousarray(least_squares(directions(codes), vectors).T)
-
-
-def shortfall(meant: Floats, reached: Floats) -> tuple[float, float]:
-    """What y·(ẑ − centre) [rows] falls short of y·(z − centre) [rows] by on average, and as a share."""
-    share = 1 - float(reached @ meant) / max(float(meant @ meant), 1e-30)
-    return float(np.mean(meant - reached)), share
 
 
 def second_moment(vectors: Floats, *, around_mean: bool = True) -> Floats:
@@ -216,7 +171,7 @@ def learn(
 ) -> Learned:
     """A decoder for vectors as keywords and as queries [rows, dims]; `moment` weighs errors by direction.
 
-    `relative`: codes fall short of vectors by a share of them, not by the same for all.
+    `relative`: the shortfall of codes is proportional to the vectors, not the same for all.
     """
     centred: Floats = keywords - centre
     covariance = second_moment(keywords)
@@ -230,9 +185,12 @@ def learn(
         query: Floats = back @ a
         short = share = 0.0
         if weight:
-            reached = np.einsum("in,in->i", queries @ query, directions(codes))
-            short, share = shortfall(np.einsum("id,id->i", queries, centred), reached)
-            short, share = (0.0, share) if relative else (short, 0.0)
+            reached = np.einsum("in,in->i", queries @ query, directions(codes))  # [rows] y·(ẑ − centre)
+            meant = np.einsum("id,id->i", queries, centred)
+            if relative:
+                share = 1 - float(reached @ meant) / max(float(meant @ meant), 1e-30)
+            else:
+                short = float(np.mean(meant - reached))
         gram = np.ascontiguousarray(a.T @ a)
         along = np.asarray([weight, short, share], np.float32)
         return Learned(centre, forward, forward @ a, guess, gram, query, along)

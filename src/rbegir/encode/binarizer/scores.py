@@ -4,20 +4,18 @@ A code b stands for ẑ = centre + A·b/‖b‖ (y and z: see `vectors`), so a q
 
     y·ẑ = y·centre + ‖Aᵀy‖ · cos(Aᵀy, b)
 
-The scan computes that cosine with the integers of the query's code in place of Aᵀy. Both other numbers follow
-from these integers: `recover` turns them back into y, up to its length, which is 1. So a score needs no more
-than the code of the query, and is the same for an index, over HTTP and in a cluster. It is
+The scan computes that cosine with the integers of the query's code in place of Aᵀy. The other numbers follow
+from the same integers: `recover` turns them back into y, up to its length, which is 1. So a score needs only
+the code of the query, and is the same for an index, over HTTP and in a cluster. It is
 
     cosine   y·ẑ
     ip       s · y·ẑ, the product with the query at unit length: the length is not in its code
     l2       −‖q − x‖², from y·ẑ and ‖d‖, which follows from y, taking ‖c‖ to be ‖d‖ where κ > 0
 
-ẑ is not z, and hits are those whose codes happen to be near. So this falls short for neighbours, and most for
-the vector itself. A monotone, piecewise linear map, `knots`, corrects that. It is measured on held-out
-vectors, as is the error that remains. Order keys, and the order of hits, stay what they are.
-
-Rejected: a map of the scan's cosine, the same for all queries. On descriptors of patches the error of the
-ten best hits was .048 instead of .018.
+ẑ is not z, so this is too low for neighbours, and most of all for the vector itself. A monotone, piecewise
+linear map, `knots`, corrects that; it is measured on held-out vectors, as is the remaining error. The order
+of hits does not change. Rejected: a map of the scan's cosine, the same for all queries. On descriptors of
+patches the error of the ten best hits was .048 instead of .018.
 """
 
 from typing import NamedTuple
@@ -33,7 +31,7 @@ Keys = npt.NDArray[np.int64]
 TOP = 10
 KNOTS, PER_KNOT, RANKS = 16, 40, 32
 FAR = 1e6  # where the outer pieces of the map end, in spreads of the estimates
-NORMAL = 1.96  # 95 % of a normal distribution lie within so many standard deviations
+NORMAL = 1.96  # standard deviations that 95 % of a normal distribution lie within
 LIMITS = {"cosine": (-1.0, 1.0), "ip": (-np.inf, np.inf), "l2": (-np.inf, 0.0)}
 
 
@@ -47,10 +45,7 @@ class Scoring(NamedTuple):
     def of(
         self, values: npt.NDArray[np.int16], centre: Floats, space: Space, *, bounded: bool = True
     ) -> KeyScores:
-        """Scores of order keys [Q, k] of queries with the integers `values` [Q, n].
-
-        `bounded`: a cosine is at most 1, a squared distance at least 0.
-        """
+        """Scores of order keys of queries with the integers `values` [Q, n], `bounded`: within LIMITS."""
         norms = norm_squared(values)
         asked = product(values.astype(np.float32), self.recover)  # [Q, dims], sums in one order everywhere
         length = np.maximum(lengths(asked), np.float32(1e-30)).astype(np.float64)
@@ -135,12 +130,9 @@ def knots(estimate: Doubles, truth: Doubles) -> Floats:
     outputs = np.maximum.accumulate(outputs)
     spread = max(float(np.std(estimate)), 1e-30)
     slope = max(np.mean((estimate - estimate.mean()) * truth) / spread**2, 0.1)
-    ends = inputs[[0, -1]] + FAR * spread * np.asarray([-1.0, 1.0])
-    inputs = np.asarray([ends[0], *inputs, ends[1]])
-    outputs = np.asarray(
-        [outputs[0] + slope * (ends[0] - inputs[1]), *outputs, outputs[-1] + slope * (ends[1] - inputs[-2])]
-    )
-    return np.stack([inputs, outputs]).astype(np.float32)
+    low, high = inputs[0] - FAR * spread, inputs[-1] + FAR * spread
+    before, after = outputs[0] + slope * (low - inputs[0]), outputs[-1] + slope * (high - inputs[-1])
+    return np.asarray([[low, *inputs, high], [before, *outputs, after]]).astype(np.float32)
 
 
 def interval(draws: Doubles) -> Doubles:

@@ -1,6 +1,6 @@
 """Float vectors as they come in: checked, brought to the space of their metric, a block of rows at a time.
 
-Arrays may be memory-mapped and larger than RAM: only a block, or a sample of rows, is ever read.
+Arrays may be memory-mapped and larger than RAM: only a block, or a sample of rows, is read at a time.
 
 *Metrics.* Codes estimate the inner product of a keyword z and a query y of unit length. What these are
 depends on the metric (`Space`). s is the root mean square length of the vectors, m their mean:
@@ -18,23 +18,10 @@ sphere; the order is then not quite that of the distances, and the codes are bet
 was .62 instead of .54 on patches of unequal contrast, but .79 instead of .82 on descriptors of nearly equal
 length. Fitting tries both. A row of zeros has no direction and stays zero.
 
-| comes in                                   | is                                                          |
-|--------------------------------------------|-------------------------------------------------------------|
-| float16, float32, float64, bfloat16 (torch, ml_dtypes) | taken                                           |
-| integers, lists                            | taken as numbers                                            |
-| uint16                                     | refused: it is how bfloat16 files are often read            |
-| NaN, infinity                              | refused, with the first such row                            |
-
-A code must be a function of its vector and the Binarizer, but the order of additions in a BLAS product
-depends on the shape of the batch, the number of threads and the CPU. `product`, `dots` and `lengths` sum in
-one fixed order everywhere (`_native/float_kernels.hpp`). NumPy's operations on single elements may stand
-between a vector and its code; its sums (`@`, `einsum`, `mean`) may not.
-
-*Reranking.* Where a float copy of the vectors exists, reading those of a few hits per query turns the order
-of codes into the order of the vectors:
-
-    hits = index.search_codes(binarizer.encode_queries(queries), k=50)
-    rows, cosines = rerank(queries, hits.rows, vectors, k=10)
+*One code per vector.* The order of additions in a BLAS product depends on the shape of the batch, the number
+of threads and the CPU. `product`, `dots` and `lengths` sum in one fixed order everywhere
+(`_native/float_kernels.hpp`). Between a vector and its code stand only they and NumPy's operations on single
+elements, never its sums (`@`, `einsum`, `mean`).
 """
 
 from collections.abc import Callable, Iterator
@@ -56,7 +43,7 @@ METRICS = ("cosine", "ip", "l2")
 
 
 def as_rows(X: Any, name: str = "X", dims: int | None = None) -> Any:
-    """X as a two-dimensional array of numbers with `dims` columns, nothing copied that is one already."""
+    """X as a two-dimensional array of numbers with `dims` columns, copied only if it is not one."""
     if hasattr(X, "detach"):  # a torch tensor; NumPy has no bfloat16
         X = X.detach().cpu()
         X = (X.float() if BFLOAT16 in str(X.dtype) else X).numpy()
@@ -64,10 +51,13 @@ def as_rows(X: Any, name: str = "X", dims: int | None = None) -> Any:
         raise InputError(f"{name} is sparse, dense vectors are needed", hint=f"pass {name}.toarray()")
     rows = X if isinstance(X, np.ndarray) else np.asarray(X)
     if rows.dtype == object:
-        rows = _from_objects(rows, name)
+        try:
+            rows = rows.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{name} must hold numbers, got objects: {error}") from error
     if rows.dtype.kind == "c":
         raise InputError(f"Complex data not supported: {name} is {rows.dtype}")
-    if rows.dtype == np.uint16:
+    if rows.dtype == np.uint16:  # as bfloat16 files are often read
         raise InputError(
             f"{name} is uint16, which may be bfloat16 in disguise",
             hint="for bfloat16 pass (x.astype('u4') << 16).view('f4'), for integers x.astype('i4')",
@@ -92,7 +82,7 @@ def as_rows(X: Any, name: str = "X", dims: int | None = None) -> Any:
 
 
 def unit(block: Any, name: str, start: int = 0) -> Floats:
-    """Rows as float32 of unit length; `start` is the first one's number, for messages."""
+    """Rows as float32 of unit length; `start` is the number of the first row, for messages."""
     wide = np.asarray(block, dtype=np.float64 if block.dtype.itemsize > 4 else np.float32)
     _refuse_infinite(wide, name, start)
     # squares of huge or tiny values would not be finite
@@ -127,8 +117,7 @@ def sample(rows: Any, count: int, seed: int, name: str = "X", bring: Callable[..
     out = np.empty((count, rows.shape[1]), np.float32)
     size = max(1, BLOCK_VALUES // rows.shape[1])
     for start in range(0, count, size):
-        part = chosen[start : start + size]
-        out[start : start + size] = bring(rows[part], f"{name} (sampled)", 0)
+        out[start : start + size] = bring(rows[chosen[start : start + size]], f"{name} (sampled)", 0)
     return out
 
 
@@ -174,7 +163,7 @@ class Space(NamedTuple):
         return unit(lifted, "queries")
 
     def vectors(self, z: Floats) -> Floats:
-        """The rows [count, dims] that have these z, or are near to it."""
+        """The rows [count, dims] whose z are these, or near these."""
         if self.metric == "cosine":
             return np.asarray(z / np.maximum(lengths(z), np.float32(1e-12))[:, None], np.float32)
         dims = len(self.shift)
@@ -217,7 +206,8 @@ def rerank(
 ) -> tuple[npt.NDArray[np.int64], Floats]:
     """The best k of `rows` [Q, candidates] by cosine with queries [Q, dims]: rows and cosines [Q, k].
 
-    Only the rows named are read. Equal cosines are ordered by row.
+    For hits of codes where a float copy of the vectors exists; only `rows` of it are read. Equal cosines are
+    ordered by row.
     """
     stored = as_rows(vectors, "vectors")
     asked = unit(as_rows(queries, "queries", stored.shape[1]), "queries")
@@ -236,13 +226,6 @@ def rerank(
         order = np.lexsort((at, -score))[:k]
         best[i], cosines[i] = at[order], score[order]
     return best, cosines
-
-
-def _from_objects(rows: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
-    try:
-        return rows.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} must hold numbers, got objects: {error}") from error
 
 
 def _refuse_infinite(rows: npt.NDArray[Any], name: str, start: int) -> None:

@@ -8,10 +8,9 @@ what an index remembers.
 a byte is exact and a table that is read and written again stays the same. Models of version 1, and those
 written with `whole`, have float32 tables.
 
-*Checking.* `read` checks every byte. `Checkpoint`, which searching uses, checks all of config.json, the
-size and the header at once and each tensor at its first use, so that the keyword tower's 200 MB are never
-touched by a process that encodes only queries, and a flipped byte is noticed in everything that is used.
-`verify` checks the rest on demand.
+*Checking.* `read` checks every byte. `Checkpoint`, which searching uses, checks config.json, the size and the
+header at once and each tensor at its first use: a process that encodes only queries never reads the keyword
+tower. `verify` checks the rest on demand.
 """
 
 import dataclasses
@@ -27,17 +26,7 @@ import numpy.typing as npt
 from rbegir._native import _core
 from rbegir.base.checks import describe
 from rbegir.encode.clsm.presets import ModelConfig, tensor_shapes
-from rbegir.encode.directory import (
-    CONFIG,
-    REPAIR,
-    WEIGHTS,
-    Array,
-    DirectoryKind,
-    Stored,
-    read_pair,
-    replace,
-    write_pair,
-)
+from rbegir.encode.directory import CONFIG, WEIGHTS, Array, DirectoryKind, read_pair, replace, write_pair
 from rbegir.errors import CorruptError, InputError
 
 __all__ = ["CONFIG", "WEIGHTS", "Checkpoint", "read", "write"]
@@ -62,15 +51,12 @@ def write(
     *,
     whole: bool = True,
 ) -> str:
-    """Write a model into the directory `path`, replacing one that is there; returns its fingerprint.
-
-    `whole`: keep gram tables in float32 instead of bytes.
-    """
+    """Write a model, replacing one that is there; returns its fingerprint. `whole`: float32 gram tables."""
     _check_tensors(tensor_shapes(config), tensors)
     taken = sorted(set(extra or {}) & set(RESERVED))
     if taken:
         raise InputError(f"extra must not use the names {', '.join(taken)}")
-    stored: dict[str, Stored] = dict(tensors)
+    stored: dict[str, npt.NDArray[Any]] = dict(tensors)
     for name in () if whole else tuple(tensors):
         if name.endswith(TABLE):
             stored[name], stored[scale_of(name)] = to_bytes(tensors[name])
@@ -168,9 +154,9 @@ class Checkpoint:
                 )
         surplus = sorted(set(spans) - set(shapes))
         if surplus:
-            raise self.file.corrupt(f"holds tensor {surplus[0]!r}, of which its config knows nothing")
+            raise self.file.corrupt(f"holds tensor {surplus[0]!r}, which is not in its config")
         if set(weights["tensors"]) != set(shapes):
-            raise CorruptError(f"{self.path / CONFIG} lists other tensors than {WEIGHTS}", hint=REPAIR)
+            raise CorruptError(f"{self.path / CONFIG} lists other tensors than {WEIGHTS}", hint=KIND.repair)
 
 
 def _check_tensors(shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Array]) -> None:
@@ -191,12 +177,12 @@ def _model_config(data: Any, path: Path) -> ModelConfig:
     """ModelConfig refuses wrong values; wrong types, which only a forged file can hold, are refused here."""
     defaults = ModelConfig().to_dict()
     if not isinstance(data, dict) or set(data) != {field.name for field in fields(ModelConfig)}:
-        raise CorruptError(f"{path} does not hold the settings of a model", hint=REPAIR)
+        raise CorruptError(f"{path} does not hold the settings of a model", hint=KIND.repair)
     for name, value in data.items():
         members = value if isinstance(value, list) else []
         if type(value) is not type(defaults[name]) or not all(type(member) is int for member in members):
-            raise CorruptError(f"{path} sets {name} to {value!r}", hint=REPAIR)
+            raise CorruptError(f"{path} sets {name} to {value!r}", hint=KIND.repair)
     try:
         return ModelConfig.from_dict(data)
     except InputError as error:
-        raise CorruptError(f"{path}: {error.message}", hint=REPAIR) from error
+        raise CorruptError(f"{path}: {error.message}", hint=KIND.repair) from error

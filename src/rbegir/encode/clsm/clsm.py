@@ -6,18 +6,15 @@
 
 A convolution over three concatenated bags of grams is linear in each of its words, so a word's share of
 every window it takes part in is a sum of rows of one [V, 3c] table, computed once for each *unique* word of
-the batch. No vector as wide as the vocabulary exists anywhere. The bias is added after the maximum, which is
-the same number: it is constant over t.
+the batch. The bias is constant over t and can be added after the maximum.
 
 Gradients stay sparse as well. Both steps are hand-written autograd functions:
 
-- `gram_sum`: the gradient of the table touches only rows of grams in the batch. It is the transposed bag:
-  for each such gram, the sum over the words that hold it. `TowerBatch` carries that transposed order, made
-  on the host, so the backward pass is again one embedding bag (no atomics, no sort) and yields a coalesced
+- `gram_sum`: the gradient of a table row is the sum over the words that hold its gram. `TowerBatch` carries
+  that transposed order, so the backward pass is again one embedding bag (no atomics, no sort) and yields a
   row-sparse tensor. The dense gradient of `nn.EmbeddingBag` would write 200 MB per side and step.
 - `window_max`: keeps the position of each maximum and sends the gradient to the three words of that window.
-  The [words, c] array of all windows is never stored. Both directions are one kernel, of `kernels.py` on a
-  GPU and of the native module (`learn.cpp`) on a CPU.
+  Both directions are one kernel, of `kernels.py` on a GPU and of the native module (`learn.cpp`) on a CPU.
 """
 
 from __future__ import annotations
@@ -78,6 +75,7 @@ def without_sparse_checks() -> None:
 
 
 _bag_sums = partial(F.embedding_bag, mode="sum", include_last_offset=True)
+row_sparse = partial(torch.sparse_coo_tensor, is_coalesced=True, check_invariants=False)
 
 
 class _GramSum(torch.autograd.Function):
@@ -91,10 +89,7 @@ class _GramSum(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         batch = ctx.batch
         values = _bag_sums(batch.row_words, grad.contiguous(), batch.row_offsets)  # [distinct grams, 3c]
-        rows = batch.rows.to(torch.int64)[None]
-        return torch.sparse_coo_tensor(
-            rows, values, ctx.shape, is_coalesced=True, check_invariants=False
-        ), None
+        return row_sparse(batch.rows.to(torch.int64)[None], values, ctx.shape), None
 
 
 def window_max_forward(words: Tensor, text_offsets: Tensor, word_ids: Tensor) -> tuple[Tensor, Tensor]:

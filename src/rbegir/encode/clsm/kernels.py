@@ -1,11 +1,8 @@
-"""`window_max` on a GPU: one Triton kernel forward, one backward.
+"""`window_max` (`rbegir.encode.clsm.clsm`) on a GPU: one Triton kernel forward, one backward.
 
 A program owns one text and BLOCK columns. Forward it walks over the text's words, adds the three parts that
-meet in each window and keeps the largest sum and its place, so the windows themselves never leave the
-registers and the number of launches does not depend on the longest text. Backward it adds the gradient of
-each maximum to the three words of its window, atomically, since many texts share a word.
-
-A CPU runs the native module instead, see `rbegir.encode.clsm.clsm`.
+meet in each window and keeps the largest sum and its place. Backward it adds the gradient of each maximum to
+the three words of its window, atomically, since many texts share a word.
 """
 
 import torch

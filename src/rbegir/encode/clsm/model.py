@@ -4,13 +4,11 @@
     codes = model.encode_keywords(["red shoes", "city maps"])      # Codes, what an index stores
     vectors = model.embed_queries(["shoes"])                       # float32 [count, n]
 
-On the CPU it needs NumPy and the native module alone. The weights are memory-mapped and each side is made
-at its first use, so a process that only searches pays for the query side: a few milliseconds.
-`device="cuda"` goes through torch, for bulk encoding.
+The weights are memory-mapped and each side is made at its first use, so a process that only searches pays for
+the query side: a few milliseconds. `device="cuda"` goes through torch, for bulk encoding; the CPU needs none.
 
-A code is what search compares: planes worth 1, ½, ¼ … A float query side (m_5) is rounded to eight planes:
-the largest magnitude of a vector becomes 255, every dimension the nearest odd integer. Keywords of a float
-side, and planes that all weigh the same, have no such code; `embed_*` still gives their vectors.
+Codes are planes worth 1, ½, ¼ … A float query side (m_5) is rounded to eight planes (`quantise`). Keywords
+of a float side, and planes that all weigh the same, have no code; `embed_*` gives their vectors.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ import os
 import threading
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -30,20 +28,13 @@ from rbegir.codes.planes import MAX_PLANES, Codes
 from rbegir.encode.binarizer.learn import odd
 from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.presets import FLOAT, ModelConfig, Side, planes_of
-from rbegir.encode.clsm.sides import NativeSide, TorchSide
+from rbegir.encode.clsm.sides import NativeSide, TensorOf, TorchSide
 from rbegir.encode.reranker import Floats, Reranker, Vectors
 from rbegir.encode.reranker import read as read_reranker
 from rbegir.errors import MismatchError
 
 if TYPE_CHECKING:
     from rbegir.read.tokenizer import TextInput
-
-
-class SideEncoder(Protocol):
-    """One side of a model on some device; both methods raise TextError for a text without words."""
-
-    def planes(self, texts: TextInput) -> npt.NDArray[np.uint64]: ...
-    def vectors(self, texts: TextInput) -> npt.NDArray[np.float32]: ...
 
 
 class Model:
@@ -53,7 +44,7 @@ class Model:
 
     def __init__(self, stored: checkpoint.Checkpoint, device: str, threads: int | None) -> None:
         self._stored, self._device, self._threads = stored, device, threads
-        self._encoders: dict[Side, SideEncoder] = {}
+        self._encoders: dict[Side, NativeSide | TorchSide] = {}
         self._lock = threading.Lock()
 
     @classmethod
@@ -67,9 +58,8 @@ class Model:
 
     def __repr__(self) -> str:
         planes = f"{self.query_planes} query planes, {self.keyword_planes} keyword planes"
-        return (
-            f"Model({str(self._stored.path)!r}, n = {self.n}, {planes}, fingerprint {self.fingerprint[:8]})"
-        )
+        name = f"fingerprint {self.fingerprint[:8]}"
+        return f"Model({str(self._stored.path)!r}, n = {self.n}, {planes}, {name})"
 
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Store this model in another directory, by hard link where the file system allows it."""
@@ -130,18 +120,14 @@ class Model:
 
     def guide_vectors(self, side: str, tensors: dict[str, Floats]) -> Vectors:
         """The encoder of the guide's vectors of one side: its own head on the tower of the codes."""
-        heads = {
-            name: tensors[f"{side}.{name}"] for name in ("weight", "bias") if f"{side}.{name}" in tensors
-        }
-        config = replace(self.config, n=len(heads["weight"]), query_planes=FLOAT, keyword_planes=FLOAT)
+        dims = len(tensors[f"{side}.weight"])
+        config = replace(self.config, n=dims, query_planes=FLOAT, keyword_planes=FLOAT)
+        own = {name.replace(".", ".out."): tensor for name, tensor in tensors.items()}  # query.out.weight, …
 
         def tensor(name: str) -> Floats:
-            part, _, kind = name.rpartition(".")
-            return heads[kind] if part == f"{side}.out" else self._stored.stored(name, guarded=True)
+            return own[name] if name in own else self._stored.stored(name, guarded=True)
 
-        check = self._stored.file.check_intact
-        encoder = NativeSide(config, side, tensor, threads=self._threads, check_table=check)
-        return partial(encoder.vectors, wordless=True)
+        return partial(self._native(config, side, tensor).vectors, wordless=True)
 
     def tensor(self, name: str) -> npt.NDArray[np.float32]:
         """A tensor by the name it has in the checkpoint (`presets`), read-only."""
@@ -188,18 +174,19 @@ class Model:
         ones: npt.NDArray[np.float32] = codes.signs().sum(axis=0, dtype=np.float32)
         return 2 * ones - np.float32(planes)
 
-    def _encoder(self, side: Side) -> SideEncoder:
+    def _encoder(self, side: Side) -> NativeSide | TorchSide:
+        stored = self._stored
         with self._lock:
-            if side not in self._encoders:
-                self._encoders[side] = self._make(side)
+            if side not in self._encoders and self._device == "cpu":
+                self._encoders[side] = self._native(self.config, side, partial(stored.stored, guarded=True))
+            elif side not in self._encoders:
+                made = TorchSide(self.config, side, stored.tensor, self._device, threads=self._threads)
+                self._encoders[side] = made
             return self._encoders[side]
 
-    def _make(self, side: Side) -> SideEncoder:
-        if self._device == "cpu":
-            tensor = partial(self._stored.stored, guarded=True)
-            check = self._stored.file.check_intact
-            return NativeSide(self.config, side, tensor, threads=self._threads, check_table=check)
-        return TorchSide(self.config, side, self._stored.tensor, self._device, threads=self._threads)
+    def _native(self, config: ModelConfig, side: str, tensor: TensorOf) -> NativeSide:
+        check = self._stored.file.check_intact
+        return NativeSide(config, side, tensor, threads=self._threads, check_table=check)
 
 
 def quantise(vectors: npt.NDArray[np.float32]) -> Codes:

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -45,12 +45,7 @@ Side = Literal["query", "keyword"]
 SIDES: tuple[Side, ...] = ("query", "keyword")
 FLOAT = 0  # a number of planes: 0 means a float vector (tanh), not a binary one
 Estimator = Literal["straight_through", "straight_through_variant", "annealing_tanh", "stochastic"]
-ESTIMATORS: tuple[Estimator, ...] = (
-    "straight_through",
-    "straight_through_variant",
-    "annealing_tanh",
-    "stochastic",
-)
+ESTIMATORS: tuple[Estimator, ...] = get_args(Estimator)
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,7 @@
 P planes are one base vector and P − 1 rounds. B and R differ from round to round (`time_varying`) or are one
 pair for all of them; with `residual_weights` off every plane weighs 1 and two planes can cancel to 0.
 
-*For any vector.* f need not come from a tower: `rbe_layers` makes the layers for vectors of any encoder, and
-`prefixes` gives b⁰, b¹, … of one embedding, so that a loss can ask each of them to be good. One training then
-serves a query that is compared with three planes and a keyword that is stored with two.
+*For any vector.* f need not come from a tower: `rbe_layers` makes the layers for vectors of any encoder.
 
 *Where such layers start.* Freshly drawn B and R make residual planes that say nothing about the residual.
 With the frame A [width, n] that the Binarizer starts from (a rotation, or the n directions of most
@@ -35,7 +33,7 @@ import torch
 from torch import Tensor, nn
 
 from rbegir.base.checks import whole_number
-from rbegir.codes.planes import MAX_PLANES, Codes, check_dimension
+from rbegir.codes.planes import MAX_PLANES, Codes
 from rbegir.encode.binarizer.learn import start_frame
 from rbegir.encode.clsm.binarize import Draw, binarize
 from rbegir.encode.clsm.presets import Estimator, ModelConfig
@@ -86,14 +84,13 @@ def rbe_layers(
     width: int, n: int, planes: int, *, estimator: Estimator = "straight_through_variant", bias: bool = True
 ) -> RBE:
     """RBE layers for vectors of `width` numbers."""
-    check_dimension(n)
     whole_number("width", width)
     whole_number("planes", planes, 1, MAX_PLANES)
     return RBE(ModelConfig(n=n, conv=width, estimator=estimator, bias=bias), planes)
 
 
 def prefixes(embedding: Embedding) -> list[Tensor]:
-    """b⁰, b¹, … of an embedding, each [count, n]."""
+    """b⁰, b¹, … of an embedding, each [count, n]: what it is worth with one plane, with two, …"""
     vectors = [embedding.planes[0]]
     for t, plane in enumerate(embedding.planes[1:], start=1):
         vectors.append(vectors[-1] + 0.5**t * plane)

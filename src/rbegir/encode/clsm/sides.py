@@ -9,12 +9,10 @@
 
 The products are small, so the time goes to fetching gram rows; that is why word vectors are cached, up to
 `CACHE_BYTES` per thread. A text has the same bits in any batch, with any number of threads and on any
-instruction set (see `_native/float_kernels.hpp`): an index can be filled on one machine and searched from
-another.
+instruction set (see `_native/float_kernels.hpp`).
 
 *On a GPU*, through torch, for encoding millions of texts: the CPU's cores cut blocks of texts into grams
-while the GPU computes an earlier block, and only packed planes come back, 8 bytes per plane and 64
-dimensions. torch is imported here and nowhere else on the way from text to code.
+while the GPU computes an earlier block, and only packed planes come back.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,15 +29,8 @@ from rbegir._native import _core
 from rbegir._native.isa import choose_isa
 from rbegir.base.devices import cpu_count
 from rbegir.base.mapping import arm
-from rbegir.encode.clsm.presets import (
-    FLOAT,
-    ModelConfig,
-    Side,
-    iterations_of,
-    planes_of,
-    tensor_shapes,
-    tower_of,
-)
+from rbegir.encode.clsm import presets
+from rbegir.encode.clsm.presets import FLOAT, ModelConfig, Side, planes_of, tower_of
 from rbegir.errors import TextError
 from rbegir.read.tokenizer import GramBatch, count_texts, text_views
 
@@ -91,7 +81,7 @@ class NativeSide:
             self._tower.set_head(*layer(f"{side}.out"))
             return
         self._tower.set_head(*layer(f"{side}.rbe.W"))
-        for t, i in enumerate(iterations_of(config, side), start=1):
+        for t, i in enumerate(presets.iterations_of(config, side), start=1):
             worth = 0.5**t if config.residual_weights else 1.0
             self._tower.add_iteration(*layer(f"{side}.rbe.B.{i}"), *layer(f"{side}.rbe.R.{i}"), worth)
 
@@ -104,7 +94,7 @@ class NativeSide:
         return out
 
     def vectors(self, texts: TextInput, *, wordless: bool = False) -> npt.NDArray[np.float32]:
-        """[count, n] of a float side; `wordless`: texts may have no words, their vectors mean nothing."""
+        """[count, n] of a float side; `wordless`: texts may have no words, and then meaningless vectors."""
         out = np.zeros((count_texts(texts), self._n), dtype=np.float32)
         for start, block in _blocks(texts):
             found = self._tower.embed(block, out, start, self._threads)
@@ -156,14 +146,13 @@ class TorchSide:
         owners = (f"{side}.", f"{tower_of(config, side)}.")
         state = {
             name: torch.from_numpy(np.array(tensor(name))).to(device)
-            for name in tensor_shapes(config)
+            for name in presets.tensor_shapes(config)
             if name.startswith(owners)
         }
         self._model.load_state_dict(state, strict=False, assign=True)
         self._model.eval()
 
     def planes(self, texts: TextInput) -> npt.NDArray[np.uint64]:
-        """[planes, count, n / 64] of a side that is made of planes."""
         words = self._config.n // 64
         parts = [_pack(embedding.planes, words) for embedding in self._embeddings(texts)]
         if not parts:
@@ -174,7 +163,6 @@ class TorchSide:
         return packed.view(np.uint64)
 
     def vectors(self, texts: TextInput) -> npt.NDArray[np.float32]:
-        """[count, n] of a float side."""
         parts = [embedding.vector.float().cpu().numpy() for embedding in self._embeddings(texts)]
         return np.concatenate([np.zeros((0, self._config.n), dtype=np.float32), *parts])
 
@@ -191,16 +179,14 @@ class TorchSide:
 
     def _tokenized(self, texts: TextInput) -> Iterator[GramBatch]:
         """The blocks of the texts in order; several are cut into grams at a time, each by one thread."""
-        starts = iter(range(0, count_texts(texts), GPU_BLOCK))
+        waiting: deque[Future[GramBatch]] = deque()
         with ThreadPoolExecutor(self._threads, thread_name_prefix="rbegir-grams") as pool:
-            waiting: deque[Future[GramBatch]] = deque()
-            for start in islice(starts, self._threads + 1):
+            for start in range(0, count_texts(texts), GPU_BLOCK):
+                if len(waiting) > self._threads:
+                    yield waiting.popleft().result()
                 waiting.append(pool.submit(self._grams, texts, start))
             while waiting:
-                grams = waiting.popleft().result()
-                for start in islice(starts, 1):
-                    waiting.append(pool.submit(self._grams, texts, start))
-                yield grams
+                yield waiting.popleft().result()
 
     def _grams(self, texts: TextInput, start: int) -> GramBatch:
         block = text_views(texts[start : start + GPU_BLOCK], start)

@@ -4,9 +4,8 @@
                                                                  ├ cos(b_q, b_k)
     keyword text ─ conv ─ hidden ─ RBE (v rounds) or tanh ─ b_k ┘
 
-The two sides have the same shape and their own parameters; with `share_towers` conv and hidden layers exist
-once, under the name `shared`, and only the heads differ. The names in `state_dict()` are those of the
-checkpoint.
+With `share_towers` conv and hidden layers exist once, under the name `shared`, and only the heads differ. The
+names in `state_dict()` are those of the checkpoint.
 """
 
 from functools import partial
@@ -94,11 +93,7 @@ class TwoTower(nn.Module):
 
     @torch.no_grad()
     def _start_alike(self) -> None:
-        """Give the keyword side the query side's first parameters, so that equal texts start as equal codes.
-
-        Untrained, the model is then a random projection of grams that already ranks similar spellings high;
-        with two independent draws it starts from nothing.
-        """
+        """Start both sides alike, so that even an untrained model ranks similar spellings high."""
         query = self.query.state_dict()
         for name, value in self.keyword.state_dict().items():
             if name in query and query[name].shape == value.shape:

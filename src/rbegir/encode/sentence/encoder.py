@@ -24,7 +24,7 @@ import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -145,7 +145,7 @@ class SentenceEncoder:
         return out
 
     def save(self, directory: str | os.PathLike[str]) -> None:
-        """Write down where the model is, and the Binarizer, for an index to find them again."""
+        """Store where the model is, and the Binarizer, for an index."""
         if self.reference is None:
             raise MismatchError(
                 "this encoder was made from a model in memory, so an index cannot say where it is",
@@ -179,8 +179,8 @@ def load_reference(directory: Path) -> SentenceEncoder:
         encoder.binarizer = Binarizer.load(refuse_link(directory / BINARIZER))
     if encoder.fingerprint != body["fingerprint"]:
         raise MismatchError(
-            f"{reference} is not the encoder that this index was built with: its weights are others",
-            hint="put the old one back, or build the index anew",
+            f"{reference} is not the encoder that this index was built with: its weights differ",
+            hint="put the old one back, or build the index again",
         )
     return encoder
 
@@ -220,13 +220,11 @@ def _open(path: Path, device: str) -> SentenceTransformer:
             hint="load it with SentenceTransformer yourself and pass SentenceEncoder(model)",
         )
     try:
-        if HEAD not in [entry["type"] for entry in modules]:
-            whole: SentenceTransformer = transformers.SentenceTransformer(
-                str(path), device=device, local_files_only=True
-            )
-            return whole
-        return _assemble(path, modules, device)
-    except Exception as error:  # whatever several libraries raise about a broken model
+        if HEAD in [entry["type"] for entry in modules]:
+            return _assemble(path, modules, device)
+        made = transformers.SentenceTransformer(str(path), device=device, local_files_only=True)
+        return cast("SentenceTransformer", made)
+    except Exception as error:  # anything that several libraries may raise about a broken model
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise FileError(
             f"{path} cannot be opened as a SentenceTransformer: {reason}",

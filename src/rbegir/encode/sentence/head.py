@@ -65,7 +65,7 @@ class RBEHead(Module):
     def _build(
         self, in_features: int, n: int | None, query_planes: int, keyword_planes: int, estimator: Estimator
     ) -> None:
-        """Make the layers with weights that mean nothing yet."""
+        """Make the layers; their weights are not set yet."""
         super().__init__()  # type: ignore[no-untyped-call]
         most = min(MAX_KEYWORD_PLANES, query_planes) if type(query_planes) is int else MAX_KEYWORD_PLANES
         keyword_planes = whole_number("keyword_planes", keyword_planes, 1, most)
@@ -118,11 +118,8 @@ class RBEHead(Module):
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any) -> Self:  # type: ignore[override]
-        hub = {
-            key: value
-            for key, value in kwargs.items()
-            if key in ("token", "cache_folder", "revision", "local_files_only")
-        }
+        known = ("token", "cache_folder", "revision", "local_files_only")
+        hub = {key: kwargs[key] for key in known if key in kwargs}
         head = cls.__new__(cls)
         head._build(**cls.load_config(model_name_or_path, subfolder=subfolder, **hub))
         loaded: Self = cls.load_torch_weights(model_name_or_path, subfolder=subfolder, model=head, **hub)

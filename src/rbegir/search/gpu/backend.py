@@ -3,19 +3,15 @@
 Keywords are spread over the devices and stay there (`device`). Every device finds the best k of its own
 (`card`, `proof`) on its own stream, and the host merges them in the total order. Keywords that do not fit
 into the memory of all devices together are streamed through them in chunks at every search: exact, but only
-as fast as the bus.
-
-The kernels run compiled on NVIDIA GPUs, or under Triton's interpreter on the CPU (TRITON_INTERPRET=1 and the
-device name "cpu"), which is how they are tested where there is no GPU. A device may be named twice and then
-does the work of two, so that the code for several devices can be tested on one.
+as fast as the bus. A device may be named twice and then does the work of two, for tests.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Self
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -31,10 +27,10 @@ from rbegir.search.paper import plan as plan_paper
 from rbegir.search.partition import Candidates, Int64s, Limits, Partition, Values, merge
 
 with needing("searching on a GPU needs torch and triton ({} is missing)", "pip install 'rbegir[gpu]'"):
-    from rbegir.search.gpu import local
+    from rbegir.search.gpu import proof
     from rbegir.search.gpu.card import SURVIVOR_BYTES, Batch, power_of_two
     from rbegir.search.gpu.device import MAX_SLAB, MaskCache, Range, Worker, find_devices
-    from rbegir.search.gpu.proof import Pending, begin
+    from rbegir.search.gpu.replay import Replays
     from rbegir.search.gpu.words import Slab, SlabSearch
 
 SPLIT = 1 << 20  # partitions below this many keywords are not spread over devices
@@ -132,17 +128,11 @@ class GpuBackend(Backend):
         """Algorithm 1 on every device, and the merge of what they return."""
         want = plan.length
         while True:
-            results: list[list[Candidates]] = [[] for _ in values]  # [query][device]
-            started: list[tuple[Worker, local.Queues]] = []
-            for worker, parts in self._busy(placed):
-                with worker.active():
-                    batch, pieces = Batch(values, worker.device), _resident(worker, parts)
-                    started.append((worker, worker.replays.begin_queues(pieces, batch, want, geometry)))
-            for worker, queues in started:
-                with worker.active():
-                    for result, (keys, positions) in zip(results, queues.result(), strict=True):
-                        result.append(Candidates(keys[None], positions[None]))
-            heads = [_heads(result, want, plan.kept, geometry) for result in results]
+            found = self._on_devices(placed, values, Replays.begin_queues, want, geometry)
+            heads = []
+            for of_query in zip(*found, strict=True):  # keys and positions by device
+                results = [Candidates(keys[None], positions[None]) for keys, positions in of_query]
+                heads.append(_heads(results, want, plan.kept, geometry))
             if all(len(keys) == plan.kept for keys, _ in heads):
                 return Candidates(*(np.stack(arrays) for arrays in zip(*heads, strict=True)))
             want = 4 * want
@@ -253,24 +243,31 @@ class GpuBackend(Backend):
             hint="use more devices, free memory on them, or use device='cpu'",
         )
 
-    def _busy(self, placed: list[list[ResidentRange]]) -> Iterator[tuple[Worker, list[ResidentRange]]]:
-        """The devices that have candidates, and the ranges that each has to search."""
+    def _on_devices(
+        self, placed: list[list[ResidentRange]], values: Values, begin: Callable[..., Any], *arguments: Any
+    ) -> list[Any]:
+        """The results of all devices with candidates; all have begun before the first one is waited for.
+
+        `begin` is a method of `Replays`, called with slabs, a batch and the arguments.
+        """
+        started, results = [], []
         for worker, parts in zip(self._workers, placed, strict=True):
-            if wanted := [part for part in parts if part.candidates]:
-                yield worker, wanted
+            wanted = [part for part in parts if part.candidates]
+            if wanted:
+                with worker.active():
+                    pieces = [_piece(worker, part, worker.resident.get(part.range)) for part in wanted]
+                    batch = Batch(values, worker.device)
+                    started.append((worker, begin(worker.replays, pieces, batch, *arguments)))
+        for worker, pending in started:
+            with worker.active():
+                results.append(pending.result())
+        return results
 
     def _search(
         self, placed: list[list[ResidentRange]], streamed: list[ResidentRange], values: Values, k: int
     ) -> Candidates:
-        started: list[tuple[Worker, Pending]] = []
-        for worker, parts in self._busy(placed):
-            with worker.active():
-                batch, pieces = Batch(values, worker.device), _resident(worker, parts)
-                started.append((worker, worker.replays.begin(pieces, batch, k)))
-        results = []
-        for worker, pending in started:
-            with worker.active():
-                results.append(Candidates(*pending.result()))
+        found = self._on_devices(placed, values, Replays.begin, k)
+        results = [Candidates(keys, positions) for keys, positions in found]
         for part in streamed:
             results += self._stream(part, values, k)
         return merge(results, k)
@@ -289,14 +286,9 @@ class GpuBackend(Backend):
             if not candidates:
                 continue
             with worker.active():
-                slab = worker.resident.upload(chunk)
-                on_device = _piece(worker, piece, slab)
+                on_device = _piece(worker, piece, worker.resident.upload(chunk))
                 batch = Batch(values, worker.device)
-                yield Candidates(*begin(worker.card, [on_device], batch, k).result())
-
-
-def _resident(worker: Worker, parts: list[ResidentRange]) -> list[SlabSearch]:
-    return [_piece(worker, part, worker.resident.get(part.range)) for part in parts]
+                yield Candidates(*proof.begin(worker.card, [on_device], batch, k).result())
 
 
 def _piece(worker: Worker, part: ResidentRange, slab: Slab) -> SlabSearch:

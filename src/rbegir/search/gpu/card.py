@@ -22,10 +22,7 @@ from rbegir.search.gpu.tensorcore import CompileError
 from rbegir.search.gpu.threshold import BINS, EVERYTHING, UNIT
 from rbegir.search.gpu.words import INTERPRETED, MANY, SlabSearch, lay_out_queries, sample_of, sample_size
 
-DENSE, MANY_DENSE = (
-    1 << 16,
-    1 << 14,
-)  # sample keywords per slab for the first threshold, of few and many queries
+DENSE = 1 << 16  # sample keywords per slab for the first threshold of few queries; for many a quarter of it
 SURVIVOR_BYTES = 64  # per slot of survivors, with what sorting needs
 BLOCK, WARPS = 256, 1  # of the popcount scan: see dev/LOG.md
 STEPS, LONG_STEPS, LONG = 4, 32, 1 << 27  # blocks per program, and those from LONG keywords on
@@ -115,17 +112,14 @@ class Card:
     def first_limits(
         self, pieces: list[SlabSearch], batch: Batch, k: int, boost: float = 1.0
     ) -> tuple[torch.Tensor, float]:
-        """limits [Q, 3] from the sample, and the expected number of survivors per query.
-
-        `boost` multiplies the number of survivors to aim at.
-        """
+        """limits [Q, 3] from the sample, and the number of survivors per query aimed at, times `boost`."""
         limits = torch.empty(batch.queries, 3, dtype=torch.int64, device=self.device)
         dense = DENSE // 4 if batch.queries >= MANY else DENSE
         weight = max(p.slab.count / max(1, min(p.slab.drawn, dense)) for p in pieces)
         finest = max(p.slab.count / max(1, sampled(p, batch)) for p in pieces)
         refine = finest < weight and boost == 1
         final = boost * enough(k, finest if refine else weight)
-        # so many must pass the first threshold that the second lies among them
+        # enough must pass the first threshold for the second to lie among them
         first = enough(math.ceil(final), weight) if refine else final
         bins = torch.zeros(batch.queries, BINS, dtype=torch.float32, device=self.device)
         for piece in pieces:
@@ -142,15 +136,9 @@ class Card:
         return limits, final
 
     def _refine(
-        self,
-        pieces: list[SlabSearch],
-        batch: Batch,
-        first: float,
-        final: float,
-        finest: float,
-        bins: torch.Tensor,
-        limits: torch.Tensor,
-    ) -> None:
+        self, pieces: list[SlabSearch], batch: Batch, first: float, final: float, finest: float,
+        bins: torch.Tensor, limits: torch.Tensor,
+    ) -> None:  # fmt: skip
         """Replace the threshold by a better one, from what passes it in the whole sample. That is cheaper
         than a histogram of the whole sample, whose additions wait for each other. Where too little passed,
         the first threshold stays."""
@@ -186,14 +174,9 @@ class Card:
         )
 
     def scan(
-        self,
-        piece: SlabSearch,
-        batch: Batch,
-        limits: torch.Tensor,
-        found: Survivors,
-        begin: int = 0,
-        end: int | None = None,
-    ) -> None:
+        self, piece: SlabSearch, batch: Batch, limits: torch.Tensor, found: Survivors,
+        begin: int = 0, end: int | None = None,
+    ) -> None:  # fmt: skip
         """Append what passes `limits` [Q, 3] among keywords [begin, end) of a slab; 64 divides begin."""
         end = piece.slab.count if end is None else end
         if end <= begin:
@@ -249,18 +232,15 @@ class Card:
     ) -> None:  # fmt: skip
         shape = tensorcore.shape_for(kind, self.n, self.planes, batch.wide, batch.queries)
         group = tensorcore.group_size(shape)
-        starts = range(0, batch.queries, group)
-        parts = [slice(first, min(batch.queries, first + group)) for first in starts]
-        for part in parts:  # compile all before any runs: after a failure nothing was appended
-            tensorcore.kernel(
-                shape, tensorcore.padded(kind, part.stop - part.start), piece.slab.words.device.index
-            )
-        for first, part in zip(starts, parts, strict=True):
-            width = tensorcore.padded(kind, part.stop - part.start)
+        parts = [slice(q, min(batch.queries, q + group)) for q in range(0, batch.queries, group)]
+        widths = [tensorcore.padded(kind, part.stop - part.start) for part in parts]
+        for width in widths:  # compile all before any runs: after a failure nothing was appended
+            tensorcore.kernel(shape, width, piece.slab.words.device.index)
+        for part, width in zip(parts, widths, strict=True):
             test = tensorcore.make_test(shape, limits[part], batch.sums[part], width)
             tensorcore.launch(
                 shape, piece, begin, end, batch.operand(kind, part), test, padded(limits[part], width),
-                padded(batch.sums[part], width), Survivors(*(tensor[first:] for tensor in found)),
+                padded(batch.sums[part], width), Survivors(*(tensor[part.start :] for tensor in found)),
             )  # fmt: skip
 
 

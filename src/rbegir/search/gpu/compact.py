@@ -44,16 +44,9 @@ def count_bits(mask, count, totals, MASKED: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["count", "base", "first"])
 def list_bits(
-    mask,
-    count,
-    base: tl.int64,
-    first: tl.int64,
-    ends,
-    totals,
-    rows,
-    MASKED: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    mask, count, base: tl.int64, first: tl.int64, ends, totals, rows,
+    MASKED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """Positions of the candidates, in order: rows[first …]; ends are running totals [blocks] int64.
 
     A lane takes a word and writes its bits one after the other, the lowest first.
@@ -62,9 +55,8 @@ def list_bits(
     word = program * BLOCK + tl.arange(0, BLOCK)
     bits = bits_of(mask, word, count, MASKED)
     own = popcount(bits)
-    slot = (
-        first + tl.load(ends + program) - tl.load(totals + program) + (tl.cumsum(own, 0) - own).to(tl.int64)
-    )
+    slot = first + tl.load(ends + program) - tl.load(totals + program)
+    slot += (tl.cumsum(own, 0) - own).to(tl.int64)
     position = base + word.to(tl.int64) * 32
     while tl.max(bits.to(tl.int64), 0) > 0:
         left = bits != 0
@@ -129,9 +121,7 @@ def worth(pieces: list[SlabSearch], scan_ms: float) -> bool:
     10⁹ keywords of 64 dimensions and two planes (`dispatch`); both scale alike with longer codes."""
     if all(piece.mask is None for piece in pieces):
         return False
-    keywords, candidates = (
-        sum(each) for each in zip(*((p.slab.count, p.candidates) for p in pieces), strict=True)
-    )
-    share = candidates / keywords
+    keywords = sum(piece.slab.count for piece in pieces)
+    share = sum(piece.candidates for piece in pieces) / keywords
     saved = scan_ms - (LIST + share * (FETCH + scan_ms))
     return saved * keywords / 1e9 > LAUNCHES and room_for(pieces)

@@ -11,6 +11,7 @@ An upload goes in chunks through two pinned buffers: while one is copied to the 
 other from the memory-mapped file, and the device turns what arrived into streams of words (`words`).
 """
 
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -121,18 +122,13 @@ class Residency:
         return max(0, (available + cached) * 15 // 16 - (1 << 28))
 
     def fits(self, count: int) -> int:
-        """How many of `count` keywords fit beside what is resident; a multiple of 64 unless all do."""
+        """How many of `count` more keywords fit into the memory; a multiple of 64 unless all do."""
         free = self.free()
         if slab_bytes(count, self.n, self.planes) <= free:
             return count
-        low, high = 0, count // GROUP  # groups: `low` fit, `high` do not
-        while high - low > 1:
-            middle = (low + high) // 2
-            if slab_bytes(middle * GROUP, self.n, self.planes) <= free:
-                low = middle
-            else:
-                high = middle
-        return low * GROUP
+        sizes = range(0, count // GROUP * GROUP, GROUP)
+        fitting = bisect_right(sizes, free, key=lambda size: slab_bytes(size, self.n, self.planes))
+        return max(0, fitting - 1) * GROUP
 
     def get(self, wanted: Range) -> Slab:
         """A resident slab; it counts as just used."""
@@ -141,7 +137,6 @@ class Residency:
         return found[0]
 
     def drop(self, unwanted: Range) -> None:
-        """Evict one slab."""
         del self._slabs[unwanted.key]
 
     def ranges_of(self, packed: Bytes) -> list[Range]:
@@ -240,25 +235,16 @@ class Worker:
         try:
             with torch.cuda.stream(self.stream) if self.stream else nullcontext():  # and of its device
                 yield
-        except torch.OutOfMemoryError as error:
+        except (RuntimeError, OSError, TritonError) as error:
             self.forget()
-            raise DeviceError(
-                f"{self.device} ran out of memory during a search",
-                hint="search with a smaller k or fewer queries at once, or free memory on the device",
-            ) from error
-        except TritonError as error:  # an older GPU, or a driver too old for this Triton
-            self.forget()
-            raise DeviceError(
-                f"{self.device} cannot run the search kernels: {_first_line(error)}",
-                hint="use device='cpu', or another version of triton and of the driver",
-            ) from error
-        except (RuntimeError, OSError) as error:
-            self.forget()
-            raise DeviceError(
-                f"{self.device} failed during a search: {_first_line(error)}",
-                hint="open the index again, in a new process if that fails too, or use device='cpu'",
-            ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            if isinstance(error, torch.OutOfMemoryError):
+                what = "ran out of memory during a search"
+                hint = "search with a smaller k or fewer queries at once, or free memory on the device"
+            elif isinstance(error, TritonError):  # an older GPU, or a driver too old for this Triton
+                what = f"cannot run the search kernels: {reason}"
+                hint = "use device='cpu', or another version of triton and of the driver"
+            else:
+                what = f"failed during a search: {reason}"
+                hint = "open the index again, in a new process if that fails too, or use device='cpu'"
+            raise DeviceError(f"{self.device} {what}", hint=hint) from error

@@ -58,11 +58,7 @@ def _nearest(measured: dict[str, Any], n: int, planes: int) -> tuple[Any, float]
 
 def cost(method: Method, shape: ScanShape, queries: int) -> float:
     """The expected milliseconds of a scan of 10⁹ keywords."""
-    return _cost(method, shape, queries, os.environ.get(VARIABLE))
-
-
-def _cost(method: Method, shape: ScanShape, queries: int, path: str | None) -> float:
-    costs = table(path)
+    costs = table(os.environ.get(VARIABLE))
     if method == "popcount":
         by_planes, factor = _nearest(costs[method], shape.n, shape.planes)
         return queries * float(by_planes[min(shape.query_planes, len(by_planes)) - 1]) * factor
@@ -78,10 +74,10 @@ def choose(shape: ScanShape, queries: int, largest: int, kinds: tuple[tensorcore
     return _choose(shape, queries, largest, kinds, os.environ.get(VARIABLE))
 
 
-@cache
+@cache  # one table per `path`
 def _choose(
     shape: ScanShape, queries: int, largest: int, kinds: tuple[tensorcore.Kind, ...], path: str | None
 ) -> Method:
     methods: list[Method] = ["popcount", "product"]
     methods += [kind for kind in kinds if tensorcore.fits(kind, shape.n, shape.planes, largest)]
-    return min(methods, key=lambda method: _cost(method, shape, queries, path))
+    return min(methods, key=lambda method: cost(method, shape, queries))

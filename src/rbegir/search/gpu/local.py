@@ -5,8 +5,8 @@ the y-th, and keeps the best q in a queue in registers. Global selection takes t
 
 Queues start at a floor, the threshold that the exact search takes from its sample. What is below the floor
 cannot be among the best k, so a queue changes once in about 10⁵ keywords, and a few thousand entries are left
-to sort. If too few are above the floor, it is lowered. The results are those of `search.paper` on every
-backend. Rejected: queues that start empty, all written and sorted (dev/LOG.md has the measurements).
+to sort. If too few are above the floor, it is lowered. Rejected: queues that start empty, all written and
+sorted (dev/LOG.md).
 
 The steps of a thread are spread over several programs, each with a queue of its own, because short programs
 read neighbouring memory (4.2 ms instead of 4.4). Only two places of a queue are registers; what falls off the

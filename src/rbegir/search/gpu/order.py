@@ -100,10 +100,10 @@ def into_bins(
         bin = tl.load(bins + row + offset, mask=inside, other=0)
         inside = inside & (tl.load(starts + q * BINS + bin, mask=inside, other=0) < k)
         slot = tl.atomic_add(ends + q * BINS + bin, 1, mask=inside, sem="relaxed")
-        tl.store(to_keys + row + slot, tl.load(keys + row + offset, mask=inside, other=0), mask=inside)
-        tl.store(
-            to_positions + row + slot, tl.load(positions + row + offset, mask=inside, other=0), mask=inside
-        )
+        key = tl.load(keys + row + offset, mask=inside, other=0)
+        position = tl.load(positions + row + offset, mask=inside, other=0)
+        tl.store(to_keys + row + slot, key, mask=inside)
+        tl.store(to_positions + row + slot, position, mask=inside)
         tl.store(to_bins + row + slot, bin, mask=inside)
 
 

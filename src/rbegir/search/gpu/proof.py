@@ -111,10 +111,8 @@ class Pending:
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The best k where `passed` keywords are above the limit and more than enough are on it."""
         card = self.card
-        keys, positions = (
-            t[0].cpu().numpy() for t in ordered(higher, limits[None], batch.scales, 1, max(passed, 1))
-        )
-        keys, positions = keys[:passed], positions[:passed]
+        best = ordered(higher, limits[None], batch.scales, 1, max(passed, 1))
+        keys, positions = (tensor[0, :passed].cpu().numpy() for tensor in best)
         wanted = self.k - passed
         tied: list[npt.NDArray[np.int64]] = []
         for piece in self.pieces:
@@ -125,9 +123,10 @@ class Pending:
                 tied.append(np.setdiff1d(there, positions, assume_unique=True)[:wanted])
                 wanted -= len(tied[-1])
                 if not wanted:
-                    key = tie_key(limits)
-                    ties = np.concatenate(tied)
-                    return np.concatenate([keys, np.full(len(ties), key)]), np.concatenate([positions, ties])
+                    square, norm = limits[:2].tolist()
+                    key = (abs(square) << 36) // norm  # the order key of all ties (`codes/score.py`)
+                    own = np.full(self.k - passed, -key if square < 0 else key)
+                    return np.concatenate([keys, own]), np.concatenate([positions, *tied])
         raise AssertionError("the ties were counted and must be there")
 
 
@@ -142,10 +141,3 @@ def above(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether threshold a is above threshold b."""
     (a0, a1, _), (b0, b1, _) = a.tolist(), b.tolist()
     return bool(a0 * b1 > b0 * a1)
-
-
-def tie_key(limits: torch.Tensor) -> int:
-    """The order key of keywords exactly on a threshold taken from one of them."""
-    square, norm = int(limits[0]), int(limits[1])
-    key = (abs(square) << 36) // norm
-    return -key if square < 0 else key

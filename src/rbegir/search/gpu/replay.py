@@ -1,14 +1,12 @@
 """Small searches as CUDA graphs: a dozen launches and two copies become one launch.
 
-Launching a dozen kernels from Python takes about 0.2 ms: nothing beside a scan of 10⁹ keywords, but five
-times the work of a search of 10⁶. All sizes follow from the slabs, k and the shape of the batch, and nothing
-waits for the host. So the whole sequence is captured as a graph when the same kind of search comes for the
-second time (the first compiles the kernels). A graph begins with a copy from its own pinned buffer, into
-which the host writes the queries, and ends with a copy of the answer into another.
+Launching a dozen kernels from Python takes about 0.2 ms: little beside a scan of 10⁹ keywords, but five
+times the work of a search of 10⁶. So the whole sequence is captured as a graph when the same kind of search
+comes for the second time (the first compiles the kernels). A graph begins with a copy from its own pinned
+buffer, into which the host writes the queries, and ends with a copy of the answer into another.
 
 A graph refers to keywords by address, so it is kept with weak references to its slabs and used only while
-these are alive. Searches with masks are not captured, because masks come and go. LIMIT bounds the size of
-intermediate results and KEPT the number of graphs; the least recently used graph is evicted first.
+these are alive. Searches with masks are not captured, because masks come and go.
 """
 
 import weakref
@@ -32,8 +30,6 @@ LIMIT = 1 << 21  # slots of survivors: about 130 MB with what sorting needs
 KEPT = 16
 SLABS = 16  # per search; with more, looking them up costs more than a graph saves
 Kind = tuple[object, ...]
-
-
 Started = TypeVar("Started", Pending, Queues)
 
 
@@ -45,10 +41,7 @@ class _Captured(NamedTuple, Generic[Started]):
 
 
 class Replays:
-    """The captured searches of one device: `proof.begin` and `local.begin`, faster from the second time on.
-
-    The result of a search must be taken before the next one begins.
-    """
+    """The captured searches of one device. The result of a search must be taken before the next begins."""
 
     def __init__(self, card: Card) -> None:
         self.card = card
@@ -74,12 +67,8 @@ class Replays:
     def _start(
         self, wanted: Kind, pieces: list[SlabSearch], batch: Batch, begin: Callable[[Batch], Started]
     ) -> Started:
-        if (
-            self._off
-            or batch.device.type != "cuda"
-            or len(pieces) > SLABS
-            or any(piece.mask is not None for piece in pieces)
-        ):
+        unfit = len(pieces) > SLABS or any(piece.mask is not None for piece in pieces)
+        if self._off or unfit or batch.device.type != "cuda":
             return begin(batch)
         kind: Kind = (
             *wanted, batch.queries, batch.planes, batch.mixed, batch.wide, self.card.method(batch),
@@ -91,7 +80,7 @@ class Replays:
         if found is None:
             try:
                 found = self._seen[kind] = self._capture(pieces, batch, begin)
-            except RuntimeError:  # go on without graphs; a device that is lost fails below, too
+            except RuntimeError:  # continue without graphs; a device that is lost fails below, too
                 self._off = True
                 self._seen.clear()
                 return begin(batch)

@@ -143,16 +143,16 @@ class Kernel:
 class _Scan(ctypes.Structure):
     """`struct Scan` of tensorcore.cu."""
 
-    _fields_ = (
-        [("words", ctypes.c_void_p)]
-        + [(name, ctypes.c_int64) for name in ("stride", "begin", "end", "base")]
-        + [
-            (name, ctypes.c_void_p)
-            for name in ("mask", "queries", "floors", "slopes", "centres", "limits", "sums")
-        ]
-        + [(name, ctypes.c_void_p) for name in ("counts", "positions", "dots", "norms")]
-        + [(name, ctypes.c_int) for name in ("room", "tiles", "width", "shift", "kept")]
-    )
+    _fields_ = [
+        (name, kind)
+        for kind, names in (
+            (ctypes.c_void_p, "words"),
+            (ctypes.c_int64, "stride begin end base"),
+            (ctypes.c_void_p, "mask queries floors slopes centres limits sums counts positions dots norms"),
+            (ctypes.c_int, "room tiles width shift kept"),
+        )
+        for name in names.split()
+    ]
 
 
 @dataclass(frozen=True)
@@ -251,20 +251,14 @@ def arrange(values: torch.Tensor, kind: Kind, wide: bool) -> torch.Tensor:
     steps = full.shape[1] // 32
     # the dimensions of each step → [width, step, half, t, b]
     if kind == "float8":
-        parts = (
-            raw.view(width, steps, 2, 4, 2, 2)
-            .flip(5)
-            .permute(0, 1, 5, 2, 4, 3)
-            .reshape(width, steps, 2, 4, 4)
-        )
+        parts = raw.view(width, steps, 2, 4, 2, 2).flip(5).permute(0, 1, 5, 2, 4, 3)
     else:
         parts = raw.view(width, steps, 4, 4, 2).flip(4).permute(0, 1, 4, 3, 2)
     if kind == "mma":  # [tile, query, pair, step, half, t, b] → [tile, pair, query, t, step, half, b]
         return parts.reshape(width // 8, 8, steps // 2, 2, 2, 4, 4).permute(0, 2, 1, 5, 3, 4, 6).contiguous()
     chunk = _CHUNK[kind]  # [chunk, eight, query, step, half, t, b] → [chunk, step, eight, half, query, t, b]
-    return (
-        parts.reshape(width // chunk, chunk // 8, 8, steps, 2, 4, 4).permute(0, 3, 1, 4, 2, 5, 6).contiguous()
-    )
+    parts = parts.reshape(width // chunk, chunk // 8, 8, steps, 2, 4, 4)
+    return parts.permute(0, 3, 1, 4, 2, 5, 6).contiguous()
 
 
 @cache
@@ -272,15 +266,10 @@ def cubin(shape: KernelShape, capability: tuple[int, int]) -> bytes:
     if shape.kind != "mma" and capability != (9, 0):
         raise CompileError(f"{shape.kind} kernels need a Hopper GPU, this one has capability {capability}")
     architecture = "sm_90a" if capability == (9, 0) else f"sm_{capability[0]}{capability[1]}"
-    defines = [
-        f"RBE_N={shape.n}",
-        f"RBE_P={shape.planes}",
-        f"RBE_KERNEL={_NUMBER[shape.kind]}",
-        f"RBE_WIDE={int(shape.wide)}",
-        f"RBE_MT={shape.rows}",
-        f"RBE_THREADS={shape.threads}",
-        f"RBE_MINBLOCKS={shape.blocks}",
-    ]
+    names = ("N", "P", "KERNEL", "WIDE", "MT", "THREADS", "MINBLOCKS")
+    number, wide = _NUMBER[shape.kind], int(shape.wide)
+    values = (shape.n, shape.planes, number, wide, shape.rows, shape.threads, shape.blocks)
+    defines = [f"RBE_{name}={value}" for name, value in zip(names, values, strict=True)]
     source = Path(__file__).with_name("tensorcore.cu").read_text(encoding="utf-8")
     return compile_cubin(source, architecture, defines)
 

@@ -32,10 +32,7 @@ def histogram(
     N: tl.constexpr, P: tl.constexpr, B: tl.constexpr, MIXED: tl.constexpr, MASKED: tl.constexpr,
     BINS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Add `weight` to the cosine's bin of every (sample, query).
-
-    query [Q, planes, n/32], scales [Q], bins [Q, BINS].
-    """
+    """Add `weight` to the cosine's bin of every (sample, query): query [Q, planes, n/32], bins [Q, BINS]."""
     stride = stride.to(tl.int64)
     q = tl.program_id(1)
     offset = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

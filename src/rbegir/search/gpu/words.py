@@ -84,9 +84,8 @@ def with_sample(lanes: torch.Tensor, count: int) -> Slab:
     if drawn == count:
         places = torch.randperm(count, generator=generator, device=lanes.device, dtype=torch.int32)
     else:
-        places = torch.randint(
-            0, count, (drawn,), generator=generator, device=lanes.device, dtype=torch.int32
-        )
+        size = (drawn,)
+        places = torch.randint(count, size, generator=generator, device=lanes.device, dtype=torch.int32)
     sample = torch.zeros(lanes.shape[0], stride_of(drawn), dtype=torch.int32, device=lanes.device)
     where = places.long()
     for stream in range(lanes.shape[0]):  # one at a time: indexing all at once would copy the indices
@@ -101,15 +100,10 @@ def sample_of(piece: SlabSearch, drawn: int) -> SlabSearch:
         bits = piece.mask[places >> 5] >> (places & 31) & 1
         full = torch.zeros(-(-drawn // 32) * 32, dtype=torch.int32, device=bits.device)
         full[:drawn] = bits
-        mask = (full.view(-1, 32) << torch.arange(32, dtype=torch.int32, device=bits.device)).sum(
-            1, dtype=torch.int32
-        )
-    return SlabSearch(
-        Slab(slab.sample, drawn, slab.sample, places, drawn),
-        0,
-        mask,
-        round(piece.candidates / piece.slab.count * drawn),
-    )
+        shifts = torch.arange(32, dtype=torch.int32, device=bits.device)
+        mask = (full.view(-1, 32) << shifts).sum(1, dtype=torch.int32)
+    sampled = Slab(slab.sample, drawn, slab.sample, places, drawn)
+    return SlabSearch(sampled, 0, mask, round(piece.candidates / slab.count * drawn))
 
 
 @triton.jit
