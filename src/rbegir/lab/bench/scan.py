@@ -17,13 +17,11 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from itertools import product
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from rbegir._native import _core
 from rbegir.base.checks import whole_number
 from rbegir.codes.layout import packed_bytes
 from rbegir.codes.planes import Codes
@@ -32,8 +30,6 @@ from rbegir.index.store import Index
 from rbegir.lab.bench import host
 from rbegir.lab.bench.peers import ONE_THREAD, SCAN_PACKAGES, SCAN_PEERS, ScanPeer
 from rbegir.lab.figures import Json
-from rbegir.search.backend import Partition
-from rbegir.search.cpu import CpuBackend
 
 N, PLANES, QUERY_PLANES = 64, 2, 3
 STREAMS = (2, 4, 8, 16)  # places of memory that are read in turn
@@ -99,27 +95,29 @@ def run(grid: ScanGrid, progress: host.Progress = host.quiet) -> Json:
         return scan_gpu.run(grid, progress)
     if grid.peers:
         require_peers()
+    keywords, threads, batches, ks = grid.keywords, grid.threads, grid.batches, grid.ks
     cells: list[Json] = []
-    total = len(grid.keywords) * len(grid.threads) * len(grid.batches) * len(grid.ks)
-    for count in grid.keywords:
+    total = len(keywords) * len(threads) * len(batches) * len(ks)
+    for count in keywords:
         packed = random_codes(count)
-        for threads in grid.threads:
+        for thread_count in threads:
             with ExitStack() as stack:
                 progress(len(cells) / total, f"{count:,} keywords: preparing")
-                names = [name for name in SCAN_PEERS if threads == 1 or name not in ONE_THREAD]
+                names = [name for name in SCAN_PEERS if thread_count == 1 or name not in ONE_THREAD]
                 running = [
-                    stack.enter_context(closing(ScanPeer(name, count, threads)))
+                    stack.enter_context(closing(ScanPeer(name, count, thread_count)))
                     for name in (names if grid.peers else ())
                 ]
-                for batch, k in product(grid.batches, grid.ks):
-                    cell = f"{count:,} keywords, batch {batch}, top {k}, {threads} threads"
-                    progress(len(cells) / total, cell)
-                    cells.append(measure(packed, count, batch, k, threads, running, grid.rounds))
+                for batch in batches:
+                    for k in ks:
+                        cell = f"{count:,} keywords, batch {batch}, top {k}, {thread_count} threads"
+                        progress(len(cells) / total, cell)
+                        cells.append(measure(packed, count, batch, k, thread_count, running, grid.rounds))
     return {
         "host": host.describe(SCAN_PACKAGES if grid.peers else ()),
         "rounds": grid.rounds,
         "cells": cells,
-        "start": first_answer(max(grid.keywords)),
+        "start": first_answer(max(keywords)),
     }
 
 
@@ -133,6 +131,10 @@ def measure(
     rounds: int,
 ) -> Json:
     """One cell."""
+    from rbegir._native import _core
+    from rbegir.search.backend import Partition
+    from rbegir.search.cpu import CpuBackend
+
     backend = CpuBackend(N, PLANES, threads=threads)
     partitions, values = [Partition(packed, keywords)], random_queries(batch)
 
@@ -162,7 +164,9 @@ def measure(
         "batch": batch,
         "k": k,
         "threads": threads,
-        **host.timing(ours),
+        "ms": statistics.median(ours),
+        "ms_min": min(ours),
+        "ms_max": max(ours),
         "bandwidth_fraction": fraction if batch == 1 else None,
         "read_gb_per_s": len(packed) / statistics.median(reads) / 1e6,
         "read_gb_per_s_interleaved": len(packed) / read(STREAMS * 3) / 1e6,
