@@ -23,7 +23,6 @@ from rbegir.base.checks import whole_number
 from rbegir.codes.layout import pack
 from rbegir.encode.binarizer.binarizer import Binarizer
 from rbegir.errors import FileError, InputError, needing
-from rbegir.lab.bench.host import describe
 from rbegir.search.backend import Partition
 from rbegir.search.cpu import CpuBackend
 from rbegir.search.partition import recall_of
@@ -40,9 +39,10 @@ class AnnRBE:
     def __init__(self, metric: str, parameters: dict[str, int] | None = None) -> None:
         if metric not in METRICS:
             raise InputError(f"metric must be one of {', '.join(METRICS)}, got {metric!r}")
-        self._given: dict[str, Any] = dict(parameters or {})
-        self._threads = self._given.pop("threads", None)
-        unknown = sorted(set(self._given) - {"n", "keyword_planes"})
+        given: dict[str, Any] = dict(parameters or {})
+        self._threads = given.pop("threads", None)
+        self._given = given
+        unknown = sorted(set(given) - {"n", "keyword_planes"})
         if unknown:
             raise InputError(
                 f"unknown parameters: {', '.join(unknown)}", hint="known: n, keyword_planes, threads"
@@ -122,21 +122,18 @@ def read_data(path: str | os.PathLike[str]) -> AnnData:
         raise FileError(f"there is no data set {name}")
     try:
         if name.suffix in (".hdf5", ".h5"):
-            with needing("HDF5 data sets need h5py", "pip install h5py, or convert the data set to .npz"):
-                import h5py  # type: ignore[import-not-found]
-            opened = h5py.File(name, "r")
+            arrays = _read_hdf5(name)
         else:
-            opened = np.load(name, allow_pickle=False)
-        with opened as file:
-            arrays = {key: np.asarray(file[key]) for key in AnnData._fields if key in file}
-    except (OSError, ValueError, EOFError, AttributeError, TypeError) as error:
+            with np.load(name, allow_pickle=False) as file:
+                arrays = {key: file[key] for key in AnnData._fields if key in file}
+    except (OSError, ValueError, EOFError, AttributeError) as error:
         raise FileError(
             f"{name} cannot be read as a data set: {error}", hint="pass an .hdf5 or .npz file"
         ) from error
     missing = [key for key in AnnData._fields if key not in arrays]
     if missing:
         raise InputError(f"{name} has no array {missing[0]!r}; a data set has train, test and neighbors")
-    data = AnnData(**arrays)
+    data = AnnData(*(arrays[key] for key in AnnData._fields))
     if data.train.ndim != 2 or data.test.ndim != 2 or data.train.shape[1] != data.test.shape[1]:
         raise InputError(
             f"train {list(data.train.shape)} and test {list(data.test.shape)} do not belong together"
@@ -158,6 +155,8 @@ def run(
     progress: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Recall and speed on a data set, one row for each number of query planes."""
+    from rbegir.lab.bench.host import describe
+
     data = read_data(path)
     if not 1 <= k <= data.neighbors.shape[1]:
         raise InputError(
@@ -204,3 +203,10 @@ def run(
         "memory_kb": algorithm.get_memory_usage(),
         "rows": rows,
     }
+
+
+def _read_hdf5(path: Path) -> dict[str, npt.NDArray[Any]]:
+    with needing("HDF5 data sets need h5py", "pip install h5py, or convert the data set to .npz"):
+        import h5py  # type: ignore[import-not-found]
+    with h5py.File(path, "r") as file:
+        return {key: np.asarray(file[key]) for key in AnnData._fields if key in file}
