@@ -124,11 +124,6 @@ def milliseconds(call: Callable[[], object]) -> float:
     return (time.perf_counter() - start) * 1e3
 
 
-def timing(times: Sequence[float]) -> dict[str, float]:
-    """Median, lowest and highest of times in ms."""
-    return {"ms": statistics.median(times), "ms_min": min(times), "ms_max": max(times)}
-
-
 def timed(call: Callable[[], object], rounds: int, warm: int = 1) -> dict[str, float]:
     """ms, ms_min and ms_max of a call on a GPU, between events; the first `warm` calls do not count."""
     return in_turns([call], rounds, warm)[0]
@@ -151,7 +146,7 @@ def in_turns(calls: Sequence[Callable[[], object]], rounds: int, warm: int = 1) 
             stop.record()
             stop.synchronize()
             own.append(start.elapsed_time(stop))
-    return [timing(own) for own in times]
+    return [{"ms": statistics.median(own), "ms_min": min(own), "ms_max": max(own)} for own in times]
 
 
 def describe_card(device: torch.device) -> dict[str, str | None]:
