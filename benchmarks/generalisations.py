@@ -33,6 +33,7 @@ from rbegir.codes.planes import Codes
 from rbegir.codes.score import keys
 from rbegir.lab.bench.host import describe
 from rbegir.lab.cbow import CBOW, CBOWConfig, words_of
+from rbegir.lab.figures import Stat
 from rbegir.lab.hashing import HashingConfig, SemanticHashing
 from rbegir.read.pairs import read_pairs, read_texts
 
@@ -45,9 +46,8 @@ def summary(name: str, size: int, figures: Iterable[dict[str, float]]) -> dict[s
     runs = list(figures)
     row: dict[str, Any] = {"model": name, "bytes": size, "seeds": len(runs)}
     for figure in runs[0]:
-        values = [run[figure] for run in runs]
-        spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
-        row[figure] = {"mean": float(np.mean(values)), "std": spread}
+        found = Stat.of([run[figure] for run in runs])
+        row[figure] = {"mean": found.mean, "std": found.std}
     print(json.dumps(row), file=sys.stderr, flush=True)
     return row
 
@@ -199,7 +199,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=Path, required=True)
     parser.add_argument("--query-column", default="query")
     parser.add_argument("--keyword-column", default="keyword")
-    parser.add_argument("--sample", type=int, help="so many of the titles, drawn at random")
+    parser.add_argument("--sample", type=int, help="this many titles, drawn at random")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--hashing-epochs", type=int, default=HashingConfig.epochs)
     parser.add_argument("--epochs", type=int, default=CBOWConfig.epochs, help="of CBOW")

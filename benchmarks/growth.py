@@ -21,7 +21,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import httpx
 import numpy as np
@@ -30,22 +29,17 @@ import pyarrow.compute as pc
 
 import rbegir
 from rbegir.codes.planes import Codes
-from rbegir.lab.bench.host import describe
+from rbegir.lab.bench.host import describe, milliseconds
+from rbegir.lab.bench.serve import service
+from rbegir.lab.figures import Json
 
 COMMIT = 1_000_000
 SEARCHES, CHANGES = 20, 40
 N = 64
-Json = dict[str, Any]
 
 
 def random_codes(count: int, rng: np.random.Generator) -> Codes:
     return Codes(rng.integers(0, 2**64, (2, count, 1), dtype=np.uint64), N)
-
-
-def milliseconds(call: Any) -> float:
-    began = time.perf_counter()
-    call()
-    return (time.perf_counter() - began) * 1e3
 
 
 def memory(field: str) -> int:
@@ -74,7 +68,7 @@ def change(index: rbegir.Index, rng: np.random.Generator, number: int) -> None:
 
 
 def measure(path: Path) -> Json:
-    """What a process sees that opens the index."""
+    """Figures of a process that opens the index."""
     rng = np.random.default_rng(1)
     began = time.perf_counter()
     index = rbegir.Index.open(path)
@@ -126,29 +120,18 @@ def compact(path: Path) -> Json:
 def serve(path: Path) -> Json:
     """The index behind HTTP: time until it is ready, and searches by code one after the other."""
     rng = np.random.default_rng(3)
-    with subprocess.Popen(
-        [sys.executable, "-m", "rbegir", "serve", str(path), "--port", "0", "--read-only"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as service:
-        try:
-            began = time.perf_counter()
-            assert service.stdout is not None
-            line = next(line for line in service.stdout if "http://" in line)
-            url = "http://" + line.split("http://")[1].split()[0].rstrip("/.,")
-            ready = time.perf_counter() - began
-            with httpx.Client(base_url=url, timeout=600) as client:
+    began = time.perf_counter()
+    with service(path, "--read-only") as (port, _):
+        ready = time.perf_counter() - began
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=600) as client:
 
-                def search() -> None:
-                    planes = [rng.bytes(8).hex() for _ in range(3)]
-                    client.post("/v1/search", json={"codes": [planes], "k": 10}).raise_for_status()
+            def search() -> None:
+                planes = [rng.bytes(8).hex() for _ in range(3)]
+                client.post("/v1/search", json={"codes": [planes], "k": 10}).raise_for_status()
 
-                first = milliseconds(search)
-                times = [milliseconds(search) for _ in range(SEARCHES)]
-            return {"ready_s": ready, "first_search_ms": first, "search_ms": statistics.median(times)}
-        finally:
-            service.terminate()
+            first = milliseconds(search)
+            times = [milliseconds(search) for _ in range(SEARCHES)]
+        return {"ready_s": ready, "first_search_ms": first, "search_ms": statistics.median(times)}
 
 
 def in_new_process(step: str, path: Path) -> Json:

@@ -168,7 +168,7 @@ def command(about: str | None, pack: Step, second: str, make: Step) -> None:
     here.add_argument("--titles", type=Path, required=True)
     here.add_argument("--redirects", type=Path, required=True)
     there.add_argument("--pack", type=Path, required=True)
-    there.add_argument("--limit", type=int, help="only so many texts, for a trial")
+    there.add_argument("--limit", type=int, help="only this many texts, for a trial")
     for step in (here, there):
         step.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()

@@ -12,8 +12,8 @@
 A directory holds `keywords.npy`, `queries.npy` and, for the task, `relevant.npy`
 (`benchmarks/title_vectors.py`, `benchmarks/lsa_vectors.py`); queries of GloVe and of patches
 (`benchmarks/patch_vectors.py`) are drawn from the vectors. OUT gets `accuracy-vectors-SET.json`, as
-`rbegir bench accuracy --out` writes it, after every row: a run that is stopped has lost nothing, and another
-one goes on. Steps are in the order of what matters: 2 bits per dimension with three seeds, then other sizes,
+`rbegir bench accuracy --out` writes it, after every row: a stopped run loses nothing and can be
+resumed. The most important steps come first: 2 bits per dimension with three seeds, then other sizes,
 then what is slow. With `--methods` (and `--seeds`, `--bits`) it is one step of these methods, so that runs
 can share a machine; `merge` adds the rows of the files in the folders of DIRECTORY to those in OUT. `sample`
 writes a random part of a large file, to be sent elsewhere.
@@ -78,7 +78,7 @@ def large_steps(common: Step = LARGE) -> Iterator[Step]:
 
 
 class Runner:
-    """Steps in turn until the time is over."""
+    """Runs steps in turn until time is up."""
 
     def __init__(self, out: Path, budget: float) -> None:
         self.out, self.end = out, time.perf_counter() + budget
@@ -154,7 +154,7 @@ def title_task(runner: Runner, vectors: Any, queries: Any, relevant: np.ndarray,
 
 
 def merge(source: Path, out: Path) -> None:
-    """Rows that OUT does not hold yet are added to its files, with the machines they were measured on."""
+    """Add rows that OUT does not hold yet to its files, with the machines they were measured on."""
     for path in sorted(source.glob("**/accuracy-vectors-*.json")):
         added, target = json.loads(path.read_text()), out / path.name
         if not target.exists():
@@ -183,7 +183,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--budget", type=float, default=1e9)
     parser.add_argument("--rows", type=int, default=181_000)
-    parser.add_argument("--limit", type=int, help="only so many keywords, for a trial")
+    parser.add_argument("--limit", type=int, help="only this many keywords, for a trial")
     parser.add_argument("--methods", help="one step of these methods, with commas")
     parser.add_argument("--bits", default="2", help="budgets of that step")
     parser.add_argument("--seeds", type=int, default=1, help="of that step, or of the title task")

@@ -1,6 +1,6 @@
 """Draws docs/img/architecture.svg: the packages of rbegir and which imports which, read from the source.
 
-    python tools/architecture.py        run it after an import between packages has come or gone
+    python tools/architecture.py        run it after an import between packages was added or removed
 
 Packages stand in rows; imports point downwards. Only direct neighbours are joined: an arrow is left out where
 a longer path of arrows says the same. An import that points upwards breaks the rule and is drawn in red.
@@ -87,7 +87,7 @@ def imports(source: Path = SOURCE) -> Graph:
 
 
 def neighbours(graph: Graph) -> list[tuple[str, str]]:
-    """The imports that no longer path of downward imports implies, and all that point upwards."""
+    """Imports that are not implied by a longer path of downward imports, and all that point upwards."""
     level = {name: number for number, row in enumerate(ROWS) for name in row}
     down = {a: {b for b in bs if level[b] > level[a] and b != EVERYWHERE} for a, bs in graph.items()}
 

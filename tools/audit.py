@@ -1,4 +1,4 @@
-"""Looks the tested environment up in the list of known vulnerabilities (pip-audit, the advisories of PyPI).
+"""Checks the tested environment against the list of known vulnerabilities (pip-audit, the advisories of PyPI).
 
 python tools/audit.py      0: none known · 1: some are · 2: the list could not be reached, nothing was checked
 """

@@ -5,7 +5,7 @@
 
 The versions are those of constraints.txt; the hashes are those that the package index publishes for the
 wheels that fit the tested platform (CPython 3.11, Linux x86-64), or for the source where there is no such
-wheel. Wheels that are named on the command line are allowed besides: the package index has torch for CUDA
+wheel. Wheels named on the command line are allowed as well: the package index has torch for CUDA
 only, and a machine without a GPU takes the build for CPUs from a file.
 
     PIP_INDEX_URL=… python tools/lock.py torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl
@@ -37,7 +37,7 @@ HEAD = """# The tested environment (CPython 3.11, Linux x86-64) with hashes, wri
 
 
 def pins() -> dict[str, str]:
-    """Name → version, as constraints.txt has them."""
+    """Name → version, from constraints.txt."""
     lines = (line.split("#")[0].strip() for line in PINS.read_text().splitlines())
     return dict(line.split("==") for line in lines if line)
 

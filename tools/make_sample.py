@@ -4,7 +4,7 @@
 
 Everything is chosen by hashes of texts, so the same input gives the same files:
 
-- titles with at least three aliases, so that a title shows more than one way of being asked for;
+- titles with at least three aliases, so that a title is asked for in more than one way;
 - validation: those whose `hash_position` is below VALID_SHARE (the rule of `rbegir.read.split`, so a
   model trained on a full split has not seen them either), one alias of each;
 - training: the first of the other titles in the order of a second hash, with all of their aliases, until

@@ -9,7 +9,6 @@ that has marks (<!-- results: … -->) fills the part between them; the others a
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,16 +17,15 @@ from xml.sax.saxutils import escape
 
 import cli_docs
 import plan_figures
+from plan_figures import RESULTS, ROOT, load
 
 from rbegir.errors import InputError
-from rbegir.lab.markdown import Json, big, environment
+from rbegir.lab.figures import Json, Stat, big, environment
 from rbegir.lab.plan import Wish, parse, plan
 from rbegir.lab.reproduce.job import read_results
 from rbegir.lab.reproduce.report import page as reproduction_page
-from rbegir.lab.reproduce.results import stat
 
-ROOT = Path(__file__).resolve().parents[1]
-DOCS, RESULTS = ROOT / "docs", ROOT / "benchmarks" / "results"
+DOCS = ROOT / "docs"
 MARKS = ("<!-- results: written by tools/pages.py -->\n", "<!-- end of results -->\n")
 TEMPLATES = environment(Path(__file__).with_name("templates"))
 DATABASES = {
@@ -84,12 +82,6 @@ WISHES = (
 )
 
 
-def load(name: str) -> Json:
-    """A committed result."""
-    data: Json = json.loads((RESULTS / f"{name}.json").read_text())
-    return data
-
-
 def render(template: str, **figures: Any) -> str:
     return TEMPLATES.get_template(f"{template}.md.j2").render(**figures)
 
@@ -114,9 +106,8 @@ def benchmarks() -> Json:
         return f"{about['cpu'] if device == 'cpu' else device}, {cores} CPU cores"
 
     def over_seeds(row: str, figure: str) -> Json:
-        found = stat(run["figures"][figure]["value"] for run in accuracy["runs"] if run["row"] == row)
-        assert found is not None, row
-        return found._asdict()
+        values = [run["figures"][figure]["value"] for run in accuracy["runs"] if run["row"] == row]
+        return Stat.of(values)._asdict()
 
     def quantised(name: str, query: str) -> float:
         """Mean recall@10 of a quantiser of m_1's vectors, for queries of some precision."""
@@ -223,9 +214,7 @@ def upgrade() -> Json:
     result = load("upgrade")
 
     def over_runs(side: str, case: str, name: str) -> Json:
-        found = stat(run[side][case][name] for run in result["runs"])
-        assert found is not None
-        return found._asdict()
+        return Stat.of([run[side][case][name] for run in result["runs"]])._asdict()
 
     return {**result, "over_runs": over_runs}
 

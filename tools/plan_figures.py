@@ -15,6 +15,7 @@ Json = dict[str, Any]
 
 
 def load(name: str) -> Json:
+    """A committed result."""
     data: Json = json.loads((RESULTS / f"{name}.json").read_text())
     return data
 

@@ -10,12 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-import socket
-import subprocess
-import sys
 import tempfile
-import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -23,6 +18,9 @@ from typing import Any
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+
+import rbegir
+from rbegir.lab.bench.serve import service
 
 ROOT = Path(__file__).resolve().parents[1]
 FROM_OUTSIDE = {
@@ -33,7 +31,6 @@ FROM_OUTSIDE = {
 }
 COMMENT = re.compile(r"^<!--.*?-->\n", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s:]+?)(#[^)]*)?\)")
-START_S = 60.0
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -60,36 +57,14 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def openapi() -> dict[str, Any]:
     """The OpenAPI document of a service over an empty index, as any client would fetch it."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
         index = Path(folder) / "empty.rbe"
-        create = (
-            "import rbegir, sys; rbegir.Index.create(sys.argv[1], n=64, keyword_planes=2, query_planes=3)"
-        )
-        subprocess.run([sys.executable, "-c", create, str(index)], check=True)
-        service = subprocess.Popen(
-            [sys.executable, "-m", "rbegir", "serve", str(index), "--port", str(port), "--no-access-log"],
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            return fetch(f"http://127.0.0.1:{port}/openapi.json", service)
-        finally:
-            service.terminate()
-            service.wait(START_S)
-
-
-def fetch(address: str, service: subprocess.Popen[bytes]) -> dict[str, Any]:
-    deadline = time.monotonic() + START_S
-    while service.poll() is None and time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(address, timeout=START_S) as response:
+        rbegir.Index.create(index, n=64, keyword_planes=2, query_planes=3).close()
+        with service(index) as (port, _):
+            address = f"http://127.0.0.1:{port}/openapi.json"
+            with urllib.request.urlopen(address, timeout=60) as response:
                 document: dict[str, Any] = json.load(response)
                 return document
-        except urllib.error.URLError:
-            time.sleep(0.1)
-    raise RuntimeError("rbegir serve did not start, so the HTTP reference cannot be made")
 
 
 def http_page(document: dict[str, Any]) -> str:

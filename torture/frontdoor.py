@@ -38,6 +38,7 @@ from rbegir.encode.clsm.model import Model
 from rbegir.encode.clsm.presets import ModelConfig, random_tensors
 from rbegir.errors import RbegirError
 from rbegir.index.store import Index
+from rbegir.lab.bench.serve import cpu_seconds
 from torture.limits import Limits
 from torture.server import Server, make_index
 
@@ -46,7 +47,6 @@ SIZE = 7 * MIB  # of a body
 HEALTH_CPU = 0.25  # seconds
 MEMORY = 300 * MIB
 SETTLE_S = 120.0  # at most
-TICKS = os.sysconf("SC_CLK_TCK")
 JSON = {"content-type": "application/json"}
 READERS = 20
 
@@ -150,8 +150,7 @@ class Witness:
 
     def cpu(self) -> float:
         assert self._server.process is not None
-        stat = Path(f"/proc/{self._server.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(stat[11]) + int(stat[12])) / TICKS
+        return cpu_seconds(self._server.process.pid)
 
     def health(self) -> None:
         before = self.cpu()
@@ -178,7 +177,7 @@ class Witness:
 
 
 def attacked(attack: Callable[[], None], witness: Witness) -> None:
-    """Run an attack in a thread, asking for the health all the while."""
+    """Run an attack in a thread, with health checks all the while."""
     failed: list[BaseException] = []
 
     def work() -> None:
@@ -193,7 +192,7 @@ def attacked(attack: Callable[[], None], witness: Witness) -> None:
         try:
             witness.health()
         except AssertionError as error:
-            failed.append(error)  # the attack goes on, so that none meets the next one
+            failed.append(error)  # the attack is finished first, so that it does not meet the next one
         time.sleep(0.01)
     thread.join()
     if failed:
@@ -201,7 +200,7 @@ def attacked(attack: Callable[[], None], witness: Witness) -> None:
 
 
 def settled(server: Server, before: int) -> int:
-    """By how many bytes the service has grown, a few seconds after an attack: by then all is freed."""
+    """How many bytes the service has grown, once it has had time to free what an attack took."""
     end = time.monotonic() + SETTLE_S
     while server.memory() - before >= MEMORY // 2 and time.monotonic() < end:
         time.sleep(0.1)
@@ -212,7 +211,7 @@ def settled(server: Server, before: int) -> int:
 
 
 def make_model(path: Path, seed: int) -> Model:
-    """Both sides are equal, so that a text finds itself."""
+    """A small model whose sides are equal, so that a text finds itself."""
     config = ModelConfig(n=64, conv=32, hash_buckets=16, share_towers=True)
     tensors = random_tensors(config, seed)
     tensors |= {name: tensors.get(name.replace("query", "keyword"), tensors[name]) for name in tensors}
@@ -221,7 +220,7 @@ def make_model(path: Path, seed: int) -> Model:
 
 
 def replaced_model(folder: Path, chance: random.Random) -> None:
-    """A reader and a late writer of an index that is replaced by one of another model."""
+    """A reader and a late writer of an index that is replaced by one with another model."""
     texts = [f"keyword number {i}" for i in range(30)]
     models = [make_model(folder / f"model{turn}", chance.randrange(10**6)) for turn in range(2)]
     path = folder / "replaced.rbe"
@@ -249,7 +248,7 @@ def _as_if_opened_now(index: Index, model: Model, texts: list[str]) -> None:
 
 
 def hostile_model(folder: Path, chance: random.Random) -> None:
-    """A stored model of which one file is not what it seems: our error, or the right codes."""
+    """A stored model with one hostile file: it is refused with our error, or gives the right codes."""
     path = folder / "hostile.rbe"
     model = make_model(folder / "model", 1)
     wanted = model.encode_queries(["red shoes"]).planes.tolist()

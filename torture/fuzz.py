@@ -1,9 +1,9 @@
 """Hostile bytes at every door (`doors.py`), guided by coverage where atheris is installed.
 
-Each door is fuzzed in a process of its own with an address-space limit, a time limit an input, and an audit
+Each door is fuzzed in a process of its own with an address-space limit, a time limit per input, and an audit
 hook that refuses to start processes, to unpickle, to connect anywhere and to write or look outside the
 scratch directory. A finding is anything but acceptance or an RbegirError; its input is kept and goes to
-tests/torture/corpus once the fault is mended, where a test replays all of them.
+tests/torture/corpus once the fault is fixed, where a test replays all of them.
 
     python -m torture fuzz --seconds 1800             all doors, an equal share of the time each
     python -m torture.fuzz csv --seconds 60 --out X   one door, in this process
@@ -78,7 +78,7 @@ def limit_memory() -> None:
 
 
 def guarded(door: Callable[[bytes], None]) -> Callable[[bytes], None]:
-    """The door with its clock; raises what is a finding and nothing else."""
+    """The door with a time limit per input; raises findings only."""
     from rbegir.errors import RbegirError
 
     def too_slow(number: int, frame: Any) -> None:
@@ -91,7 +91,7 @@ def guarded(door: Callable[[bytes], None]) -> Callable[[bytes], None]:
         try:
             door(data)
         except RbegirError:
-            pass  # refused, in words: that is what a door is for
+            pass  # refused with a message, as it should be
         finally:
             signal.alarm(0)
 
@@ -100,7 +100,7 @@ def guarded(door: Callable[[bytes], None]) -> Callable[[bytes], None]:
 
 @contextlib.contextmanager
 def open_door(name: str, folder: Path) -> Iterator[tuple[Callable[[bytes], None], list[bytes]]]:
-    """A door and its seeds; the service has a module of its own, for it needs more packages."""
+    """A door and its seeds; the service has a module of its own, because it needs more packages."""
     if name == "http":
         from torture.http_door import HttpDoor
 
@@ -143,32 +143,19 @@ def mutate(data: bytes, seeds: list[bytes], chance: random.Random) -> bytes:
     return bytes(changed)
 
 
-def fuzz_plainly(name: str, folder: Path, seed: int, count: int, seconds: float = 1e9) -> int:
-    """Mutations of the seeds without guidance; how many were tried. A finding is raised."""
+def fuzz_plainly(name: str, folder: Path, seed: int, count: int) -> int:
+    """Try mutations of the seeds without guidance; returns how many were tried, and raises on a finding."""
+    chance = random.Random(f"{seed}/{name}")
     with open_door(name, folder) as (door, seeds):
-        return _mutations(name, guarded(door), seeds, random.Random(f"{seed}/{name}"), count, seconds)
-
-
-def _mutations(
-    name: str,
-    check: Callable[[bytes], None],
-    seeds: list[bytes],
-    chance: random.Random,
-    count: int,
-    seconds: float,
-) -> int:
-    end = time.monotonic() + seconds
-    pool = list(seeds)
-    for number in range(count):
-        if time.monotonic() > end:
-            return number
-        data = seeds[number] if number < len(seeds) else mutate(chance.choice(pool), seeds, chance)
-        if number % 50 == 0:
-            pool = [*seeds, *pool[-20:], data]  # walk away from the seeds, slowly
-        try:
-            check(data)
-        except BaseException as error:
-            raise AssertionError(f"{name}: {type(error).__name__}: {error} for {data[:400]!r}") from error
+        check, pool = guarded(door), list(seeds)
+        for number in range(count):
+            data = seeds[number] if number < len(seeds) else mutate(chance.choice(pool), seeds, chance)
+            if number % 50 == 0:
+                pool = [*seeds, *pool[-20:], data]  # walk away from the seeds, slowly
+            try:
+                check(data)
+            except BaseException as error:
+                raise AssertionError(f"{name}: {type(error).__name__}: {error} for {data[:400]!r}") from error
     return count
 
 

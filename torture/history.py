@@ -23,7 +23,7 @@ from unittest import mock
 import pyarrow as pa
 
 from rbegir.errors import FileError, LockedError
-from rbegir.index import format, writer
+from rbegir.index import format, manifest, writer
 from rbegir.index.store import Index
 from tests.index.fakes import HashEncoder
 from torture.simdisk import KilledError, Recorder, Step, no_fault
@@ -62,12 +62,18 @@ class History:
 
 
 def small_tiers() -> Any:
-    """Tiers of a few rows, so that short histories see merges of merges; fsync is simulated, so not done."""
+    """Tiers of a few rows, so that short histories see merges of merges."""
     return mock.patch.multiple(writer, TIER_ROWS=3, FAN=3)
 
 
 def no_fsync() -> Any:
     return mock.patch.object(os, "fsync", _nothing)
+
+
+def left_over(path: Path) -> set[str]:
+    """Files in the directory of an index that nothing names, and named files that are not there."""
+    named = manifest.read_manifest(path).files | {manifest.NAME, writer.LOCK}
+    return set(os.listdir(path)) ^ named
 
 
 def contents(index: Index) -> State:
@@ -97,7 +103,7 @@ def _score(text: str) -> int:
 def record(
     root: Path, chance: random.Random, steps: int, sabotage: Sabotage = contextlib.nullcontext
 ) -> History:
-    """Live through a random history in an empty directory; `sabotage` breaks the index meanwhile."""
+    """Run a random history in an empty directory, while `sabotage` puts a fault into the index."""
     recorder = Recorder(root)
     moments: list[tuple[int, frozenset[State]]] = [(0, frozenset([None]))]
     with recorder.recording(), small_tiers(), no_fsync(), sabotage():
@@ -114,7 +120,7 @@ def record(
 
 
 class Life:
-    """The process that uses the index, and what it has been told."""
+    """A process that uses the index, and the changes that were acknowledged to it."""
 
     def __init__(
         self,
@@ -145,7 +151,7 @@ class Life:
         return self.index
 
     def begin(self, act: Callable[[], Any], change: Callable[[dict[int, Record]], Any]) -> None:
-        """Do one change; some of them die at a random call."""
+        """Make one change; some of them die at a random call."""
         if self.state is not None and self.chance.random() < 0.25:
             self._doom(self.recorder)
         try:
@@ -169,7 +175,7 @@ class Life:
         return tuple(sorted(wanted.items()))
 
     def _look(self) -> None:
-        """See which state a change that failed has left."""
+        """Find out which state a failed change has left."""
         self.recorder.fault = no_fault
         with Index.open(self.path, model=ENCODER, threads=1, read_only=True) as seen:
             self.state = contents(seen)
@@ -213,7 +219,7 @@ class Life:
         recorder.fault = fault
 
     def choose(self, kinds: Iterable[str]) -> tuple[Callable[[], Any], Any]:
-        """What to do next, and what it does to the keywords; None for what promises nothing."""
+        """The next step and its effect on the keywords; the effect is None for a step without a promise."""
         (kind,) = self.chance.choices([*kinds], [KINDS[kind] for kind in kinds])
         if kind == "where":
             low = self.chance.randrange(IDS)
@@ -274,4 +280,4 @@ class Life:
 
 
 def _nothing(descriptor: int) -> None:
-    """The power is cut in theory only, and syncing memory takes time."""
+    """Stands in for fsync: power cuts are simulated, and syncing takes time."""

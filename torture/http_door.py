@@ -12,10 +12,9 @@ from pathlib import Path
 
 from starlette.testclient import TestClient
 
-from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.model import Model
-from rbegir.encode.clsm.presets import ModelConfig, random_tensors
 from rbegir.index.store import Index
+from rbegir.lab.bench.serve import random_model
 from rbegir.serve.app import create_app
 from rbegir.serve.monitor import RequestLog
 from rbegir.serve.settings import Settings
@@ -32,9 +31,7 @@ REQUESTS = (
 
 class HttpDoor:
     def __init__(self, folder: Path) -> None:
-        config = ModelConfig(n=64, conv=2, hash_buckets=4, share_towers=True)
-        checkpoint.write(folder / "served-model", config, random_tensors(config))
-        model = Model.load(folder / "served-model", threads=1)
+        model = Model.load(random_model(folder / "served-model", conv=2, hash_buckets=4), threads=1)
         index = Index.create(folder / "served.rbe", model, id_type="int64", threads=1)
         index.upsert([f"red shoes {i}" for i in range(50)], list(range(50)), {"price": list(range(50))})
         settings = Settings(access_log=False, max_k=100, compact_min_deleted=100_000)

@@ -21,15 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from rbegir.errors import RbegirError
-from rbegir.index import manifest, writer
 from rbegir.index.store import Index
-from torture.history import ENCODER, KINDS, NAME, Life, Record, State, contents, small_tiers
+from torture.history import ENCODER, KINDS, NAME, Life, Record, State, contents, left_over, small_tiers
 from torture.limits import Limits
 from torture.simdisk import Recorder
 
 
 class Steady(Life):
-    """A life in which nothing else is changed while an index is compacted."""
+    """A life without other changes during a compaction."""
 
     def _compact(self) -> None:
         self.open().compact()
@@ -45,7 +44,7 @@ class Victim:
         self.number = number
 
     def step(self, *, for_real: bool) -> None:
-        """Make the next change, or only think it."""
+        """Make the next change, or only work out its effect."""
         self.life.chance = random.Random(f"{self.seed}/{self.number}")
         self.life.made = 100 * self.number
         act, change = self.life.choose(KINDS)
@@ -100,8 +99,10 @@ def run(limits: Limits) -> dict[str, Any]:
 
 
 def _live_and_die(path: Path, seed: int, number: int, state: State, delay: float, *, wait: bool) -> int:
-    """How many changes a new process acknowledged before it was killed, `delay` seconds after its birth, or
-    after its first acknowledgement."""
+    """Start a process and kill it `delay` seconds after its start, or after its first acknowledgement.
+
+    Returns how many changes it acknowledged.
+    """
     notes, output = os.pipe()
     child = os.fork()
     if child == 0:
@@ -128,13 +129,12 @@ def _live_and_die(path: Path, seed: int, number: int, state: State, delay: float
 
 
 def _look(path: Path) -> State:
-    """What the index holds; a reader and a writer must both find it in order."""
+    """The contents of the index, which a reader and a writer must both find intact."""
     with Index.open(path, model=ENCODER, threads=1, read_only=True) as index:
         found = contents(index)
         index.verify()
     with Index.open(path, model=ENCODER, threads=1) as index:
-        index.delete([-1])  # becomes the writer, which tidies up
+        index.delete([-1])  # becomes the writer, which removes stray files
         assert contents(index) == found, "a writer sees something else than a reader"
-    names = manifest.read_manifest(path).files | {manifest.NAME, writer.LOCK}
-    assert set(os.listdir(path)) == names, "files are left over"
+    assert not left_over(path), "files are left over"
     return found

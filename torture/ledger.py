@@ -1,9 +1,8 @@
-"""What clients of a service know: which version of each keyword may be there, and whether an answer can be
-true.
+"""A record of which version of each keyword a service may hold, to check its answers against.
 
-Versions of one id are written one after the other by one client. While a change is on its way both the old
-and the new version are possible; when it is acknowledged only the new one is; when it failed, or nobody
-knows, both stay possible until the next acknowledged change.
+Versions of one id are written one after the other by one client. While a change is under way, both the
+old and the new version are possible. Once it is acknowledged, only the new one is. If it failed, or its
+outcome is unknown, both stay possible until the next acknowledged change.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Ledger:
         return {key: self.glimpse(key) for key in self.ids}
 
     def possible(self, key: int, since: Glimpse) -> frozenset[Version]:
-        """What an answer may say about an id, if it was asked at `since` and answered now."""
+        """The versions that an answer may show for an id, if it was asked at `since` and answered now."""
         return since.possible | frozenset(self._entries[key].begun[since.begun :])
 
     def now(self, key: int) -> frozenset[Version]:
@@ -60,7 +59,7 @@ def text_of(key: int, version: int) -> str:
 
 
 def version_of(key: int, text: str) -> int:
-    """The version that a text says; a ValueError for a text that nobody wrote."""
+    """The version named in a text; ValueError if nobody wrote such a text."""
     parts = text.split()
     version = int(parts[3])
     if text != text_of(key, version):

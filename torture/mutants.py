@@ -16,28 +16,24 @@ from rbegir.base import disk, masks
 from rbegir.index import creation, format, manifest, segment, writer
 
 Change = Callable[..., Any]
+Fault = contextlib.AbstractContextManager[Any]  # while it is entered, the index has the fault
 
 
 def _skip(file: int | Path) -> None:
     """What a forgotten sync does."""
 
 
-@contextlib.contextmanager
-def no_file_sync() -> Iterator[None]:
+def no_file_sync() -> Fault:
     """Files are never synced."""
-    with mock.patch.object(disk, "sync", _skip):
-        yield
+    return mock.patch.object(disk, "sync", _skip)
 
 
-@contextlib.contextmanager
-def no_directory_sync() -> Iterator[None]:
+def no_directory_sync() -> Fault:
     """Directories are never synced."""
-    with mock.patch.object(disk, "sync_directory", _skip):
-        yield
+    return mock.patch.object(disk, "sync_directory", _skip)
 
 
-@contextlib.contextmanager
-def _no_sync_of(*kinds: str) -> Iterator[None]:
+def _no_sync_of(*kinds: str) -> Fault:
     """Files whose name begins in one of these ways are not synced."""
     finish = format.FileWriter.finish
 
@@ -45,19 +41,18 @@ def _no_sync_of(*kinds: str) -> Iterator[None]:
         with no_file_sync() if self.path.name.startswith(kinds) else contextlib.nullcontext():
             return finish(self, meta)
 
-    with mock.patch.object(format.FileWriter, "finish", hasty):
-        yield
+    return mock.patch.object(format.FileWriter, "finish", hasty)
 
 
-def no_manifest_sync() -> contextlib.AbstractContextManager[None]:
+def no_manifest_sync() -> Fault:
     return _no_sync_of("MANIFEST")
 
 
-def no_segment_sync() -> contextlib.AbstractContextManager[None]:
+def no_segment_sync() -> Fault:
     return _no_sync_of("segment-")
 
 
-def no_deletes_sync() -> contextlib.AbstractContextManager[None]:
+def no_deletes_sync() -> Fault:
     return _no_sync_of("deletes-")
 
 
@@ -86,12 +81,12 @@ def _commit(other: Change) -> Iterator[None]:
         yield
 
 
-def no_sync_after_rename() -> contextlib.AbstractContextManager[None]:
+def no_sync_after_rename() -> Fault:
     """A change is acknowledged before the name of its manifest is on disk."""
     return _commit(lambda directory: disk.rename(directory / manifest.NEW, directory / manifest.NAME))
 
 
-def remove_then_rename() -> contextlib.AbstractContextManager[None]:
+def remove_then_rename() -> Fault:
     """The old manifest goes before the new one comes."""
 
     def commit(directory: Path) -> None:
@@ -114,8 +109,7 @@ def no_sync_before_rename() -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def remove_before_commit() -> Iterator[None]:
+def remove_before_commit() -> Fault:
     """What the new state does not name is removed while the old one still holds."""
 
     def commit(directory: Path) -> None:
@@ -127,39 +121,33 @@ def remove_before_commit() -> Iterator[None]:
                 disk.unlink(path)
         manifest.commit(directory)
 
-    with _commit(commit):
-        yield
+    return _commit(commit)
 
 
-@contextlib.contextmanager
-def clean_without_sync() -> Iterator[None]:
+def clean_without_sync() -> Fault:
     """A writer that takes over tidies up although the state it found may not be on disk."""
 
     def clean(self: writer.Writer, current: Any) -> None:
         self._remove_others(current.manifest.files)
 
-    with mock.patch.object(writer.Writer, "clean", clean):
-        yield
+    return mock.patch.object(writer.Writer, "clean", clean)
 
 
-def no_compacted_sync() -> contextlib.AbstractContextManager[None]:
+def no_compacted_sync() -> Fault:
     """The segments of a compaction get their names unsynced."""
     return _no_sync_of("unnamed-")
 
 
-@contextlib.contextmanager
-def no_carried_deletes() -> Iterator[None]:
+def no_carried_deletes() -> Fault:
     """What is deleted while an index is compacted comes back with the new segments."""
 
     def nothing(old: Any, now: Any, count: int) -> masks.Mask:
         return masks.empty(count)
 
-    with mock.patch.object(writer, "_carried_over", nothing):
-        yield
+    return mock.patch.object(writer, "_carried_over", nothing)
 
 
-@contextlib.contextmanager
-def numbered_before_deletes() -> Iterator[None]:
+def numbered_before_deletes() -> Fault:
     """A compacted segment may have its number while the deletes that it needs are not on disk."""
     commit = writer._Change.commit
 
@@ -169,8 +157,7 @@ def numbered_before_deletes() -> Iterator[None]:
         self._renames.clear()
         commit(self, **changes)
 
-    with mock.patch.object(writer._Change, "commit", hasty):
-        yield
+    return mock.patch.object(writer._Change, "commit", hasty)
 
 
 @contextlib.contextmanager
@@ -193,8 +180,7 @@ def numbered_at_once() -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def build_without_sync() -> Iterator[None]:
+def build_without_sync() -> Fault:
     """A build is acknowledged before the name of its directory is on disk."""
     give = creation._give_name
 
@@ -202,8 +188,7 @@ def build_without_sync() -> Iterator[None]:
         with no_directory_sync():
             give(stage, path)
 
-    with mock.patch.object(creation, "_give_name", hasty):
-        yield
+    return mock.patch.object(creation, "_give_name", hasty)
 
 
 MUTANTS = (

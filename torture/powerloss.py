@@ -1,7 +1,7 @@
 """The power is cut after every call to the disk, and the disk keeps as little as it may.
 
-For each of many random histories (`history.py`) the trace is cut after every step, several outcomes a cut
-(`simdisk.py`). After each the index
+For each of many random histories (`history.py`) the trace is cut after every step, with several outcomes per
+cut (`simdisk.py`). After each the index
 
     opens, or is not there where it may not be yet
     holds one of the allowed states: every acknowledged change, and the one in flight wholly or not at all
@@ -16,33 +16,36 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import multiprocessing
-import os
 import random
 import shutil
 import tempfile
 import time
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rbegir.errors import RbegirError
-from rbegir.index import manifest, writer
+from rbegir.index import writer
 from rbegir.index.store import Index
-from torture.history import ENCODER, NAME, Sabotage, State, contents, no_fsync, record, small_tiers
-from torture.limits import Limits
+from torture.history import (
+    ENCODER,
+    NAME,
+    Sabotage,
+    State,
+    contents,
+    left_over,
+    no_fsync,
+    record,
+    small_tiers,
+)
+from torture.limits import Limits, memory, promise
 from torture.simdisk import Image, SimDisk, lay_out
 
 STEPS = 14  # changes in a history
 MIXTURES = 4  # random outcomes of a cut, besides the four corners
 LATER = (1000, ("later", 1, None))
-
-
-class LossError(AssertionError):
-    """The index broke a promise."""
 
 
 @dataclass
@@ -77,7 +80,7 @@ class Tally:
 def attempt(
     seed: str, points: int, seconds: float = 1e9, sabotage: Sabotage = contextlib.nullcontext
 ) -> Tally:
-    """Histories from a seed until so many crash points are tried, time is up, or something is lost."""
+    """Try histories from a seed until enough crash points are tried, time is up, or something is lost."""
     tally = Tally()
     end = time.monotonic() + seconds
     with tempfile.TemporaryDirectory(dir=memory()) as folder:
@@ -87,10 +90,10 @@ def attempt(
 
 
 def run(limits: Limits) -> dict[str, Any]:
-    """The long version, in as many processes as asked for, each with its own histories."""
+    """The long version, in several processes, each with its own histories."""
     share = -(-limits.points // limits.processes)
     tally = Tally()
-    with ProcessPoolExecutor(limits.processes, multiprocessing.get_context("spawn")) as pool:
+    with limits.pool() as pool:
         seeds = [f"{limits.seed}/{worker}" for worker in range(limits.processes)]
         for part in pool.map(partial(attempt, points=share, seconds=limits.seconds), seeds):
             tally += part
@@ -135,41 +138,29 @@ def cut_history(name: str, folder: Path, sabotage: Sabotage = contextlib.nullcon
 
 
 def survivor(root: Path, image: Image, allowed: frozenset[State], chance: random.Random) -> State:
-    """Start the machine again: what the index holds, once everything that is promised has been checked."""
+    """Open the index after the cut and check every promise; returns its contents."""
     lay_out(root, image)
     path = root / NAME
-    if path.is_dir() and chance.random() < 0.5:  # the note of a writer is never synced and never trusted
+    if path.is_dir() and chance.random() < 0.5:  # the lock file is never synced and never trusted
         (path / writer.LOCK).write_bytes(chance.choice((b"", b"\0" * 61, chance.randbytes(40))))
     try:
         with small_tiers(), no_fsync():
             if not path.exists():
-                _promise(None in allowed, "the index is gone")
+                promise(None in allowed, "the index is gone")
                 return None
             with Index.open(path, model=ENCODER, threads=1) as index:
                 found = contents(index)
-                _promise(found in allowed, f"found {found}, allowed {sorted(allowed, key=str)}")
+                promise(found in allowed, f"found {found}, allowed {sorted(allowed, key=str)}")
                 index.verify()
                 index.upsert([LATER[1][0]], [LATER[0]], {"price": [LATER[1][1]]})
-                _promise(contents(index) == (*(found or ()), LATER), "a new keyword disturbs others")
-            names = manifest.read_manifest(path).files | {manifest.NAME, writer.LOCK}
-            _promise(set(os.listdir(path)) == names, "files are left over")
+                promise(contents(index) == (*(found or ()), LATER), "a new keyword disturbs others")
+            promise(not left_over(path), "files are left over")
             if chance.random() < 0.25:
                 with Index.open(path, model=ENCODER, threads=1, read_only=True) as index:
-                    _promise(contents(index) == (*(found or ()), LATER), "a new keyword is gone afterwards")
+                    promise(contents(index) == (*(found or ()), LATER), "a new keyword is gone afterwards")
             return found
     finally:
         shutil.rmtree(root)
-
-
-def memory() -> Path | None:
-    """A directory in memory, where the system has one."""
-    shared = Path("/dev/shm")
-    return shared if shared.is_dir() and os.access(shared, os.W_OK) else None
-
-
-def _promise(kept: bool, what: str) -> None:
-    if not kept:
-        raise LossError(what)
 
 
 def digest(image: Image, allowed: frozenset[State]) -> bytes:

@@ -1,11 +1,11 @@
 """No space, no handles, broken disks, no memory: at every single call, and for real.
 
 every call     a session of changes is repeated once for each of its calls to the disk and each error of the
-               system; the call fails once, or everything from it on does until the disk is mended. A full
-               disk also takes half of a write before it refuses. The error must be ours, with a reason; the
-               index must hold the state before or after the change, go on working in the same process once
-               the disk is mended, and verify
-tiny disk      a real file system of a few hundred kilobytes is written full, again and again
+               system; the call fails once, or all calls fail from there on until the disk is repaired. A
+               full disk also takes half of a write before it refuses. The error must be ours, with a reason;
+               the index must hold the state before or after the change, work on in the same process once the
+               disk is repaired, and verify
+tiny disk      a small real file system is filled up, again and again
 read-only      a real file system is made read-only: reading works, changes are refused
 handles        a process with few file handles opens an index of many segments
 memory         a process with little memory is given batches and searches that do not fit
@@ -14,18 +14,15 @@ memory         a process with little memory is given batches and searches that d
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import json
-import multiprocessing
 import os
 import random
 import resource
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,21 +30,19 @@ import numpy as np
 
 from rbegir.codes.planes import Codes
 from rbegir.errors import FileError, InputError, RbegirError
-from rbegir.index import manifest, writer
 from rbegir.index.store import Index
-from torture.history import ENCODER, NAME, QUERY, State, contents, no_fsync, small_tiers
-from torture.limits import Limits
-from torture.powerloss import memory
+from torture.history import ENCODER, NAME, QUERY, State, contents, left_over, no_fsync, small_tiers
+from torture.limits import Limits, fresh_processes, memory, promise
+from torture.server import LIBC, Disk
 from torture.simdisk import Recorder
 
 CODES = (errno.ENOSPC, errno.EIO, errno.EMFILE, errno.EROFS, errno.EDQUOT, errno.ENOMEM, errno.EACCES)
 
 Change = Callable[[Index], Any]
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def session() -> list[Change]:
-    """Changes that between them make every call: adds, replaced keywords, merges, deletes, a compaction."""
+    """Changes that together make every call: adds, replaced keywords, merges, deletes, a compaction."""
 
     def put(ids: list[int], mark: str) -> Change:
         texts, prices = [f"{mark} {i}" for i in ids], {"price": list(ids)}
@@ -78,11 +73,11 @@ def states() -> list[State]:
 
 
 def fail_at(victim: int, code: int, wanted: list[State], *, lasting: bool) -> int:
-    """Run the session with one call failing, or all from there on; how many calls it made in all."""
-    mended = False
+    """Run the session with one call failing, or all from there on; returns the number of calls it made."""
+    repaired = False
 
     def fault(name: str, number: int, arguments: tuple[Any, ...]) -> None:
-        if mended or not (number == first + victim or (lasting and number > first + victim)):
+        if repaired or not (number == first + victim or (lasting and number > first + victim)):
             return
         if name == "write" and code == errno.ENOSPC:
             os.write(arguments[0], bytes(arguments[1])[: len(arguments[1]) // 2])
@@ -99,30 +94,16 @@ def fail_at(victim: int, code: int, wanted: list[State], *, lasting: bool) -> in
                     try:
                         change(index)
                     except FileError as error:
-                        _expect(
-                            os.strerror(code).lower() in error.message, f"the reason is not said: {error}"
-                        )
-                        _expect(
-                            contents(index) in wanted[number : number + 2],
-                            "neither the old state nor the new",
-                        )
-                        mended = True
+                        promise(os.strerror(code).lower() in error.message, f"no reason is given: {error}")
+                        promise(contents(index) in wanted[number : number + 2], "neither state is there")
+                        repaired = True
                         change(index)
-                    _expect(contents(index) == wanted[number + 1], "another state once the disk was mended")
-                mended = True
+                    promise(contents(index) == wanted[number + 1], "a wrong state after the repair")
+                repaired = True
                 index.delete([-1])
                 index.verify()
-                _expect(set(os.listdir(path)) == _named(path), "files are left over")
+                promise(not left_over(path), "files are left over")
         return recorder.calls - first
-
-
-def _expect(kept: bool, what: str) -> None:
-    if not kept:
-        raise AssertionError(what)
-
-
-def _named(path: Path) -> set[str]:
-    return manifest.read_manifest(path).files | {manifest.NAME, writer.LOCK}
 
 
 def every_call(limits: Limits, end: float) -> tuple[Counter[str], list[str]]:
@@ -145,30 +126,17 @@ def every_call(limits: Limits, end: float) -> tuple[Counter[str], list[str]]:
 
 # ---- for real ----
 
-REMOUNT, READ_ONLY, DETACH = 32, 1, 2  # of mount(2) and umount2(2)
-
-
-@contextlib.contextmanager
-def mounted(folder: Path, size: int) -> Iterator[Path | None]:
-    """A small file system in memory; None if we may not mount one."""
-    path = folder / "disk"
-    path.mkdir()
-    if _libc.mount(b"tmpfs", os.fsencode(path), b"tmpfs", 0, f"size={size}".encode()) != 0:
-        yield None
-        return
-    try:
-        yield path
-    finally:
-        _libc.umount2(os.fsencode(path), DETACH)  # what is still mapped goes when nobody reads it
+REMOUNT, READ_ONLY = 32, 1  # of mount(2)
 
 
 def tiny_disk(folder: Path, rounds: int, chance: random.Random) -> dict[str, Any] | None:
-    """Leave a few kilobytes of a real disk and write until it is full, `rounds` times."""
+    """Leave a few kilobytes of a real disk and write until it is full, `rounds` times; None: cannot mount."""
     refused = 0
     kept: dict[int, str] = {}
-    with mounted(folder, 8 << 20) as disk:
-        if disk is None:
+    with contextlib.closing(Disk(folder, 8 << 20)) as small:
+        if not small.own:
             return None
+        disk = small.path
         with Index.create(disk / NAME, ENCODER, id_type="int64", threads=1) as index:
             for number in range(rounds):
                 free = os.statvfs(disk).f_bavail * 4096 - chance.randrange(0, 60_000)
@@ -178,16 +146,16 @@ def tiny_disk(folder: Path, rounds: int, chance: random.Random) -> dict[str, Any
                     try:
                         index.upsert([text], [key], {"price": [key]})
                     except FileError as error:
-                        _expect("no space left" in error.message, str(error))
+                        promise("no space left" in error.message, str(error))
                         refused += 1
                         break
                     kept[key] = text
                 hits = index.search_codes(QUERY, 100_000)
                 found = dict(zip(hits.ids[0].tolist(), hits.texts[0].tolist(), strict=True))
-                _expect(found == kept, "not what was acknowledged")
+                promise(found == kept, "not what was acknowledged")
                 (disk / "ballast").unlink()
                 gone = chance.sample(sorted(kept), len(kept) // 2)
-                _expect(index.delete(gone) == len(gone), "a delete after space was made")
+                promise(index.delete(gone) == len(gone), "a delete after space was made")
                 for key in gone:
                     del kept[key]
                 index.compact()
@@ -196,15 +164,16 @@ def tiny_disk(folder: Path, rounds: int, chance: random.Random) -> dict[str, Any
 
 
 def read_only_disk(folder: Path) -> dict[str, Any] | None:
-    """Reading goes on, changes are refused with the reason."""
-    with mounted(folder, 4 << 20) as disk:
-        if disk is None:
+    """Reading goes on, and changes are refused with the reason; None: cannot mount."""
+    with contextlib.closing(Disk(folder, 4 << 20)) as small:
+        if not small.own:
             return None
+        disk = small.path
         with Index.create(disk / NAME, ENCODER, id_type="int64", threads=1) as index:
             index.upsert(["a", "b"], [1, 2])
-        _expect(_libc.mount(b"", os.fsencode(disk), b"", REMOUNT | READ_ONLY, b"") == 0, "cannot remount")
+        promise(LIBC.mount(b"", os.fsencode(disk), b"", REMOUNT | READ_ONLY, b"") == 0, "cannot remount")
         with Index.open(disk / NAME, model=ENCODER, threads=1) as index:
-            _expect(len(index.search_codes(QUERY, 10).ids[0]) == 2, "reading")
+            promise(len(index.search_codes(QUERY, 10).ids[0]) == 2, "reading")
             index.verify()
             refused = 0
             for change in (
@@ -215,13 +184,13 @@ def read_only_disk(folder: Path) -> dict[str, Any] | None:
                 try:
                     change()
                 except FileError as error:
-                    _expect("read-only file system" in error.message, str(error))
+                    promise("read-only file system" in error.message, str(error))
                     refused += 1
         return {"refused": refused}
 
 
 def no_handles(folder: Path) -> dict[str, Any]:
-    """Every handle of a process is taken: opening and changing fail with the reason, and work again after."""
+    """With no file handle left, opening and changing fail with the reason; later they work again."""
     return _in_fresh_process(_with_few_handles, folder / "handles.rbe")
 
 
@@ -242,24 +211,24 @@ def _with_few_handles(path: Path) -> dict[str, Any]:
             try:
                 use()
             except FileError as error:
-                _expect("too many open files" in error.message, str(error))
+                promise("too many open files" in error.message, str(error))
                 refused += 1
-        _expect(len(index.search_codes(QUERY, 10).ids[0]) == 1, "searching needs no handle")
+        promise(len(index.search_codes(QUERY, 10).ids[0]) == 1, "searching needs no handle")
         for descriptor in taken:
             os.close(descriptor)
         index.upsert(["b"], [2])
-        _expect(len(index) == 2, "it works again")
+        promise(len(index) == 2, "it works again")
     return {"refused": refused}
 
 
 def no_memory(folder: Path) -> dict[str, Any]:
-    """A batch and a search that do not fit into memory are refused; smaller ones go through."""
+    """A batch and a search that do not fit into memory are refused; smaller ones succeed."""
     return _in_fresh_process(_with_little_memory, folder / "memory.rbe")
 
 
 def _in_fresh_process(work: Callable[[Path], dict[str, Any]], path: Path) -> dict[str, Any]:
-    """Not a fork: the limits must meet what this process needs, not what its parent has open."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+    """Not a fork: the limits apply to what the process itself needs, not to what its parent has open."""
+    with fresh_processes(1) as pool:
         return pool.submit(work, path).result()
 
 
@@ -280,19 +249,19 @@ def _with_little_memory(path: Path) -> dict[str, Any]:
             try:
                 use()
             except InputError as error:
-                _expect("memory" in error.message, str(error))
+                promise("memory" in error.message, str(error))
                 refused += 1
-        _expect(len(index) == 1000, "something of a refused batch is there")
+        promise(len(index) == 1000, "part of a refused batch is there")
         for at in range(0, 20_000, 1000):
             index.add_codes(Codes(np.ascontiguousarray(planes[:, at : at + 1000]), 64))
-        _expect(len(index) == 21_000, "smaller batches do not go through")
-        _expect(index.search_codes(queries[:10], 10).ids.shape == (10, 10), "nor do smaller searches")
+        promise(len(index) == 21_000, "smaller batches fail")
+        promise(index.search_codes(queries[:10], 10).ids.shape == (10, 10), "smaller searches fail")
         index.verify()
     return {"refused": refused}
 
 
 def in_child(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What a function returns in a process of its own, whose limits end with it."""
+    """Call a function in a forked process, whose limits end with it, and return its result."""
     notes, output = os.pipe()
     child = os.fork()
     if child == 0:

@@ -19,11 +19,9 @@ from typing import Any
 
 from rbegir.errors import CorruptError
 from rbegir.index.store import Index
-from tests.index.fakes import HashEncoder
-from torture.limits import Limits
-from torture.powerloss import memory
+from torture.history import ENCODER
+from torture.limits import Limits, memory
 
-ENCODER = HashEncoder()
 BLOCK = 4096
 FOOTER = 36
 WIDTH = {"int64": 8, "double": 8, "int8": 1}
@@ -68,7 +66,7 @@ def records(path: Path) -> dict[int, Record]:
 
 
 def directory(data: bytes) -> tuple[int, int, dict[str, Any]]:
-    """Where the directory of a sound file begins and ends, and what it says."""
+    """Where the directory of an intact file begins and ends, and its contents."""
     start, end = struct.unpack_from("<QQ", data, len(data) - FOOTER)
     return start, end, json.loads(data[start:end])
 
@@ -110,7 +108,7 @@ def footprints(data: bytes) -> list[set[int]]:
 
 
 class Specimen:
-    """A sound index, and what is where in it."""
+    """An intact index, and where its keywords lie in its files."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "sound.rbe"
@@ -175,7 +173,7 @@ def expect(found: Any, wanted: Any, what: str) -> None:
 
 
 def try_segments(specimen: Specimen, folder: Path, chance: random.Random) -> int:
-    """Damage one or two segments; what comes back is what is intact. How many keywords were lost."""
+    """Damage one or two segments; what comes back is what is intact. Returns how many keywords were lost."""
     lost: set[int] = set()
     path = _copy(specimen, folder)
     for name in chance.sample(sorted(specimen.rows), chance.choice((1, 1, 2))):
@@ -185,18 +183,18 @@ def try_segments(specimen: Specimen, folder: Path, chance: random.Random) -> int
     report = Index.salvage(path, folder / "saved.rbe")
     wanted = {row: record for row, record in specimen.records.items() if row not in lost}
     expect(records(folder / "saved.rbe"), wanted, "keywords that came back")
-    expect(report["lost"], len(lost), "keywords that are said to be lost")
-    told = {
+    expect(report["lost"], len(lost), "keywords that the report calls lost")
+    named = {
         row for part in report["segments"] for first, last in part["rows"] for row in range(first, last + 1)
     }
-    expect(lost - told, set(), "lost rows that are not told")
-    expect(told & set(wanted), set(), "rows that are told to be lost and are there")
+    expect(lost - named, set(), "lost rows that the report does not name")
+    expect(named & set(wanted), set(), "rows that the report calls lost and that are there")
     _still_works(folder / "saved.rbe", len(wanted))
     return len(lost)
 
 
 def try_deletes(specimen: Specimen, folder: Path, chance: random.Random) -> int:
-    """Damage a delete file: nothing that was alive is lost, and no more are back than the report says."""
+    """Damage a delete file: no live keyword is lost, and no more deleted ones are back than reported."""
     path = _copy(specimen, folder)
     name = chance.choice([name for name in specimen.files if name.startswith("deletes")])
     data = bytearray(specimen.files[name])

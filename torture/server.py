@@ -1,9 +1,9 @@
-"""A service as a child process that can be killed, starved of disk and given wrong clocks.
+"""A service in a child process that can be killed, run out of disk space and have its clock changed.
 
     disk      a small file system in memory (tmpfs, needs root); `fill` takes all that is left of it
     clock     libfaketime, where it is installed: the wall clock follows a file, the monotonic one stays true
 
-Where one of them is not to be had the report says so.
+The report says if one of them is not available.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ import time
 from pathlib import Path
 
 import httpx
-import numpy as np
 
-from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.model import Model
-from rbegir.encode.clsm.presets import ModelConfig, tensor_shapes
 from rbegir.index.store import Index
+from rbegir.lab.bench.serve import random_model
 
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
 DISK_BYTES = 64 << 20
+LIBC = ctypes.CDLL(None, use_errno=True)
 BASE = 20_000  # keywords that nobody changes
 
 
@@ -38,13 +37,11 @@ def base_text(key: int) -> str:
 class Disk:
     """A directory on a file system of its own, if we may mount one."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, size: int = DISK_BYTES) -> None:
         self.path = folder / "disk"
         self.path.mkdir()
-        libc = ctypes.CDLL(None, use_errno=True)
-        options = f"size={DISK_BYTES}".encode()
-        self.own = libc.mount(b"tmpfs", os.fsencode(self.path), b"tmpfs", 0, options) == 0
-        self._unmount = libc.umount2
+        options = f"size={size}".encode()
+        self.own = LIBC.mount(b"tmpfs", os.fsencode(self.path), b"tmpfs", 0, options) == 0
 
     def fill(self) -> None:
         with contextlib.suppress(OSError), (self.path / "ballast").open("ab", buffering=0) as ballast:
@@ -56,16 +53,13 @@ class Disk:
 
     def close(self) -> None:
         if self.own:
-            self._unmount(os.fsencode(self.path), 2)  # MNT_DETACH: what is still mapped goes later
+            LIBC.umount2(os.fsencode(self.path), 2)  # MNT_DETACH: what is still mapped goes later
 
 
 def make_index(folder: Path) -> Path:
     """An index with a model of the smallest useful size."""
-    config = ModelConfig(conv=16, hash_buckets=64)
-    rng = np.random.default_rng(3)
-    tensors = {k: rng.normal(0, 0.3, shape).astype(np.float32) for k, shape in tensor_shapes(config).items()}
-    checkpoint.write(folder / "model", config, tensors)
-    with Index.create(folder / "x.rbe", Model.load(folder / "model"), id_type="int64") as index:
+    model = Model.load(random_model(folder / "model", conv=16, hash_buckets=64))
+    with Index.create(folder / "x.rbe", model, id_type="int64") as index:
         index.upsert(
             [base_text(i) for i in range(BASE)], list(range(BASE)), {"price": [i % 100 for i in range(BASE)]}
         )
@@ -81,7 +75,7 @@ class Server:
         self.clock = folder / "clock"
         self.clock.write_text("+0")
         self.has_clock = FAKETIME.exists()
-        self._reserved = socket.socket()  # the port is nobody else's between two lives of the service
+        self._reserved = socket.socket()  # keeps the port reserved while the service is down
         self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._reserved.bind(("127.0.0.1", 0))
         self.port = int(self._reserved.getsockname()[1])
@@ -119,24 +113,24 @@ class Server:
         raise RuntimeError(f"the service is not ready after {seconds:.0f} s: {self.tail()}")
 
     def stop(self, how: signal.Signals) -> int:
-        """Send a signal and wait for the end; the status."""
+        """Send a signal, wait until the process ends, and return its status."""
         assert self.process is not None
         self.process.send_signal(how)
         return self.process.wait(600)
 
     def close(self) -> None:
-        """Kill it if it still runs, and give the port back."""
+        """Kill it if it still runs, and release the port."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
         self._reserved.close()
 
     def jump(self, seconds: int) -> None:
-        """The wall clock is so many seconds off from now on."""
+        """Shift the wall clock of the service by so many seconds."""
         self.clock.write_text(f"{seconds:+d}")
 
     def memory(self) -> int:
-        """Bytes of its own that the process holds (mapped files are not its own)."""
+        """Anonymous memory of the process in bytes; mapped files do not count."""
         assert self.process is not None
         for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
             if line.startswith("RssAnon"):

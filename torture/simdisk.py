@@ -44,7 +44,7 @@ CALLS = (
 
 Image = dict[str, Any]  # name → bytes of a file, or the Image of a directory
 Names = dict[str, int]  # name → inode
-Change = dict[str, int | None]  # names given (an inode) and taken (None), at one stroke
+Change = dict[str, int | None]  # names added (an inode) and removed (None) in one step
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Step:
     inode: int  # of the file, or of the directory
     change: Change = field(default_factory=dict)
     data: bytes = b""
-    new: dict[int, str] = field(default_factory=dict)  # inodes that come into being: "file" or "directory"
+    new: dict[int, str] = field(default_factory=dict)  # new inodes: "file" or "directory"
 
 
 Fault = Callable[[str, int, tuple[Any, ...]], None]
@@ -66,7 +66,7 @@ def no_fault(name: str, number: int, arguments: tuple[Any, ...]) -> None:
 
 
 class KilledError(BaseException):
-    """The process is gone: whatever it still tries does not happen."""
+    """The process was killed: none of its later calls happen."""
 
 
 class Recorder:
@@ -177,7 +177,7 @@ class Recorder:
 @dataclass
 class _File:
     data: bytearray = field(default_factory=bytearray)
-    synced: int = 0  # bytes that are sure to be there
+    synced: int = 0  # bytes that are certain to be there
 
 
 @dataclass
@@ -271,7 +271,7 @@ def _first(directory: _Directory, chance: random.Random) -> Names:
 
 
 def _doubled(directory: _Directory, chance: random.Random) -> Names:
-    """Any of the pending changes; what gave a new name did not take the old one."""
+    """Any of the pending changes; a rename adds the new name and keeps the old one."""
     names = dict(directory.durable)
     for change in directory.pending:
         if chance.random() < 0.5:
@@ -330,7 +330,7 @@ _DATA: tuple[Callable[[_File, random.Random], bytes], ...] = (
 
 
 def lay_out(path: Path, image: Image) -> None:
-    """Make an image real in a directory that is not there yet."""
+    """Write an image into a directory that does not exist yet."""
     path.mkdir()
     for name, content in image.items():
         if isinstance(content, dict):

@@ -12,7 +12,7 @@ least score, a hit behind which to continue, a filter. What makes it hard:
                 equal to a keyword or opposite to it
     order       shuffled, best first, best last, the best only in groups that the scan samples for its first
                 threshold, or only in groups that it does not
-    k, batch    around every size at which the scan changes its way
+    k, batch    around every size at which the scan switches its strategy
     limits      exactly at the key of a hit and one beside it, behind the very last hit, filters that pass
                 nothing, one keyword, few, many and all
 """
@@ -43,7 +43,7 @@ Ints = npt.NDArray[np.int64]
 Values = npt.NDArray[np.int16]
 Chance = np.random.Generator
 
-# Sizes at which the scan changes its way: scan_search.cpp and scan_worker.hpp.
+# Sizes at which the scan switches its strategy: scan_search.cpp and scan_worker.hpp.
 SAMPLE, SMALL, RAW_QUERIES, SHARE, QUERY_TILE = 64, 4096, 2, 16, 256
 BLOCK, TASK = 16 * GROUP, 256 * GROUP
 TINY = (1, 2, GROUP - 1, GROUP, GROUP + 1, 200)
@@ -52,7 +52,7 @@ LARGE = (SMALL - 1, SMALL, SMALL + 1, SMALL + GROUP + 1, 2 * SMALL)  # around wh
 SHARED = (2 * TASK + 1, 3 * TASK + 17)  # several tasks, for several threads
 BATCHES = (1, RAW_QUERIES, RAW_QUERIES + 1, SHARE, SHARE + 1, QUERY_TILE - 1, QUERY_TILE, QUERY_TILE + 1)
 KEYWORDS = ("random", "near", "opposite", "one bit", "few", "encoded")
-ENCODED_N = 256  # the largest n for which codes are learned, which takes its time
+ENCODED_N = 256  # the largest n for which codes are learned, which takes long
 ORDERS = ("shuffled", "best first", "best last", "best sampled", "best not sampled")
 WORK = 400_000  # queries · keywords · 64-bit words of one answer
 

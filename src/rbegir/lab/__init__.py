@@ -7,5 +7,5 @@
 | plan                   | how many machines does a service of a given size take?                           |
 | annbench               | how does it do on a data set of ann-benchmarks?                                  |
 | bag, cbow, hashing     | does recurrent binary embedding work on networks other than CLSM?                |
-| markdown               | how do results become pages?                                                     |
+| figures                | how do figures vary over seeds, and how do they get into pages?                   |
 """

@@ -79,7 +79,7 @@ class AnnRBE:
         return self._results
 
     def get_additional(self) -> dict[str, Any]:
-        """Facts beside the results, which the harness stores."""
+        """Further facts that the harness stores with the results."""
         return {
             "bytes_per_vector": self._fitted().n * self._fitted().keyword_planes // 8,
             "planes": self._planes,

@@ -11,7 +11,7 @@ model, `planes=0`, has no RBE layers and no codes.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -57,16 +57,13 @@ class BagNetwork(nn.Module):
     rbe: RBE | None
 
 
-C = TypeVar("C", bound=BagConfig)
-N = TypeVar("N", bound=BagNetwork)
-
-
-class BagEncoder(ABC, Generic[C, N]):
+class BagEncoder(ABC):
     """A trained model and its vocabulary, as an encoder that an index can be made with."""
 
     noun: ClassVar[str]  # what it encodes, for messages
+    network: BagNetwork
 
-    def __init__(self, config: C, vocabulary: Sequence[str], network: N) -> None:
+    def __init__(self, config: BagConfig, vocabulary: Sequence[str], network: BagNetwork) -> None:
         self.config, self.vocabulary = config, list(vocabulary)
         self.network = network.eval()
         self._number = {word: i for i, word in enumerate(self.vocabulary)}

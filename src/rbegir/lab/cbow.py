@@ -90,7 +90,7 @@ class _Corpus:
 
 
 def contexts(tokens: Ints, texts: Ints, places: Ints, window: int) -> tuple[Ints, Ints]:
-    """The words around each of some positions, position by position, and their number per position."""
+    """The context words of each given position, one position after the other, and how many each has."""
     steps = np.array([step for step in range(-window, window + 1) if step])
     at = places[:, None] + steps  # [places, 2 window]
     inside = (at >= 0) & (at < len(tokens))
@@ -123,13 +123,14 @@ class _Network(BagNetwork):
         return [scale * vector for vector in prefixes(self.rbe(self.direction(words, starts)))]
 
 
-class CBOW(BagEncoder[CBOWConfig, _Network]):
+class CBOW(BagEncoder):
     """A trained word model, made by `fit`: an encoder that turns words and short texts into codes.
 
     `rbegir.Index.create(path, words)` makes an index with it.
     """
 
     noun = "word"
+    network: _Network
 
     @classmethod
     def fit(
@@ -241,7 +242,7 @@ def _loss(
 ) -> Tensor:
     """The sampled softmax above, averaged over the numbers of planes."""
     true, other = network.outputs(target), network.outputs(drawn)  # [batch, n], [negatives, n]
-    hit = target[:, None] == drawn  # a drawn word that is the true one is no negative
+    hit = target[:, None] == drawn  # a drawn word that is the true one is not a negative
     losses = []
     for vector in vectors:
         positive = (vector * true).sum(dim=1) - log_noise[target]  # [batch]

@@ -78,10 +78,11 @@ class _Network(BagNetwork):
         return torch.tanh(self.code(f))  # [documents, n]
 
 
-class SemanticHashing(BagEncoder[HashingConfig, _Network]):
+class SemanticHashing(BagEncoder):
     """A trained document model, made by `fit`: an encoder that turns documents into codes."""
 
     noun = "document"
+    network: _Network
 
     @classmethod
     def fit(

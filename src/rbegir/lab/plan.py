@@ -47,13 +47,13 @@ from rbegir.base.checks import whole_number
 from rbegir.errors import InputError
 
 ANSWER_BYTES = 16  # per candidate: its key and its position
-LOAD = 0.8  # share of the largest rate that a group can sustain
-ALL = 512  # every number of shards up to this one is tried; beyond it,
-STEP = 1.01  # each is this many times the one before
+LOAD = 0.8  # of the highest rate that a group can sustain
+ALL = 512  # every number of shards below this one is tried;
+STEP = 1.01  # from there on, each is this many times the one before
 BATCHES = 64  # batch sizes that are tried, in equal steps of their logarithm
 ROUND = 1.2  # ratio of the steps to which the usual response time is rounded for hedging
 MOST = 1_000_000  # machines
-SAMPLE = 1 << 17  # delays of one shard that are drawn
+SAMPLE = 1 << 17  # delays drawn for one shard
 DRAWS = 4000  # searches per simulation
 HEDGE_QUANTILE = 0.95
 SHARDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -86,16 +86,9 @@ class Machine:
 
     def scan_ms(self, batch: float, keywords: float) -> float:
         """t(B, K) in ms."""
-        above = bisect_left(self.cells, min(batch, self.largest_batch), key=lambda cell: float(cell["batch"]))
-        below = max(0, above - 1)
-        (few, low), (many, high) = (
-            (cell["batch"], _line(keywords, cell["keywords"], cell["ms"]))
-            for cell in (self.cells[below], self.cells[above])
-        )
-        if above == below or batch <= few:
-            return low
-        part = math.log(batch / few) / math.log(many / few)
-        return math.exp((1 - part) * math.log(low) + part * math.log(high))
+        batches = [cell["batch"] for cell in self.cells]
+        times = [_line(keywords, cell["keywords"], cell["ms"]) for cell in self.cells]
+        return math.exp(np.interp(math.log(batch), np.log(batches), np.log(times)))
 
 
 def _line(x: float, xs: list[float], ys: list[float]) -> float:
@@ -192,10 +185,8 @@ class Wish:
 
     def check(self) -> None:
         """Refuse values that make no sense."""
-        for name, low in (
-            ("keywords", 1), ("k", 1), ("bytes_per_keyword", 1), ("replicas", 1), ("client_cores", 1)
-        ):  # fmt: skip
-            whole_number(name, getattr(self, name), low)
+        for name in ("keywords", "k", "bytes_per_keyword", "replicas", "client_cores"):
+            whole_number(name, getattr(self, name))
         for name in ("latency_ms", "network_gbit"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
                 raise InputError(f"{name} must be a positive number, got {getattr(self, name)!r}")
@@ -219,11 +210,20 @@ class _Try:
     parts: dict[str, float]
     rho: float
 
+    @property
+    def machines(self) -> int:
+        return self.shards * self.groups
+
 
 @lru_cache(maxsize=256)
 def _delays(figures: Figures, usual_ms: float | None) -> Floats:
-    """The delays of one shard, drawn once for all kinds of machines and all wishes."""
+    """The delays of one shard, drawn once for all kinds of machines and all requests."""
     return delays(figures.spread, usual_ms=usual_ms)
+
+
+@lru_cache(maxsize=1024)
+def _slowest(figures: Figures, usual_ms: float | None, shards: int) -> Floats:
+    return slowest(_delays(figures, usual_ms), shards)
 
 
 def _grid() -> Iterator[int]:
@@ -240,7 +240,6 @@ class Planner:
 
     def __init__(self, figures: Figures, machine: Machine) -> None:
         self._figures, self._machine = figures, machine
-        self._slowest: dict[tuple[int, float | None], Floats] = {}
         self._sizes: list[float] = np.geomspace(1, machine.largest_batch, BATCHES).tolist()
         self._arrivals = np.random.default_rng(0).random(DRAWS)  # share of the longest wait, per query
 
@@ -251,14 +250,13 @@ class Planner:
         dropped.
         """
         best = self._fewest(wish, self._fewest_shards(wish))
-        count = best.shards * best.groups
-        without = self._without(wish, count)
-        saved = {name: count - machines for name, machines in without.items()}
+        without = self._without(wish, best.machines)
+        saved = {name: best.machines - machines for name, machines in without.items()}
         bound = max(saved, key=lambda name: saved[name]) if max(saved.values()) > 0 else "nothing"
         each = -(-wish.keywords // best.shards)
         return {
             "machine": self._machine.name,
-            "machines": count,
+            "machines": best.machines,
             "shards": best.shards,
             "groups": best.groups,
             "keywords_per_machine": each,
@@ -284,24 +282,21 @@ class Planner:
             "throughput": (replace(wish, qps=0.0), least),
             "memory": (wish, 1),
         }
-        found: dict[str, int] = {}
-        for name, (other, shards) in relaxed.items():
-            tried = self._fewest(other, shards)
-            found[name] = min(count, tried.shards * tried.groups)
-        return found
+        fewest = {name: self._fewest(other, shards) for name, (other, shards) in relaxed.items()}
+        return {name: min(count, tried.machines) for name, tried in fewest.items()}
 
     def _fewest(self, wish: Wish, least: int) -> _Try:
         """The best of all numbers of shards from `least` on, tried in growing steps."""
         best: _Try | None = None
         reason = "it would take more than a million machines"
-        grid = (shards for shards in _grid() if shards >= least)  # the same for all wishes
-        while (shards := next(grid)) * wish.replicas <= (MOST if best is None else best.shards * best.groups):
-            try:
-                fewer = wish.replicas if best is None else (best.shards * best.groups - 1) // shards
-                if best is not None and (
-                    fewer < wish.replicas or self._under_load(wish, shards, fewer) is None
-                ):
+        for shards in (shards for shards in _grid() if shards >= least):  # the same grid for all requests
+            if shards * wish.replicas > (MOST if best is None else best.machines):
+                break
+            if best is not None:
+                fewer = (best.machines - 1) // shards
+                if fewer < wish.replicas or self._under_load(wish, shards, fewer) is None:
                     continue  # it would not be fewer machines than the best so far
+            try:
                 tried = self._groups(wish, shards)
             except ImpossibleError as error:
                 reason = str(error)
@@ -309,7 +304,7 @@ class Planner:
                 if floor["network"] + floor["merge"] > wish.latency_ms:
                     break  # more shards only make these larger
             else:
-                if best is None or tried.shards * tried.groups < best.shards * best.groups:
+                if best is None or tried.machines < best.machines:
                     best = tried
         if best is None:
             raise ImpossibleError(reason)
@@ -352,7 +347,8 @@ class Planner:
         rho = rate * self._machine.scan_ms(largest, keywords) / 1e3 / largest
         parts = self._parts(wish, shards, scan, min(1.0, rate * scan / 1e3))
         usual = scan + parts["network"]
-        delay = self._delay(shards, usual if wish.hedged and groups > 1 else None)
+        rounded = ROUND ** math.ceil(math.log(usual, ROUND))  # up, so that few sets of delays are drawn
+        delay = _slowest(self._figures, rounded if wish.hedged and groups > 1 else None, shards)
         wait = 2 * parts["waiting"] * self._arrivals
         total = wait + usual + np.maximum(delay, -usual) + parts["merge"]
         p50, p99 = (float(v) for v in np.quantile(total, (0.5, 0.99)))
@@ -379,14 +375,6 @@ class Planner:
             "merge": shards * wish.k * self._figures.merge.value / 1e6,
         }
 
-    def _delay(self, shards: int, usual_ms: float | None) -> Floats:
-        """Delays of the slowest shard; the usual time is rounded up, so that few sets are drawn."""
-        if usual_ms is not None:
-            usual_ms = ROUND ** math.ceil(math.log(usual_ms, ROUND))
-        if (shards, usual_ms) not in self._slowest:
-            self._slowest[shards, usual_ms] = slowest(_delays(self._figures, usual_ms), shards)
-        return self._slowest[shards, usual_ms]
-
     def _clients(self, wish: Wish, best: _Try) -> dict[str, float]:
         """Machines that send queries and merge hits, by the cores and the network they need."""
         candidates = wish.qps * best.shards * wish.k  # per second
@@ -397,7 +385,7 @@ class Planner:
 
 
 def plan(wish: Wish, figures: Figures | None = None, machine: str | None = None) -> dict[str, Any]:
-    """The plan for a wish as JSON values: the kind with the fewest machines, and the other kinds."""
+    """The plan for a request as JSON values: the kind with the fewest machines, and the other kinds."""
     wish.check()
     figures = figures or load()
     chosen = [m for m in figures.machines if machine in (None, m.name)]

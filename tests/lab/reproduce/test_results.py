@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from scipy.stats import t as student
 
-from rbegir.lab.reproduce.results import Results, stat
+from rbegir.lab.figures import stat
+from rbegir.lab.reproduce.results import Results
 
 
 def run(row: str, seed: int, auc: float) -> dict[str, object]:
@@ -47,7 +48,7 @@ def test_lift_is_the_share_of_the_gap_seed_by_seed() -> None:
     assert RESULTS.lift("rbe_2").seeds == 2  # type: ignore[union-attr]  # the gap of the third seed is not known
     assert RESULTS.lift("m_2") == pytest.approx((-100.0, None, 1))
     assert RESULTS.lift("rbe_9") is None
-    assert RESULTS.weight_lift("rbe_star", "rbe_2") == pytest.approx((40.0, 7.0710678, 2))
+    assert RESULTS.gain("rbe_star", "rbe_2") == pytest.approx((40.0, 7.0710678, 2))
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from rbegir.encode.binarizer.vectors import as_rows, sample, unit_blocks
 from rbegir.errors import FileError, InputError
 from rbegir.lab.bench.host import Progress, describe, quiet
 from rbegir.lab.bench.quantizers import PEERS, Outcome, binarized, top
-from rbegir.lab.markdown import Json
+from rbegir.lab.figures import Json, Stat
 from rbegir.search.partition import recall_of
 
 Floats = npt.NDArray[np.float32]
@@ -42,7 +42,6 @@ PATIENT = 4  # four times as many, in the patient one
 OURS = ("binarizer", "binarizer_patient", "binarizer_quick", "binarizer_start", "binarizer_3_planes")
 METHODS = (*OURS, *PEERS)
 FIGURES = ("recall@10", "recall@100", "recall@1")
-STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)  # 97.5 % points for 1, 2, … degrees
 PACKAGES = ("faiss-cpu", "turbovec", "torch")
 
 Report = Callable[[Json], None]
@@ -76,7 +75,7 @@ def measure(
     unknown = sorted(set(methods) - set(METHODS))
     if unknown:
         raise InputError(f"unknown method {unknown[0]!r}", hint=f"methods are {', '.join(METHODS)}")
-    began = time.perf_counter()
+    until = float("inf") if budget_s is None else time.perf_counter() + budget_s
     known = as_rows(vectors, "vectors")
     asked = None if queries is None else as_rows(queries, "queries", known.shape[1])
     plan = _Plan(query_count, train_rows, search_rows, apart)
@@ -90,7 +89,7 @@ def measure(
     have = {(row["method"], row["budget_bytes"], row["seed"]) for row in rows}
     for seed in range(seeds):
         wanted = [(m, size) for size in budgets for m in methods if (m, size, seed) not in have]
-        if not wanted or (budget_s is not None and time.perf_counter() - began > budget_s):
+        if not wanted or time.perf_counter() > until:
             continue
         drawn = plan.draw(known, asked, seed)
         if result["vectors"] not in (None, drawn.about):
@@ -101,7 +100,7 @@ def measure(
         result["vectors"] = drawn.about
         for number, (method, size) in enumerate(wanted):
             progress((seed + number / len(wanted)) / seeds, f"{method}, {size} bytes")
-            if budget_s is not None and time.perf_counter() - began > budget_s:
+            if time.perf_counter() > until:
                 break
             for row in _rows(method, drawn, size, seed, shapes):
                 rows.append({**row, "host": len(result["hosts"]) - 1})
@@ -199,12 +198,8 @@ def summary(rows: Sequence[Json]) -> list[Json]:
 
 def spread(values: Sequence[float]) -> dict[str, float | None]:
     """Mean, lowest, highest, and half-width of the 95 % interval of the mean (None for one value)."""
-    count = len(values)
-    half = None
-    if count > 1:
-        t = STUDENT[min(count - 2, len(STUDENT) - 1)]
-        half = t * float(np.std(values, ddof=1)) / count**0.5
-    return {"mean": float(np.mean(values)), "low": min(values), "high": max(values), "half_width": half}
+    found = Stat.of(values)
+    return {"mean": found.mean, "low": min(values), "high": max(values), "half_width": found.half_width()}
 
 
 def recalls(found: Ids, truth: Ids) -> dict[str, float]:
@@ -223,6 +218,9 @@ def _rows(
     else:
         outcome = PEERS[method](drawn.train, drawn.every, size, seed)
     for one in () if outcome is None else (outcome, *outcome.wider):
+        found = {way.metric: recalls(way.find(drawn.asked, DEPTH), drawn.truth) for way in one.scores()}
+        scores = {metric: figures["recall@10"] for metric, figures in found.items()}
+        best = max(scores, key=scores.__getitem__)
         yield {
             "method": method if one.beam is None else f"{method}_{one.beam}",
             "budget_bytes": size,
@@ -232,18 +230,12 @@ def _rows(
             "factor_bytes": one.factor_bytes,
             "query": one.query,
             "setting": one.setting,
-            **_best_recalls(one, drawn.asked, drawn.truth),
+            **found[best],
+            "metric": best,
+            "recall@10 by score": scores,
             "train_s": one.train_s,
             "encode_per_s": len(drawn.every) / max(one.encode_s, 1e-9),
         }
-
-
-def _best_recalls(outcome: Outcome, asked: Floats, truth: Ids) -> Json:
-    """Recalls by the score that finds the most of the true top 10, and recall@10 by each score."""
-    found = {way.metric: recalls(way.find(asked, DEPTH), truth) for way in outcome.scores()}
-    best = max(found, key=lambda metric: found[metric]["recall@10"])
-    scores = {metric: figures["recall@10"] for metric, figures in found.items()}
-    return {**found[best], "metric": best, "recall@10 by score": scores}
 
 
 def _ours(method: str, drawn: Drawn, size: int, seed: int, shapes: dict[int, tuple[int, int]]) -> Outcome:

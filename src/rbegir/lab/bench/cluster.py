@@ -18,6 +18,7 @@ import statistics
 import tempfile
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -29,12 +30,12 @@ from rbegir.codes.planes import Codes
 from rbegir.errors import RbegirError
 from rbegir.index.store import Index
 from rbegir.lab.bench import host
-from rbegir.lab.markdown import Json
+from rbegir.lab.bench.scan import PLANES, QUERY_PLANES, N
+from rbegir.lab.figures import Json
 from rbegir.search.hits import Hits, merge
 
-N, PLANES, QUERY_PLANES = 64, 2, 3
 QUANTILES = 201
-SMALL = 200_000  # keywords where the scan is not what is measured
+SMALL = 200_000  # keywords of the parts that do not measure the scan
 PIECE = 1 << 20  # keywords per add, so that no segments are merged
 
 
@@ -53,7 +54,7 @@ def queries(count: int, seed: int = 1) -> Codes:
 
 
 def same(ours: Hits, theirs: Hits) -> bool:
-    """Whether two results are equal in every figure."""
+    """Whether two results are equal in every value."""
     pairs = ((getattr(ours, name), getattr(theirs, name)) for name in ("ids", "keys", "rows", "scores"))
     return all(np.array_equal(a, b) for a, b in pairs) and ours.searched == 1.0
 
@@ -141,7 +142,7 @@ def faults(
     with Index.open(path) as index:
         right = [index.search_codes(code, 50) for code in codes]
     counts = {"asked": 0, "wrong": 0, "failed": 0}
-    errors: dict[str, int] = {}
+    errors: Counter[str] = Counter()
     slow: list[float] = []
     stop, lock = threading.Event(), threading.Lock()
     rng = np.random.default_rng(3)
@@ -162,8 +163,7 @@ def faults(
                     counts["asked"] += 1
                     counts["wrong"] += not good and not failed
                     counts["failed"] += bool(failed)
-                    if failed:
-                        errors[failed] = errors.get(failed, 0) + 1
+                    errors.update([failed] if failed else [])
 
         threads = [threading.Thread(target=client, args=(number,)) for number in range(clients)]
         for thread in threads:
@@ -173,8 +173,7 @@ def faults(
             while (now := time.monotonic() - began) < seconds:
                 progress(now / seconds, f"kill −9, {replicas} replicas")
                 stop.wait(every)
-                victim = int(rng.integers(2)), int(rng.integers(replicas))
-                kills += _kill(cluster, *victim)
+                kills += _kill(cluster, int(rng.integers(2)), int(rng.integers(replicas)))
         finally:
             stop.set()
             for thread in threads:
@@ -184,7 +183,7 @@ def faults(
         "seconds": round(time.monotonic() - began, 1),
         "kills": kills,
         **counts,
-        "errors": errors,
+        "errors": dict(errors),
         "latency_ms": {
             name: round(1e3 * float(np.quantile(slow, q)), 2)
             for name, q in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))

@@ -15,9 +15,7 @@ tokenizer of all-MiniLM-L6-v2 as its own models do.
 
 import os
 import tempfile
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
@@ -29,8 +27,8 @@ from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.model import Model
 from rbegir.encode.clsm.presets import FLOAT, preset, random_tensors
 from rbegir.errors import InputError, needing
-from rbegir.lab.bench.host import Progress, describe, device_name, quiet
-from rbegir.lab.markdown import Json
+from rbegir.lab.bench.host import Progress, describe, device_name, milliseconds, quiet
+from rbegir.lab.figures import Json
 from rbegir.read.tokenizer import tokenize
 
 PEERS = {"static": "model2vec, 256 dimensions", "transformer": "sentence-transformers all-MiniLM-L6-v2"}
@@ -58,7 +56,11 @@ def measure(
     if not texts:
         raise InputError("there are no texts to encode")
     whole_number("rounds", rounds)
-    with _checkpoint(model, preset_name) as path:
+    with tempfile.TemporaryDirectory(prefix="rbegir-bench-") as directory:
+        if model is None:
+            config = preset(preset_name)
+            checkpoint.write(directory, config, random_tensors(config))
+        path = model or Path(directory)
         cells = [*_tokenize_cells(texts), *_encode_cells(texts, path, device, threads or cpu_count())]
         if peers:
             cells += _peer_cells(texts, device)
@@ -66,10 +68,7 @@ def measure(
         for done in range(rounds):
             for number, (cell, count, prepare) in enumerate(cells):
                 progress((done + number / len(cells)) / rounds, cell["cell"])
-                run = prepare()
-                start = time.perf_counter()
-                run()
-                speeds[number].append(count / (time.perf_counter() - start))
+                speeds[number].append(count / milliseconds(prepare()) * 1e3)
     rows = [
         {**cell, "texts": count, "texts_per_s": median(speed), "spread": [min(speed), max(speed)]}
         for (cell, count, _), speed in zip(cells, speeds, strict=True)
@@ -87,18 +86,6 @@ def measure(
         "cells": rows,
         "peers": {name: of[cell] for cell, name in PEERS.items() if cell in of},
     }
-
-
-@contextmanager
-def _checkpoint(model: Path | None, preset_name: str) -> Iterator[Path]:
-    """The model to measure: the one given, or random weights in a directory that vanishes."""
-    if model is not None:
-        yield model
-        return
-    config = preset(preset_name)
-    with tempfile.TemporaryDirectory(prefix="rbegir-bench-") as directory:
-        checkpoint.write(directory, config, random_tensors(config))
-        yield Path(directory)
 
 
 def _tokenize_cells(texts: list[str]) -> Iterator[Cell]:
@@ -130,10 +117,14 @@ def _peer_cells(texts: list[str], device: str) -> Iterator[Cell]:
         from sentence_transformers import SentenceTransformer
         from tokenizers import Tokenizer
     folder = Path(get_model_path())
+    # https://github.com/MinishLab/model2vec: the potion models have 256 dimensions or more; `encode` uses
+    # several processes for more than 10,000 texts by default
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     vectors = np.random.default_rng(0).standard_normal((tokenizer.get_vocab_size(), STATIC_DIMS), np.float32)
     static = StaticModel(vectors, tokenizer)
     yield {"cell": "static", "device": "cpu"}, len(texts), lambda: lambda: static.encode(texts)
+    # https://sbert.net/docs/package_reference/sentence_transformer: `encode` sorts texts by length, so that
+    # large batches need little padding
     encoder = SentenceTransformer(str(folder), device=device)
     part = texts[: PEER_TEXTS[device.split(":")[0]]]
     encoder.encode(part[:256], show_progress_bar=False)

@@ -9,7 +9,6 @@ Tasks, each with keywords that training never saw, over all texts of its corpus:
 Recall@k is that of `evaluate.retrieval`; the spread is over seeds, each with its own training.
 """
 
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -23,23 +22,23 @@ import pyarrow.parquet as pq
 from rbegir.encode.clsm.model import Model
 from rbegir.errors import InputError
 from rbegir.evaluate.evaluator import corpus_texts
-from rbegir.evaluate.groups import SampleGroups, distinct
 from rbegir.evaluate.metrics import roc_auc
-from rbegir.evaluate.retrieval import CUTOFFS, Targets
+from rbegir.evaluate.retrieval import Targets
 from rbegir.evaluate.scorers import BM25, ModelScorer, RerankScorer, Scorer, TriletterCosine
 from rbegir.lab.bench.host import describe
+from rbegir.lab.figures import Json, Stat
 from rbegir.lab.reproduce import dataset
+from rbegir.lab.reproduce.testbed import judged_pairs, scorer_recall
 from rbegir.read.pairs import read_pairs, read_texts
 from rbegir.read.sample import sample_path
 from rbegir.training.trainer import run as train
 
 QUERIES = 6000  # of a test set
-Json = dict[str, Any]
 Say = Callable[[str], None]
 
 
 class HitsTask(NamedTuple):
-    """What is trained on, and what is searched for where."""
+    """The training pairs, the texts that are searched, and the test pairs."""
 
     name: str
     pairs: pa.Table
@@ -96,14 +95,16 @@ def _measure(task: HitsTask, seeds: int, untrained: bool, say: Say, settings: Js
 
     def measured(method: str, scorers: Sequence[Scorer]) -> Json:
         found = [_figures(scorer, targets, task.texts, task.judged) for scorer in scorers]
-        row = {
+        row: Json = {
             "task": task.name,
             "pairs": task.pairs.num_rows,
             "method": method,
             "queries": len(targets.queries),
             "texts": len(task.texts),
         }
-        row |= {name: _summary([figures[name] for figures in found]) for name in found[0]}
+        for name in found[0]:
+            values = [figures[name] for figures in found]
+            row[name] = {**Stat.of(values)._asdict(), "seeds": values}
         say(f"{task.name} {method}: " + "  ".join(f"{n} {row[n]['mean']:.4f}" for n in found[0]))
         return row
 
@@ -133,17 +134,9 @@ def _measure(task: HitsTask, seeds: int, untrained: bool, say: Say, settings: Js
 
 
 def _figures(scorer: Scorer, targets: Targets, texts: pa.Array, judged: pa.Table | None) -> dict[str, float]:
-    found = scorer.search(targets.queries, texts, max(CUTOFFS), lambda done: None)
-    figures = {f"recall@{k}": float(values.mean()) for k, values in targets.recall(found, CUTOFFS).items()}
+    figures = scorer_recall(scorer, targets, texts)
     if judged is not None:
-        (queries, query), (keywords, keyword) = distinct(judged["query"]), distinct(judged["keyword"])
-        judged_pairs = SampleGroups(queries, keywords, query, keyword[:, None])
-        score = scorer.judge(judged_pairs, lambda done: None)[:, 0]
+        score = scorer.judge(judged_pairs(judged), lambda done: None)[:, 0]
         grade = np.asarray(judged["label"])
         figures |= {f"auc_{bar}": float(roc_auc(grade >= bar, score)) for bar in (1, 2)}
     return figures
-
-
-def _summary(values: list[float]) -> Json:
-    deviation = statistics.stdev(values) if len(values) > 1 else None
-    return {"mean": statistics.fmean(values), "std": deviation, "seeds": values}

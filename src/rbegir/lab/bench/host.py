@@ -28,53 +28,40 @@ def quiet(share: float, what: str) -> None:
 
 def _cpu() -> dict[str, str]:
     """Name, family and model of the CPU; the name alone where the system is not Linux."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
-    except OSError:
-        lines = []
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().split("\n\n")[0].splitlines() if info.exists() else []
     found = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
     name = found.get("model name") or platform.processor() or platform.machine()
-    return {"cpu": name} | {
-        f"cpu_{key}": found[field]
-        for key, field in (("family", "cpu family"), ("model", "model"))
-        if field in found
-    }
+    fields = {"cpu_family": "cpu family", "cpu_model": "model"}
+    return {"cpu": name} | {key: found[field] for key, field in fields.items() if field in found}
 
 
 def _commit() -> str | None:
     """The commit of the source tree, with + if it is changed; None for an installed package.
 
-    RBEGIR_COMMIT says it for a tree that was copied to another machine without its history.
+    For a tree that was copied to another machine without its history, RBEGIR_COMMIT names the commit.
     """
-    if said := os.environ.get("RBEGIR_COMMIT"):
-        return said
-    here = Path(__file__).resolve().parent
+    if named := os.environ.get("RBEGIR_COMMIT"):
+        return named
+    command = ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
     try:
-        run = subprocess.run(
-            ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"],
-            cwd=here,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        return subprocess.check_output(
+            command, cwd=Path(__file__).parent, stderr=subprocess.DEVNULL, text=True
+        ).strip()
     except (OSError, subprocess.CalledProcessError):
         return None
-    return run.stdout.strip()
 
 
-def versions(packages: Sequence[str]) -> dict[str, str | None]:
-    """Installed versions; None for what is not installed."""
-    found: dict[str, str | None] = {}
-    for package in packages:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = None
-    return found
+def _version(package: str) -> str | None:
+    """The installed version of a package; None if it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def device_name(device: str) -> str:
-    """The card's name, or cpu."""
+    """The name of a GPU, or "cpu"."""
     if device == "cpu":
         return device
     import torch
@@ -88,7 +75,7 @@ def describe(packages: Sequence[str] = ()) -> dict[str, Any]:
     from rbegir._native.isa import available_isas
     from rbegir.base.devices import cpu_count
 
-    found = versions(("numpy", *packages))
+    found = {package: _version(package) for package in ("numpy", *packages)}
     if found.get("faiss-cpu"):
         import faiss
 
@@ -98,7 +85,7 @@ def describe(packages: Sequence[str] = ()) -> dict[str, Any]:
         "cpus": cpu_count(),
         "isa": available_isas()[0],
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "load_average": round(os.getloadavg()[0], 2),
+        "load_average": load_average(),
         "system": platform.platform(),
         "python": platform.python_version(),
         "rbegir": __version__,
@@ -106,6 +93,11 @@ def describe(packages: Sequence[str] = ()) -> dict[str, Any]:
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": found,
     }
+
+
+def load_average() -> float:
+    """The load of the last minute."""
+    return round(os.getloadavg()[0], 2)
 
 
 def fresh_process_seconds(source: str, *, repeats: int = 5) -> float:
@@ -126,7 +118,7 @@ def last_line(output: str) -> str:
 
 
 def milliseconds(call: Callable[[], object]) -> float:
-    """The time of one call."""
+    """The time of one call in ms."""
     start = time.perf_counter()
     call()
     return (time.perf_counter() - start) * 1e3

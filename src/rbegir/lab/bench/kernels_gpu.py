@@ -30,7 +30,7 @@ from rbegir.codes.layout import pack
 from rbegir.codes.planes import Codes
 from rbegir.errors import DeviceError
 from rbegir.lab.bench.host import describe_card, in_turns, timed
-from rbegir.lab.markdown import Json
+from rbegir.lab.figures import Json
 from rbegir.search.backend import Candidates, Partition
 from rbegir.search.gpu import dispatch, tensorcore, words
 from rbegir.search.gpu.backend import GpuBackend
@@ -46,6 +46,15 @@ KEYWORDS = 100_000_000
 COST_SHAPES = ((64, 2), (128, 2), (256, 2), (64, 1), (64, 3), (64, 4), (512, 2))
 WIDE = ((64, 2),)
 POPCOUNT, PRODUCT = ((64, 2), (64, 1)), ((64, 2), (512, 2))
+
+
+def chosen_gpu(device: str, command: str) -> torch.device:
+    """The GPU that a benchmark runs on; it becomes the current one."""
+    where = find_devices(device)[0]
+    if where.type != "cuda":
+        raise DeviceError(f"{command} needs a GPU, got {device!r}")
+    torch.cuda.set_device(where)
+    return where
 
 
 def random_words(n: int, planes: int, keywords: int, generator: torch.Generator) -> torch.Tensor:
@@ -84,10 +93,7 @@ def compile_all(device: torch.device) -> None:
 
 def costs(device: str = "cuda", rounds: int = 5, progress: Callable[[str], None] = lambda what: None) -> Json:
     """The whole table, and the card that it was measured on."""
-    where = find_devices(device)[0]
-    if where.type != "cuda":
-        raise DeviceError(f"bench costs needs a GPU, got {device!r}")
-    torch.cuda.set_device(where)
+    where = chosen_gpu(device, "bench costs")
     compile_all(where)
     found: dict[str, Json] = {}
     for n, planes in COST_SHAPES:

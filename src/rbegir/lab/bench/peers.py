@@ -1,8 +1,7 @@
 """The peers of the benchmarks of scans and of the service, each in a process of its own.
 
 Two OpenMP runtimes do not belong in one process, so a `ScanPeer` builds and searches its index of random
-vectors in another one. Of the FAISS PQ implementations (12 to 15) the fastest is chosen for each batch and k
-before anything is timed.
+vectors in another one. Comments cite the peer's own documentation for every setting.
 
 | name         | what                                                       | bytes per keyword |
 |--------------|------------------------------------------------------------|-------------------|
@@ -18,7 +17,7 @@ before anything is timed.
     python -m rbegir.lab.bench.peers NAME FOLDER SECONDS K WRITES
 
 stores the vectors of FOLDER (the values of the codes, so that hits are equal), runs the same mix of searches
-and writes in a closed loop, and prints one JSON object. All of these peers run in this process, without HTTP.
+and writes in a closed loop, and prints one JSON object. These peers run in the process itself, without HTTP.
 
 | name        | what it is                                                                  |
 |-------------|-----------------------------------------------------------------------------|
@@ -48,14 +47,14 @@ import numpy.typing as npt
 from rbegir.base.devices import cpu_count
 from rbegir.errors import RbegirError
 from rbegir.lab.bench.host import milliseconds
-from rbegir.lab.markdown import Json
+from rbegir.lab.figures import Json
 
 DIMENSIONS = 64
 SCAN_CHUNK = 500_000
 TRAIN = 65_536
 USEARCH_QUERIES = 8  # at a time
 
-Scan = Callable[[int, int], float]  # (batch, k) → milliseconds
+Find = Callable[[Any, int], object]  # (queries, k) → hits
 
 
 def _floats(rng: np.random.Generator, count: int) -> Any:
@@ -66,81 +65,89 @@ def _bits(rng: np.random.Generator, count: int) -> Any:
     return rng.integers(0, 256, (count, 16), dtype=np.uint8)
 
 
-def _timing(index: Any, keywords: int, draw: Callable[..., Any] = _floats) -> Scan:
-    """Fill an index with random keywords and time its searches; making the queries does not count."""
+def _fill(index: Any, keywords: int, draw: Callable[..., Any] = _floats) -> None:
+    """Add random keywords to an index."""
     rng = np.random.default_rng(1)
     for start in range(0, keywords, SCAN_CHUNK):
         index.add(draw(rng, min(SCAN_CHUNK, keywords - start)))
 
-    def search(batch: int, k: int) -> float:
-        queries = draw(np.random.default_rng(2), batch)
-        return milliseconds(lambda: index.search(queries, k))
 
-    return search
-
-
-def faiss_pq(keywords: int) -> Scan:
+# https://github.com/facebookresearch/faiss/wiki/Fast-accumulation-of-PQ-and-AQ-codes-(FastScan): 4 bits per
+# part in blocks of 32. IndexFastScan lists implementations 12 to 15, with a heap or a reservoir; which one is
+# fastest depends on the batch and on k, so the first search of each size, which is not timed, tries them all.
+def faiss_pq(keywords: int) -> Find:
     import faiss
 
     index = faiss.IndexPQFastScan(DIMENSIONS, 32, 4, faiss.METRIC_INNER_PRODUCT)
     index.train(_floats(np.random.default_rng(1), TRAIN))
-    timed = _timing(index, keywords)
+    _fill(index, keywords)
     best: dict[tuple[int, int], int] = {}
 
-    def search(batch: int, k: int) -> float:
-        if (batch, k) not in best:
+    def find(queries: Any, k: int) -> object:
+        asked = len(queries), k
+        if asked not in best:
             times = {}
             for implementation in (12, 13, 14, 15):
                 index.implem = implementation
-                times[implementation] = min(timed(batch, k) for _ in range(2))
-            best[batch, k] = min(times, key=lambda implementation: times[implementation])
-        index.implem = best[batch, k]
-        return timed(batch, k)
+                times[implementation] = min(milliseconds(lambda: index.search(queries, k)) for _ in range(2))
+            best[asked] = min(times, key=lambda implementation: times[implementation])
+        index.implem = best[asked]
+        return index.search(queries, k)
 
-    return search
+    return find
 
 
-def faiss_bin(keywords: int) -> Scan:
+# https://github.com/facebookresearch/faiss/wiki/Binary-Indexes: the default batch sizes "were found to be
+# close to optimal for a large range of settings".
+def faiss_bin(keywords: int) -> Find:
     import faiss
 
-    return _timing(faiss.IndexBinaryFlat(128), keywords, _bits)
+    index = faiss.IndexBinaryFlat(128)
+    _fill(index, keywords, _bits)
+    return index.search
 
 
-def faiss_rabitq(keywords: int) -> Scan:
+# https://github.com/facebookresearch/faiss/pull/4595: the faster form of IndexRaBitQ, 32 vectors at a time.
+def faiss_rabitq(keywords: int) -> Find:
     import faiss
 
     index = faiss.IndexRaBitQFastScan(DIMENSIONS, faiss.METRIC_INNER_PRODUCT)
     index.train(_floats(np.random.default_rng(1), TRAIN))
-    return _timing(index, keywords)
+    _fill(index, keywords)
+    return index.search
 
 
-def turbovec(keywords: int) -> Scan:
+# https://github.com/RyanCodrai/turbovec: `prepare` builds what the first search would otherwise build.
+# Calibration changes recall, not speed.
+def turbovec(keywords: int) -> Find:
     from turbovec import TurboQuantIndex
 
     index = TurboQuantIndex(dim=DIMENSIONS, bit_width=2)
-    timed = _timing(index, keywords)
+    _fill(index, keywords)
     index.prepare()
-    return timed
+    return index.search  # type: ignore[no-any-return]
 
 
-def scann(keywords: int) -> Scan:
+# https://github.com/google-research/google-research/blob/master/scann/docs/algorithms.md: two dimensions per
+# block. A tree would not scan everything, and reordering needs the float vectors.
+def scann(keywords: int) -> Find:
     import scann
 
-    # two dimensions per block and 4 bits: https://github.com/google-research/google-research/blob/master/scann/docs/algorithms.md
     vectors = _floats(np.random.default_rng(1), keywords)
     builder = scann.scann_ops_pybind.builder(vectors, 10, "dot_product")
     searcher = builder.score_ah(2, training_sample_size=TRAIN, hash_type="lut16").build()
 
-    def search(batch: int, k: int) -> float:
-        queries = _floats(np.random.default_rng(2), batch)
-        if batch == 1:
-            return milliseconds(lambda: searcher.search(queries[0], final_num_neighbors=k))
-        return milliseconds(lambda: searcher.search_batched(queries, final_num_neighbors=k))
+    def find(queries: Any, k: int) -> object:
+        if len(queries) == 1:
+            return searcher.search(queries[0], final_num_neighbors=k)
+        return searcher.search_batched(queries, final_num_neighbors=k)
 
-    return search
+    return find
 
 
-def rabitqlib(keywords: int) -> Scan:
+# https://vectordb-ntu.github.io/RaBitQ-Library/index/ivf recommends about 4 √N clusters, of which a search
+# probes few. Here all are probed, and few clusters keep the overhead per cluster small.
+def rabitqlib(keywords: int) -> Find:
     import rabitqlib
 
     vectors = _floats(np.random.default_rng(1), keywords)
@@ -148,51 +155,40 @@ def rabitqlib(keywords: int) -> Scan:
     clusters.train(vectors)
     index = rabitqlib.IvfIndex(DIMENSIONS, keywords, 16, 2, metric="ip")
     index.build(vectors, clusters.centroids, clusters.assignments, num_threads=cpu_count())
-
-    def search(batch: int, k: int) -> float:
-        queries = _floats(np.random.default_rng(2), batch)
-        return milliseconds(lambda: index.search(queries, k, nprobe=16, num_threads=1))
-
-    return search
+    return lambda queries, k: index.search(queries, k, nprobe=16, num_threads=1)
 
 
-def usearch(keywords: int) -> Scan:
-    from usearch.index import MetricKind, search
+# https://github.com/unum-cloud/usearch#exact-vs-approximate-search: `search` with `exact=True` scans without
+# an index. It keeps the distances of all pairs at once, so large batches are searched in parts.
+def usearch(keywords: int) -> Find:
+    from usearch.compiled import MetricKind
+    from usearch.index import search
 
     codes = _bits(np.random.default_rng(1), keywords)
 
-    def timed(batch: int, k: int) -> float:
-        queries = _bits(np.random.default_rng(2), batch)
+    def find(queries: Any, k: int) -> None:
+        for part in np.split(queries, range(USEARCH_QUERIES, len(queries), USEARCH_QUERIES)):
+            search(codes, part, k, MetricKind.Hamming, exact=True, threads=1)
 
-        def in_parts() -> None:  # it keeps the distances of all pairs at once
-            for part in np.split(queries, range(USEARCH_QUERIES, batch, USEARCH_QUERIES)):
-                search(codes, part, k, MetricKind.Hamming, exact=True, threads=1)
-
-        return milliseconds(in_parts)
-
-    return timed
+    return find
 
 
-def numkong(keywords: int) -> Scan:
+# https://github.com/ashvardanian/NumKong: `hammings_pack` prepares a matrix once for many `hammings_packed`.
+def numkong(keywords: int) -> Find:
     import numkong as nk
 
     rng = np.random.default_rng(1)
-    step = 1 << 16  # keywords per block: the distances of a batch stay in the cache
+    step = 1 << 16  # keywords per block: the distances of a query stay in the cache
     blocks = [nk.hammings_pack(_bits(rng, min(step, keywords - at))) for at in range(0, keywords, step)]
 
-    def search(batch: int, k: int) -> float:
-        queries = _bits(np.random.default_rng(2), batch)
+    def find(queries: Any, k: int) -> None:
+        for block in blocks:
+            nk.hammings_packed(queries, block)
 
-        def distances() -> None:
-            for block in blocks:
-                nk.hammings_packed(queries, block)
-
-        return milliseconds(distances)
-
-    return search
+    return find
 
 
-SCAN_PEERS: dict[str, Callable[[int], Scan]] = {
+SCAN_PEERS: dict[str, Callable[[int], Find]] = {
     "faiss_pq": faiss_pq,
     "faiss_bin": faiss_bin,
     "faiss_rabitq": faiss_rabitq,
@@ -202,6 +198,7 @@ SCAN_PEERS: dict[str, Callable[[int], Scan]] = {
     "usearch": usearch,
     "numkong": numkong,
 }
+OF_BITS = ("faiss_bin", "usearch", "numkong")  # the others are asked with float vectors
 ONE_THREAD = ("scann", "rabitqlib", "usearch", "numkong")  # measured with one thread only
 SCAN_PACKAGES = ("faiss-cpu", "turbovec", "scann", "rabitqlib", "usearch", "numkong")
 
@@ -217,7 +214,7 @@ class ScanPeer:
 
     def search(self, batch: int, k: int) -> float:
         """Milliseconds of one search."""
-        return self._wait(self._pool.submit(_search, batch, k))
+        return self._wait(self._pool.submit(_search, self.name, batch, k))
 
     def _wait(self, result: Future[float]) -> float:
         try:
@@ -229,33 +226,37 @@ class ScanPeer:
         self._pool.shutdown()
 
 
-_scan: Scan  # of a peer's process
+_find: Find  # of a peer's process
 
 
 def _start(name: str, keywords: int, threads: int) -> None:
-    global _scan
+    global _find
     os.environ["RAYON_NUM_THREADS"] = str(threads)
-    _scan = SCAN_PEERS[name](keywords)
+    _find = SCAN_PEERS[name](keywords)
     if name.startswith("faiss"):
         import faiss
 
         faiss.omp_set_num_threads(threads)  # after building, which may use all
 
 
-def _search(batch: int, k: int) -> float:
-    return _scan(batch, k)
+def _search(name: str, batch: int, k: int) -> float:
+    """Time a search; making the queries does not count."""
+    queries = (_bits if name in OF_BITS else _floats)(np.random.default_rng(2), batch)
+    return milliseconds(lambda: _find(queries, k))
 
 
 Floats = npt.NDArray[np.float32]
 Search = Callable[[int], list[int]]  # number of a query → ids of its hits
 Write = Callable[[int], None]  # number of a new keyword
 Database = tuple[Search, Write, int]  # the last: threads that search it
-SERVE_PACKAGES = {"qdrant_edge": "qdrant-edge-py", "lancedb": "lancedb", "rbegir": "numpy"}
+SERVE_PACKAGES = ("qdrant-edge-py", "lancedb")
 ROWS = 50_000
 POINTS = 5_000  # that Qdrant takes at once
 ASKED = 100  # queries whose recall is measured
 
 
+# https://qdrant.tech/documentation/edge/edge-api: an exact query scans all vectors and needs no HNSW index;
+# `flush` makes a write durable.
 def qdrant_edge(folder: Path, vectors: Floats, queries: Floats, texts: list[str], k: int) -> Database:
     import qdrant_edge as qdrant
 
@@ -276,7 +277,7 @@ def qdrant_edge(folder: Path, vectors: Floats, queries: Floats, texts: list[str]
     def search(number: int) -> list[int]:
         wanted = qdrant.Query.Nearest(queries[number].tolist())
         request = qdrant.QueryRequest(limit=k, query=wanted, with_payload=True, params=exact)
-        return [point.id for point in shard.query(request)]
+        return [int(point.id) for point in shard.query(request)]
 
     def write(number: int) -> None:
         at = number % len(queries)
@@ -286,11 +287,15 @@ def qdrant_edge(folder: Path, vectors: Floats, queries: Floats, texts: list[str]
     return search, write, cpu_count()
 
 
+# https://docs.lancedb.com/indexing/vector-index: without an index, a search is exhaustive. With one, LanceDB
+# tunes the number of probes itself, and `ef` is 1.5 k. A scalar index on the key speeds up writes, as
+# https://lancedb.github.io/lancedb/guides/tables/merge_insert recommends.
 def lancedb(
     folder: Path, vectors: Floats, queries: Floats, texts: list[str], k: int, indexed: bool = False
 ) -> Database:
     import lancedb as lance
     import pyarrow as pa
+    from lancedb.index import BTree
 
     def batches() -> Any:
         for start in range(0, len(vectors), ROWS):
@@ -308,6 +313,7 @@ def lancedb(
     table = lance.connect(folder / "lance").create_table(
         "keywords", batches(), schema=schema, mode="overwrite"
     )
+    table.create_index("id", config=BTree())
     if indexed:
         table.create_index("cosine", index_type="IVF_HNSW_SQ")
 

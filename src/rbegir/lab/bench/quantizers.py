@@ -2,8 +2,8 @@
 
 Each peer takes a budget in bytes per vector and uses as much of it as it can. What it stores beside the codes
 (norms, correction factors) is counted. A peer that cannot meet the budget reports its true size. Queries are
-float32 for all peers, which is the best that they can do. A peer that decodes is scored by inner product (or
-its own estimate), L2 distance and cosine; the best of the three counts.
+float32, which suits every peer best. A peer that decodes is scored by inner product (or its own estimate), L2
+distance and cosine; the best of the three counts. Comments cite the peer's own documentation.
 
 | name           | what                                                                                     |
 |----------------|------------------------------------------------------------------------------------------|
@@ -17,8 +17,8 @@ its own estimate), L2 distance and cosine; the best of the three counts.
 | scalar         | random rotation, Gaussian levels (Lloyd–Max), whole bits per dimension                   |
 | sign_rescore   | sign bits to find 10 k candidates, a float16 copy to order them                          |
 
-`np` in a FAISS factory string leaves out the ordering of codewords for polysemous search, which changes no
-distance and takes eight times as long as k-means.
+`np` in a FAISS factory string leaves out polysemous training, which changes no distance and takes eight times
+as long as k-means.
 """
 
 import time
@@ -48,7 +48,7 @@ LEVELS = {
 
 
 class Outcome(NamedTuple):
-    """What a method makes of the vectors, as something to score, and what that costs."""
+    """The codes that a method makes of the vectors, in a form that can be scored, and their cost."""
 
     code_bytes: float
     factor_bytes: float
@@ -62,7 +62,7 @@ class Outcome(NamedTuple):
     query: str = "float32"
     search: Callable[[Floats, int], Ids] | None = None  # for methods that score by themselves
     beam: int | None = None  # of an encoding search wider than the default
-    wider: tuple["Outcome", ...] = ()  # the same codebooks with other beams
+    wider: tuple["Outcome", ...] = ()  # the same codebooks with wider beams
 
     @property
     def bytes(self) -> float:
@@ -140,12 +140,10 @@ def faiss_codec(
     return encoded(None)._replace(wider=tuple(map(encoded, beams)))
 
 
-def _gpu() -> bool:
-    try:
+def _device() -> str:
+    with needing("this benchmark needs torch", "pip install 'rbegir[bench]'"):
         import torch
-    except ImportError:
-        return False
-    return torch.cuda.is_available()
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 # https://github.com/facebookresearch/faiss/wiki/Faiss-indexes: PQ of dimensions that divide by the number of
@@ -172,7 +170,7 @@ def _parts(dims: int, size: int) -> str | None:
 # https://github.com/facebookresearch/faiss/wiki/Additive-quantizers: the beam size trades encoding time for
 # accuracy, and encoding may use a wider one than training.
 def rq(train: Floats, vectors: Floats, size: int, seed: int) -> Outcome | None:
-    if _gpu():
+    if _device() == "cuda":
         return residual_in_torch(train, vectors, size, seed, "cuda")
     if size > PARTED:
         return None
@@ -195,6 +193,8 @@ def residual_in_torch(train: Floats, vectors: Floats, size: int, seed: int, devi
     return encoded(None)._replace(wider=tuple(map(encoded, BEAMS)))
 
 
+# https://github.com/facebookresearch/faiss/wiki/Additive-quantizers: a product of additive quantisers (PRQ,
+# PLSQ) for long codes, which take too long to learn and encode as one.
 def prq(train: Floats, vectors: Floats, size: int, seed: int) -> Outcome | None:
     parts = _parts(vectors.shape[1], size)
     return faiss_codec(f"PRQ{parts}", train, vectors, 1, seed, RESIDUAL_ROWS) if parts else None
@@ -281,8 +281,8 @@ def _unpacked(packed: npt.NDArray[np.uint8], dims: int, bits: int) -> Floats:
     return each.astype(np.float32) @ (1 << np.arange(bits)).astype(np.float32)
 
 
-# TurboQuantIndex.calibrate asks for "a uniform random, representative draw" of the vectors before they are
-# added. The calibration shifts and scales each coordinate, so the vectors need no centring.
+# https://github.com/RyanCodrai/turbovec: TurboQuantIndex.calibrate asks for "a uniform random, representative
+# draw" of the vectors before they are added. It shifts and scales each coordinate, so they need no centring.
 def turbovec(train: Floats, vectors: Floats, size: int, seed: int) -> Outcome | None:
     dims = vectors.shape[1]
     bits = _bits(size, dims)
@@ -305,6 +305,7 @@ def turbovec(train: Floats, vectors: Floats, size: int, seed: int) -> Outcome | 
     return Outcome(size_of_codes, 4, train_s, encode_s, setting, metric="its own search", search=search)
 
 
+# Levels: Max, Quantizing for minimum distortion (1960). A rotation makes every coordinate nearly Gaussian.
 def scalar(train: Floats, vectors: Floats, size: int, seed: int) -> Outcome | None:
     dims = vectors.shape[1]
     bits = _bits(size, dims)
@@ -325,6 +326,8 @@ def scalar(train: Floats, vectors: Floats, size: int, seed: int) -> Outcome | No
     return Outcome(dims * bits / 8, 0, train_s, encode_s, f"{bits} bits, rotated", decoded)
 
 
+# https://sbert.net/examples/sentence_transformer/applications/embedding-quantization: binary search with
+# rescoring of more candidates than are wanted.
 def sign_rescore(train: Floats, vectors: Floats, size: int, seed: int) -> Outcome | None:
     dims = vectors.shape[1]
     if _bits(size, dims) != 1:
@@ -379,32 +382,14 @@ def top(queries: Floats, vectors: Floats, k: int, offsets: Floats | None = None)
     """Rows of the largest q·v + offset, best first: [queries, k] for queries [Q, d], vectors [N, d]."""
     k = min(k, len(vectors))
     step = max(1, BLOCK // max(len(vectors), 1))
-    parts = [queries[at : at + step] for at in range(0, len(queries), step)]
-    search = _top_in_torch if _gpu() else _top_in_numpy
-    return np.concatenate(search(parts, vectors, k, offsets))
-
-
-def _top_in_numpy(parts: list[Floats], vectors: Floats, k: int, offsets: Floats | None) -> list[Ids]:
-    found = []
-    for part in parts:
-        scores = part @ vectors.T
-        if offsets is not None:
-            scores += offsets
-        best = np.argpartition(scores, -k, axis=1)[:, -k:]
-        order = np.argsort(-np.take_along_axis(scores, best, 1), axis=1, kind="stable")
-        found.append(np.take_along_axis(best, order, 1).astype(np.int64))
-    return found
-
-
-def _top_in_torch(parts: list[Floats], vectors: Floats, k: int, offsets: Floats | None) -> list[Ids]:
+    device = _device()
     import torch
 
-    stored = torch.from_numpy(np.ascontiguousarray(vectors)).cuda()
-    added = None if offsets is None else torch.from_numpy(offsets).cuda()
+    stored = torch.from_numpy(np.ascontiguousarray(vectors)).to(device)
     found = []
-    for part in parts:
-        scores = torch.from_numpy(np.ascontiguousarray(part)).cuda() @ stored.T
-        if added is not None:
-            scores += added
+    for at in range(0, len(queries), step):
+        scores = torch.from_numpy(np.ascontiguousarray(queries[at : at + step])).to(device) @ stored.T
+        if offsets is not None:
+            scores += torch.from_numpy(offsets).to(device)
         found.append(scores.topk(k, dim=1).indices.cpu().numpy())
-    return found
+    return np.concatenate(found)

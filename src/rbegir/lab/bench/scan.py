@@ -31,7 +31,7 @@ from rbegir.errors import InputError, MissingExtraError
 from rbegir.index.store import Index
 from rbegir.lab.bench import host
 from rbegir.lab.bench.peers import ONE_THREAD, SCAN_PACKAGES, SCAN_PEERS, ScanPeer
-from rbegir.lab.markdown import Json
+from rbegir.lab.figures import Json
 
 N, PLANES, QUERY_PLANES = 64, 2, 3
 STREAMS = (1, 2, 4, 8, 16)  # places of memory that are read in turn

@@ -1,12 +1,12 @@
 """Speed of the exact scan on a GPU beside the card's read bandwidth and what a user would write in torch.
 
 A cell is (keywords, batch, k) over random rbe* codes made on the device. Times are between events on the
-device, medians over rounds after a warm-up; `wall_ms` is the caller's wait. The peer is float16 matmul
-and topk over vectors of the same dimension, in chunks whose best are merged; of several sizes of chunks the
-fastest counts. It is measured at the size of the cell: where the vectors do not fit (10⁹ take 128 GB), fewer
-are held and read several times. `cases`
-are the costs of variations over the largest set of keywords that is one slab; `paper` is the published
-algorithm, and `equality` compares random searches with the reference (both in `kernels_gpu`).
+device, medians over rounds after a warm-up; `wall_ms` is the caller's wait. The peer is float16 matmul and
+topk over vectors of the same dimension, in chunks whose best are merged; of several chunk sizes the fastest
+counts. It is measured at the size of the cell: where the vectors do not fit (10⁹ take 128 GB), fewer are held
+and read several times. `cases` are the costs of variations over the largest set of keywords that is one slab;
+`paper` is the published algorithm, and `equality` compares random searches with the reference (both in
+`kernels_gpu`).
 
 How this can mislead: codes are random, so hits are spread evenly and the first threshold comes from a good
 sample; the peer is exact in float16, whose ties and rounding differ.
@@ -16,6 +16,7 @@ import ctypes
 import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 
 import torch
 
@@ -24,9 +25,9 @@ from rbegir.lab.bench import kernels_gpu
 from rbegir.lab.bench.host import Progress, describe_card, in_turns, milliseconds, quiet, timed
 from rbegir.lab.bench.kernels_gpu import random_words
 from rbegir.lab.bench.scan import PLANES, QUERY_PLANES, N, ScanGrid, random_queries
-from rbegir.lab.markdown import Json
+from rbegir.lab.figures import Json
 from rbegir.search.gpu.card import Batch, Card
-from rbegir.search.gpu.device import MAX_SLAB, Residency, find_devices
+from rbegir.search.gpu.device import MAX_SLAB, Residency
 from rbegir.search.gpu.proof import Pending
 from rbegir.search.gpu.replay import Replays
 from rbegir.search.gpu.tensorcore import Kernel, compile_cubin
@@ -35,7 +36,7 @@ from rbegir.search.gpu.words import SlabSearch, with_sample
 PEER_MEMORY = 0.55  # of the card, for the vectors of the peer
 PEER_CHUNKS = (1 << 26, 1 << 29, 1 << 31)  # scores that it makes at once: the fastest is taken,
 PEER_TRIAL = 1 << 26  # measured on this many vectors
-PEER_MOST = 2_000_000_000  # keywords: beyond, it would take most of the time
+PEER_MOST = 2_000_000_000  # keywords: with more, the peer would take most of the time
 CASES: list[tuple[str, Json]] = [
     *((f"{planes} query planes", {"planes": planes}) for planes in range(1, 9)),
     *((f"{planes} query planes", {"planes": planes, "batch": 256}) for planes in (1, 2, 4, 7, 8)),
@@ -201,7 +202,7 @@ def topk(
 def cases(
     replays: Replays, pieces: list[SlabSearch], rounds: int, report: Callable[[str], None]
 ) -> list[Json]:
-    """What every variation of CASES costs; `case` says which."""
+    """The cost of every variation in CASES; `case` names it."""
     measured = []
     for name, wanted in CASES:
         report(name)
@@ -213,12 +214,9 @@ def cases(
 
 
 def run(grid: ScanGrid, progress: Progress = quiet) -> Json:
-    """All cells; with `peers` also the peer, the published algorithm, what variations cost, and equality."""
-    keywords, batches, ks, peers, rounds = grid.keywords, grid.batches, grid.ks, grid.peers, grid.rounds
-    where = find_devices(grid.device)[0]
-    if where.type != "cuda":
-        raise DeviceError(f"bench scan needs a GPU, got {grid.device!r}")
-    torch.cuda.set_device(where)
+    """All cells; with `peers` also the peer, the published algorithm, the variations, and equality."""
+    keywords, peers, rounds = grid.keywords, grid.peers, grid.rounds
+    where = kernels_gpu.chosen_gpu(grid.device, "bench scan")
     check_room(max(keywords), where)
     replays = Replays(Card(N, PLANES, where))
     cells: list[Json] = []
@@ -233,7 +231,7 @@ def run(grid: ScanGrid, progress: Progress = quiet) -> Json:
         "equality": {},
     }
     widest = max((count for count in keywords if count <= MAX_SLAB), default=0)
-    total = len(keywords) * len(batches) * len(ks)
+    total = len(keywords) * len(grid.batches) * len(grid.ks)
 
     def show(what: str) -> None:
         progress(len(cells) / total, what)
@@ -245,13 +243,12 @@ def run(grid: ScanGrid, progress: Progress = quiet) -> Json:
         show(f"{count:,} keywords: preparing")
         pieces = random_pieces(count, where)
         floor = read_ms(pieces, rounds)
-        for batch in batches:
-            for k in ks:
-                show(f"{count:,} keywords, batch {batch}, top {k}")
-                measured = cell(replays, pieces, batch, k, rounds)
-                measured["read_gb_per_s"] = count * 16 / floor / 1e6
-                measured["bandwidth_fraction"] = floor / measured["ms"] if batch == 1 else None
-                cells.append(measured)
+        for batch, k in product(grid.batches, grid.ks):
+            show(f"{count:,} keywords, batch {batch}, top {k}")
+            measured = cell(replays, pieces, batch, k, rounds)
+            measured["read_gb_per_s"] = count * 16 / floor / 1e6
+            measured["bandwidth_fraction"] = floor / measured["ms"] if batch == 1 else None
+            cells.append(measured)
         if peers and count >= 1_000_000:
             show(f"{count:,} keywords: the published algorithm")
             papers += kernels_gpu.published(replays, pieces, 1000, rounds, random_queries(64))

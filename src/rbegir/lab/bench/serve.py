@@ -38,7 +38,7 @@ from rbegir.index.store import Index
 from rbegir.lab.bench import host
 from rbegir.lab.bench.load import Ledger, Mix, Tally, drive, prepared, read_back
 from rbegir.lab.bench.peers import SERVE_PACKAGES, SERVE_PEERS
-from rbegir.lab.markdown import Json
+from rbegir.lab.figures import Json
 from rbegir.read.sample import sample_path
 
 QUERIES = 2000
@@ -50,6 +50,7 @@ SUMMARISED = (
     "searches_per_s", "requests_per_s", "p50_ms", "p99_ms", "write_p50_ms", "write_p99_ms", "queries_a_scan",
     "cpu_ms_a_search",
 )  # fmt: skip
+ON_LINUX = Path("/proc/self/stat").exists()
 SETTINGS = {"batched": (), "unbatched": ("--max-batch", "1")}
 
 
@@ -80,8 +81,7 @@ def run(
         cells: list[Json] = []
         total = 2 * rounds + 1 + (len(SERVE_PEERS) if peers else 0)
         for number in range(rounds):
-            order = list(SETTINGS) if number % 2 == 0 else list(reversed(SETTINGS))
-            for setting in order:
+            for setting in SETTINGS if number % 2 == 0 else reversed(SETTINGS):
                 progress(len(cells) / total, f"round {number + 1}, {setting}")
                 cells.append(_round(folder, mix, ledger, number, setting, clients, seconds / rounds))
         progress(len(cells) / total, "limit of the generator")
@@ -141,7 +141,7 @@ def random_model(folder: Path, **changes: Any) -> Path:
 
 @contextmanager
 def service(index: Path, *options: str) -> Iterator[tuple[int, int]]:
-    """A running `rbegir serve`; gives its port and process, and stops it in the end."""
+    """A running `rbegir serve`: yields its port and process id, and stops it at the end."""
     process = subprocess.Popen(
         [sys.executable, "-m", "rbegir", "serve", str(index), "--port", "0", "--no-access-log", *options],
         stderr=subprocess.PIPE,
@@ -172,11 +172,10 @@ def _round(
 ) -> Json:
     """One server: warmed up, loaded, read back and stopped; then its files are read."""
     with service(folder / "index.rbe", *SETTINGS[setting]) as (port, process):
-        warm = Mix(mix.searches, mix.texts, mix.k, 0.0)
-        asyncio.run(drive(port, warm, Ledger(), clients=clients, seconds=WARM_S, seed=0))
-        before, cpu_before = _counters(port), _cpu_seconds(process)
+        asyncio.run(drive(port, replace(mix, writes=0.0), Ledger(), clients=clients, seconds=WARM_S, seed=0))
+        before, cpu_before = _counters(port), cpu_seconds(process)
         tally = asyncio.run(drive(port, mix, ledger, clients=clients, seconds=seconds, seed=number + 1))
-        after, cpu_after = _counters(port), _cpu_seconds(process)
+        after, cpu_after = _counters(port), cpu_seconds(process)
         asyncio.run(read_back(port, ledger))
         (folder / "answer.json").write_bytes(tally.answer)
     with Index.open(folder / "index.rbe", read_only=True) as index:
@@ -190,30 +189,24 @@ def _round(
         "setting": setting,
         **_figures(tally),
         "queries_a_scan": queries / scans if scans else None,
-        "cpu_ms_a_search": (
-            None
-            if cpu_before is None or cpu_after is None
-            else (cpu_after - cpu_before) * 1e3 / max(queries, 1)
-        ),
-        "load_average": host.describe()["load_average"],
+        "cpu_ms_a_search": (cpu_after - cpu_before) * 1e3 / max(queries, 1) if ON_LINUX else None,
+        "load_average": host.load_average(),
     }
 
 
-def _cpu_seconds(process: int) -> float | None:
+def cpu_seconds(process: int) -> float:
     """CPU time of a process so far, on all cores; unlike wall time it does not depend on what else runs."""
-    try:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None  # not Linux
+    if not ON_LINUX:
+        return 0.0
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _counters(port: int) -> dict[str, float]:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as response:
         lines = response.read().decode().splitlines()
-    return {
-        line.split()[0]: float(line.split()[1]) for line in lines if line.startswith("rbegir_batch_queries_")
-    }
+    found = (line.split() for line in lines if line.startswith("rbegir_batch_queries_"))
+    return {name: float(value) for name, value in found}
 
 
 def _figures(tally: Tally) -> Json:
@@ -243,7 +236,7 @@ def _generator_limit(folder: Path, mix: Mix, clients: int) -> Json:
         assert stub.stdout is not None
         try:
             port = int(stub.stdout.readline())
-            searches = Mix(mix.searches, mix.texts, mix.k, 0.0)
+            searches = replace(mix, writes=0.0)
             tally = asyncio.run(drive(port, searches, Ledger(), clients=clients, seconds=LIMIT_S, seed=0))
         finally:
             stub.terminate()
@@ -271,7 +264,7 @@ def _result(cells: list[Json], ledger: Ledger, peers: Json) -> Json:
     ]
     batched = statistics.median(cell["searches_per_s"] for cell in by["batched"])
     return {
-        "host": host.describe(("starlette", "uvicorn", "pydantic", *SERVE_PACKAGES.values())),
+        "host": host.describe(("starlette", "uvicorn", "pydantic", *SERVE_PACKAGES)),
         "cells": cells,
         **{setting: _summary(of) for setting, of in by.items()},
         "ratio": _spread(ratios),

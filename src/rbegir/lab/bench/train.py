@@ -28,7 +28,7 @@ from rbegir.encode.clsm.clsm import TowerBatch
 from rbegir.encode.clsm.presets import preset as named_preset
 from rbegir.encode.clsm.twotower import TwoTower
 from rbegir.lab.bench.host import describe, device_name
-from rbegir.lab.markdown import Json
+from rbegir.lab.figures import Json
 from rbegir.read.pairs import PairStream, read_pairs
 from rbegir.training.batches import StepBatch, build, epoch_batches
 from rbegir.training.config import recipe

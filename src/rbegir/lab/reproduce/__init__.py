@@ -12,7 +12,7 @@
 | testbed      | all measurements of a model: accuracy, selection, corpus sizes, top five     |
 | equal_bytes  | other quantisers of the float model's vectors, at about as many bytes        |
 | runs         | one run, from training to its file                                           |
-| results      | figures over seeds, and when a difference is more than noise                 |
+| results      | figures by row and seed, and when a difference is more than noise            |
 | tables       | runs → tables                                                                |
 | report       | tables → a page of Markdown (report.md.j2) and pictures                      |
 | job          | all runs, in one process or several: from a request to results and report    |

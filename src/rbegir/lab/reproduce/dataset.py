@@ -130,7 +130,7 @@ def _find(folder: Path, stem: str) -> Path:
 
 
 def sample_rows(count: int, most: int, seed: int) -> npt.NDArray[np.int64]:
-    """At most `most` of `count` row numbers, in order, drawn by a seed."""
+    """At most `most` of `count` row numbers, in order, drawn with a seed."""
     if count <= most:
         return np.arange(count)
     return np.sort(np.random.default_rng(seed).choice(count, most, replace=False))

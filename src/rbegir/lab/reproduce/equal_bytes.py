@@ -1,12 +1,12 @@
 """How the float model's vectors fare when other quantisers store them in about as many bytes as rbe*.
 
-Every quantiser gets the unit vectors of m_1's titles and may train on them. It is asked twice: with the float
+Every quantiser gets the unit vectors of m_1's titles and may train on them. It is searched with the float
 query, as its users do, and with a query of three bits per dimension, as rbe* is. Bytes are all that is stored
 per title: codes and, where a method needs them to score, its factors.
 
 Most quantisers score by an inner product with a decoded vector. Their vectors are decoded once and ranked
 exactly over all titles, by inner product and by cosine, and the better of the two is quoted. The others
-(RaBitQ with more than one bit, turbovec) answer a sample of the queries with their own search.
+(RaBitQ with more than one bit, turbovec) are measured with their own search, on a sample of the queries.
 """
 
 from collections.abc import Callable
@@ -35,14 +35,13 @@ from rbegir.lab.bench.quantizers import (
     scalar,
     turbovec,
 )
-from rbegir.lab.markdown import Json
+from rbegir.lab.figures import Json
 from rbegir.lab.reproduce.dataset import sample_rows
 from rbegir.lab.reproduce.rows import Scale
-from rbegir.lab.reproduce.testbed import Testbed, Vectors
+from rbegir.lab.reproduce.testbed import Testbed, Vectors, recall_figures
 
 SAMPLE = 1_000  # queries of a library's own search
 FEW = 3  # bits per dimension of the coarse query: those of rbe*
-NOT_FOUND = 1 << 40  # a rank beyond every cutoff
 
 
 class Quantiser(NamedTuple):
@@ -139,9 +138,7 @@ def coarse(queries: Floats) -> Floats:
 
 def sampled_recall(bed: Testbed, chosen: npt.NDArray[np.int64], found: Ids) -> Json:
     """Recall of the chosen queries, from the titles [chosen, k] that a search found for them."""
-    row = np.zeros(len(bed.queries), np.int64)
-    row[chosen] = np.arange(len(chosen))
-    query, target = bed.query.cpu().numpy(), bed.target.cpu().numpy()
-    hit = found[row[query]] == target[:, None]  # [targets, k]
-    rank = torch.from_numpy(np.where(hit.any(axis=1), hit.argmax(axis=1), NOT_FOUND))
-    return {"queries": len(chosen), **bed.recall(rank.to(bed.device), only=chosen)}
+    positions = np.full((len(bed.queries), found.shape[1]), -1, np.int64)
+    positions[chosen] = found
+    recall = {k: each[chosen] for k, each in bed.targets.recall(positions, CUTOFFS).items()}
+    return {"queries": len(chosen), **recall_figures(recall)}

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from rbegir.errors import CorruptError, FileError, InputError, RbegirError
 from rbegir.lab.bench.host import describe, device_name
-from rbegir.lab.markdown import Json
+from rbegir.lab.figures import Json
 from rbegir.lab.reproduce import report, runs
 from rbegir.lab.reproduce.dataset import Dataset
 from rbegir.lab.reproduce.rows import FULL, SMALL, TABLES, ModelRow, Scale, chosen, rows
@@ -112,7 +112,7 @@ def restore(out: Path) -> None:
 def jobs(
     request: Request, wanted: list[ModelRow], data: Dataset, baselines: Sequence[str]
 ) -> list[ReproduceJob]:
-    """What is still to be made, in order."""
+    """The runs that are still to be made, in order."""
     seeds = request.seeds or request.scale.seeds
 
     def turn(job: tuple[int, int]) -> tuple[int, int, int]:

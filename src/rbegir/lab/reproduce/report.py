@@ -13,11 +13,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from rbegir.errors import needing
-from rbegir.lab.markdown import Json, environment, mean_std
+from rbegir.lab.figures import Json, Stat, environment, mean_std
 from rbegir.lab.reproduce import paper
 from rbegir.lab.reproduce.dataset import HEADLINE
-from rbegir.lab.reproduce.results import Results, Stat, short, shown
+from rbegir.lab.reproduce.results import Results, short, shown
 from rbegir.lab.reproduce.rows import PAPER, PLAIN, under
 from rbegir.lab.reproduce.tables import tables_of
 
@@ -96,7 +98,7 @@ def section(result: Json) -> Json:
 
 
 def slices(results: Results) -> list[Json]:
-    """Label AUC of the paper's models on every slice of the judged pairs, the one with most of them last."""
+    """Label AUC of the paper's models on every slice of the judged pairs, the largest slice last."""
     judged = [run["figures"]["labels"] for run in results.runs("rbe_star") if "labels" in run["figures"]]
     labels: Json = judged[0] if judged else {}
     made = []
@@ -222,8 +224,7 @@ def _bits(axes: Any, results: Results, _: Json) -> None:
     axes.set_xticks(
         list(places.values()), ["m_2\n1 and 1", "rbe_2\n2 and 2", "rbe*\n3 and 2", "rbe_3\n3 and 3"]
     )
-    axes.set_xlabel("bits per dimension of query and keyword")
-    axes.set_ylabel("ROC AUC, unseen titles")
+    axes.set(xlabel="bits per dimension of query and keyword", ylabel="ROC AUC, unseen titles")
     other.set_ylabel("ROC AUC in the paper")
     _one_legend(axes, other, loc="lower right")
 
@@ -243,7 +244,7 @@ def _bytes(axes: Any, _: Results, result: Json) -> None:
         if row.get("bytes") is None or row.get("recall@10") is None or "among" in row["model"]:
             continue
         quantised = row["model"].startswith("m_1, ")
-        if quantised and row["query"] == "3 bits":  # the table has them: a picture of both would be a crowd
+        if quantised and row["query"] == "3 bits":  # they are in the table; both would crowd the picture
             continue
         label = row["model"].removeprefix("m_1, ") if quantised else short(row["model"])
         if "epochs" not in row["model"]:
@@ -255,7 +256,7 @@ def _bytes(axes: Any, _: Results, result: Json) -> None:
         for (value, label, quantised), height in zip(points, spread([p[0] for p in points]), strict=True):
             color = OTHER if quantised else OURS
             axes.scatter(size, value, color=color, marker="x" if quantised else "o", s=22)
-            # the crowd stands at 16 bytes: it and smaller ones are labelled on the left, where there is room
+            # most points are at 16 bytes: these and smaller ones are labelled on the left, with more room
             left = size < 16 or (size == 16 and height > smaller + LABEL_GAP)
             axes.annotate(
                 label, (size, value), xytext=(size / 1.15 if left else size * 1.15, height), fontsize=6,
@@ -270,19 +271,12 @@ def _bytes(axes: Any, _: Results, result: Json) -> None:
 
 
 def spread(values: list[float]) -> list[float]:
-    """Heights for labels of ascending values, at least LABEL_GAP apart, crowds centred on what they label."""
+    """Heights for labels of ascending values, at least LABEL_GAP apart and otherwise as near as possible."""
+    from sklearn.isotonic import isotonic_regression
 
-    def bottom(crowd: list[float]) -> float:
-        return sum(crowd) / len(crowd) - LABEL_GAP * (len(crowd) - 1) / 2
-
-    crowds: list[list[float]] = []
-    for value in values:
-        crowds.append([value])
-        while (
-            len(crowds) > 1 and bottom(crowds[-1]) - bottom(crowds[-2]) < LABEL_GAP * len(crowds[-2]) - 1e-12
-        ):
-            crowds[-2:] = [crowds[-2] + crowds[-1]]
-    return [bottom(crowd) + LABEL_GAP * place for crowd in crowds for place in range(len(crowd))]
+    steps = LABEL_GAP * np.arange(len(values))
+    near: list[float] = (isotonic_regression(np.array(values) - steps) + steps).tolist() if values else []
+    return near
 
 
 def _corpus(axes: Any, results: Results, _: Json) -> None:
@@ -296,8 +290,7 @@ def _corpus(axes: Any, results: Results, _: Json) -> None:
             means = [sum(one[size] for one in found) / len(found) for size in sizes]
             axes.plot([int(size) for size in sizes], means, marker="o", label=label, color=color)
     axes.set_xscale("log")
-    axes.set_xlabel("titles searched, all targets among them")
-    axes.set_ylabel("recall@10")
+    axes.set(xlabel="titles searched, all targets among them", ylabel="recall@10")
     axes.legend(frameon=False)
 
 
@@ -314,8 +307,7 @@ def _loss(axes: Any, results: Results, _: Json) -> None:
             _course(axes, run, "loss", color=color, label=f"{name}: training")
             if "log_loss" in run["history"][0]:
                 _course(other, run, "log_loss", color=color, linestyle="--", label=f"{name}: validation")
-    axes.set_xlabel("epoch")
-    axes.set_ylabel("training loss, all keywords of a batch (solid)")
+    axes.set(xlabel="epoch", ylabel="training loss, all keywords of a batch (solid)")
     other.set_ylabel("validation log loss, 10 negatives (dashed)")
     _one_legend(axes, other, loc="upper right", fontsize=8)
 
@@ -332,7 +324,6 @@ def _estimators(axes: Any, results: Results, result: Json) -> None:
         for number, run in enumerate(results.runs(sources[key])):
             _course(axes, run, "loss", label=label if number == 0 else None, **style)
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.set_xlabel("epoch, every seed a line")
-    axes.set_ylabel("training loss of rbe*, all keywords of a batch")
+    axes.set(xlabel="epoch, every seed a line", ylabel="training loss of rbe*, all keywords of a batch")
     if axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False)

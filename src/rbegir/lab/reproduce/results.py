@@ -1,11 +1,9 @@
-"""The figures of many runs: mean and spread over seeds, and whether two models differ by more than noise."""
+"""The figures of many runs by row and seed, and whether two rows differ by more than noise."""
 
-import math
-import statistics
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
-from rbegir.lab.markdown import Json
+from rbegir.lab.figures import Json, Stat, stat
 
 SHOWN = {
     "m_1": "m_1: float CLSM",
@@ -14,25 +12,6 @@ SHOWN = {
     "rbe_star": "rbe*",
     "m_5": "m_5: float query",
 }
-# half the width of a 95 % interval in standard errors, by number of seeds: quantiles of Student's t
-STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}
-NORMAL = 1.96
-
-
-class Stat(NamedTuple):
-    """A figure over seeds."""
-
-    mean: float
-    std: float | None  # None with one seed
-    seeds: int
-
-
-def stat(values: Iterable[float]) -> Stat | None:
-    numbers = list(values)
-    if not numbers:
-        return None
-    spread = statistics.stdev(numbers) if len(numbers) > 1 else None
-    return Stat(statistics.fmean(numbers), spread, len(numbers))
 
 
 class Results:
@@ -53,10 +32,8 @@ class Results:
 
     def interval(self, row: str, figure: str) -> list[float] | None:
         """The bootstrap interval of the first seed."""
-        for run in self.runs(row)[:1]:
-            value = _figure(run, figure)
-            return None if value is None else value["interval"]
-        return None
+        value = _figure(self.runs(row)[0], figure) if self.runs(row) else None
+        return None if value is None else value["interval"]
 
     def study(self, row: str, name: str) -> list[Json]:
         """The results of a study, one per seed."""
@@ -76,13 +53,12 @@ class Results:
 
     def lift(self, row: str, low: str = "m_3", high: str = "m_1") -> Stat | None:
         """Where the AUC of a row lies between those of two others, in percent of their gap, by seed."""
-        return stat(100 * (a - b) / (c - b) for a, b, c in self.paired(row, low, high) if b != c)
+        return self.gain(row, low, low, high)
 
-    def weight_lift(self, weighted: str, plain: str) -> Stat | None:
-        """What residual weights add to the AUC, in percent of the gap between m_3 and m_1, by seed."""
-        return stat(
-            100 * (a - b) / (c - d) for a, b, c, d in self.paired(weighted, plain, "m_1", "m_3") if c != d
-        )
+    def gain(self, better: str, worse: str, low: str = "m_3", high: str = "m_1") -> Stat | None:
+        """How far the AUC of one row is above another's, in percent of the gap of two others, by seed."""
+        found = self.paired(better, worse, low, high)
+        return stat(100 * (a - b) / (d - c) for a, b, c, d in found if c != d)
 
     def compare(self, better: str, worse: str, figure: str = "roc_auc") -> Json | None:
         """The difference of two rows by seed, half its 95 % interval, and whether the first is above."""
@@ -90,25 +66,20 @@ class Results:
         if found is None:
             return None
         verdict = "held" if found.mean > 0 else "reversed"
-        if found.std is None:
-            return {"difference": found.mean, "error": None, "verdict": f"{verdict}, one seed"}
-        error = STUDENT.get(found.seeds, NORMAL) * found.std / math.sqrt(found.seeds)
-        if abs(found.mean) <= error:
+        error = found.half_width()
+        if error is None:
+            verdict += ", one seed"
+        elif abs(found.mean) <= error:
             verdict += ", within the spread"
         return {"difference": found.mean, "error": error, "verdict": verdict}
 
 
 def _figure(run: Json, figure: str) -> Json | None:
-    found: Json | None = _at(run.get("figures", {}), figure.split("/"))
+    value: Any = run.get("figures", {})
+    for name in figure.split("/"):
+        value = value.get(name) if isinstance(value, dict) else None
+    found: Json | None = value
     return found
-
-
-def _at(value: Any, path: list[str]) -> Any:
-    for name in path:
-        if not isinstance(value, dict) or name not in value:
-            return None
-        value = value[name]
-    return value
 
 
 def shown(name: str) -> str:

@@ -23,7 +23,7 @@ from rbegir.base import disk
 from rbegir.base.devices import cpu_count
 from rbegir.errors import CorruptError, FileError
 from rbegir.evaluate.scorers import BM25, TriletterCosine
-from rbegir.lab.markdown import Json
+from rbegir.lab.figures import Json
 from rbegir.lab.reproduce import equal_bytes, testbed
 from rbegir.lab.reproduce.dataset import Dataset, load, sample_rows
 from rbegir.lab.reproduce.rows import ModelRow, Scale
@@ -80,12 +80,10 @@ class Laboratory:
             "studies": {},
             "identity": identity(row, seed, self.data, self.scale),
         }
+        skipped = {"quantisers"} | (set() if self.data.labels else {"top_five"})
+        skipped |= {"selection", "latency"} if seed else set()
         for study in row.studies:
-            if study == "sizes":
-                result["studies"][study] = testbed.sizes(self.bed, vectors)
-            elif study == "top_five" and self.data.labels:
-                result["studies"][study] = testbed.top_five(self.bed, vectors, fitted.network)
-            elif study in ("selection", "latency") and seed == 0:
+            if study not in skipped:
                 result["studies"][study] = getattr(testbed, study)(self.bed, vectors, fitted.network)
         result["measure_s"] = round(time.monotonic() - began, 1)
         result["done"] = [study for study in row.studies if study != "quantisers"]

@@ -18,10 +18,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from rbegir.encode.clsm.presets import FLOAT
-from rbegir.lab.markdown import Json
+from rbegir.lab.figures import Json, Stat, stat
 from rbegir.lab.reproduce import paper
 from rbegir.lab.reproduce.dataset import FOLDER, HEADLINE
-from rbegir.lab.reproduce.results import Results, short, shown, stat
+from rbegir.lab.reproduce.results import Results, short, shown
 from rbegir.lab.reproduce.rows import (
     FULL,
     OTHER_RECIPES,
@@ -60,7 +60,7 @@ HEADINGS = {
 
 
 class TableMaker:
-    """What tables are made with: figures of rows by name, commands, and the paper's orderings."""
+    """Supplies the tables with figures of rows, commands, and the paper's orderings."""
 
     def __init__(self, results: Results, scale: Scale, options: str) -> None:
         """`options`: those of the command that made the results."""
@@ -193,7 +193,7 @@ def weights(make: TableMaker) -> Json:
         off, on = f"{name}, no weights", make.like(name)
         row: Json = {"model": shown(name), "command": make.command(off)}
         row |= make.pair(off, "off") | make.pair(on, "on")
-        if lift := make.results.weight_lift(on, off):
+        if lift := make.results.gain(on, off):
             row["lift"] = lift._asdict()
         printed = 100 * (weighted - without) / paper.REFERENCE_GAP
         made.append(row | {"paper_off": without, "paper_on": weighted, "paper_lift": printed})
@@ -202,7 +202,7 @@ def weights(make: TableMaker) -> Json:
 
 
 def top_five(make: TableMaker) -> Json:
-    """Table 5: the grades of what is found first."""
+    """Table 5: the grades of the first five hits."""
 
     def counts_of(row: str, titles: str) -> dict[str, float]:
         return _mean_counts([study["found"][titles] for study in make.results.study(row, "top_five")])
@@ -328,7 +328,7 @@ def equal_bytes(make: TableMaker) -> Json:
             "model": f"{label} ({run['queries']:,} of the queries)",
             "bytes": None,
             "query": "text",
-            **{f"recall@{k}": stat([run[f"recall@{k}"]])._asdict() for k in (1, 10, 100)},  # type: ignore[union-attr]
+            **{f"recall@{k}": Stat.of([run[f"recall@{k}"]])._asdict() for k in (1, 10, 100)},
             "command": make.command(row),
         }
         for row, label in BASELINES.items()
@@ -406,7 +406,7 @@ KINDS = {
 
 def tables_of(result: Json, keys: Sequence[str] = TABLES) -> list[Json]:
     """The tables of a result, one object each."""
-    other = replace(FULL, short=None)  # all rows trained for as long
+    other = replace(FULL, short=None)  # all rows are trained equally long
     scale = {scale.name: scale for scale in (FULL, SMALL)}.get(result["scale"], other)
     options = " --data DIR" if result["dataset"]["name"] == FOLDER else ""
     options += " --small" if scale is SMALL and options else ""

@@ -2,7 +2,7 @@
 
     log loss, ROC AUC    sample groups of the test pairs, 10 random negatives each (see `evaluate.groups`)
     recall@k             the rank of each test pair's title among all titles, exact (see `evaluate.retrieval`)
-    labels               ROC AUC over judged pairs, by slice, from fair on and from good on
+    labels               ROC AUC over judged pairs, by slice: at least fair, and at least good
 
 Studies measure more than accuracy. Each row names the studies that it needs:
 
@@ -19,8 +19,8 @@ eight planes that a search uses, so its figures are those of a search.
 """
 
 import statistics
-import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,6 +43,7 @@ from rbegir.evaluate.metrics import (
     group_auc,
     group_losses,
     measure,
+    measure_mean,
     positives_first,
     roc_auc,
     weighted_auc,
@@ -50,8 +51,9 @@ from rbegir.evaluate.metrics import (
 )
 from rbegir.evaluate.retrieval import CUTOFFS, Targets, ranks, recalls
 from rbegir.evaluate.scorers import Scorer
+from rbegir.lab.bench.host import milliseconds
 from rbegir.lab.bench.quantizers import Floats, Ids, top
-from rbegir.lab.markdown import Json
+from rbegir.lab.figures import Json
 from rbegir.lab.reproduce.dataset import Dataset, headline, sample_rows
 from rbegir.read.tokenizer import GramBatch, tokenize
 from rbegir.search.backend import Partition
@@ -96,15 +98,11 @@ class Testbed:
         self._group_queries, self._group_keywords = map(
             self.tokens, (self.groups.queries, self.groups.keywords)
         )
-        found = pc.index_in(
-            data.test["keyword"].cast(data.corpus.type).combine_chunks(), value_set=data.corpus
-        )
-        there = np.asarray(found.is_valid())
-        self.queries, query = distinct(data.test["query"].filter(pa.array(there)))
-        self.query = torch.from_numpy(query).to(device)  # [targets] into queries
-        self.target = torch.from_numpy(np.asarray(found.drop_null()).astype(np.int64)).to(
-            device
-        )  # into corpus
+        self.targets = Targets(data.test, data.corpus)
+        self.queries = self.targets.queries
+        self.query = torch.from_numpy(self.targets.query).to(device)  # [targets] into queries
+        target = self.targets.keyword.astype(np.int64)
+        self.target = torch.from_numpy(target).to(device)  # [targets] into corpus
         self._query_texts, self._corpus = self.tokens(self.queries), self.tokens(data.corpus)
         self._judged = {name: self._judge(table) for name, table in data.labels.items()}
 
@@ -112,10 +110,8 @@ class Testbed:
         return tokenize(texts, hash_buckets=self.hash_buckets, threads=cpu_count())
 
     def _judge(self, table: pa.Table) -> Judged:
-        (queries, query), (keywords, keyword) = distinct(table["query"]), distinct(table["keyword"])
-        pairs = SampleGroups(queries, keywords, query, keyword[:, None])
-        grade = np.asarray(table["label"], dtype=np.float64)
-        return Judged(self.tokens(queries), self.tokens(keywords), pairs, grade)
+        pairs, grade = judged_pairs(table), np.asarray(table["label"], dtype=np.float64)
+        return Judged(self.tokens(pairs.queries), self.tokens(pairs.keywords), pairs, grade)
 
     @torch.no_grad()
     def embed(self, network: TwoTower, side: Side, texts: GramBatch) -> Tensor:
@@ -132,11 +128,8 @@ class Testbed:
                 batch = TowerBatch(*(array.to(self.device) for array in tower_batch(grams)))
                 parts.append(network.embed(side, batch).vector.float())
         vectors = torch.cat(parts)
-        if (
-            side == "query"
-            and network.config.query_planes == FLOAT
-            and network.config.keyword_planes != FLOAT
-        ):
+        config = network.config
+        if side == "query" and config.query_planes == FLOAT and config.keyword_planes != FLOAT:
             rounded = quantise(vectors.cpu().numpy()).values().astype(np.float32)
             vectors = torch.from_numpy(rounded).to(self.device)
         return vectors
@@ -183,17 +176,8 @@ class Testbed:
 
     def in_corpus(self, queries: Tensor, corpus: Tensor, *, exact: bool, cosine: bool = True) -> Json:
         """Recall of the test pairs' titles among all."""
-        return self.recall(ranks(queries, corpus, self.query, self.target, exact=exact, cosine=cosine))
-
-    def recall(self, rank: Tensor, *, only: npt.NDArray[np.int64] | None = None) -> Json:
-        """Recall from the ranks of the targets, over all queries or some."""
-        found = recalls(rank, self.query, len(self.queries), CUTOFFS)
-        kept = np.arange(len(self.queries)) if only is None else only
-        each = np.arange(len(kept))
-        return {
-            f"recall@{k}": _figure(float(v[kept].mean()), weighted_mean(v[kept], each), len(kept))
-            for k, v in found.items()
-        }
+        rank = ranks(queries, corpus, self.query, self.target, exact=exact, cosine=cosine)
+        return recall_figures(recalls(rank, self.query, len(self.queries), CUTOFFS))
 
     def part(self, size: int) -> tuple[Tensor, Tensor]:
         """A random part of the corpus with every target: (titles kept, positions of the targets among them).
@@ -221,12 +205,30 @@ class Testbed:
         return figures
 
 
+def judged_pairs(labels: pa.Table) -> SampleGroups:
+    """Judged pairs as groups of one."""
+    (queries, query), (keywords, keyword) = distinct(labels["query"]), distinct(labels["keyword"])
+    return SampleGroups(queries, keywords, query, keyword[:, None])
+
+
+def recall_figures(by_cutoff: dict[int, npt.NDArray[np.float64]]) -> Json:
+    """Mean recall with its interval at each cutoff, from the recall of each query."""
+    means = {k: measure_mean(each, count=REPLICATES, seed=0) for k, each in by_cutoff.items()}
+    return {f"recall@{k}": {"value": found.value, "interval": found.interval} for k, found in means.items()}
+
+
+def scorer_recall(scorer: Scorer, targets: Targets, titles: pa.Array) -> dict[str, float]:
+    """Mean recall at each cutoff of a search by a scorer."""
+    found = scorer.search(targets.queries, titles, max(CUTOFFS), lambda done: None)
+    return {f"recall@{k}": float(each.mean()) for k, each in targets.recall(found, CUTOFFS).items()}
+
+
 def _figure(value: float, statistic: Any, queries: int) -> Json:
     found = measure(value, statistic, queries, count=REPLICATES, seed=0)
     return {"value": found.value, "interval": found.interval}
 
 
-def sizes(bed: Testbed, vectors: Vectors) -> Json:
+def sizes(bed: Testbed, vectors: Vectors, network: TwoTower) -> Json:
     """Recall@10 in random parts of the corpus that hold every target.  {titles: recall}"""
     found: Json = {}
     for size in (*SIZES, len(vectors.corpus)):
@@ -263,9 +265,8 @@ def latency(bed: Testbed, vectors: Vectors, network: TwoTower) -> Json:
     times: dict[str, list[float]] = {planes: [] for planes in by_planes}
     for row in range(len(chosen)):
         for planes, asked in by_planes.items():
-            began = time.perf_counter()
-            backend.search([part], asked[row : row + 1], min(TOP, part.count))
-            times[planes].append(1e3 * (time.perf_counter() - began))
+            search = partial(backend.search, [part], asked[row : row + 1], min(TOP, part.count))
+            times[planes].append(milliseconds(search))
     return {"keywords": part.count, "ms": {planes: statistics.median(t) for planes, t in times.items()}}
 
 
@@ -308,9 +309,8 @@ class Judgements:
         self.added = titles.filter(missing).unique()
         place = pc.index_in(titles, value_set=pa.concat_arrays([corpus, self.added]))
         self._grade: dict[tuple[int, int], int] = {}
-        for key, grade in zip(
-            zip(query.tolist(), place.to_pylist(), strict=True), labels["label"].to_pylist(), strict=True
-        ):
+        keys = zip(query.tolist(), place.to_pylist(), strict=True)
+        for key, grade in zip(keys, labels["label"].to_pylist(), strict=True):
             self._grade[key] = max(self._grade.get(key, 0), int(min(grade, len(GRADES) - 1)))
 
     def count(self, positions: Ids) -> dict[str, int]:
@@ -329,13 +329,8 @@ def baseline(scorer: Scorer, data: Dataset) -> Json:
     titles = data.corpus if judged is None else pa.concat_arrays([data.corpus, judged.added])
     chosen = sample_rows(data.test.num_rows, BASELINE_QUERIES, 0)
     targets = Targets(data.test.take(pa.array(chosen)), titles)
-
-    def search(queries: pa.Array, k: int) -> Ids:
-        return scorer.search(queries, titles, k, lambda done: None)
-
-    recall = targets.recall(search(targets.queries, max(CUTOFFS)), CUTOFFS)
     result: Json = {"titles": len(data.corpus), "queries": len(targets.queries)}
-    result |= {f"recall@{k}": float(values.mean()) for k, values in recall.items()}
+    result |= scorer_recall(scorer, targets, titles)
     if judged is not None:
-        result["top_five"] = judged.count(search(judged.queries, 5))
+        result["top_five"] = judged.count(scorer.search(judged.queries, titles, 5, lambda done: None))
     return result

@@ -1,7 +1,7 @@
-"""Renders Markdown from Jinja2 templates: sentences come from the template, figures from results.
+"""Figures: their spread over seeds, and the Jinja2 templates that turn them into Markdown.
 
-A template fails if it names a figure that the results do not have, or formats a missing value. Filters of all
-templates:
+Sentences come from a template, figures from results. A template fails if it names a figure that the results
+do not have, or formats a missing value. All templates have these filters:
 
     f(spec)    a number in Python's format: {{ 0.12345 | f(".3f") }}
     big        1,234,567 → 1.23 million
@@ -11,8 +11,11 @@ templates:
 
 from __future__ import annotations
 
+import math
+import statistics
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbegir.errors import needing
 
@@ -20,6 +23,33 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 Json = dict[str, Any]
+# 97.5 % points of Student's t for 1, 2, … degrees of freedom; the last one serves for more seeds, too
+STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+
+
+class Stat(NamedTuple):
+    """A figure over seeds."""
+
+    mean: float
+    std: float | None  # None with one seed
+    seeds: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Stat:
+        spread = statistics.stdev(values) if len(values) > 1 else None
+        return cls(statistics.fmean(values), spread, len(values))
+
+    def half_width(self) -> float | None:
+        """Half the width of the 95 % interval of the mean."""
+        if self.std is None:
+            return None
+        return STUDENT[min(self.seeds, len(STUDENT) + 1) - 2] * self.std / math.sqrt(self.seeds)
+
+
+def stat(values: Iterable[float]) -> Stat | None:
+    """A figure over the seeds that have it; None if there are none."""
+    numbers = list(values)
+    return Stat.of(numbers) if numbers else None
 
 
 def environment(folder: Path) -> Environment:
@@ -34,7 +64,8 @@ def environment(folder: Path) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    found.filters |= {"f": format, "big": big, "mean_std": mean_std, "oneline": oneline}
+    found.filters |= {"f": format, "big": big, "mean_std": mean_std}
+    found.filters["oneline"] = lambda text: " ".join(text.split())
     return found
 
 
@@ -50,8 +81,3 @@ def mean_std(figure: Json, digits: int = 3) -> str:
     """A figure over seeds: mean ± standard deviation; the mean alone for one seed."""
     spread = "" if figure["std"] is None else f" ± {figure['std']:.{digits}f}"
     return f"{figure['mean']:.{digits}f}{spread}"
-
-
-def oneline(text: str) -> str:
-    """A text with every run of white space as one space."""
-    return " ".join(text.split())
