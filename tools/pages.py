@@ -32,7 +32,7 @@ DATABASES = {
     "qdrant_edge": "Qdrant's embedded core, on disk, exact",
     "qdrant_local": "qdrant-client, local mode, in memory, 100,000 of the keywords",
     "lancedb": "LanceDB, on disk, exhaustive",
-    "lancedb_ivf": "LanceDB, on disk, IVF_HNSW_SQ index (approximate)",
+    "lancedb_ivf": "LanceDB, on disk, IVF_PQ index (approximate)",
     "rbegir": "rbegir.Index, one query at a time, every write durable",
 }
 SCAN_PEERS = {

@@ -15,6 +15,7 @@ import json
 import os
 import random
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -113,6 +114,7 @@ def prepare(folder: Path, keywords: int, model: Path | None, peers: bool) -> lis
     )
     Index.build(folder / "index.rbe", loaded, batches).close()
     if peers:
+        shutil.copytree(folder / "index.rbe", folder / "peer.rbe")  # the load writes to the other one
         (folder / "texts.txt").write_text("\n".join(texts))
         (folder / "queries.txt").write_text("\n".join(queries))
         vectors = [loaded.encode_keywords(part).values().astype(np.float32) for part in parts]
