@@ -127,7 +127,7 @@ def test_diverse_documents_of_an_embedding() -> None:
 
 
 def test_a_service_tells_no_codes(service: rbegir.Client) -> None:
-    with pytest.raises(InputError, match="a service does not tell the codes of its hits"):
+    with pytest.raises(InputError, match="a service does not return the codes of its hits"):
         RbegirVectorStore(service).max_marginal_relevance_search("red")
 
 
@@ -174,8 +174,8 @@ def test_filters(shop: RbegirVectorStore, filter: Any, expected: set[str]) -> No
     ("filter", "message"),
     [
         ({"prize": 3}, "there is no column 'prize'"),
-        ({"$nor": []}, r"\$nor is no operator"),
-        ({"price": {"$near": 3}}, r"\$near is no operator"),
+        ({"$nor": []}, r"\$nor is not an operator"),
+        ({"price": {"$near": 3}}, r"\$near is not an operator"),
         ({"price": {"$in": 3}}, "the values for 'price' must be a list, got int"),
         ({"price": [3]}, "a filter compares with texts, numbers and truth values"),
         ({"price": float("inf")}, "a filter compares with texts"),
@@ -227,7 +227,7 @@ def test_whole_numbers_as_ids(model: Path, tmp_path: Path) -> None:
             Document(id="8", page_content="eight"),
             Document(id=made, page_content="made"),
         ]
-        with pytest.raises(InputError, match="the id 'nine' is no whole number") as caught:
+        with pytest.raises(InputError, match="the id 'nine' is not a whole number") as caught:
             store.add_texts(["nine"], ids=["nine"])
         assert "id_type='string'" in caught.value.hint
         assert store.delete(["7", "nine"])
@@ -243,7 +243,7 @@ def test_mistakes(shop: RbegirVectorStore, keywords: Any) -> None:
     for wrong, message in (
         (lambda: shop.add_texts(["a"], [{}, {}]), "metadatas has 2 values for 1 texts"),
         (lambda: shop.add_texts(["a"], ids=["a", "b"]), "ids has 2 values for 1 texts"),
-        (lambda: shop.add_texts(["a"], [{"x": {1, 2}}]), "metadata must be made of what JSON knows"),
+        (lambda: shop.add_texts(["a"], [{"x": {1, 2}}]), "metadata must be values that JSON can hold"),
         (lambda: shop.add_texts(["a"], [{3: 4}]), "names in metadata must be texts, got 3"),
         (lambda: shop.add_texts(["a"], batch_size=3), "add_texts does not know batch_size"),
         (lambda: shop.delete(), "ids must be given"),

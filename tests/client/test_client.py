@@ -247,7 +247,7 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], type[RbegirError], str]]
     ("search", ([],), {}, InputError, "queries must hold at least one query"),
     ("search", ([1],), {}, InputError, "queries must hold texts, got int64"),
     ("search", ("…",), {}, TextError, "has no letter and no digit"),
-    ("search", ("\ud800",), {}, InputError, "a text holds a lone surrogate, which UTF-8 cannot express"),
+    ("search", ("\ud800",), {}, InputError, "a text holds a lone surrogate, which UTF-8 cannot encode"),
     ("search", ("a",), {"where": "prize < 3"}, FilterError, "there is no column 'prize'"),
     ("search", ("a",), {"allow": 7}, InputError, "allow must be a list of int or str, got int"),
     ("search", ("a",), {"deny": [1] * 10_001}, InputError, "deny: at most 10000 items, got 10001"),

@@ -84,7 +84,7 @@ def test_other_calls_are_not(call: Any, method: str, args: Any, trouble: bytes) 
             call(server.url, method, *args)
         assert len(server.asked) == 1
     if trouble != BUSY:
-        assert "look whether it was done before trying again" in caught.value.hint
+        assert "check whether it was done before trying again" in caught.value.hint
 
 
 def test_a_storm_of_503_ends(call: Any) -> None:
@@ -101,7 +101,7 @@ def test_a_storm_of_503_ends(call: Any) -> None:
 
 def test_a_wait_that_is_too_long_is_not_made(call: Any) -> None:
     with scripted(answer("503 Service Unavailable", b"", "text/plain", Retry_After="3600")) as server:
-        with pytest.raises(BusyError, match="the service answered 503 and no reason"):
+        with pytest.raises(BusyError, match="the service answered 503 without a reason"):
             call(server.url, "info")
         assert len(server.asked) == 1
 
@@ -186,13 +186,13 @@ NONSENSE: list[tuple[str, Turn, type[RbegirError], str]] = [
         ServiceError,
         "the service answered 302",
     ),
-    ("bare 401", answer("401 Unauthorized"), AccessError, "the service answered 401 and no reason"),
+    ("bare 401", answer("401 Unauthorized"), AccessError, "the service answered 401 without a reason"),
     ("odd problem", answer("500 Oops", b'{"type": 3, "detail": [], "title": "T"}'), ServiceError, "T"),
     (
         "404",
         answer("404 Not Found", b"nginx", "text/html"),
         ServiceError,
-        "the service answered 404 and no reason",
+        "the service answered 404 without a reason",
     ),
     ("422", answer("422 x", b'{"type": "urn:rbegir:problem:invalid", "detail": "D"}'), InputError, "D"),
     ("507", answer("507 x", b'{"type": "urn:rbegir:problem:full", "detail": "D"}'), FullError, "D"),
@@ -234,7 +234,7 @@ def test_a_stream_that_is_no_answer(call: Any, turn: bytes) -> None:
         pytest.raises(ServiceError, match="the response to POST /v1/search cannot be understood") as caught,
     ):
         call(server.url, "search", "a")
-    assert caught.value.hint == "is the address that of a rbegir service of this version?"
+    assert caught.value.hint == "is this the address of an rbegir service of this version?"
 
 
 def test_queries_have_as_many_hits_as_the_service_found_for_each(call: Any) -> None:

@@ -292,7 +292,7 @@ def test_an_add_that_may_not_have_been_done_says_so(
         monkeypatch.setattr(ray, "get", kill_first)
         with pytest.raises(ClusterError, match="died during add; it may or may not have been done") as caught:
             cluster.add(["w1"], [9001])
-        assert "look" in caught.value.hint
+        assert "check" in caught.value.hint
         cluster.refresh()
         assert cluster.get([9001]) == [None]
         assert cluster.upsert(["w1"], [9001]).tolist() == [9001]

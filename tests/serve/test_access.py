@@ -286,7 +286,7 @@ def test_a_port_in_use_is_named() -> None:
     [
         ({"max_batch": 0}, "max_batch must be a whole number of at least 1, got 0"),
         ({"max_k": 1.5}, "max_k must be a whole number of at least 1, got 1.5"),
-        ({"timeout_s": -1}, "timeout_s must be a number from 0, got -1"),
+        ({"timeout_s": -1}, "timeout_s must be a number of at least 0, got -1"),
         ({"read_token": "short"}, "read_token must have at least 8 printable ASCII characters, got 5"),
         ({"write_token": "with a\nnewline"}, "write_token must have at least 8 printable ASCII characters"),
         ({"read_token": READ, "write_token": READ}, "read_token and write_token are equal"),

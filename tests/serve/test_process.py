@@ -142,7 +142,7 @@ def test_an_index_that_is_deleted_under_it(serve: Serve, index_path: Path) -> No
     answer = post(f"{process.address}/v1/keywords", json=body)
     found = problem(answer, 500, "storage")
     assert str(index_path) not in answer.text
-    assert found["hint"] == "the log of the service says more"
+    assert found["hint"] == "see the log of the service"
     problem(get(f"{process.address}/readyz"), 503, "not-ready")
     assert get(f"{process.address}/healthz").status_code == 200
     assert process.stop() == 0

@@ -20,10 +20,8 @@ from typing import Any
 import numpy as np
 
 from rbegir.adapters import store as documents
-from rbegir.adapters.store import EmbeddedDocuments, Store, named_ids, pack, stored_ids, unpack
-from rbegir.encode.encoder import takes_vectors
+from rbegir.adapters.store import EmbeddedDocuments, Store, named_ids, pack, unpack
 from rbegir.errors import InputError, needing
-from rbegir.index.store import Index
 
 with needing("the LangChain adapter needs {}", "pip install 'rbegir[langchain]'"):
     from langchain_core.documents import Document
@@ -48,21 +46,18 @@ class RbegirVectorStore(VectorStore):
         path: str | Path | None = None,
     ) -> None:
         self._embedding = embedding
-        self.index: Store
-        if embedding is None:
-            if index is None:
-                raise InputError(
-                    "index must be given: an rbegir.Index or an rbegir.Client",
-                    hint="or give an embedding, which encodes texts for a new index",
-                )
-            self.index = index
-        elif index is None or (isinstance(index, Index) and takes_vectors(index.model)):
-            self.index = EmbeddedDocuments(index, path)
-        else:
+        if embedding is None and index is None:
+            raise InputError(
+                "index must be given: an rbegir.Index or an rbegir.Client",
+                hint="or give an embedding, which encodes texts for a new index",
+            )
+        if embedding is not None and not documents.is_embedded(index):
             raise InputError(
                 "embedding must be None: texts are encoded by the model of the index",
                 hint="for an embedding, leave out index, or give one that was made with a Binarizer",
             )
+        given: Any = index
+        self.index: Store = given if embedding is None else EmbeddedDocuments(given, path)
 
     @property
     def embeddings(self) -> Embeddings | None:
@@ -104,27 +99,22 @@ class RbegirVectorStore(VectorStore):
             return []
         named = named_ids(self.index, len(given), ids)
         packed = [pack(one) for one in metadatas or []]
-        attributes = packed if any(packed) else None
-        if self._embedding is not None and isinstance(self.index, EmbeddedDocuments):
-            self.index.put(given, named, attributes, self._embedding.embed_documents(given))
-        else:
-            self.index.upsert(given, named, attributes)
+        embedding: Any = self._embedding
+        documents.add(self.index, given, named, packed, lambda: embedding.embed_documents(given))
         return [str(name) for name in named]
 
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool:
-        """Delete documents by id; those that are not there are ignored."""
+        """Delete documents by id; unknown ids are ignored."""
         _refuse(kwargs, "delete")
         if ids is None:
             raise InputError("ids must be given", hint="delete everything by making a new index")
-        if ids and (known := stored_ids(self.index, ids)):
-            self.index.delete(known)
+        documents.delete(self.index, ids)
         return True
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
-        """The documents with these ids, in their order, without those that are not there."""
-        known = stored_ids(self.index, ids)
-        found = self.index.get(known) if known else []
-        return [_document(record["id"], record["text"], record) for record in found if record is not None]
+        """The documents with these ids, in their order, without those that do not exist."""
+        found = documents.records(self.index, ids)
+        return [_document(record["id"], record["text"], record) for record in found]
 
     def similarity_search(
         self, query: str, k: int = 4, filter: Filter = None, **kwargs: Any
@@ -137,16 +127,14 @@ class RbegirVectorStore(VectorStore):
     ) -> list[tuple[Document, float]]:
         """The best k documents with their cosines."""
         _refuse(kwargs, "similarity_search")
-        hits = self.index.search(self._query(query), k=k, where=documents.where(filter))
-        return [(_document(hit.id, hit.text, hit.attributes), hit.score) for hit in hits[0]]
+        return self._found(self._query(query), k, filter)
 
     def similarity_search_by_vector(
         self, embedding: list[float], k: int = 4, filter: Filter = None, **kwargs: Any
     ) -> list[Document]:
         """The best k documents for a vector."""
         _refuse(kwargs, "similarity_search_by_vector")
-        hits = self.index.search(np.array(embedding, np.float32), k=k, where=documents.where(filter))
-        return [_document(hit.id, hit.text, hit.attributes) for hit in hits[0]]
+        return [document for document, _ in self._found(np.array(embedding, np.float32), k, filter)]
 
     def max_marginal_relevance_search(
         self,
@@ -175,6 +163,10 @@ class RbegirVectorStore(VectorStore):
         _refuse(kwargs, "max_marginal_relevance_search")
         hits = documents.diverse(self.index, embedding, k, fetch_k, lambda_mult, documents.where(filter))
         return [_document(hit.id, hit.text, hit.attributes) for hit in hits]
+
+    def _found(self, query: Any, k: int, filter: Filter) -> list[tuple[Document, float]]:
+        hits = self.index.search(query, k=k, where=documents.where(filter))
+        return [(_document(hit.id, hit.text, hit.attributes), hit.score) for hit in hits[0]]
 
     def _query(self, text: str) -> Any:
         """What the index searches for: the text, or its embedding."""

@@ -13,13 +13,11 @@ its metadata as attributes, and comes back whole, relationships included.
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rbegir.adapters import store as made
-from rbegir.adapters.store import EmbeddedDocuments, Store, named_ids, pack, stored_ids
-from rbegir.encode.encoder import takes_vectors
+from rbegir.adapters.store import EVERYTHING, EmbeddedDocuments, Store, named_ids, pack, stored_ids
 from rbegir.errors import FilterError, InputError, needing
-from rbegir.index.store import Index
 
 with needing("the LlamaIndex adapter needs {}", "pip install 'rbegir[llamaindex]'"):
     from llama_index.core.bridge.pydantic import PrivateAttr
@@ -61,9 +59,9 @@ class RbegirVectorStore(BasePydanticVectorStore):
     _index: Any = PrivateAttr()
 
     def __init__(self, index: Store | None = None, *, path: str | Path | None = None) -> None:
-        embedded = index is None or (isinstance(index, Index) and takes_vectors(index.model))
+        embedded, given = made.is_embedded(index), cast(Any, index)
         super().__init__(stores_text=True, is_embedding_query=embedded)
-        self._index = EmbeddedDocuments(index, path) if embedded else index  # type: ignore[arg-type]
+        self._index = EmbeddedDocuments(given, path) if embedded else given
 
     @classmethod
     def class_name(cls) -> str:
@@ -82,10 +80,7 @@ class RbegirVectorStore(BasePydanticVectorStore):
         ids = named_ids(self.client, len(nodes), [node.node_id for node in nodes])
         texts = [node.get_content(metadata_mode=MetadataMode.NONE) for node in nodes]
         attributes = [_attributes(node) for node in nodes]
-        if isinstance(self._index, EmbeddedDocuments):
-            self._index.put(texts, ids, attributes, [node.get_embedding() for node in nodes])
-        else:
-            self.client.upsert(texts, ids, attributes)
+        made.add(self.client, texts, ids, attributes, lambda: [node.get_embedding() for node in nodes])
         return [node.node_id for node in nodes]
 
     def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
@@ -103,8 +98,7 @@ class RbegirVectorStore(BasePydanticVectorStore):
         if filters is None:
             if node_ids is None:
                 raise InputError("node_ids or filters must be given", hint="delete everything with clear()")
-            if known := stored_ids(self.client, node_ids):
-                self.client.delete(known)
+            made.delete(self.client, node_ids)
             return
         self.client.delete(where=self._where(filters, node_ids, None) or EVERYTHING)
 
@@ -117,9 +111,7 @@ class RbegirVectorStore(BasePydanticVectorStore):
     ) -> list[BaseNode]:
         """The nodes with these ids that pass the filters; at most PAGE of them when no ids are given."""
         if node_ids is not None and filters is None:
-            known = stored_ids(self.client, node_ids)
-            records = self.client.get(known) if known else []
-            return [_node(record["text"], record) for record in records if record is not None]
+            return [_node(record["text"], record) for record in made.records(self.client, node_ids)]
         where = self._where(filters, node_ids, None)
         if hasattr(self.client, "rows"):
             return [_node(row["text"], row) for row in itertools.islice(self.client.rows(where), PAGE)]
@@ -157,14 +149,12 @@ class RbegirVectorStore(BasePydanticVectorStore):
     ) -> str | None:
         parts = [] if filters is None or not filters.filters else [_filters(filters)]
         if node_ids is not None:
-            known = stored_ids(self.client, node_ids)
-            parts.append(made.within("id", known, inside=True))
+            parts.append(made.within("id", stored_ids(self.client, node_ids), inside=True))
         if doc_ids is not None:
             parts.append(made.within(DOCUMENT, doc_ids, inside=True))
         return made.join(parts, "and") if parts else None
 
 
-EVERYTHING = "id is not null"
 ANYTHING = "a"  # a query for when the order does not matter
 
 
@@ -179,7 +169,7 @@ def _node(text: str | None, attributes: Any) -> BaseNode:
     if attributes is None or attributes.get("_node_content") is None:
         raise InputError(
             "a keyword of this index was not added through LlamaIndex",
-            hint="use an index of its own for the nodes of LlamaIndex",
+            hint="use a separate index for the nodes of LlamaIndex",
         )
     return metadata_dict_to_node(attributes, text=text or "")
 

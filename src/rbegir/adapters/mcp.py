@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 import rbegir
-from rbegir.adapters.store import stored_ids
+from rbegir.adapters.store import records
 from rbegir.errors import InputError, RbegirError
 from rbegir.index.store import Index
 
@@ -97,7 +97,7 @@ class McpServer:
             return failure(given, error.code, str(error))
         except Exception:
             traceback.print_exc(file=sys.stderr)
-            return failure(given, INTERNAL, "something unexpected went wrong; standard error says more")
+            return failure(given, INTERNAL, "something unexpected went wrong; see standard error")
 
     def _initialize(self, params: dict[str, Any]) -> dict[str, Any]:
         asked = params.get("protocolVersion")
@@ -178,13 +178,9 @@ class McpServer:
         refuse_others(arguments, "id")
         if isinstance(given, bool) or not isinstance(given, (str, int)):
             raise InputError("id must be a text or a whole number", hint="use an id that search returned")
-        known = stored_ids(self._index, [str(given)])
-        found = self._index.get(known)[0] if known else None
-        if found is None:
-            raise InputError(
-                f"no keyword has the id {str(given)[:80]!r}", hint="use an id that search returned"
-            )
-        return keyword(found.pop("id"), found.pop("text"), found)
+        for found in records(self._index, [str(given)]):
+            return keyword(found.pop("id"), found.pop("text"), found)
+        raise InputError(f"no keyword has the id {str(given)[:80]!r}", hint="use an id that search returned")
 
 
 def keyword(key: Any, text: str | None, attributes: Any) -> dict[str, Any]:
@@ -194,7 +190,6 @@ def keyword(key: Any, text: str | None, attributes: Any) -> dict[str, Any]:
 
 
 def fields(properties: dict[str, Any], *required: str) -> dict[str, Any]:
-    """The schema of an object."""
     return {"type": "object", "properties": properties, "required": list(required)}
 
 
@@ -205,7 +200,6 @@ def refuse_others(left: dict[str, Any], known: str) -> None:
 
 
 def failure(given: Any, code: int, message: str) -> dict[str, Any]:
-    """A JSON-RPC error."""
     return {"jsonrpc": "2.0", "id": given, "error": {"code": code, "message": message}}
 
 

@@ -20,7 +20,7 @@ import shutil
 import tempfile
 import uuid
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,6 +30,7 @@ import numpy.typing as npt
 from rbegir.base.arguments import RESERVED
 from rbegir.codes.planes import Codes
 from rbegir.encode.binarizer.binarizer import Binarizer
+from rbegir.encode.encoder import takes_vectors
 from rbegir.errors import FilterError, InputError
 from rbegir.index.store import Index
 from rbegir.search.hits import Hit, Hits
@@ -97,6 +98,32 @@ class EmbeddedDocuments:
         return empty if self._index is None else self._index.info()
 
 
+def is_embedded(index: Store | None) -> bool:
+    """Whether documents are found by the vectors of an embedding: in a new index, or one of a Binarizer."""
+    return index is None or (isinstance(index, Index) and takes_vectors(index.model))
+
+
+def add(store: Store, texts: list[str], ids: Any, metadata: list[Metadata], embed: Callable[[], Any]) -> None:
+    """Add documents, replacing those with the same ids; `embed` makes the vectors that a store may need."""
+    attributes = metadata if any(metadata) else None
+    if isinstance(store, EmbeddedDocuments):
+        store.put(texts, ids, attributes, embed())
+    else:
+        store.upsert(texts, ids, attributes)
+
+
+def records(store: Store, ids: Sequence[str]) -> list[dict[str, Any]]:
+    """The documents with these ids, without those that do not exist."""
+    known = stored_ids(store, ids)
+    return [record for record in (store.get(known) if known else []) if record is not None]
+
+
+def delete(store: Store, ids: Sequence[str]) -> None:
+    """Delete documents by id; unknown ids are ignored."""
+    if known := stored_ids(store, ids):
+        store.delete(known)
+
+
 FIT_ROWS = 1000
 
 
@@ -129,7 +156,7 @@ def diverse(store: Any, query: Any, k: int, among: int, weight: float, where: st
     chosen). Scores and cosines are those of the codes.
     """
     if not hasattr(store, "codes"):
-        raise InputError("a service does not tell the codes of its hits", hint="open the index itself")
+        raise InputError("a service does not return the codes of its hits", hint="open the index itself")
     hits = list(store.search(query, max(k, among), where=where)[0])
     if not hits:
         return []
@@ -150,14 +177,14 @@ def pack(metadata: Mapping[str, Any]) -> Metadata:
     for name, value in metadata.items():
         if not isinstance(name, str):
             raise InputError(f"names in metadata must be texts, got {name!r}")
-        plain = isinstance(value, (str, int, float, bool)) and value == value  # NaN is no value of a column
+        plain = isinstance(value, (str, int, float, bool)) and value == value  # a column has no NaN
         (attributes if plain and name and name not in (*RESERVED, REST) else rest)[name] = value
     if rest:
         try:
             attributes[REST] = json.dumps(rest, ensure_ascii=False)
         except (TypeError, ValueError) as error:
             raise InputError(
-                f"metadata must be made of what JSON knows: {error}", hint="convert it to text first"
+                f"metadata must be values that JSON can hold: {error}", hint="convert it to text first"
             ) from None
     return attributes
 
@@ -184,21 +211,15 @@ def stored_ids(store: Store, ids: Sequence[str]) -> list[Any]:
 
 def named_ids(store: Store, count: int, given: Sequence[str | None] | None) -> list[Any]:
     """Ids for new documents: the given ones, random ones where there is None."""
-    whole = whole_ids(store)
-    ids: list[Any] = []
-    for name in given or [None] * count:
-        if name is None:
-            ids.append(secrets.randbits(53) if whole else str(uuid.uuid4()))
-        elif whole:
-            number = _number(name)
-            if number is None:
-                raise InputError(
-                    f"the id {name!r} is no whole number, and the ids of this index are such",
-                    hint="make the index with id_type='string' to use other ids",
-                )
-            ids.append(number)
-        else:
-            ids.append(name)
+    names = list(given or [None] * count)
+    if not whole_ids(store):
+        return [str(uuid.uuid4()) if name is None else name for name in names]
+    ids = [secrets.randbits(53) if name is None else _number(name) for name in names]
+    if None in ids:
+        raise InputError(
+            f"the id {names[ids.index(None)]!r} is not a whole number, as the ids of this index are",
+            hint="make the index with id_type='string' to use other ids",
+        )
     return ids
 
 
@@ -283,7 +304,7 @@ def _every(given: Mapping[str, Any]) -> str:
                 raise FilterError("$not needs a dictionary")
             parts.append(f"not {_every(wanted)}")
         elif isinstance(name, str) and name.startswith("$"):
-            raise FilterError(f"{name} is no operator", hint=_KNOWN)
+            raise FilterError(f"{name} is not an operator", hint=_KNOWN)
         elif isinstance(wanted, Mapping):
             parts += [_test(name, operator, operand) for operator, operand in wanted.items()]
         else:
@@ -298,4 +319,4 @@ def _test(name: str, operator: str, operand: Any) -> str:
         return within(name, operand, inside=operator == "$in")
     if operator == "$exists":
         return f"{column(name)} is {'not ' if operand else ''}null"
-    raise FilterError(f"{operator} is no operator", hint=_KNOWN)
+    raise FilterError(f"{operator} is not an operator", hint=_KNOWN)

@@ -2,46 +2,29 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from rbegir.cli.options import (
-    AnyModel,
-    AsJson,
-    BatchSize,
-    KeywordColumn,
-    QueryColumn,
-    Rounds,
-    Threads,
-    TorchDevice,
-    bar,
-    option,
-    report,
-    take_texts,
-    whole_option,
-    wholes,
-)
+from rbegir.cli import options
+from rbegir.cli.options import bar, option, report, take_texts, whole_option, wholes
 
 app = typer.Typer(no_args_is_help=True, help="Speed, with peers and the machine's limit in the same run.")
 
 
 @app.command()
 def scan(
-    keywords: Annotated[str, option("Numbers of keywords.")] = "1e6,1e7",
-    batches: Annotated[str, option("Queries per search.")] = "1,8,64,256",
-    k: Annotated[str, option("Hits per query.", "-k", "--k")] = "10,1000",
-    threads: Annotated[str, option("Threads.")] = "1,2",
-    device: Annotated[str, option("cpu, or a GPU: cuda, cuda:1.")] = "cpu",
-    peers: Annotated[
-        bool,
-        option(
-            "FAISS, turbovec, ScaNN, RaBitQ, usearch and NumKong, or torch on a GPU, in the same run.",
-            "--peers",
-        ),
-    ] = False,
-    rounds: Annotated[int, option("Rounds per cell; figures are medians.")] = 7,
-    as_json: AsJson = False,
+    keywords: str = option("1e6,1e7", "Numbers of keywords."),
+    batches: str = option("1,8,64,256", "Queries per search."),
+    k: str = option("10,1000", "Hits per query.", "-k", "--k"),
+    threads: str = option("1,2", "Threads."),
+    device: str = option("cpu", "cpu, or a GPU: cuda, cuda:1."),
+    peers: bool = option(
+        False,
+        "FAISS, turbovec, ScaNN, RaBitQ, usearch and NumKong, or torch on a GPU, in the same run.",
+        "--peers",
+    ),
+    rounds: int = option(7, "Rounds per cell; figures are medians."),
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Exhaustive search over random codes of 16 bytes."""
     from rbegir.lab.bench import scan as bench
@@ -72,17 +55,15 @@ def scan(
 
 @app.command()
 def encode(
-    texts: Annotated[
-        Path | None, option("Texts to encode: lines or a table; the shipped titles if not given.")
-    ] = None,
-    count: Annotated[int, option("At most this many of them.")] = 1_000_000,
-    model: AnyModel = None,
-    preset: Annotated[str, option("Preset of the random weights.")] = "rbe_star",
-    device: Annotated[str, option("cpu, cuda or cuda:N.")] = "cpu",
-    threads: Threads = None,
-    rounds: Rounds = 5,
-    peers: Annotated[bool, option("MiniLM in the same run.", "--peers")] = False,
-    as_json: AsJson = False,
+    texts: Path | None = option(None, "Texts to encode: lines or a table; the shipped titles if not given."),
+    count: int = option(1_000_000, "At most this many of them."),
+    model: Path | None = options.ANY_MODEL,
+    preset: str = option("rbe_star", "Preset of the random weights."),
+    device: str = option("cpu", "cpu, cuda or cuda:N."),
+    threads: int | None = options.THREADS,
+    rounds: int = options.ROUNDS,
+    peers: bool = option(False, "MiniLM in the same run.", "--peers"),
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Texts per second: split into grams, encoded by each side, and MiniLM beside it with --peers."""
     from rbegir.lab.bench.encode import measure
@@ -115,19 +96,18 @@ def encode(
 
 @app.command()
 def train(
-    pairs: Annotated[Path | None, option("Pairs to train on; the shipped sample if not given.")] = None,
-    preset: Annotated[str, option("Preset to train.")] = "rbe_star",
-    device: TorchDevice = "auto",
-    batch_size: BatchSize = None,
-    negatives: Annotated[str, option("in_batch, or a number of negatives per pair.")] = "in_batch",
-    rows: Annotated[
-        int | None,
-        option("Pairs per epoch, repeating the file.", show_default="all of the file, 4 million on a GPU"),
-    ] = None,
-    epochs: Annotated[int, option("Epochs to time after a first one.")] = 5,
-    query_column: QueryColumn = "query",
-    keyword_column: KeywordColumn = "keyword",
-    as_json: AsJson = False,
+    pairs: Path | None = option(None, "Pairs to train on; the shipped sample if not given."),
+    preset: str = option("rbe_star", "Preset to train."),
+    device: str = options.TORCH_DEVICE,
+    batch_size: int | None = options.BATCH_SIZE,
+    negatives: str = option("in_batch", "in_batch, or a number of negatives per pair."),
+    rows: int | None = option(
+        None, "Pairs per epoch, repeating the file.", show_default="all of the file, 4 million on a GPU"
+    ),
+    epochs: int = option(5, "Epochs to time after a first one."),
+    query_column: str = options.QUERY_COLUMN,
+    keyword_column: str = options.KEYWORD_COLUMN,
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Train for a few epochs: pairs per second, and where the time of a step goes."""
     from rbegir.lab.bench.train import measure
@@ -163,24 +143,20 @@ def train(
 
 @app.command()
 def accuracy(
-    vectors: Annotated[Path, option("Vectors to store: a .npy file [count, dims].")],
-    queries: Annotated[Path | None, option("Query vectors; drawn from the others if not given.")] = None,
-    bits: Annotated[str, option("Budgets in bits per dimension, with commas; '' for none.")] = "2",
-    byte_budgets: Annotated[str, option("Budgets in bytes, with commas.", "--bytes")] = "",
-    seeds: Annotated[int, option("Runs with other random choices.", min=1)] = 1,
-    methods: Annotated[str, option("Methods, with commas.", show_default="all")] = "",
-    count: Annotated[int, option("Number of queries.", "--queries-count", min=1)] = 1000,
-    train_rows: Annotated[int, option("Rows that methods learn from.", min=2)] = 100_000,
-    search_rows: Annotated[
-        int | None, option("Rows that are searched.", min=1, show_default="all others")
-    ] = None,
-    apart: Annotated[
-        bool, option("Learn from rows apart from, or among, those searched.", "--apart/--among")
-    ] = True,
-    budget: Annotated[float | None, option("Seconds after which no row is started.")] = None,
-    out: Annotated[Path | None, option("JSON file, written after every row; rows it holds are kept.")] = None,
-    about: Annotated[str, option("What the vectors are, for the file.")] = "",
-    as_json: AsJson = False,
+    vectors: Path = option(..., "Vectors to store: a .npy file [count, dims]."),
+    queries: Path | None = option(None, "Query vectors; drawn from the others if not given."),
+    bits: str = option("2", "Budgets in bits per dimension, with commas; '' for none."),
+    byte_budgets: str = option("", "Budgets in bytes, with commas.", "--bytes"),
+    seeds: int = option(1, "Runs with other random choices.", min=1),
+    methods: str = option("", "Methods, with commas.", show_default="all"),
+    count: int = option(1000, "Number of queries.", "--queries-count", min=1),
+    train_rows: int = option(100_000, "Rows that methods learn from.", min=2),
+    search_rows: int | None = option(None, "Rows that are searched.", min=1, show_default="all others"),
+    apart: bool = option(True, "Learn from rows apart from, or among, those searched.", "--apart/--among"),
+    budget: float | None = option(None, "Seconds after which no row is started."),
+    out: Path | None = option(None, "JSON file, written after every row; rows it holds are kept."),
+    about: str = option("", "What the vectors are, for the file."),
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Recall of the float vectors' true top 10 and 100, and of the best one, at equal bytes, beside peers."""
     from rbegir.index.exchange.files import map_npy
@@ -223,16 +199,14 @@ def accuracy(
 
 @app.command()
 def ann(
-    data: Annotated[
-        Path, typer.Argument(help="Data set: .hdf5 (with h5py) or .npz of train, test, neighbors.")
-    ],
-    k: Annotated[int, option("Neighbours per query.", "-k")] = 10,
-    planes: Annotated[str, option("Planes of a query, several with commas.")] = "1,2,4,8",
-    n: Annotated[int | None, option("Dimension of the codes.", show_default="that of the vectors")] = None,
-    keyword_planes: Annotated[int, option("Bits per dimension of a stored vector.")] = 2,
-    threads: Annotated[int, option("Threads; ann-benchmarks uses one.", min=1)] = 1,
-    rounds: Annotated[int, option("Rounds; speeds are medians.", min=1)] = 3,
-    as_json: AsJson = False,
+    data: Path = typer.Argument(..., help="Data set: .hdf5 (with h5py) or .npz of train, test, neighbors."),
+    k: int = option(10, "Neighbours per query.", "-k"),
+    planes: str = option("1,2,4,8", "Planes of a query, several with commas."),
+    n: int | None = option(None, "Dimension of the codes.", show_default="that of the vectors"),
+    keyword_planes: int = option(2, "Bits per dimension of a stored vector."),
+    threads: int = option(1, "Threads; ann-benchmarks uses one.", min=1),
+    rounds: int = option(3, "Rounds; speeds are medians.", min=1),
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Recall of the true neighbours and queries per second, one by one and in a batch."""
     from rbegir.lab.annbench import run
@@ -261,18 +235,18 @@ def ann(
 
 @app.command()
 def serve(
-    keywords: Annotated[int, whole_option("Keywords in the index.")] = 1_000_000,
-    k: Annotated[int, option("Hits per search.", "-k", "--k", min=1)] = 100,
-    clients: Annotated[int, option("Concurrent clients, each in a closed loop.", min=1, max=1000)] = 64,
-    seconds: Annotated[float, option("Load of each setting, split over the rounds.", min=0.1)] = 60.0,
-    rounds: Annotated[int, option("Rounds of each setting, in turns.", min=1)] = 3,
-    writes: Annotated[float, option("Share of requests that write.", min=0, max=1)] = 0.05,
-    model: AnyModel = None,
-    peers: Annotated[
-        bool, option("Qdrant's embedded core and LanceDB, in process, in the same run.", "--peers")
-    ] = False,
-    peer_seconds: Annotated[float, option("Load of each peer.", min=0.1)] = 10.0,
-    as_json: AsJson = False,
+    keywords: int = whole_option(1_000_000, "Keywords in the index."),
+    k: int = option(100, "Hits per search.", "-k", "--k", min=1),
+    clients: int = option(64, "Concurrent clients, each in a closed loop.", min=1, max=1000),
+    seconds: float = option(60.0, "Load of each setting, split over the rounds.", min=0.1),
+    rounds: int = option(3, "Rounds of each setting, in turns.", min=1),
+    writes: float = option(0.05, "Share of requests that write.", min=0, max=1),
+    model: Path | None = options.ANY_MODEL,
+    peers: bool = option(
+        False, "Qdrant's embedded core and LanceDB, in process, in the same run.", "--peers"
+    ),
+    peer_seconds: float = option(10.0, "Load of each peer.", min=0.1),
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """A real service over loopback: searches and writes at once; is every acknowledged write kept?"""
     from rbegir.lab.bench import serve as bench
@@ -315,13 +289,13 @@ def serve(
 
 @app.command()
 def cluster(
-    keywords: Annotated[int, whole_option("Keywords of the scaling part.")] = 8_000_000,
-    seconds: Annotated[float, option("Length of each of the two fault runs.")] = 120.0,
-    every: Annotated[float, option("Seconds between kills.")] = 4.0,
-    clients: Annotated[int, option("Threads that search during the fault runs.")] = 4,
-    rounds: Annotated[int, option("Rounds of the timed parts; figures are medians.")] = 30,
-    faults: Annotated[bool, option("Kill shards under load instead of measuring speed.", "--faults")] = False,
-    as_json: AsJson = False,
+    keywords: int = whole_option(8_000_000, "Keywords of the scaling part."),
+    seconds: float = option(120.0, "Length of each of the two fault runs."),
+    every: float = option(4.0, "Seconds between kills."),
+    clients: int = option(4, "Threads that search during the fault runs."),
+    rounds: int = option(30, "Rounds of the timed parts; figures are medians."),
+    faults: bool = option(False, "Kill shards under load instead of measuring speed.", "--faults"),
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Overhead and scaling of a cluster on this machine, or, with --faults, what it survives."""
     from rbegir.lab.bench import cluster as bench
@@ -347,12 +321,12 @@ def cluster(
 
 @app.command()
 def hits(
-    tasks: Annotated[str, option("Of titles, sample and packages:PAIRS.")] = "sample",
-    data: Annotated[Path | None, option("Folder of the task titles, as `rbegir reproduce` takes it.")] = None,
-    packages: Annotated[Path | None, option("Folder that tools/packages.py wrote.")] = None,
-    seeds: Annotated[int, option("Trainings per task.", min=1)] = 3,
-    device: TorchDevice = "auto",
-    as_json: AsJson = False,
+    tasks: str = option("sample", "Of titles, sample and packages:PAIRS."),
+    data: Path | None = option(None, "Folder of the task titles, as `rbegir reproduce` takes it."),
+    packages: Path | None = option(None, "Folder that tools/packages.py wrote."),
+    seeds: int = option(3, "Trainings per task.", min=1),
+    device: str = options.TORCH_DEVICE,
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Recall of hits as a user gets them: codes, reranked, and methods that need no training."""
     from rbegir.lab.bench import hits as bench
@@ -377,9 +351,9 @@ def hits(
 
 @app.command()
 def costs(
-    device: Annotated[str, option("A GPU: cuda, cuda:1.")] = "cuda",
-    rounds: Rounds = 5,
-    as_json: AsJson = False,
+    device: str = option("cuda", "A GPU: cuda, cuda:1."),
+    rounds: int = options.ROUNDS,
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Milliseconds of every GPU scan for 10⁹ keywords, by shape.
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from rbegir.cli.options import AsJson, needing, option, print_json
+import rbegir
+from rbegir.cli import options
+from rbegir.cli.options import needing, option, print_json
 from rbegir.cli.search import hits_as_json
 from rbegir.cli.train import evaluate_all
 from rbegir.errors import FileError
@@ -17,7 +19,6 @@ from rbegir.errors import FileError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rbegir.encode.clsm.model import Model
     from rbegir.evaluate.evaluator import Evaluation
     from rbegir.search.hits import Hits
 
@@ -35,10 +36,10 @@ PARTS = ("model", "index.rbe")
 
 @app.command("demo")
 def demo(
-    out: Annotated[Path, option("Where model/ and index.rbe/ are left.")] = Path("rbegir-demo"),
-    epochs: Annotated[int | None, option("Passes over the pairs.")] = None,
-    seed: Annotated[int, option("Seed of the training.")] = 0,
-    as_json: AsJson = False,
+    out: Path = option(Path("rbegir-demo"), "Where model/ and index.rbe/ are left."),
+    epochs: int | None = option(None, "Passes over the pairs."),
+    seed: int = option(0, "Seed of the training."),
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Train, evaluate, index and search the shipped sample of real aliases and titles, end to end."""
     from rich.console import Console
@@ -47,7 +48,7 @@ def demo(
         from rbegir.training.config import TrainConfig
         from rbegir.training.trainer import run
     from rbegir.evaluate.evaluator import corpus_texts
-    from rbegir.index.store import Index
+    from rbegir.evaluate.scorers import BM25, ModelScorer, RerankScorer, Scorer, TriletterCosine
     from rbegir.read.pairs import read_pairs, read_texts
     from rbegir.read.sample import sample_path
 
@@ -72,10 +73,16 @@ def demo(
     size = sum(file.stat().st_size for file in (out / "model").rglob("*") if file.is_file()) / 1e6
     say(f"   {out / 'model'} has {size:.0f} MB")
     say("[bold]2. Evaluate[/] on aliases of titles that no trained alias belongs to")
-    reports = _evaluate(trained.model, valid, titles)
+    scorers: dict[str, Scorer] = {
+        "BM25": BM25(),
+        SPELLING: TriletterCosine(),
+        CODES: ModelScorer(trained.model),
+        RERANKED: RerankScorer(trained.model),
+    }
+    reports = evaluate_all(scorers, valid, corpus=titles)
 
     say("[bold]3. Index[/] the titles")
-    with Index.build(out / "index.rbe", trained.model, read_texts(sample_path("titles"))) as index:
+    with rbegir.Index.build(out / "index.rbe", trained.model, read_texts(sample_path("titles"))) as index:
         each = index.info()["bytes_per_keyword"]
         say(f"   {len(index):,} titles, {each} bytes each beside their text, in {out / 'index.rbe'}")
         say("[bold]4. Search[/] all of them")
@@ -129,19 +136,6 @@ def _clear(out: Path) -> None:
                 shutil.rmtree(path)
         except OSError as error:
             raise FileError(f"cannot remove {path} of an earlier demo: {error.strerror}") from None
-
-
-def _evaluate(model: Model, valid: pa.Table, titles: pa.Array) -> dict[str, Evaluation]:
-    """The trained model beside methods that need no training, on one protocol."""
-    from rbegir.evaluate.scorers import BM25, ModelScorer, RerankScorer, Scorer, TriletterCosine
-
-    scorers: dict[str, Scorer] = {
-        "BM25": BM25(),
-        SPELLING: TriletterCosine(),
-        CODES: ModelScorer(model),
-        RERANKED: RerankScorer(model),
-    }
-    return evaluate_all(scorers, valid, corpus=titles)
 
 
 def _show(

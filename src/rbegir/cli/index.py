@@ -6,24 +6,20 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+import rbegir
+from rbegir.cli import options
 from rbegir.cli.options import (
-    AsJson,
-    ClusterAddress,
-    Columns,
-    IdType,
-    IndexPath,
-    Strict,
-    TextColumn,
     bar,
     cluster_address,
     names_in,
     option,
     print_json,
     take_texts,
+    tell,
     whole_option,
 )
 from rbegir.errors import FileError, InputError, MismatchError
@@ -32,77 +28,56 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rbegir.encode.encoder import Encoder
-    from rbegir.index.store import Index
     from rbegir.read.pairs import TextStream
 
 app = typer.Typer(no_args_is_help=True, help="Build and change a stored index.")
 
-Texts = Annotated[
-    Path,
-    typer.Argument(
-        help="Texts: one per line (.txt, or - for standard input), or Parquet, CSV, TSV or JSONL with a text "
-        "column."
-    ),
-]
+TEXTS = "one per line (.txt, or - for standard input), or Parquet, CSV, TSV or JSONL with a text column."
 ID_TYPES = ("int64", "string")
-IdColumn = Annotated[str, option("Column of the ids, if there is one.")]
 
 
 @app.command()
 def build(
-    sources: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="MODEL TEXTS",
-            help="Directory of a trained model (left out with --encoder), and the texts: one per line "
-            "(.txt, or - for standard input), or Parquet, CSV, TSV or JSONL with a text column.",
-        ),
-    ],
-    out: Annotated[Path, option("Directory to create, for example ads.rbe.", metavar="INDEX")],
-    encoder: Annotated[
-        str | None,
-        option(
-            "Encode with this sentence-transformers model instead: a directory, or a name in the local "
-            "cache. Nothing is downloaded.",
-            metavar="NAME_OR_PATH",
-        ),
-    ] = None,
-    n: Annotated[
-        int | None, option("With --encoder: dimension of the codes.", show_default="the encoder's")
-    ] = None,
-    keyword_planes: Annotated[
-        int | None, option("With --encoder: bits per dimension.", show_default="2")
-    ] = None,
-    text_column: TextColumn = "text",
-    id_column: IdColumn = "id",
-    id_type: IdType = None,
-    columns: Columns = None,
-    tenant: Annotated[
-        str | None,
-        option("Column that says whose a keyword is, for searches with --tenant.", metavar="COLUMN"),
-    ] = None,
-    overwrite: Annotated[bool, option("Replace an index that is there already.")] = False,
-    upsert: Annotated[
-        bool, option("Of rows with the same id keep the last instead of refusing them.")
-    ] = False,
-    strict: Strict = False,
-    cluster: ClusterAddress = None,
-    segment_rows: Annotated[int, whole_option("Keywords held in memory, and per segment.")] = 1 << 20,
-    as_json: AsJson = False,
+    sources: list[Path] = typer.Argument(
+        ...,
+        metavar="MODEL TEXTS",
+        help=f"Directory of a trained model (left out with --encoder), and the texts: {TEXTS}",
+    ),
+    out: Path = option(..., "Directory to create, for example ads.rbe.", metavar="INDEX"),
+    encoder: str | None = option(
+        None,
+        "Encode with this sentence-transformers model instead: a directory, or a name in the "
+        "local cache. Nothing is downloaded.",
+        metavar="NAME_OR_PATH",
+    ),
+    n: int | None = option(None, "With --encoder: dimension of the codes.", show_default="the encoder's"),
+    keyword_planes: int | None = option(None, "With --encoder: bits per dimension.", show_default="2"),
+    text_column: str = options.TEXT_COLUMN,
+    id_column: str = options.ID_COLUMN,
+    id_type: str | None = options.ID_TYPE,
+    columns: str | None = options.COLUMNS,
+    tenant: str | None = option(
+        None, "Column that says whose a keyword is, for searches with --tenant.", metavar="COLUMN"
+    ),
+    overwrite: bool = option(False, "Replace an index that is there already."),
+    upsert: bool = option(False, "Of rows with the same id keep the last instead of refusing them."),
+    strict: bool = options.STRICT,
+    cluster: str | None = options.CLUSTER,
+    segment_rows: int = whole_option(1 << 20, "Keywords held in memory, and per segment."),
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Encode all texts and store them in a new index; columns other than text and id become attributes.
 
     The index appears when it is complete. An interrupted build leaves nothing behind; with --cluster, its
     finished parts are kept beside it, and the same command resumes from them.
     """
-    from rbegir.index.store import Index
-
     if len(sources) != (1 if encoder else 2):
         wanted = "TEXTS alone" if encoder else "MODEL and TEXTS"
         raise InputError(
             f"expected {wanted}, got {', '.join(map(str, sources))}",
             hint="rbegir index build MODEL TEXTS --out INDEX; MODEL is the directory that training wrote",
         )
+    made_with: Any = {"tenant": tenant, "overwrite": overwrite, "segment_rows": segment_rows}
     if cluster is not None:
         if encoder:
             raise InputError("--cluster builds with a trained model", hint="leave out --encoder or --cluster")
@@ -116,16 +91,13 @@ def build(
         with bar("building") as show:
             built = build_bulk(
                 out,
-                sources[0],
-                sources[1],
+                *sources,
+                **made_with,
                 address=cluster_address(cluster),
                 reading=Reading(text_column, id_column, strict, names_in(columns)),
-                overwrite=overwrite,
-                segment_rows=segment_rows,
-                tenant=tenant,
                 progress=lambda step, done: show({"counting": 0.0, "encoding": done}.get(step, 1.0)),
             )
-        with Index.open(out, read_only=True) as made:
+        with rbegir.Index.open(out, read_only=True) as made:
             _report(made, as_json, skipped=built.skipped, resumed_segments=built.resumed)
         return
     from rbegir.read.pairs import read_texts
@@ -143,43 +115,32 @@ def build(
     else:
         if n is not None or keyword_planes is not None:
             raise InputError("--n and --keyword-planes belong to --encoder", hint="a model has its own")
-        from rbegir.encode.clsm.model import Model
-
-        model = Model.load(sources[0])
+        model = rbegir.Model.load(sources[0])
     with _watched(stream, "building") as batches:
-        index = Index.build(
-            out,
-            model,
-            batches,
-            tenant=tenant,
-            overwrite=overwrite,
-            upsert=upsert,
-            segment_rows=segment_rows,
-        )
+        index = rbegir.Index.build(out, model, batches, upsert=upsert, **made_with)
     with index:
         _report(index, as_json, skipped=stream.skipped.to_dict())
 
 
 @app.command()
 def add(
-    index: IndexPath,
-    texts: Texts,
-    upsert: Annotated[
-        bool, option("Replace keywords that have the same id; of rows with the same id keep the last.")
-    ] = False,
-    text_column: TextColumn = "text",
-    id_column: IdColumn = "id",
-    id_type: IdType = None,
-    columns: Columns = None,
-    strict: Strict = False,
-    as_json: AsJson = False,
+    index: Path = options.INDEX_PATH,
+    texts: Path = typer.Argument(..., help=f"Texts: {TEXTS}"),
+    upsert: bool = option(
+        False, "Replace keywords that have the same id; of rows with the same id keep the last."
+    ),
+    text_column: str = options.TEXT_COLUMN,
+    id_column: str = options.ID_COLUMN,
+    id_type: str | None = options.ID_TYPE,
+    columns: str | None = options.COLUMNS,
+    strict: bool = options.STRICT,
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Add texts to an index. Each million of texts is durable on its own: an interrupted run keeps those."""
     from rbegir.index.creation import fill
-    from rbegir.index.store import Index
     from rbegir.read.pairs import read_texts
 
-    with Index.open(index) as opened:
+    with rbegir.Index.open(index) as opened:
         facts = opened.info()
         known = facts["id_type"] if facts["next_row"] else None
         stream = read_texts(
@@ -197,46 +158,49 @@ def add(
 
 @app.command()
 def delete(
-    index: IndexPath,
-    ids: Annotated[list[str] | None, typer.Argument(metavar="ID…", help="Ids to delete.")] = None,
-    ids_from: Annotated[Path | None, option("A file with one id per line.", "--from")] = None,
-    where: Annotated[str | None, option("Delete all that pass this filter, such as: price < 10")] = None,
-    tenant: Annotated[
-        str | None, option("Delete only keywords of this tenant, all without ID and --where.")
-    ] = None,
-    as_json: AsJson = False,
+    index: Path = options.INDEX_PATH,
+    ids: list[str] | None = typer.Argument(None, metavar="ID…", help="Ids to delete."),
+    ids_from: Path | None = option(None, "A file with one id per line.", "--from"),
+    where: str | None = option(None, "Delete all that pass this filter, such as: price < 10"),
+    tenant: str | None = option(None, "Delete only keywords of this tenant, all without ID and --where."),
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Delete keywords by id, or by a filter; ids that are not there are ignored."""
     from rbegir.base.arguments import tenant_named
-    from rbegir.index.store import Index
 
-    wanted: list[Any] = list(ids or []) + (_lines(ids_from) if ids_from else [])
+    wanted: list[Any] = list(ids or [])
+    if ids_from:
+        try:
+            wanted += ids_from.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise FileError(f"cannot read {ids_from}: {error}") from error
     if not wanted and where is None and (tenant is None or ids_from):
         raise InputError(
             "there are no ids to delete", hint="give ids, --from FILE with one id per line, or --where"
         )
-    with Index.open(index) as opened:
+    with rbegir.Index.open(index) as opened:
         if wanted and opened.info()["id_type"] == "int64":
-            wanted = _typed(wanted)
+            try:
+                wanted = [int(text) for text in wanted]
+            except ValueError as error:
+                raise InputError(f"the ids of this index are whole numbers: {error}") from error
         own = None if tenant is None else tenant_named(tenant, opened.info())
         deleted = opened.delete(wanted or None, where=where, tenant=own)
         _report(opened, as_json, deleted_now=deleted)
 
 
 @app.command()
-def info(index: IndexPath, as_json: AsJson = False) -> None:
+def info(index: Path = options.INDEX_PATH, as_json: bool = options.AS_JSON) -> None:
     """Show what an index holds."""
-    from rbegir.index.store import Index
-
-    with Index.open(index, read_only=True) as opened:
+    with rbegir.Index.open(index, read_only=True) as opened:
         _report(opened, as_json)
 
 
 @app.command()
 def verify(
-    index: IndexPath,
-    salvage: Annotated[Path | None, option("Copy what is intact to a new index.", metavar="OUT")] = None,
-    as_json: AsJson = False,
+    index: Path = options.INDEX_PATH,
+    salvage: Path | None = option(None, "Copy what is intact to a new index.", metavar="OUT"),
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Read every byte of an index and check it; names each file and block that is damaged.
 
@@ -254,15 +218,11 @@ def verify(
     for message in [] if as_json else found:
         print(f"damaged: {message}", file=sys.stderr)
     if salvage is not None:
-        from rbegir.index.store import Index
-
-        facts["salvage"] = Index.salvage(index, salvage)
-    if as_json:
-        print_json(facts)
-    else:
-        print(f"{index}: {f'{len(found)} damaged' if found else 'every byte is as it was written'}")
-        if salvage is not None:
-            _tell_salvage(facts["salvage"])
+        facts["salvage"] = rbegir.Index.salvage(index, salvage)
+    state = f"{len(found)} damaged" if found else "every byte is as it was written"
+    tell(facts, as_json, f"{index}: {state}")
+    if salvage is not None and not as_json:
+        _tell_salvage(facts["salvage"])
     if found:
         raise typer.Exit(1)
 
@@ -283,11 +243,9 @@ def _tell_salvage(report: dict[str, Any]) -> None:
 
 
 @app.command()
-def compact(index: IndexPath, as_json: AsJson = False) -> None:
+def compact(index: Path = options.INDEX_PATH, as_json: bool = options.AS_JSON) -> None:
     """Rewrite an index into a few large segments, without the deleted keywords."""
-    from rbegir.index.store import Index
-
-    with Index.open(index) as opened:
+    with rbegir.Index.open(index) as opened:
         with bar("compacting") as show:
             opened.compact(lambda done, total: show(done / total if total else 1.0))
         _report(opened, as_json)
@@ -295,51 +253,41 @@ def compact(index: IndexPath, as_json: AsJson = False) -> None:
 
 @app.command()
 def backup(
-    index: IndexPath,
-    dest: Annotated[Path, typer.Argument(metavar="DEST", help="Directory to create, or an earlier backup.")],
-    as_json: AsJson = False,
+    index: Path = options.INDEX_PATH,
+    dest: Path = typer.Argument(..., metavar="DEST", help="Directory to create, or an earlier backup."),
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Copy an index, which may be in use, to DEST; an earlier backup there is brought up to date.
 
     Only files that DEST lacks are copied; the others are checked. DEST is replaced when the copy is complete.
     It is an index: search it, or restore it with `rbegir index backup DEST NEW`.
     """
-    from rbegir.index.store import Index
-
-    with Index.open(index, read_only=True) as opened, bar("copying") as show:
+    with rbegir.Index.open(index, read_only=True) as opened, bar("copying") as show:
         facts = opened.backup(dest, lambda done, total: show(done / total))
-    if as_json:
-        print_json(facts)
-    else:
-        print(f"{dest}: {facts['keywords']:,} keywords; {facts['copied']} of {facts['files']} files copied")
+    copied = f"{facts['copied']} of {facts['files']} files copied"
+    tell(facts, as_json, f"{dest}: {facts['keywords']:,} keywords; {copied}")
 
 
 @app.command()
 def migrate(
-    old: Annotated[Path, typer.Argument(metavar="OLD", help="Directory of the index to take keywords from.")],
-    new: Annotated[
-        Path, typer.Argument(metavar="NEW", help="Directory of the index they go to; --model makes it.")
-    ],
-    model: Annotated[
-        Path | None,
-        option(
-            "The model that `rbegir upgrade` wrote, for an index NEW that is not there yet.",
-            metavar="DIRECTORY",
-        ),
-    ] = None,
-    most: Annotated[
-        int | None, whole_option("Keywords to move in this run.", show_default="all of them")
-    ] = None,
-    batch: Annotated[int, whole_option("Keywords moved at a time.")] = 100_000,
-    as_json: AsJson = False,
+    old: Path = typer.Argument(..., metavar="OLD", help="Directory of the index to take keywords from."),
+    new: Path = typer.Argument(
+        ..., metavar="NEW", help="Directory of the index they go to; --model makes it."
+    ),
+    model: Path | None = option(
+        None,
+        "The model that `rbegir upgrade` wrote, for an index NEW that is not there yet.",
+        metavar="DIRECTORY",
+    ),
+    most: int | None = whole_option(None, "Keywords to move in this run.", show_default="all of them"),
+    batch: int = whole_option(100_000, "Keywords moved at a time."),
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Re-encode keywords of an old generation, from their stored texts, into the index of a new model.
 
     A keyword is in NEW before it is gone from OLD, so an interrupted run loses nothing and the next one
     continues. Both can be searched meanwhile: rbegir search OLD QUERY --newer NEW
     """
-    from rbegir.index.generations import Generations
-
     for name, value in (("--most", most), ("--batch", batch)):
         if value is not None and value < 1:
             raise InputError(f"{name} must be at least 1, got {value}")
@@ -353,18 +301,16 @@ def migrate(
                 f"{new} does not exist", hint="--model DIRECTORY makes it, with the model of `rbegir upgrade`"
             )
         _create_for(old, new, model)
-    with Generations([old, new]) as both, bar("migrating") as show:
+    with rbegir.Generations([old, new]) as both, bar("migrating") as show:
         there = len(both.indexes[0])
         wanted, moved = there if most is None else min(most, there), 0
         while moved < wanted and (now := both.migrate(min(batch, wanted - moved))):
             moved += now
             show(moved / wanted)
         facts = {"moved": moved, "left": len(both.indexes[0]), "keywords": len(both.indexes[-1])}
-    if as_json:
-        print_json(facts)
-        return
-    print(f"moved {moved:,} keywords, {facts['left']:,} left in {old}, {facts['keywords']:,} in {new}")
-    if facts["left"] and most is None:
+    left, stored = facts["left"], facts["keywords"]
+    tell(facts, as_json, f"moved {moved:,} keywords, {left:,} left in {old}, {stored:,} in {new}")
+    if left and most is None and not as_json:
         print("the keywords left have no stored text to encode", file=sys.stderr)
 
 
@@ -401,7 +347,7 @@ def _watched(stream: TextStream, title: str) -> Iterator[Iterator[pa.RecordBatch
         print(str(stream.skipped), file=sys.stderr)
 
 
-def _report(index: Index, as_json: bool, **more: Any) -> None:
+def _report(index: rbegir.Index, as_json: bool, **more: Any) -> None:
     facts = {**index.info(), **more}
     if as_json:
         print_json(facts)
@@ -423,32 +369,14 @@ def _id_type(given: str | None) -> str | None:
     return given
 
 
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileError(f"cannot read {path}: {error}") from error
-
-
-def _typed(ids: list[str]) -> list[int]:
-    try:
-        return [int(text) for text in ids]
-    except ValueError as error:
-        raise InputError(f"the ids of this index are whole numbers: {error}") from error
-
-
 def _create_for(old: Path, new: Path, model: Path) -> None:
     """Create an empty index of the model, if its queries can read the codes of the old index."""
-    from rbegir.encode.clsm.model import Model
     from rbegir.index.manifest import read_manifest
-    from rbegir.index.store import Index
 
-    loaded = Model.load(model)
-    manifest = read_manifest(old)
-    fingerprint = manifest.fingerprint
-    if fingerprint not in loaded.reads:
+    loaded, manifest = rbegir.Model.load(model), read_manifest(old)
+    if manifest.fingerprint not in loaded.reads:
         raise MismatchError(
-            f"the model {model} does not read the codes of {old}, which are of {fingerprint!r}",
+            f"the model {model} does not read the codes of {old}, which are of {manifest.fingerprint!r}",
             hint="make one with: rbegir upgrade OLD PAIRS --out DIRECTORY",
         )
-    Index.create(new, loaded, tenant=manifest.tenant).close()
+    rbegir.Index.create(new, loaded, tenant=manifest.tenant).close()

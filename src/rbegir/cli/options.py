@@ -3,8 +3,7 @@
 import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -31,61 +30,53 @@ def wholes(text: str) -> list[int]:
     return [whole(part) for part in text.split(",")] if text else []
 
 
-def option(help_text: str, *names: str, **settings: Any) -> Any:
-    """An option of a command. Without `names` it is called like its parameter."""
-    return typer.Option(*names, help=help_text, **settings)
+def option(default: Any, help_text: str, *names: str, **settings: Any) -> Any:
+    """An option of one command, as the default of its parameter; `...`: it must be given.
+
+    Without `names` the option is called like the parameter. Options that several commands have stand below.
+    """
+    return typer.Option(default, *names, help=help_text, **settings)
 
 
-def whole_option(help_text: str, **settings: Any) -> Any:
+def whole_option(default: Any, help_text: str, **settings: Any) -> Any:
     """An option whose value `whole` reads."""
-    return option(help_text, parser=whole, metavar="INTEGER", **settings)
+    return option(default, help_text, parser=whole, metavar="INTEGER", **settings)
 
 
-AsJson = Annotated[bool, option("Print one JSON object to stdout.", "--json")]
-IndexPath = Annotated[Path, typer.Argument(metavar="INDEX", help="Directory of the index.")]
-IndexAddress = Annotated[str, typer.Argument(metavar="INDEX", help="Directory or URL of the index.")]
-PairsFile = Annotated[
-    Path, typer.Argument(help="Pairs (query, keyword): Parquet, CSV, TSV or JSONL, gz allowed.")
-]
-QueryColumn = Annotated[str, option("Column of the queries.")]
-KeywordColumn = Annotated[str, option("Column of the keywords.")]
-IdType = Annotated[
-    str | None,
-    option("int64 or string; by default as the file has them, and text such as 00123 stays text."),
-]
-TextColumn = Annotated[str, option("Column of the texts.")]
-Columns = Annotated[
-    str | None,
-    option(
-        "Columns to store as attributes, such as price,lang; '' for none.",
-        show_default="all",
-        metavar="NAMES",
-    ),
-]
-Strict = Annotated[bool, option("Fail at the first bad row instead of skipping and counting it.")]
-Epochs = Annotated[int | None, option("Passes over the pairs.", show_default="by size")]
-BatchSize = Annotated[int | None, option("Pairs per step.", show_default="by size")]
-Seed = Annotated[int, option("Seed of everything random.")]
-Resume = Annotated[bool, option("Continue an interrupted run.", "--resume")]
-Valid = Annotated[Path | None, option("Pairs to validate on; 2 % of the keywords are held out if not given.")]
-Rerank = Annotated[
-    bool | None,
-    option(
-        "Order the first candidates by their texts; by default where the model can.", "--rerank/--no-rerank"
-    ),
-]
-AnyModel = Annotated[Path | None, option("A trained model; random weights if not given.")]
-Rounds = Annotated[int, option("Rounds; figures are medians.", min=1)]
-Threads = Annotated[int | None, option("CPU threads.", min=1, show_default="all cores")]
-SearchDevice = Annotated[str, option("cpu, cuda, cuda:1 or several: cuda:0,cuda:1")]
-TorchDevice = Annotated[str, option("auto, cpu, cuda or cuda:N.")]
-ClusterAddress = Annotated[
-    str | None,
-    option(
-        "Use a Ray cluster: host:port, auto, local, or nothing (RAY_ADDRESS, else this machine).",
-        metavar="[ADDRESS]",
-    ),
-]
+AS_JSON = option(False, "Print one JSON object to stdout.", "--json")
+INDEX_PATH: Any = typer.Argument(..., metavar="INDEX", help="Directory of the index.")
+INDEX_ADDRESS: Any = typer.Argument(..., metavar="INDEX", help="Directory or URL of the index.")
+PAIRS: Any = typer.Argument(..., help="Pairs (query, keyword): Parquet, CSV, TSV or JSONL, gz allowed.")
+QUERY_COLUMN = option("query", "Column of the queries.")
+KEYWORD_COLUMN = option("keyword", "Column of the keywords.")
+TEXT_COLUMN = option("text", "Column of the texts.")
+ID_COLUMN = option("id", "Column of the ids, if there is one.")
+ID_TYPE = option(None, "int64 or string; by default as the file has them, and text such as 00123 stays text.")
+COLUMNS = option(
+    None,
+    "Columns to store as attributes, such as price,lang; '' for none.",
+    show_default="all",
+    metavar="NAMES",
+)
+STRICT = option(False, "Fail at the first bad row instead of skipping and counting it.")
+EPOCHS = option(None, "Passes over the pairs.", show_default="by size")
+BATCH_SIZE = option(None, "Pairs per step.", show_default="by size")
+SEED = option(0, "Seed of everything random.")
+RESUME = option(False, "Continue an interrupted run.", "--resume")
+VALID = option(None, "Pairs to validate on; 2 % of the keywords are held out if not given.")
+RERANK = option(
+    None, "Order the first candidates by their texts; by default where the model can.", "--rerank/--no-rerank"
+)
+ANY_MODEL = option(None, "A trained model; random weights if not given.")
+ROUNDS = option(5, "Rounds; figures are medians.", min=1)
+THREADS = option(None, "CPU threads.", min=1, show_default="all cores")
+SEARCH_DEVICE = option("cpu", "cpu, cuda, cuda:1 or several: cuda:0,cuda:1")
+TORCH_DEVICE = option("auto", "auto, cpu, cuda or cuda:N.")
+CLUSTER = option(
+    None,
+    "Use a Ray cluster: host:port, auto, local, or nothing (RAY_ADDRESS, else this machine).",
+    metavar="[ADDRESS]",
+)
 
 ANY_CLUSTER = "any"  # what `--cluster` without an address stands for
 
@@ -176,3 +167,11 @@ def report(
         print_json(result, indent=1)
     else:
         print_table(head, rows, **notes)
+
+
+def tell(facts: object, as_json: bool, sentence: str) -> None:
+    """A result as JSON for programs, or as a sentence for people."""
+    if as_json:
+        print_json(facts)
+    else:
+        print(sentence)

@@ -1,32 +1,24 @@
 """`rbegir missrate`, `plan` and `reproduce`: the published selection, capacity, the paper's tables."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from rbegir.cli.options import (
-    AsJson,
-    TorchDevice,
-    needing,
-    option,
-    print_json,
-    print_table,
-    report,
-    whole_option,
-)
+from rbegir.cli import options
+from rbegir.cli.options import needing, option, print_json, print_table, report, whole_option
 
 app = typer.Typer()
 
 
 @app.command("missrate")
 def missrate(
-    candidates: Annotated[int, whole_option("C: keywords that are searched.")],
-    top: Annotated[int, whole_option("N: keywords that are wanted.")],
-    per_thread: Annotated[int, whole_option("I: keywords that a thread selects from.")],
-    queue: Annotated[int, option("q: keywords that a thread keeps.")] = 1,
-    most: Annotated[int, option("The largest l of the table.", min=0)] = 10,
-    as_json: AsJson = False,
+    candidates: int = whole_option(..., "C: keywords that are searched."),
+    top: int = whole_option(..., "N: keywords that are wanted."),
+    per_thread: int = whole_option(..., "I: keywords that a thread selects from."),
+    queue: int = option(1, "q: keywords that a thread keeps."),
+    most: int = option(10, "The largest l of the table.", min=0),
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Probability that the published selection misses at most l of the top N, and its expected recall."""
     from rbegir.search.missrate import certificate
@@ -43,19 +35,19 @@ def missrate(
 
 @app.command("plan")
 def plan(
-    keywords: Annotated[int, whole_option("Keywords to search.")],
-    latency_ms: Annotated[float, option("99 % of the queries must be answered within this time.")],
-    qps: Annotated[float, option("Queries per second.")],
-    k: Annotated[int, option("Hits per query.", "-k", "--k")] = 1000,
-    bytes_per_keyword: Annotated[int, option("Bytes per code.")] = 16,
-    replicas: Annotated[int, option("Replicas of every shard, whatever the load.")] = 1,
-    machine: Annotated[
-        str | None, option("Plan for this measured kind of machine only; default: the best of all.")
-    ] = None,
-    round_trip_ms: Annotated[float, option("Round trip between two machines of the cluster, in ms.")] = 0.2,
-    network_gbit: Annotated[float, option("Network bandwidth of a machine, in Gbit/s.")] = 25.0,
-    client_cores: Annotated[int, option("Cores of a machine that sends queries and merges hits.")] = 16,
-    as_json: AsJson = False,
+    keywords: int = whole_option(..., "Keywords to search."),
+    latency_ms: float = option(..., "99 % of the queries must be answered within this time."),
+    qps: float = option(..., "Queries per second."),
+    k: int = option(1000, "Hits per query.", "-k", "--k"),
+    bytes_per_keyword: int = option(16, "Bytes per code."),
+    replicas: int = option(1, "Replicas of every shard, whatever the load."),
+    machine: str | None = option(
+        None, "Plan for this measured kind of machine only; default: the best of all."
+    ),
+    round_trip_ms: float = option(0.2, "Round trip between two machines of the cluster, in ms."),
+    network_gbit: float = option(25.0, "Network bandwidth of a machine, in Gbit/s."),
+    client_cores: int = option(16, "Cores of a machine that sends queries and merges hits."),
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Machines, memory, latency and the binding requirement, from measured figures and simulated delays."""
     from rbegir.lab.plan import Wish
@@ -123,28 +115,24 @@ def _show_plan(found: dict[str, Any]) -> None:
 
 @app.command("reproduce")
 def reproduce(
-    tables: Annotated[
-        list[str] | None, typer.Argument(help="1 to 7, and bytes; all if none is given.", show_default=False)
-    ] = None,
-    data: Annotated[
-        Path | None,
-        option(
-            "Folder with redirects.*, titles.* and, optionally, entity_labels.*; the shipped sample if "
-            "not given."
-        ),
-    ] = None,
-    out: Annotated[Path, option("Where runs, results and the report are kept.")] = Path("rbegir-tables"),
-    rows: Annotated[list[str] | None, option("Make this row alone, repeat for more.")] = None,
-    seeds: Annotated[int | None, option("Runs per row.", show_default="3, small: 1")] = None,
-    device: TorchDevice = "auto",
-    small: Annotated[bool, option("Few pairs and short trainings: minutes on a CPU.", "--small")] = False,
-    workers: Annotated[int, option("Runs at the same time on one device.", min=1)] = 1,
-    together: Annotated[
-        int, option("Models that each of them trains side by side, on the same batches.", min=1)
-    ] = 1,
-    seconds: Annotated[float | None, option("Start no run that would end later than this.")] = None,
-    report: Annotated[list[Path] | None, option("Train nothing: write the report of these results.")] = None,
-    as_json: Annotated[bool, option("Print the tables as one JSON list to stdout.", "--json")] = False,
+    tables: list[str] | None = typer.Argument(
+        None, help="1 to 7, and bytes; all if none is given.", show_default=False
+    ),
+    data: Path | None = option(
+        None,
+        "Folder with redirects.*, titles.* and, optionally, entity_labels.*; the shipped sample"
+        " if not given.",
+    ),
+    out: Path = option(Path("rbegir-tables"), "Where runs, results and the report are kept."),
+    rows: list[str] | None = option(None, "Make this row alone, repeat for more."),
+    seeds: int | None = option(None, "Runs per row.", show_default="3, small: 1"),
+    device: str = options.TORCH_DEVICE,
+    small: bool = option(False, "Few pairs and short trainings: minutes on a CPU.", "--small"),
+    workers: int = option(1, "Runs at the same time on one device.", min=1),
+    together: int = option(1, "Models that each of them trains side by side, on the same batches.", min=1),
+    seconds: float | None = option(None, "Start no run that would end later than this."),
+    report: list[Path] | None = option(None, "Train nothing: write the report of these results."),
+    as_json: bool = option(False, "Print the tables as one JSON list to stdout.", "--json"),
 ) -> None:
     """Make the tables of the paper on real data, ours beside theirs, with seeds and spread.
 

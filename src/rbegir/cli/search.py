@@ -6,32 +6,14 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rbegir.cli.options import (
-    AsJson,
-    ClusterAddress,
-    IndexAddress,
-    IndexPath,
-    KeywordColumn,
-    PairsFile,
-    QueryColumn,
-    Rerank,
-    SearchDevice,
-    Strict,
-    Threads,
-    bar,
-    cluster_address,
-    names_in,
-    needing,
-    option,
-    print_json,
-    shown,
-)
+import rbegir
+from rbegir.cli import options
+from rbegir.cli.options import bar, cluster_address, names_in, needing, option, print_json, shown, tell
 from rbegir.errors import InputError
 
 if TYPE_CHECKING:
@@ -44,64 +26,55 @@ app = typer.Typer()
 
 @app.command("search")
 def search(
-    index: IndexAddress,
-    queries: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="QUERY…", help="Texts to search for; - reads one per line from standard input."
-        ),
-    ],
-    k: Annotated[int | None, option("Hits per query; by default 10, or with --min-score all.", "-k")] = None,
-    min_score: Annotated[float | None, option("Only hits whose code score is at least this.")] = None,
-    after: Annotated[
-        list[str] | None,
-        option("Continue behind a page of hits: its cursor; once per query.", metavar="CURSOR"),
-    ] = None,
-    newer: Annotated[
-        list[Path] | None,
-        option(
-            "A newer generation, searched as one with the first INDEX; several: oldest first.",
-            metavar="INDEX",
-        ),
-    ] = None,
-    where: Annotated[str | None, option("Filter, such as: price < 10 and lang = 'en' and not sold")] = None,
-    must: Annotated[str | None, option("Only texts with these words side by side.")] = None,
-    tenant: Annotated[str | None, option("Only keywords of this tenant.")] = None,
-    device: SearchDevice = "cpu",
-    mode: Annotated[str, option("exact, or paper: the published algorithm.")] = "exact",
-    planes: Annotated[
-        int | None, option("Search with this many planes first, refine the best with the others.")
-    ] = None,
-    rerank: Rerank = None,
-    candidates: Annotated[int | None, option("Number of keywords to rerank.", min=1)] = None,
-    why: Annotated[bool, option("Show why each reranked hit is there.", "--why")] = False,
-    columns: Annotated[
-        str | None,
-        option("Attributes to show, such as price,lang; '' for none.", show_default="all", metavar="NAMES"),
-    ] = None,
-    threads: Threads = None,
-    as_json: Annotated[bool, option("Print one JSON list to stdout.", "--json")] = False,
+    index: str = options.INDEX_ADDRESS,
+    queries: list[str] = typer.Argument(
+        ..., metavar="QUERY…", help="Texts to search for; - reads one per line from standard input."
+    ),
+    k: int | None = option(None, "Hits per query; by default 10, or with --min-score all.", "-k"),
+    min_score: float | None = option(None, "Only hits whose code score is at least this."),
+    after: list[str] | None = option(
+        None, "Continue behind a page of hits: its cursor; once per query.", metavar="CURSOR"
+    ),
+    newer: list[Path] | None = option(
+        None,
+        "A newer generation, searched as one with the first INDEX; several: oldest first.",
+        metavar="INDEX",
+    ),
+    where: str | None = option(None, "Filter, such as: price < 10 and lang = 'en' and not sold"),
+    must: str | None = option(None, "Only texts with these words side by side."),
+    tenant: str | None = option(None, "Only keywords of this tenant."),
+    device: str = options.SEARCH_DEVICE,
+    mode: str = option("exact", "exact, or paper: the published algorithm."),
+    planes: int | None = option(None, "Search with this many planes first, refine the best with the others."),
+    rerank: bool | None = options.RERANK,
+    candidates: int | None = option(None, "Number of keywords to rerank.", min=1),
+    why: bool = option(False, "Show why each reranked hit is there.", "--why"),
+    columns: str | None = option(
+        None, "Attributes to show, such as price,lang; '' for none.", show_default="all", metavar="NAMES"
+    ),
+    threads: int | None = options.THREADS,
+    as_json: bool = option(False, "Print one JSON list to stdout.", "--json"),
 ) -> None:
     """Search an index: every keyword is scored, the best k of each query are shown.
 
     With --newer, several generations (`rbegir upgrade`) are searched by the query code of the newest model.
     """
     from rbegir.base.arguments import tenant_named
-    from rbegir.index.generations import Generations
-    from rbegir.index.store import Index
     from rbegir.search.hits import Cursor
 
     if queries == ["-"]:
         queries = [line for line in sys.stdin.read().splitlines() if line.strip()]
-    opened: Index | Generations
+    opened: rbegir.Index | rbegir.Generations
     with contextlib.ExitStack() as open_:
         devices = device.split(",")
         if newer:
-            opened = Generations([index, *newer], device=devices, read_only=True, threads=threads)
+            opened = rbegir.Generations([index, *newer], device=devices, read_only=True, threads=threads)
             open_.enter_context(opened)
         else:
-            uploaded = open_.enter_context(_upload_bar())
-            opened = Index.open(index, devices, read_only=True, threads=threads, progress=uploaded)
+            upload = contextlib.nullcontext() if device == "cpu" else bar("uploading to the GPU")
+            show: Any = open_.enter_context(upload)
+            progress = show and (lambda done, total: show(done / total))
+            opened = rbegir.Index.open(index, devices, read_only=True, threads=threads, progress=progress)
             open_.enter_context(opened)
         hits = opened.search(
             queries,
@@ -121,26 +94,6 @@ def search(
         print_json(hits_as_json(queries, hits), default=str, ensure_ascii=False)
     else:
         _show(queries, hits, names_in(columns))
-
-
-@contextlib.contextmanager
-def _upload_bar() -> Iterator[Callable[[int, int], None]]:
-    """A progress bar for copying an index to GPUs; it starts when there is something to copy."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    bar = Progress(console=Console(stderr=True), transient=True)
-    task = bar.add_task("uploading to the GPU")
-
-    def show(done: int, total: int) -> None:
-        bar.start()
-        bar.update(task, completed=done, total=total)
-
-    try:
-        yield show
-    finally:
-        if bar.live.is_started:
-            bar.stop()
 
 
 def hits_as_json(queries: list[str], hits: Hits) -> list[dict[str, Any]]:
@@ -189,20 +142,19 @@ def _show(queries: list[str], hits: Hits, chosen: list[str] | None) -> None:
 
 @app.command("join")
 def join(
-    index: IndexPath,
-    out: Annotated[Path, option("Parquet file to write.", metavar="FILE")],
-    other: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[OTHER]", help="Index whose keywords are the queries; without it those of INDEX itself."
-        ),
-    ] = None,
-    k: Annotated[int | None, option("Neighbors per keyword.", "-k", "--k", min=1)] = None,
-    min_score: Annotated[float | None, option("Lowest score of a pair.")] = None,
-    texts: Annotated[bool, option("Also write the texts of both sides.")] = False,
-    device: SearchDevice = "cpu",
-    threads: Threads = None,
-    as_json: AsJson = False,
+    index: Path = options.INDEX_PATH,
+    out: Path = option(..., "Parquet file to write.", metavar="FILE"),
+    other: Path | None = typer.Argument(
+        None,
+        metavar="[OTHER]",
+        help="Index whose keywords are the queries; without it those of INDEX itself.",
+    ),
+    k: int | None = option(None, "Neighbors per keyword.", "-k", "--k", min=1),
+    min_score: float | None = option(None, "Lowest score of a pair."),
+    texts: bool = option(False, "Also write the texts of both sides."),
+    device: str = options.SEARCH_DEVICE,
+    threads: int | None = options.THREADS,
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Find the best neighbors of every keyword, exactly: by count (--k), by score (--min-score) or both.
 
@@ -211,36 +163,32 @@ def join(
     continued by the same command.
     """
     from rbegir.index.join import write_pairs
-    from rbegir.index.store import Index
     from rbegir.search.backend import open_backend
 
     with contextlib.ExitStack() as opened:
-        keywords = opened.enter_context(Index.open(index, read_only=True))
-        queries = None if other is None else opened.enter_context(Index.open(other, read_only=True))
+        keywords = opened.enter_context(rbegir.Index.open(index, read_only=True))
+        queries = None if other is None else opened.enter_context(rbegir.Index.open(other, read_only=True))
         asked = keywords.joining(queries, k, min_score, texts=texts)
         backend = open_backend(device.split(","), *keywords.snapshot.manifest.shape, threads)
         show = opened.enter_context(bar("joining"))
         facts = write_pairs(out, asked, backend, lambda done, total: show(done / total))
-    if as_json:
-        print_json(facts)
-    else:
-        print(f"{out}: {facts['pairs']:,} pairs of {facts['queries']:,} keywords")
+    tell(facts, as_json, f"{out}: {facts['pairs']:,} pairs of {facts['queries']:,} keywords")
 
 
 @app.command("mine")
 def mine(
-    source: Annotated[
-        Path, typer.Argument(metavar="INDEX|MODEL", help="Directory of an index, or of a trained model.")
-    ],
-    pairs: PairsFile,
-    out: Annotated[Path, option("Parquet file to write.", metavar="FILE")],
-    k: Annotated[int, option("Negatives per query.", "-k", "--k", min=1)] = 10,
-    query_column: QueryColumn = "query",
-    keyword_column: KeywordColumn = "keyword",
-    device: SearchDevice = "cpu",
-    threads: Threads = None,
-    strict: Strict = False,
-    as_json: AsJson = False,
+    source: Path = typer.Argument(
+        ..., metavar="INDEX|MODEL", help="Directory of an index, or of a trained model."
+    ),
+    pairs: Path = options.PAIRS,
+    out: Path = option(..., "Parquet file to write.", metavar="FILE"),
+    k: int = option(10, "Negatives per query.", "-k", "--k", min=1),
+    query_column: str = options.QUERY_COLUMN,
+    keyword_column: str = options.KEYWORD_COLUMN,
+    device: str = options.SEARCH_DEVICE,
+    threads: int | None = options.THREADS,
+    strict: bool = options.STRICT,
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Find hard negatives: for each query of the pairs the best keywords that were not clicked for it.
 
@@ -271,10 +219,7 @@ def mine(
         facts = {"negatives": count, "queries": job.clicks.num_rows, "keywords": len(job.index)}
     if stream.skipped:
         print(f"{stream.path}: {stream.skipped}", file=sys.stderr)
-    if as_json:
-        print_json(facts)
-    else:
-        print(f"{out}: {count:,} negatives of {facts['queries']:,} queries")
+    tell(facts, as_json, f"{out}: {count:,} negatives of {facts['queries']:,} queries")
 
 
 def named_indexes(given: list[str]) -> dict[str, str]:
@@ -296,55 +241,38 @@ def named_indexes(given: list[str]) -> dict[str, str]:
 
 @app.command("serve")
 def serve(
-    indexes: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="INDEX…",
-            help="Directory or URL of an index; several as NAME=INDEX, the first is the default; or a folder "
-            "of indexes.",
-        ),
-    ],
-    host: Annotated[str, option("Address to listen on; beyond loopback tokens are needed.")] = "127.0.0.1",
-    port: Annotated[int, option("Port; 0 takes a free one.", min=0, max=65535)] = 8080,
-    device: SearchDevice = "cpu",
-    threads: Threads = None,
-    cluster: ClusterAddress = None,
-    shards: Annotated[int | None, option("CPU shards of the cluster.", min=1)] = None,
-    replicas: Annotated[int, option("Replicas of every shard of the cluster.", min=1)] = 1,
-    read_only: Annotated[
-        bool, option("Never change the index; follow its writer instead.", "--read-only")
-    ] = False,
-    read_token_file: Annotated[
-        Path | None, option("File with the token for reading; else RBEGIR_READ_TOKEN.")
-    ] = None,
-    write_token_file: Annotated[
-        Path | None, option("File with the token for changes; else RBEGIR_WRITE_TOKEN.")
-    ] = None,
-    cors_origin: Annotated[
-        list[str] | None, option("Web origin that may call the API; may be repeated.")
-    ] = None,
-    max_batch: Annotated[int, option("Queries scored in one scan; 1: no batching.", min=1)] = 128,
-    max_waiting: Annotated[int, option("Queries that may wait; more are refused with 503.", min=1)] = 4096,
-    max_client_requests: Annotated[
-        int,
-        option(
-            "Requests of one token, or address, under way at once; more are refused with 429. 0: any.", min=0
-        ),
-    ] = 0,
-    max_write_batch: Annotated[
-        int, option("Keywords in one durable write; 1: every request alone.", min=1)
-    ] = 4096,
-    max_k: Annotated[int, option("Hits per query.", min=1)] = 10_000,
-    max_body_mb: Annotated[int, option("Size of a body, in MiB.", min=1)] = 16,
-    timeout: Annotated[float, option("Deadline of a request, in seconds.", min=0.001)] = 30.0,
-    drain_delay: Annotated[
-        float, option("Seconds after SIGTERM in which connections are still accepted.", min=0)
-    ] = 0.0,
-    compact_deleted: Annotated[
-        float, option("Compact when this share of the rows is deleted; 0: never.", min=0, max=1)
-    ] = 0.25,
-    access_log: Annotated[bool, option("A line for every request.")] = True,
-    log_queries: Annotated[bool, option("Query texts in the log.", "--log-queries")] = False,
+    indexes: list[str] = typer.Argument(
+        ...,
+        metavar="INDEX…",
+        help="Directory or URL of an index; several as NAME=INDEX, the first is the default; or a "
+        "folder of indexes.",
+    ),
+    host: str = option("127.0.0.1", "Address to listen on; beyond loopback tokens are needed."),
+    port: int = option(8080, "Port; 0 takes a free one.", min=0, max=65535),
+    device: str = options.SEARCH_DEVICE,
+    threads: int | None = options.THREADS,
+    cluster: str | None = options.CLUSTER,
+    shards: int | None = option(None, "CPU shards of the cluster.", min=1),
+    replicas: int = option(1, "Replicas of every shard of the cluster.", min=1),
+    read_only: bool = option(False, "Never change the index; follow its writer instead.", "--read-only"),
+    read_token_file: Path | None = option(None, "File with the token for reading; else RBEGIR_READ_TOKEN."),
+    write_token_file: Path | None = option(None, "File with the token for changes; else RBEGIR_WRITE_TOKEN."),
+    cors_origin: list[str] | None = option(None, "Web origin that may call the API; may be repeated."),
+    max_batch: int = option(128, "Queries scored in one scan; 1: no batching.", min=1),
+    max_waiting: int = option(4096, "Queries that may wait; more are refused with 503.", min=1),
+    max_client_requests: int = option(
+        0, "Requests of one token, or address, under way at once; more are refused with 429. 0: any.", min=0
+    ),
+    max_write_batch: int = option(4096, "Keywords in one durable write; 1: every request alone.", min=1),
+    max_k: int = option(10_000, "Hits per query.", min=1),
+    max_body_mb: int = option(16, "Size of a body, in MiB.", min=1),
+    timeout: float = option(30.0, "Deadline of a request, in seconds.", min=0.001),
+    drain_delay: float = option(0.0, "Seconds after SIGTERM in which connections are still accepted.", min=0),
+    compact_deleted: float = option(
+        0.25, "Compact when this share of the rows is deleted; 0: never.", min=0, max=1
+    ),
+    access_log: bool = option(True, "A line for every request."),
+    log_queries: bool = option(False, "Query texts in the log.", "--log-queries"),
 ) -> None:
     """Serve an index, or several, over HTTP, with a page to look at them."""
     from rich.console import Console
@@ -353,7 +281,6 @@ def serve(
         from rbegir.serve.app import create_app
         from rbegir.serve.catalog import ALIASES, IndexFolder, indexes_in
         from rbegir.serve.server import Server, bind, check_exposure
-    from rbegir.index.store import Index
     from rbegir.serve.auth import load_token
     from rbegir.serve.settings import LOOPBACK_NAMES, Settings
 
@@ -386,12 +313,9 @@ def serve(
 
     def opened(path: str | Path) -> ServedIndex:
         if cluster is None:
-            return Index.open(path, device.split(","), threads=threads, read_only=read_only)
-        from rbegir.cluster.client import Cluster
-
-        return Cluster.open(
-            path, cluster_address(cluster), replicas, "auto" if shards is None else shards, threads=threads
-        )
+            return rbegir.Index.open(path, device.split(","), threads=threads, read_only=read_only)
+        devices = "auto" if shards is None else shards
+        return rbegir.Cluster.open(path, cluster_address(cluster), replicas, devices, threads=threads)
 
     with contextlib.ExitStack() as unless_started:
         only = named.get("")
@@ -412,29 +336,28 @@ def serve(
     address = f"http://{shown_host}:{listener.getsockname()[1]}"
 
     def ready() -> None:
-        keywords = f"{sum(len(service.index) for service in catalog.distinct):,} keywords"
-        what = (
-            keywords
-            if only is not None and not catalog.in_folder
-            else f"{len(catalog.services)} indexes, {keywords}"
-        )
-        say(f"serving {what} at [bold]{address}[/] (process {os.getpid()})")
+        several = "" if only is not None and not catalog.in_folder else f"{len(catalog.services)} indexes, "
+        keywords = sum(len(service.index) for service in catalog.distinct)
+        say(f"serving {several}{keywords:,} keywords at [bold]{address}[/] (process {os.getpid()})")
         say(f"open {address}/ in a browser, or ask: curl -s {address}/v1/index", soft_wrap=True)
 
     Server(application, ready).listen(listener)
 
 
 @app.command("mcp")
-def mcp(index: IndexAddress, device: SearchDevice = "cpu", threads: Threads = None) -> None:
+def mcp(
+    index: str = options.INDEX_ADDRESS,
+    device: str = options.SEARCH_DEVICE,
+    threads: int | None = options.THREADS,
+) -> None:
     """Let an assistant search an index: a server of the Model Context Protocol on standard input and output.
 
     It has two tools, search and fetch, and never changes the index.
     """
     from rbegir.adapters.mcp import McpServer
     from rbegir.encode.encoder import takes_vectors
-    from rbegir.index.store import Index
 
-    with Index.open(index, device.split(","), read_only=True, threads=threads) as opened:
+    with rbegir.Index.open(index, device.split(","), read_only=True, threads=threads) as opened:
         if takes_vectors(opened.model):
             raise InputError(
                 f"{index} was made with a Binarizer, so it is searched by vectors, and assistants send texts",

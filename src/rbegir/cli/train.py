@@ -4,31 +4,14 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
 import typer
 
-from rbegir.cli.options import (
-    AsJson,
-    BatchSize,
-    Epochs,
-    KeywordColumn,
-    PairsFile,
-    QueryColumn,
-    Rerank,
-    Resume,
-    Seed,
-    Strict,
-    TextColumn,
-    TorchDevice,
-    Valid,
-    bar,
-    needing,
-    option,
-    print_json,
-    print_table,
-    take_texts,
-)
+import rbegir
+from rbegir.cli import options
+from rbegir.cli.options import bar, needing, option, print_json, print_table, take_texts
+from rbegir.errors import InputError
 
 app = typer.Typer()
 
@@ -37,70 +20,59 @@ BASELINE = "tri-letter cosine"
 
 def of_recipe(help_text: str, *names: str) -> Any:
     """An option that replaces a setting of the recipe."""
-    return option(help_text, *names, show_default="of the recipe")
+    return option(None, help_text, *names, show_default="of the recipe")
 
 
 @app.command("train")
 def train(
-    out: Annotated[Path, option("Directory to write the model to.")],
-    pairs: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Pairs (query, keyword): Parquet, CSV, TSV or JSONL; may be absent with --corpus."
-        ),
-    ] = None,
-    corpus: Annotated[
-        Path | None, option("Texts that will be searched; also learned from where pairs are few or absent.")
-    ] = None,
-    teacher: Annotated[
-        Path | None, option("A sentence-transformers model to learn meaning from, needed for training only.")
-    ] = None,
-    preset: Annotated[str, option("m_1, m_2, m_3, m_5, rbe_1, rbe_2, rbe_star or rbe_3.")] = "rbe_star",
-    share_towers: Annotated[
-        bool | None,
-        of_recipe(
-            "One tower for both sides, or one each: for queries unlike keywords.",
-            "--share-towers/--separate-towers",
-        ),
-    ] = None,
-    estimator: Annotated[
-        str | None,
-        option(
-            "Gradient of the binarisation: straight_through, straight_through_variant, annealing_tanh "
-            "or stochastic.",
-            show_default="straight_through_variant",
-        ),
-    ] = None,
-    recipe: Annotated[str, option("Settings to start from: default or paper.")] = "default",
-    valid: Valid = None,
-    no_valid: Annotated[bool, option("Train on all pairs, without validation.", "--no-valid")] = False,
-    epochs: Epochs = None,
-    batch_size: BatchSize = None,
-    lr: Annotated[float | None, of_recipe("Learning rate.")] = None,
-    negatives: Annotated[str | None, of_recipe("in_batch, or a number of negatives per pair.")] = None,
-    gamma: Annotated[str | None, of_recipe("γ of the loss: learned, or a number.")] = None,
-    word_dropout: Annotated[float | None, of_recipe("Share of words left out in training.")] = None,
-    gram_dropout: Annotated[float | None, of_recipe("Share of a word's grams left out in training.")] = None,
-    feature_dropout: Annotated[float | None, of_recipe("Share of features left out in training.")] = None,
-    rerank: Annotated[
-        bool | None, of_recipe("Fit a reranker on the held-out pairs.", "--rerank/--no-rerank")
-    ] = None,
-    patience: Annotated[int | None, option("Stop after this many epochs without a better AUC.")] = None,
-    seed: Seed = 0,
-    device: TorchDevice = "auto",
-    precision: Annotated[str, option("auto, float32 or bfloat16.")] = "auto",
-    resume: Resume = False,
-    strict: Strict = False,
-    query_column: QueryColumn = "query",
-    keyword_column: KeywordColumn = "keyword",
-    weight_column: Annotated[str, option("Column of the weights, used if it is there.")] = "weight",
-    text_column: TextColumn = "text",
-    as_json: AsJson = False,
+    out: Path = option(..., "Directory to write the model to."),
+    pairs: Path | None = typer.Argument(
+        None, help="Pairs (query, keyword): Parquet, CSV, TSV or JSONL; may be absent with --corpus."
+    ),
+    corpus: Path | None = option(
+        None, "Texts that will be searched; also learned from where pairs are few or absent."
+    ),
+    teacher: Path | None = option(
+        None, "A sentence-transformers model to learn meaning from, needed for training only."
+    ),
+    preset: str = option("rbe_star", "m_1, m_2, m_3, m_5, rbe_1, rbe_2, rbe_star or rbe_3."),
+    share_towers: bool | None = of_recipe(
+        "One tower for both sides, or one each: for queries unlike keywords.",
+        "--share-towers/--separate-towers",
+    ),
+    estimator: str | None = option(
+        None,
+        "Gradient of the binarisation: straight_through, straight_through_variant, "
+        "annealing_tanh or stochastic.",
+        show_default="straight_through_variant",
+    ),
+    recipe: str = option("default", "Settings to start from: default or paper."),
+    valid: Path | None = options.VALID,
+    no_valid: bool = option(False, "Train on all pairs, without validation.", "--no-valid"),
+    epochs: int | None = options.EPOCHS,
+    batch_size: int | None = options.BATCH_SIZE,
+    lr: float | None = of_recipe("Learning rate."),
+    negatives: str | None = of_recipe("in_batch, or a number of negatives per pair."),
+    gamma: str | None = of_recipe("γ of the loss: learned, or a number."),
+    word_dropout: float | None = of_recipe("Share of words left out in training."),
+    gram_dropout: float | None = of_recipe("Share of a word's grams left out in training."),
+    feature_dropout: float | None = of_recipe("Share of features left out in training."),
+    rerank: bool | None = of_recipe("Fit a reranker on the held-out pairs.", "--rerank/--no-rerank"),
+    patience: int | None = option(None, "Stop after this many epochs without a better AUC."),
+    seed: int = options.SEED,
+    device: str = options.TORCH_DEVICE,
+    precision: str = option("auto", "auto, float32 or bfloat16."),
+    resume: bool = options.RESUME,
+    strict: bool = options.STRICT,
+    query_column: str = options.QUERY_COLUMN,
+    keyword_column: str = options.KEYWORD_COLUMN,
+    weight_column: str = option("weight", "Column of the weights, used if it is there."),
+    text_column: str = options.TEXT_COLUMN,
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Train a model on clicked pairs; under torchrun, on several GPUs at once."""
     from rbegir.encode.clsm.presets import Estimator
     from rbegir.encode.clsm.presets import preset as named_preset
-    from rbegir.errors import InputError
 
     if valid is not None and no_valid:
         raise InputError("--valid and --no-valid contradict each other", hint="leave one of them out")
@@ -108,7 +80,6 @@ def train(
     if estimator is not None:
         shape = replace(shape, estimator=cast(Estimator, estimator))
     _need_torch()
-
     from rbegir.training.config import recipe as named_recipe
     from rbegir.training.trainer import run
 
@@ -155,29 +126,24 @@ def train(
 
 @app.command("upgrade")
 def upgrade(
-    old: Annotated[Path, typer.Argument(help="The model that made the stored codes, or an index of it.")],
-    pairs: PairsFile,
-    out: Annotated[Path, option("Directory to write the new model to.")],
-    keywords: Annotated[
-        str,
-        option("new: train both sides, queries read the old codes too; keep: train the query side only."),
-    ] = "new",
-    adopt: Annotated[
-        bool, option("Put the new model into the index OLD, whose codes stay as they are.", "--adopt")
-    ] = False,
-    valid: Valid = None,
-    corpus: Annotated[
-        Path | None, option("Texts to measure recall in; all keywords of the pairs if not given.")
-    ] = None,
-    epochs: Epochs = None,
-    batch_size: BatchSize = None,
-    seed: Seed = 0,
-    resume: Resume = False,
-    as_json: AsJson = False,
+    old: Path = typer.Argument(..., help="The model that made the stored codes, or an index of it."),
+    pairs: Path = options.PAIRS,
+    out: Path = option(..., "Directory to write the new model to."),
+    keywords: str = option(
+        "new", "new: train both sides, queries read the old codes too; keep: train the query side only."
+    ),
+    adopt: bool = option(
+        False, "Put the new model into the index OLD, whose codes stay as they are.", "--adopt"
+    ),
+    valid: Path | None = options.VALID,
+    corpus: Path | None = option(None, "Texts to measure recall in; all keywords of the pairs if not given."),
+    epochs: int | None = options.EPOCHS,
+    batch_size: int | None = options.BATCH_SIZE,
+    seed: int = options.SEED,
+    resume: bool = options.RESUME,
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Train a model whose queries search the stored codes of an old one, and report its accuracy on them."""
-    from rbegir.errors import InputError
-
     if adopt and not (old / "MANIFEST").is_file():
         raise InputError(
             "--adopt needs an index as OLD, got a model", hint="name the index, or leave --adopt out"
@@ -188,7 +154,6 @@ def upgrade(
             hint="new codes go to an index of their own: rbegir index migrate OLD NEW --model DIRECTORY",
         )
     _need_torch()
-
     from rbegir.read.pairs import read_texts
     from rbegir.training.progress import Bar
     from rbegir.training.upgrade import KeywordSide
@@ -237,7 +202,7 @@ def _number_or(word: str, text: str | None, kind: type[int] | type[float]) -> st
         return text
 
 
-def evaluate_all(scorers: dict[str, Any], pairs: Any, **options: Any) -> dict[str, Any]:
+def evaluate_all(scorers: dict[str, Any], pairs: Any, **settings: Any) -> dict[str, Any]:
     """The `Evaluation` of every scorer on one protocol, with a progress bar."""
     from rbegir.evaluate.evaluator import evaluate_model
 
@@ -248,35 +213,32 @@ def evaluate_all(scorers: dict[str, Any], pairs: Any, **options: Any) -> dict[st
             def progress(stage: str, done: float, name: str = name) -> None:
                 show(done, f"{name}: {stage}")
 
-            reports[name] = evaluate_model(scorer, pairs, progress=progress, **options)
+            reports[name] = evaluate_model(scorer, pairs, progress=progress, **settings)
     return reports
 
 
 @app.command("eval")
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="Directory of a trained model.")],
-    pairs: Annotated[Path | None, option("Pairs (query, keyword): log loss and ROC AUC.")] = None,
-    corpus: Annotated[Path | None, option("Texts to search for the keywords of the pairs: recall.")] = None,
-    labels: Annotated[Path | None, option("Judged pairs (query, keyword, label): ROC AUC, nDCG.")] = None,
-    query_column: QueryColumn = "query",
-    keyword_column: KeywordColumn = "keyword",
-    label_column: Annotated[str, option("Column of the labels.")] = "label",
-    text_column: TextColumn = "text",
-    k: Annotated[
-        list[int] | None,
-        option("Cutoff of recall, repeat for more; 1, 10 and 100 if not given.", "--k", "-k"),
-    ] = None,
-    negatives: Annotated[int, option("Random negatives per pair.")] = 10,
-    gamma: Annotated[float | None, option("γ of the log loss; fitted to the pairs if not given.")] = None,
-    device: Annotated[
-        str, option("Where texts are embedded, and float vectors compared: cpu, cuda, cuda:1 …")
-    ] = "cpu",
-    bootstrap: Annotated[int, option("Replicates for the intervals; 0 for none.")] = 500,
-    seed: Annotated[int, option("Seed of the negatives and of the intervals.")] = 0,
-    rerank: Rerank = None,
-    baseline: Annotated[bool, option("Put tri-letter cosine and BM25 beside it.", "--baseline")] = False,
-    strict: Strict = False,
-    as_json: AsJson = False,
+    model: Path = typer.Argument(..., help="Directory of a trained model."),
+    pairs: Path | None = option(None, "Pairs (query, keyword): log loss and ROC AUC."),
+    corpus: Path | None = option(None, "Texts to search for the keywords of the pairs: recall."),
+    labels: Path | None = option(None, "Judged pairs (query, keyword, label): ROC AUC, nDCG."),
+    query_column: str = options.QUERY_COLUMN,
+    keyword_column: str = options.KEYWORD_COLUMN,
+    label_column: str = option("label", "Column of the labels."),
+    text_column: str = options.TEXT_COLUMN,
+    k: list[int] | None = option(
+        None, "Cutoff of recall, repeat for more; 1, 10 and 100 if not given.", "--k", "-k"
+    ),
+    negatives: int = option(10, "Random negatives per pair."),
+    gamma: float | None = option(None, "γ of the log loss; fitted to the pairs if not given."),
+    device: str = option("cpu", "Where texts are embedded, and float vectors compared: cpu, cuda, cuda:1 …"),
+    bootstrap: int = option(500, "Replicates for the intervals; 0 for none."),
+    seed: int = option(0, "Seed of the negatives and of the intervals."),
+    rerank: bool | None = options.RERANK,
+    baseline: bool = option(False, "Put tri-letter cosine and BM25 beside it.", "--baseline"),
+    strict: bool = options.STRICT,
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Evaluate a model: log loss, ROC AUC, recall in a corpus, human labels, each with its interval.
 
@@ -284,45 +246,31 @@ def evaluate(
     """
     from rich.console import Console
 
-    from rbegir.encode.clsm.model import Model
-    from rbegir.evaluate import evaluator
-    from rbegir.evaluate.evaluator import report_table
+    from rbegir.evaluate.evaluator import corpus_texts, report_table
     from rbegir.evaluate.retrieval import CUTOFFS
     from rbegir.evaluate.scorers import BM25, ModelScorer, RerankScorer, Scorer, TriletterCosine
     from rbegir.read.pairs import read_labels, read_pairs, read_texts
 
-    loaded = Model.load(model, device)
+    loaded = rbegir.Model.load(model, device)
     reranks = loaded.reranker is not None if rerank is None else rerank
     scorers: dict[str, Scorer] = {str(model): RerankScorer(loaded) if reranks else ModelScorer(loaded)}
     if baseline:
         scorers |= {BASELINE: TriletterCosine(), "BM25": BM25()}
-    pair_stream = label_stream = text_stream = None
-    if pairs:
-        pair_stream = read_pairs(
-            pairs, query_column=query_column, keyword_column=keyword_column, weight_column=None, strict=strict
-        )
-    if corpus:
-        text_stream = read_texts(corpus, text_column=text_column, strict=strict)
-    if labels:
-        label_stream = read_labels(
-            labels,
-            query_column=query_column,
-            keyword_column=keyword_column,
-            label_column=label_column,
-            strict=strict,
-        )
-    pair_table = pair_stream and pair_stream.read_all()
-    label_table = label_stream and label_stream.read_all()
-    texts = text_stream and evaluator.corpus_texts(text_stream)
-    for stream in (pair_stream, text_stream, label_stream):
+    both: Any = {"query_column": query_column, "keyword_column": keyword_column, "strict": strict}
+    clicked = read_pairs(pairs, weight_column=None, **both) if pairs else None
+    texts = read_texts(corpus, text_column=text_column, strict=strict) if corpus else None
+    judged = read_labels(labels, label_column=label_column, **both) if labels else None
+    tables = {
+        "pairs": clicked and clicked.read_all(),
+        "corpus": texts and corpus_texts(texts),
+        "labels": judged and judged.read_all(),
+    }
+    for stream in (clicked, texts, judged):
         if stream is not None and stream.skipped:
             print(f"{stream.path}: {stream.skipped}", file=sys.stderr)
-
     reports = evaluate_all(
         scorers,
-        pair_table,
-        corpus=texts,
-        labels=label_table,
+        **tables,
         cutoffs=k or CUTOFFS,
         negatives=negatives,
         gamma=gamma,

@@ -1,9 +1,9 @@
 """What each method of a client sends, and what the responses mean. No input or output happens here.
 
-A method is a *plan*: a generator that yields lists of calls, is sent the list of their results, and returns
-the result of the method. The blocking and the asynchronous client carry out the same plans. Arguments are
-checked as an index checks them, before anything is sent. A call that the service limits is not split: a
-change is made as a whole or not at all.
+There is a function for every method of `Client`, which documents it. It returns a *plan*: a generator that
+yields lists of calls, is sent the list of their results, and returns the result of the method. The blocking
+and the asynchronous client carry out the same plans. Arguments are checked as an index checks them, before
+anything is sent. A call that the service limits is not split: a change is made as a whole or not at all.
 """
 
 import datetime
@@ -12,6 +12,7 @@ import secrets
 import uuid
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
@@ -43,7 +44,7 @@ class Call(Generic[T]):
     body: Any = None
     accept: str = JSON
     repeatable: bool = True
-    missing: Callable[[], T] | None = None  # the result where the service says that there is no such thing
+    missing: Callable[[], T] | None = None  # the result where the service says "not found"
     timeout_s: float | None = None  # None: that of the client
 
     def plan(self) -> Plan[T]:
@@ -58,7 +59,7 @@ class Call(Generic[T]):
         try:
             return json.dumps(self.body, ensure_ascii=False, allow_nan=False).encode()
         except UnicodeEncodeError as error:
-            raise InputError("a text holds a lone surrogate, which UTF-8 cannot express") from error
+            raise InputError("a text holds a lone surrogate, which UTF-8 cannot encode") from error
         except ValueError as error:
             raise InputError("NaN and infinity cannot be sent to a service") from error
 
@@ -82,7 +83,7 @@ class Call(Generic[T]):
     def _not_understood(self, why: str) -> ServiceError:
         return ServiceError(
             f"the response to {self.method} {self.path} cannot be understood: {why}",
-            hint="is the address that of a rbegir service of this version?",
+            hint="is this the address of an rbegir service of this version?",
         )
 
 
@@ -102,7 +103,6 @@ def search(queries: Any, request: SearchRequest) -> Plan[Hits]:
 
 
 def search_codes(codes: Codes | npt.NDArray[Any], request: SearchRequest) -> Plan[Hits]:
-    """A search for codes made elsewhere."""
     return _search("codes", codes_body(codes), request)
 
 
@@ -116,19 +116,10 @@ def _search(field: str, queries: list[Any], request: SearchRequest) -> Plan[Hits
     pages: list[Hits] = []
     while not pages or (request.k is None and pages[-1].counts.max() == page.k):
         after = pages[-1].cursor if pages else request.after
-        pages += yield [_page(field, queries, replace(page, after=after))]
+        body = {field: queries, **options_body(replace(page, after=after))}
+        read = partial(read_hits, queries=len(queries), after=after)
+        pages += yield [Call("POST", "/v1/search", read, body, accept=ARROW, timeout_s=request.deadline)]
     return pages[0] if len(pages) == 1 else merge(pages, None)
-
-
-def _page(field: str, queries: list[Any], request: SearchRequest) -> Call[Hits]:
-    return Call(
-        "POST",
-        "/v1/search",
-        lambda raw: read_hits(raw, len(queries), request.after),
-        {field: queries, **options_body(request)},
-        accept=ARROW,
-        timeout_s=request.deadline,
-    )
 
 
 def get(ids: Any) -> Plan[list[Record | None]]:
@@ -148,8 +139,9 @@ def info() -> Plan[Record]:
 
 def put(texts: Any, ids: Any, attributes: Any, *, replace: bool) -> Plan[Ids]:
     """Store keywords; returns their ids. Without `replace` ids may be None, and existing ones are refused."""
-    if ids is None and not replace:
-        ids = fresh_ids(len(texts), (yield from info())["id_type"])
+    if ids is None and not replace:  # random ones, which no other keyword has
+        text = (yield from info())["id_type"] == "string"
+        ids = [str(uuid.uuid4()) if text else secrets.randbits(53) for _ in texts]
     given, named = check_texts(texts), check_ids(ids)
     if len(named) != len(given):
         raise InputError(f"ids has {len(named)} values for {len(given)} keywords")
@@ -171,15 +163,7 @@ def put(texts: Any, ids: Any, attributes: Any, *, replace: bool) -> Plan[Ids]:
     return stored
 
 
-def fresh_ids(count: int, id_type: str) -> list[Any]:
-    """Ids that no other keyword has: random ones, of the type of the index."""
-    if id_type == "string":
-        return [str(uuid.uuid4()) for _ in range(count)]
-    return [secrets.randbits(53) for _ in range(count)]
-
-
 def update(ids: Any, attributes: Any) -> Plan[int]:
-    """Change attributes of keywords; returns how many were changed."""
     named = check_ids(ids)
     refuse_repeats(named)
     columns = check_attributes(attributes, len(named), (yield from info())["attributes"])
@@ -194,7 +178,6 @@ def update(ids: Any, attributes: Any) -> Plan[int]:
 
 
 def delete(ids: Any, where: Any) -> Plan[int]:
-    """Delete keywords by id or filter; returns how many."""
     if (ids is None) == (where is None):
         raise InputError("delete needs ids or where, and not both")
     body = {"ids": check_ids(ids).to_pylist()} if where is None else {"where": check_where(where)}
@@ -204,7 +187,6 @@ def delete(ids: Any, where: Any) -> Plan[int]:
 
 
 def count(where: Any) -> Plan[int]:
-    """How many keywords pass a filter."""
     asked = "" if where is None else f"?where={quote(check_where(where), safe='')}"
     return _number("GET", f"/v1/keywords:count{asked}", "keywords")
 
@@ -215,12 +197,10 @@ def _number(method: str, path: str, name: str, body: Any = None) -> Plan[int]:
 
 
 def indexes() -> Plan[list[Record]]:
-    """The indexes of the service."""
     return Call("GET", "/v1/indexes", lambda raw: list(read_json(raw)["indexes"])).plan()
 
 
 def alias(name: str, index: str | None) -> Plan[None]:
-    """Let a name stand for an index; None removes the name."""
     for argument, value in (("name", name), ("index", name if index is None else index)):
         if not (isinstance(value, str) and value):
             raise InputError(f"{argument} must be a text, got {value!r}")

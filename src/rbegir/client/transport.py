@@ -1,10 +1,10 @@
 """What both clients need of httpx: settings, bounded bodies, and which failures are tried again.
 
-httpx limits the time of each read, so a server that sends a byte now and then could hold a caller forever;
-here the clock and the size are looked at whenever a part of the body arrives, after decompression.
+httpx limits the time of each read, so a server that sends a byte now and then could hold a caller forever.
+Here time and size are checked whenever a part of the body arrives, after decompression.
 
-Idempotent calls (search, get, info, count, upsert, update, delete) may be repeated. `add` (it refuses ids
-that are there, so it would trip over itself) and `compact` (long) are not.
+Idempotent calls (search, get, info, count, upsert, update, delete) may be repeated. `add` (which refuses
+existing ids, so its own repetition too) and `compact` (which takes long) are not.
 
 | what happened                                   | repeatable call | add, compact |
 |-------------------------------------------------|-----------------|--------------|
@@ -172,7 +172,7 @@ class HttpExchange(Generic[T]):
         elif isinstance(error, httpx.DecodingError):
             raise ServiceError(f"the response to {call.method} {call.path} cannot be decompressed") from error
         else:
-            reason, hint = "the connection broke", "look whether it was done before trying again"
+            reason, hint = "the connection broke", "check whether it was done before trying again"
             if call.repeatable:
                 wait, hint = self._wait(), "try again"
         if wait is None:

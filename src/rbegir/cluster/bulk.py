@@ -6,15 +6,14 @@
     check    no id is there twice                                             a range of ids per task
     name     one manifest over all segments, and the directory gets its name
 
-The unfinished index is `.ads.rbe.building`, with a file BUILD that names its input. A build that was stopped
-can be run again with the same arguments and makes only what is missing. A segment is written under another
-name and renamed to its chunk's number, and its rows are known beforehand. So a chunk can be done anywhere, in
-any order, twice (after a lost node, by a process that was thought dead) or not at all (its segment is there
-from an earlier run): the file that ends up under the name is always the same, and every row appears once.
+The unfinished index is `.ads.rbe.building`, with a file BUILD that names its input. A stopped build that is
+run again with the same arguments makes only what is missing. A segment is written under a temporary name and
+renamed to its chunk's number, and its rows are known beforehand. So a chunk can be made anywhere, in any
+order and more than once (after a lost node, say): the file is always the same, and every row appears once.
 
-The result is that of `Index.build`: same rows, ids, codes and hits, and the same bytes as long as no add
+The result is that of `Index.build`: the same rows, ids, codes and hits, and the same bytes as long as no add
 would merge segments. Counting first costs a second pass over the text column, a few per cent of encoding it.
-Giving rows out as chunks finish would make rows, ties and default ids depend on which machine was faster.
+Giving out rows as chunks finish would make rows, ties and default ids depend on which machine was faster.
 """
 
 import json
@@ -23,7 +22,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -128,10 +127,13 @@ def build(
         try:
             if state is None:
                 make(stage, manifest, encoder)
-                state = _count(groups, reading, progress)
-                _save(stage, {"identity": identity, **state})
-            usable = list(zip(groups, state["usable"], strict=True))
-            tasks = _tasks(cut(usable, segment_rows))
+                state = {"identity": identity, **_count(groups, reading, progress)}
+                with disk.staged(stage / STATE) as new:
+                    new.write_text(json.dumps(state))
+            chunks = cut(list(zip(groups, state["usable"], strict=True)), segment_rows)
+            first_rows = accumulate((sum(part.count for part in chunk) for chunk in chunks), initial=0)
+            numbered = enumerate(zip(first_rows, chunks, strict=False))
+            tasks = [Task(number, row, tuple(chunk)) for number, (row, chunk) in numbered]
             if not tasks:
                 raise InputError(f"{texts} holds no usable text: {state['skipped'] or 'it has no rows'}")
             shape = manifest.shape
@@ -177,20 +179,6 @@ def _resume(stage: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
     for left in stage.glob(f"{TEMPORARY}*"):
         disk.unlink(left)
     return state
-
-
-def _save(stage: Path, state: dict[str, Any]) -> None:
-    with disk.staged(stage / STATE) as new:
-        new.write_text(json.dumps(state))
-
-
-def _tasks(chunks: Sequence[Sequence[Slice]]) -> list[Task]:
-    tasks: list[Task] = []
-    row = 0
-    for number, chunk in enumerate(chunks):
-        tasks.append(Task(number, row, tuple(chunk)))
-        row += tasks[-1].rows
-    return tasks
 
 
 def _count(groups: Sequence[Group], reading: Reading, progress: Progress) -> dict[str, Any]:
@@ -288,7 +276,7 @@ def _each(
             f"the build was interrupted: {reason}",
             hint="install rbegir with its extra [cluster] on every node"
             if "No module named" in reason
-            else "run the same command again; it goes on where it was stopped",
+            else "run the same command again; it resumes where it stopped",
         ) from error
     finally:
         for reference in running if ray.is_initialized() else ():
@@ -353,27 +341,19 @@ def ranges(segments: Sequence[Segment], size: int) -> list[tuple[int, int]]:
 def repeated(keys_of: tuple[int, int], paths: Sequence[str], shape: CodeShape) -> list[Any]:
     """Ids with keys in [low, high) that are in more than one of the segments."""
     low, high = keys_of
-    segments = [Segment(Path(path), shape) for path in paths]
-    keys: list[Keys] = []
-    numbers: list[npt.NDArray[np.int64]] = []
-    places: list[npt.NDArray[np.int64]] = []
-    for number, segment in enumerate(segments):
+    parts: list[tuple[Segment, int, Keys]] = []  # with the first of its keys that are in the range
+    for segment in (Segment(Path(path), shape) for path in paths):
         own = _section(segment, "id.keys")
-        first = int(np.searchsorted(own, np.uint64(low), "left"))
-        last = len(own) if high == 1 << 64 else int(np.searchsorted(own, np.uint64(high), "left"))
-        keys.append(own[first:last])
-        numbers.append(np.full(last - first, number))
-        places.append(np.arange(first, last))
-    joined, of, place = np.concatenate(keys), np.concatenate(numbers), np.concatenate(places)
-    order = np.argsort(joined, kind="stable")
-    same = np.flatnonzero(joined[order][1:] == joined[order][:-1])
-    suspects = np.unique(np.concatenate([order[same], order[same + 1]])) if same.size else np.zeros(0, int)
-    seen: dict[Any, int] = {}
-    for index in suspects:
-        segment = segments[of[index]]
-        position = np.asarray(_section(segment, "id.order")[place[index : index + 1]], np.int64)
-        one = segment.ids(position)[0].as_py()
-        seen[one] = seen.get(one, 0) + 1
+        first = int(np.searchsorted(own, np.uint64(low)))
+        last = len(own) if high == 1 << 64 else int(np.searchsorted(own, np.uint64(high)))
+        parts.append((segment, first, own[first:last]))
+    keys = np.sort(np.concatenate([own for _, _, own in parts]))
+    suspects = np.unique(keys[1:][keys[1:] == keys[:-1]])
+    seen: Counter[Any] = Counter()
+    for segment, first, own in parts:
+        places = first + np.flatnonzero(np.isin(own, suspects))
+        positions = np.asarray(_section(segment, "id.order")[places], np.int64)
+        seen.update(segment.ids(positions).to_pylist())
     return [one for one, count in seen.items() if count > 1]
 
 

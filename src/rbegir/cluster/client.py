@@ -22,7 +22,6 @@ from typing import Any, TypeVar, Unpack
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from rbegir.base.arguments import check_ids, check_texts
 from rbegir.cluster.fanout import PREPARE_SECONDS, Fanout, GoneError, State, not_shared, prepare
@@ -335,18 +334,14 @@ class Cluster:
     def _add(self, texts: Sequence[str], ids: Any, attributes: Any, *, upsert: bool) -> Ids:
         given = check_texts(texts)
         wanted = None if ids is None else check_ids(ids)
-        codes, made_by = self._encode(given)
+        n, planes = self._current().view.manifest.shape
+        codes, made_by = Codes(np.zeros((planes, 0, n // 64), np.uint64), n), None
+        if len(given):
+            model = self.model
+            codes, made_by = encode_keywords(model, given), model.fingerprint
         named = {"texts": given, "upsert": upsert, "fingerprint": made_by}
         ids_of_added: Ids = self._change("add_codes", codes, wanted, attributes, **named)
         return ids_of_added
-
-    def _encode(self, texts: pa.Array) -> tuple[Codes, str | None]:
-        """The codes of texts and the fingerprint of the model that made them, if there are any."""
-        n, planes = self._current().view.manifest.shape
-        if not len(texts):
-            return Codes(np.zeros((planes, 0, n // 64), np.uint64), n), None
-        model = self.model
-        return encode_keywords(model, texts), model.fingerprint
 
     def _change(self, method: str, *arguments: Any, **named: Any) -> Any:
         """Call a method of the index in the process that writes to it, and see the result."""

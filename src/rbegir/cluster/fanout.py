@@ -71,7 +71,9 @@ class Fanout:
         turn = next(self._turns)
         states = {shard: _Asked(question, turn) for shard, question in questions.items()}
         answers: dict[int, Any] = {}
-        hedge = self._hedge_after()
+        with self._lock:
+            usual = sorted(self._usual)[int(0.95 * (len(self._usual) - 1))]
+        hedge = max(LEAST_HEDGE, HEDGE * usual)
         for shard, state in states.items():
             self._send(shard, state)
         while len(answers) < len(states):
@@ -92,11 +94,6 @@ class Fanout:
         if missing and not (partial and answers):
             raise self._late(states, missing)
         return answers
-
-    def _hedge_after(self) -> float:
-        with self._lock:
-            usual = sorted(self._usual)[int(0.95 * (len(self._usual) - 1))]
-        return max(LEAST_HEDGE, HEDGE * usual)
 
     def _send(self, shard: int, state: _Asked) -> None:
         replica = self._choice[state.turn % len(self._choice)]
@@ -167,7 +164,7 @@ class Fanout:
             return errors.BusyError(f"the shards are busy{said}", hint="ask again a little later")
         return errors.DeadlineError(
             f"{len(missing)} of {len(states)} shards did not answer before the deadline{said}",
-            hint="ask again, allow more time (deadline=), use replicas, or take what there is (partial=True)",
+            hint="ask again, raise deadline=, use replicas, or accept a partial result (partial=True)",
         )
 
 

@@ -1,18 +1,15 @@
 """The answers of the shards merged into what one machine would find, in every mode.
 
-exact    each shard's best k, merged by (key descending, place ascending). Texts and attributes of the hits
-         are fetched from their shards in a second step, unless the lists are short (ALONG): then they come
-         with each shard's best k. A call costs a millisecond, a text that is not needed a microsecond.
-
-paper    the published selection needs an exact search of any length and the number of candidates of each
-         thread (`search.paper`). A thread owns positions, and positions count through the segments that have
-         candidates; so the shards first say which those are, then count the candidates of their threads.
-
-rerank   the shards give their best by code and their best by lexical score with the keys of their codes. The
-         candidates are those of one machine; their texts are fetched, and the client reranks them.
-
-planes   the shards give their best m by the first planes together with the keys of all planes. The best m of
-         all by the first are the candidates of one machine, and of these the best k by the second the result.
+exact    merges each shard's best k by (key descending, place ascending). Texts and attributes of the hits are
+         fetched in a second step, or if the lists are short (ALONG) come with each shard's best k: a call
+         costs a millisecond, a text that is not needed a microsecond.
+paper    needs an exact search of any length and the number of candidates per thread (`search.paper`). Threads
+         own positions, which count through the segments that have candidates. So the shards first report
+         those segments, then count the candidates of their threads.
+rerank   takes the best by code and the best by lexical score of every shard. The candidates are those of one
+         machine; the client fetches their texts and reranks them.
+planes   takes each shard's best m by the first planes, with the keys of all planes. The best m of all by the
+         first planes are the candidates of one machine, and the result is the best k of these by all planes.
 """
 
 import time
@@ -50,7 +47,6 @@ class Gathered(NamedTuple):
     found: Candidates  # positions are places
     certificate: MissCertificate | None = None
     recall: float | None = None
-    searched: float = 1.0
     scores: npt.NDArray[np.float64] | None = None  # [Q, k] of reranked hits
     why: npt.NDArray[np.object_] | None = None  # [Q, k] of reranked hits, where it was asked for
 
@@ -78,18 +74,15 @@ class Gatherer:
         """The result of a query whose arguments one machine would accept; `floors`: least order keys [Q]."""
         self._floors = floors
         if request.mode == "paper":
-            result = self._paper(values, request)
-        elif request.planes is not None and entry_of(device).refines:
-            result = self._progressive(values, request)
-        else:
-            along = request.k is not None and len(values) * request.k * len(self.view.used) <= ALONG
-            result = Gathered(
-                self._exact(values, request.k, request, self._names(request) if along else None)
-            )
-            if request.planes is not None:  # a GPU reads all planes at once: nothing to gain, nothing missed
-                self._check_progressive(request)
-                result = result._replace(recall=1.0)
-        return self._complete(result)
+            return self._paper(values, request)
+        if request.planes is not None and entry_of(device).refines:
+            return self._progressive(values, request)
+        along = request.k is not None and len(values) * request.k * len(self.view.used) <= ALONG
+        found = self._exact(values, request.k, request, self._names(request) if along else None)
+        if request.planes is None:
+            return Gathered(found)
+        self._check_progressive(request)  # a GPU reads all planes at once: nothing to gain, nothing missed
+        return Gathered(found, recall=1.0)
 
     def coarse_rows(self, values: Values, request: SearchRequest, planes: int) -> npt.NDArray[np.int64]:
         """Rows [Q, k] of the best by the first planes alone."""
@@ -111,12 +104,7 @@ class Gatherer:
         _, _, columns = self._stored(pooled.positions, ("text",))
         stored = pc.fill_null(pa.array(columns["text"], pa.string()), "")
         found, scores, why = rerank(reranker, texts, values, pooled, stored, request.depth, why=request.why)
-        return self._complete(Gathered(found, scores=scores, why=why))
-
-    def _complete(self, result: Gathered) -> Gathered:
-        """The result with the share of the keywords whose shards have answered every step."""
-        keywords = sum(self.view.keywords_of[shard] for shard in self._answered)
-        return result._replace(searched=keywords / self.view.keywords)
+        return Gathered(found, scores=scores, why=why)
 
     def _stored(self, places: Places, names: tuple[str, ...]) -> Columns:
         """Rows, ids and columns of keywords, each from the shard that owns it."""
@@ -146,8 +134,10 @@ class Gatherer:
         return rows[of_place], ids[of_place], {name: column[of_place] for name, column in columns.items()}
 
     def hits(self, result: Gathered, scores: KeyScores, request: SearchRequest) -> Hits:
-        """What is stored of the hits, with their scores."""
+        """What is stored of the hits, with their scores, and the share of the keywords that was searched."""
         found = result.found
+        answered = sum(self.view.keywords_of[shard] for shard in self._answered)
+        searched = answered / self.view.keywords if self.view.keywords else 1.0
         rows, ids, columns = self._stored(found.positions[found.positions >= 0], self._names(request))
         return Hits.of(
             found,
@@ -160,7 +150,7 @@ class Gatherer:
             why=result.why,
             certificate=result.certificate,
             recall=result.recall,
-            searched=result.searched,
+            searched=searched,
             after=request.after,
         )
 
@@ -213,15 +203,8 @@ class Gatherer:
         planes: int | None = None,
         names: tuple[str, ...] | None = None,
     ) -> list[Found]:
-        # what only the client needs stays here; what is asked of all shards is the same for all
-        scan = Scan(
-            values,
-            request.scope(k),
-            planes,
-            max(0.0, self._until - time.monotonic()),
-            names,
-            self._floors,
-        )
+        seconds = max(0.0, self._until - time.monotonic())
+        scan = Scan(values, request.scope(k), planes, seconds, names, self._floors)
         found: dict[int, Found] = self._ask("scan", pack(scan), last=names is not None)
         self._along = found if names is not None else {}
         return [found[shard] for shard in sorted(found)]

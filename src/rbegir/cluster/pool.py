@@ -7,12 +7,12 @@
 
 Each shard has `replicas` processes, on different nodes if there are enough. Shards are named actors, so all
 clients of one index in one cluster share them (and their batches). Ray restarts a shard that dies, and ends
-all shards with the process that started them. A tenth of a shard's cores is reserved with Ray: enough to
-spread shards over nodes by size, and other work still finds room.
+all shards with the process that started them. Ray reserves a tenth of a shard's cores: enough to spread
+shards over nodes by size, while other work still finds room.
 
-All clients send their changes to the writer. It holds the index's lock from its first change on, so changes
-from elsewhere are refused as they always are. Texts are encoded by the clients: the writer needs no model.
-After a change a client reads the new manifest, and its next question makes the shards open the new segments.
+All clients send their changes to the writer, which locks the index at its first change. Clients encode the
+texts, so the writer needs no model. After a change, a client reads the new manifest, and its next question
+makes the shards open the new segments.
 """
 
 import hashlib
@@ -124,7 +124,7 @@ class Pool:
         """Replace an actor that is gone for good: by one that another client has started, or by a new one."""
         with self._changing:
             if self._stopped:
-                raise ClusterError("the cluster was closed while it was asked", hint="open it again")
+                raise ClusterError("the cluster was closed during a search", hint="open it again")
             self._actors[shard, replica] = self._make(shard, replica)
 
     def check(self) -> list[About]:
@@ -137,7 +137,7 @@ class Pool:
             needs = "a GPU" if self.layout.device == "cuda" else f"{self.layout.reserved:g} CPUs"
             raise ClusterError(
                 f"{len(waiting)} of {len(refs)} shards did not start within {START_SECONDS:.0f} s; one needs "
-                f"{needs}, free are {free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs",
+                f"{needs}, and {free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs are free",
                 hint="add nodes, stop other work in the cluster, or ask for fewer shards or replicas",
             )
         try:
@@ -185,7 +185,7 @@ class Pool:
 
 
 def refuse(about: About) -> None:
-    """An error for a shard process that does not fit."""
+    """Raise an error for a shard process that cannot be used."""
     here = (rbegir.__version__, LAYOUT_VERSION, VERSION)
     there = (about.rbegir, about.layout, about.format)
     if here != there:
@@ -238,8 +238,8 @@ class WriterHandle:
     def change(self, method: str, *arguments: Any, **named: Any) -> Any:
         """Call a method of the index.
 
-        An idempotent one is sent again until the writer is back; adding without `upsert` is not, because
-        nobody can say whether it was done.
+        An idempotent call is repeated until the writer is back. Adding without `upsert` is not: it is unknown
+        whether it was done.
         """
         ray = import_ray()
         once = named.get("upsert") is False
@@ -258,7 +258,7 @@ class WriterHandle:
                     what = "add" if once else method
                     raise ClusterError(
                         f"the writer of {self._path} died during {what}; it may or may not have been done",
-                        hint="call refresh and look, then repeat it if need be; an upsert can be repeated",
+                        hint="call refresh and check, then repeat it if necessary; an upsert can be repeated",
                     ) from problem
                 time.sleep(PAUSE)
                 self._actor = None
@@ -269,7 +269,7 @@ class WriterHandle:
 
 
 def root_cause(error: BaseException) -> str:
-    """What went wrong at the bottom of an error of Ray, in one line."""
+    """The root cause of an error of Ray, in one line."""
     while inner := getattr(error, "cause", None) or error.__cause__:
         error = inner
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

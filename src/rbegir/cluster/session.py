@@ -1,14 +1,14 @@
 """Connecting to Ray, which does scheduling, membership, restarts and transport.
 
-Ray is imported at the first use, never with `import rbegir`. It is told to be quiet: no usage statistics, no
-dashboard, no output of workers on the terminal of whoever searches.
+Ray is imported at the first use, never with `import rbegir`. It is made quiet: no usage statistics, no
+dashboard, no output of workers on the terminal.
 
-A Ray that is started here, for this machine alone, listens on the loopback interface and asks for a token:
-whoever reaches the ports of a Ray without one can run any code. How to start one for several machines is said
-in docs/cluster.md.
+A Ray that is started here, for this machine alone, listens on the loopback interface and requires a token:
+anyone who reaches the ports of a Ray without one can run any code. docs/cluster.md shows how to start Ray for
+several machines.
 
-An address is tried by a short-lived process first. Ray ends the process that cannot reach its head node,
-after a minute of trying, and a library must not do that to its caller.
+An address is first tried by a short-lived process. Ray ends a process that cannot reach its head node within
+a minute, and a library must not do that to its caller.
 """
 
 import contextlib
@@ -38,31 +38,23 @@ _sessions = 0  # of those that share the connection which this module made
 
 
 def import_ray() -> Any:
-    """The module `ray`, told not to phone home."""
+    """The module `ray`, with usage statistics switched off."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # the behaviour that Ray will default to
-    os.environ.setdefault("RAY_worker_niceness", "0")  # shards are no batch jobs; Ray would nice them by 15
+    os.environ.setdefault("RAY_worker_niceness", "0")  # shards are not batch jobs; Ray would nice them by 15
     with needing("a cluster needs Ray, which is not installed", "pip install 'rbegir[cluster]'"):
         import ray
     return ray
 
 
 def named_actor(kind: type[Any], name: str, *arguments: Any, **options: Any) -> tuple[Any, bool]:
-    """The actor of this name, and whether it was made here because nobody had made it or it had died."""
+    """The actor of this name, and whether it had to be made here."""
     ray = import_ray()
     try:
         return ray.get_actor(name, namespace=NAMESPACE), False
     except ValueError:
         named = {"name": name, "namespace": NAMESPACE, "get_if_exists": True, "max_restarts": -1}
         return ray.remote(kind).options(**named, **options).remote(*arguments), True
-
-
-def _hush(ray: Any) -> None:
-    """Ray prints the death of a worker to the standard output of whoever searches, where data belongs. It has
-    no option against it; this is the switch that its own debugger uses."""
-    worker = ray._private.worker
-    if hasattr(worker, "_worker_logs_enabled"):
-        worker._worker_logs_enabled = False
 
 
 class Session:
@@ -73,7 +65,7 @@ class Session:
         given = address not in (None, "auto", "local")
         probed = given and "ray" not in sys.modules and find_spec("ray") is not None
         if probed:
-            probe(str(address))  # it may decide how Ray is told who we are, which Ray reads when imported
+            probe(str(address))  # it may set how Ray authenticates, which Ray reads when imported
         ray = import_ray()
         with _lock:
             self._counted = not ray.is_initialized() or _sessions > 0
@@ -117,7 +109,11 @@ def _connect(ray: Any, address: str | None, *, probed: bool) -> None:
     except (RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise _refusal(address, reason, str(error)) from error
-    _hush(ray)
+    # Ray prints the death of a worker to standard output, where data belongs. There is no option against it;
+    # this is the switch that its own debugger uses.
+    worker = ray._private.worker
+    if hasattr(worker, "_worker_logs_enabled"):
+        worker._worker_logs_enabled = False
 
 
 @contextlib.contextmanager
@@ -160,9 +156,9 @@ def probe(address: str) -> None:
 
 
 def _modes() -> list[str | None]:
-    """How to show who we are: as the environment says, or else with Ray's token first if there is one.
+    """How to authenticate: as the environment says, or else with Ray's token first if there is one.
 
-    `ray start` asks for the token whenever the user has one, but `ray.init` only shows it when it is told to.
+    `ray start` requires the token whenever the user has one, but `ray.init` only sends it when told to.
     """
     if AUTH_MODE in os.environ:
         return [None]

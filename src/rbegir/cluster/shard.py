@@ -1,17 +1,16 @@
 """The process that searches some segments of an index: a Ray actor.
 
-It keeps the VIEWS most recently used views (states of an index) open; a question about another view opens it
-first, from the shared files, sharing the segments that are already open. So nothing has to be restored after
-a restart, and nobody has to tell a shard that the index has changed.
+It keeps the VIEWS most recently used views (states of an index) open. A question about another view first
+opens it from the shared files, sharing the segments that are already open. So nothing has to be restored
+after a restart, and a shard need not be notified that the index has changed.
 
-Calls are answered by an event loop. Scans go through one `ScanQueue`; everything else (opening,
-looking up texts of hits) runs in a few threads of its own, so that a long scan does not hold up the last step
-of another question. No exception leaves the process: a failure is an answer too, and says whose fault it is.
+Calls are answered by an event loop. Scans go through one `ScanQueue`; everything else (opening, looking up
+texts of hits) runs in threads of its own, so that a long scan does not delay the last step of another
+question. No exception leaves the process: a failure is an answer too.
 
-Every answer is [the view that it is about, the packed result or Failure]. Left to itself Ray takes objects
-apart and looks at every array in them, for each shard again: 0.3 ms per call with a few small arrays, more
-than the scan of a small shard. Numbers, texts, bytes and lists go through its fast path, so that is what
-`pack` makes of questions and answers:
+Every answer is [the view that it is about, the packed result or Failure]. Ray takes 0.3 ms to serialise a few
+small arrays, for each shard again, which is more than the scan of a small shard. It has a fast path for
+numbers, texts, bytes and lists, so `pack` turns questions and answers into these:
 
     an array             ["array", dtype, shape, bytes]
     an array of objects  ["objects", shape, its values]
@@ -70,7 +69,7 @@ class Scan:
 
     values: npt.NDArray[np.int16]  # [Q, n]
     request: SearchRequest  # k and the filters; the other options concern the client alone
-    planes: int | None = None  # rank by these many planes, and give the key of all planes beside
+    planes: int | None = None  # rank by this many planes, and also return the key of all planes
     seconds: float = 60.0  # how long the client waits for the answer
     # columns to send along with what is found; None: not even rows and ids
     names: tuple[str, ...] | None = None
@@ -134,10 +133,8 @@ def pack(value: Any) -> Any:
         return ["array", value.dtype.str, list(value.shape), value.tobytes()]
     if isinstance(value, np.generic):
         return value.item()
-    if type(value) is tuple:
-        return ["tuple", [pack(one) for one in value]]
-    if type(value) is list:
-        return ["list", [pack(one) for one in value]]
+    if type(value) in (tuple, list):
+        return [type(value).__name__, [pack(one) for one in value]]
     if type(value) is dict:
         return ["dict", [pack(key) for key in value], [pack(one) for one in value.values()]]
     if type(value).__name__ in MESSAGES:
@@ -197,7 +194,7 @@ class Loaded:
         return self.snapshot.keywords
 
     def whole_segments(self, request: SearchRequest) -> dict[int, bool]:
-        """Of the segments with candidates, by number in the whole index: whether all keywords are some."""
+        """For segments with candidates, by number in the whole index: whether all keywords are candidates."""
         pairs = zip(*scope(self.snapshot, request, 0)[:2], strict=True)
         return {self.share.numbers[number]: partition.mask is None for number, partition in pairs}
 
@@ -269,7 +266,7 @@ class Shard:
         self._scans = ScanQueue(self._scan, queue=queue)
 
     async def about(self) -> About:
-        """Who this is; an error if the device is not what was promised."""
+        """This process; with an error if the device cannot be used."""
 
         def look() -> About:
             error = None
@@ -372,7 +369,7 @@ class Shard:
                 partitions, scan.values, scan.request.k, limits
             )
             return Found(keys, places(positions), None, counted)
-        # on a GPU all planes cost what the first one does, so whoever asks for these wants them on the CPU
+        # on a GPU all planes cost what the first one does, so a search by planes runs on the CPU
         backend = open_backend("cpu", *manifest.shape, self._threads)
         first = backend.with_planes(scan.planes)
         keys, positions = first.search(
@@ -435,7 +432,7 @@ class ScanQueue:
             return
         try:
             found = self._work(group[0].state, join([item.scan for item in group]))
-        except BaseException as error:  # whoever waits must hear of it, whatever it is
+        except BaseException as error:  # those who wait must get it, whatever it is
             for item in group:
                 item.done.set_exception(error)
             return

@@ -39,7 +39,6 @@ class Assignment:
 
     @property
     def files(self) -> dict[str, tuple[FileKind, Stamp]]:
-        """The files that it needs."""
         return files_of(self.manifest)
 
 
@@ -79,7 +78,6 @@ class View:
 
     @cached_property
     def keywords_of(self) -> tuple[int, ...]:
-        """How many keywords each shard has."""
         counts = [0] * self.shards
         for entry, owner in zip(self.manifest.segments, self.owners, strict=True):
             counts[owner] += entry.live

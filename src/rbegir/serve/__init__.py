@@ -4,6 +4,7 @@
     app ─ middleware       the table of routes; around every request: deadline, problems, log, metrics
     catalog ─ service      the indexes by name; the parts that serve one of them:
     routes ─ body          one handler per route; bytes to validated work
+    openapi                what a handler is declared with, and the OpenAPI document made from that
     batcher                many searches, one scan           ┐ over `served`, what is asked of an Index
     committer              many changes, one durable write   ┘ or a Cluster
     monitor                what the operator sees: the log and the metrics

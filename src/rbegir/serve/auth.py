@@ -1,10 +1,9 @@
 """Who may do what: bearer tokens for reading, others for changing.
 
-A write token also reads. Without tokens everyone may do everything, which only a service bound to loopback
-is allowed to do (`server.py` sees to that); then the Host header must name this machine, so that a web page
-somewhere cannot reach the service through a name of its own that resolves to 127.0.0.1, and a change must not
-come from a page of another origin, which needs no answer to do harm. Comparisons take the same time whatever
-was sent.
+A write token also reads. Without tokens everyone may do everything; `server.py` allows that on loopback only.
+Then the Host header must name this machine, so that a web page cannot reach the service through a name of its
+own that resolves to 127.0.0.1, and a change must not come from a page of another origin, which could do harm
+without reading the response. Tokens are compared in constant time.
 """
 
 import hmac
@@ -23,7 +22,7 @@ REALM = {"WWW-Authenticate": 'Bearer realm="rbegir"'}
 def load_token(kind: str, file: Path | None, environment: Mapping[str, str] = os.environ) -> Tokens:
     """The tokens for "read" or "write": from a file, or else from RBEGIR_READ_TOKEN or RBEGIR_WRITE_TOKEN.
 
-    Several stand one per line, so that clients can be told apart.
+    Several are given one per line, so that clients can be told apart.
     """
     if file is None:
         return _lines(environment.get(f"RBEGIR_{kind.upper()}_TOKEN", ""))
@@ -58,7 +57,7 @@ class Guard:
         self._origins = settings.cors_origins
 
     def check_host(self, headers: Sequence[bytes]) -> None:
-        """Refuse a Host header that is none of ours, and more than one."""
+        """Refuse a foreign Host header, and more than one."""
         if len(headers) > 1:
             raise Problem("bad-host", "there is more than one Host header", hint="send one")
         if not self._hosts:
@@ -68,12 +67,12 @@ class Guard:
         if name not in self._hosts:
             raise Problem(
                 "bad-host",
-                "the service answers to local names only while it has no tokens",
+                "without tokens the service answers to local names only",
                 hint=f"use one of {', '.join(self._hosts)}, or configure tokens",
             )
 
     def check_origin(self, head: Mapping[bytes, bytes]) -> None:
-        """Refuse a change that a page of another origin makes a browser send. A token would prove more."""
+        """Refuse a change that a page of another origin makes a browser send. Tokens prove more."""
         if not self._open:
             return
         origin, site = head.get(b"origin"), head.get(b"sec-fetch-site")
@@ -107,7 +106,7 @@ class Guard:
             raise Problem("forbidden", "the token may read but not write", hint="use the write token")
 
     def client(self, authorization: str | None, address: str) -> Hashable:
-        """Whose request it is: the number of its token, or where no known one is sent, its address."""
+        """Whose request it is: the number of its token, or its address if it has no known token."""
         known = None if self._open else self._known(authorization)
         return address if known is None else known
 

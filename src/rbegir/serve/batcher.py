@@ -1,20 +1,19 @@
 """Micro-batching: searches that arrive during a scan are scored together by the next one.
 
 A scan reads every keyword, and the kernels score a batch for little more than one query, so waiting requests
-should share a scan. Nothing waits on purpose: an idle service starts at once with what it has, and a busy one
-takes all that has gathered meanwhile, up to `max_batch` queries.
+should share a scan. There is no deliberate delay: an idle service starts at once with what it has, and a busy
+one takes all that has arrived in the meantime, up to `max_batch` queries.
 
 Requests may share a scan if all or none of them are reranked, and if they differ in k and in their filters
-only (`SearchRequest.share_key`). A scan is made with the largest k of its requests and each is given its own
-first k, which is the same result, because hits have one total order. So that ten hits do not wait for ten
-thousand, only requests with k in the same power of four share. A request whose filter is refused fails alone.
+only (`SearchRequest.share_key`). The scan uses the largest k, and each request gets its own first k, which is
+the same result, because hits have one total order. So that ten hits do not wait for ten thousand, only
+requests with k in the same power of four share. A request whose filter is refused fails alone.
 
-Fair: clients take turns to choose the next scan, whatever they have queued. The places of a scan are dealt
-out evenly among the clients that wait for one of its kind, and the places of a client among its requests, the
-oldest first. So a thousand queries of one client, in one request or in many, are spread over several scans,
-and a single query of another client is in the next.
+Fair: clients take turns to choose the next scan. The places of a scan are divided evenly among the clients
+that wait for one of its kind, and those of a client among its requests, the oldest first. So a thousand
+queries of one client are spread over several scans, and a single query of another client is in the next one.
 
-Bounded: beyond `max_waiting` queries `submit` refuses. A request that is cancelled leaves the queue.
+Bounded: `submit` refuses more than `max_waiting` queries. A request that is cancelled leaves the queue.
 """
 
 import asyncio
@@ -41,6 +40,8 @@ from rbegir.wire.problems import overloaded
 Values = npt.NDArray[np.int16]
 Job = TypeVar("Job", bound=Any)  # has a `future`
 Share = TypeVar("Share")
+T = TypeVar("T")
+REFUSALS = (InputError, MismatchError)  # errors of a request, and not of the service
 
 
 class BatchLoop(Generic[Job, Share]):
@@ -61,10 +62,7 @@ class BatchLoop(Generic[Job, Share]):
 
     async def stop(self) -> None:
         """Stop after the batch that is running. What still waits is cancelled: it was never acknowledged."""
-        if self._loop is not None:
-            self._loop.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._loop
+        await cancelled(self._loop)
         for job in self._queued():
             job.future.cancel()
         await asyncio.to_thread(self._thread.shutdown)
@@ -92,6 +90,44 @@ class BatchLoop(Generic[Job, Share]):
 
     async def _work(self, batch: list[Share]) -> None:
         raise NotImplementedError
+
+
+async def cancelled(task: asyncio.Task[None] | None) -> None:
+    """Cancel a task and wait until it has ended."""
+    if task is not None:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def settle(future: asyncio.Future[T], outcome: T | BaseException) -> None:
+    """Set the outcome of a future, unless it was cancelled."""
+    if future.done():
+        return
+    if isinstance(outcome, BaseException):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
+
+
+def by_halves(
+    work: Callable[[list[Share]], list[Any]],
+    shares: list[Share],
+    refusals: tuple[type[Exception], ...] = REFUSALS,
+) -> list[Any]:
+    """The outcomes of `work`, one per share. If it refuses them, halves are tried, so that a bad share fails
+    alone. Any other error is the outcome of all of them."""
+    if not shares:
+        return []
+    try:
+        return work(shares)
+    except refusals as error:
+        if len(shares) == 1:
+            return [error]
+        half = len(shares) // 2
+        return by_halves(work, shares[:half], refusals) + by_halves(work, shares[half:], refusals)
+    except Exception as error:
+        return [error] * len(shares)
 
 
 @dataclass(frozen=True)
@@ -166,7 +202,7 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
         self._settings = settings
         self._groups: dict[Hashable, dict[QueuedSearch, None]] = {}  # in turn; jobs by arrival
         self._turns: dict[Hashable, int] = {}  # jobs in the queue by client, in turn
-        self._query_seconds = 0.001  # of late; for Retry-After
+        self._query_seconds = 0.001  # a moving average, for Retry-After
 
     def submit(self, search: Search, client: Hashable = None) -> QueuedSearch:
         """Queue a request; its `future` will hold the hits, in slices. Always `forget` it in the end."""
@@ -213,7 +249,13 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
         queries = sum(share.count for share in batch)
         self._query_seconds += ((time.perf_counter() - began) / queries - self._query_seconds) / 8
         for share, outcome in zip(batch, outcomes, strict=True):
-            self._deliver(share.job, outcome)
+            job = share.job
+            if isinstance(outcome, BaseException):
+                settle(job.future, outcome)
+                continue
+            job.done.append(outcome)
+            if sum(len(slice_.values) for slice_ in job.done) == job.search.count:
+                settle(job.future, job.done)
 
     def _take(self) -> list[_Share]:
         """The next batch: a group of the client whose turn it is, places dealt out evenly among clients."""
@@ -243,16 +285,6 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
             self._groups[group] = jobs  # at the end: the other groups come first
         return batch
 
-    def _deliver(self, job: QueuedSearch, outcome: BatchSlice | BaseException) -> None:
-        if job.future.done():
-            return
-        if isinstance(outcome, BaseException):
-            job.future.set_exception(outcome)
-            return
-        job.done.append(outcome)
-        if sum(len(slice_.values) for slice_ in job.done) == job.search.count:
-            job.future.set_result(job.done)
-
     # ---- in the thread ----
 
     def _scan(self, batch: list[_Share]) -> list[BatchSlice | BaseException]:
@@ -266,34 +298,32 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
                 return outcomes
 
     def _outcomes(self, batch: list[_Share]) -> list[BatchSlice | BaseException]:
-        """One outcome per share; whatever goes wrong is the outcome of those whom it concerns."""
+        """One outcome per share; whatever goes wrong is the outcome of the shares that it concerns."""
         began = time.perf_counter()
-        encoded = self._values(batch)
-        if any(share.job.search.values is None for share in batch):
+        to_encode = [share for share in batch if share.job.search.values is None]
+        made = iter(by_halves(self._encode, to_encode, (RbegirError, ValueError)))
+        encoded = [
+            share.queries() if share.job.search.values is not None else self._explained(share, next(made))
+            for share in batch
+        ]
+        if to_encode:
             self._metrics.search_stage["encode"].observe(time.perf_counter() - began)
-        good = [number for number, values in enumerate(encoded) if not isinstance(values, BaseException)]
-        if not good:
-            return [error for error in encoded if isinstance(error, BaseException)]
-        found = iter(self._search([(batch[number], encoded[number]) for number in good]))
+        pairs = zip(batch, encoded, strict=True)
+        good = [(share, values) for share, values in pairs if not isinstance(values, BaseException)]
+        found = iter(by_halves(self._search, good))
         return [values if isinstance(values, BaseException) else next(found) for values in encoded]
 
-    def _search(self, shares: list[tuple[_Share, Any]]) -> list[BatchSlice | BaseException]:
-        """One outcome per share and its values; if a filter is refused, halves are tried: it fails alone."""
+    def _search(self, shares: list[tuple[_Share, Values]]) -> list[BatchSlice]:
+        """The hits of each share, whose values are given, from one scan."""
         values = np.concatenate([own for _, own in shares])  # [queries, n]
         counts = [share.count for share, _ in shares]
-        try:
-            request = SearchRequest.joined([share.request for share, _ in shares], counts)
-            with watching(self._stopwatch()):
-                if self._reranks(shares[0][0].job.search):
-                    texts = [text for share, _ in shares for text in share.queries()]
-                    hits = self._index.search(texts, request.k, **request.options())
-                else:
-                    hits = self._index.search_codes(values, request.k, **request.options())
-        except (InputError, MismatchError) as error:
-            half = len(shares) // 2
-            return [*self._search(shares[:half]), *self._search(shares[half:])] if half else [error]
-        except Exception as error:  # the outcome of every request in the batch
-            return [error] * len(shares)
+        request = SearchRequest.joined([share.request for share, _ in shares], counts)
+        with watching(self._stopwatch()):
+            if self._reranks(shares[0][0].job.search):
+                texts = [text for share, _ in shares for text in share.queries()]
+                hits = self._index.search(texts, request.k, **request.options())
+            else:
+                hits = self._index.search_codes(values, request.k, **request.options())
         self._metrics.batch_queries.observe(len(values))
         starts = np.cumsum([0, *counts]).tolist()
         return [
@@ -317,52 +347,29 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
 
         return lap
 
-    def _values(self, batch: list[_Share]) -> list[Values | BaseException]:
-        """The values of each share; texts, or vectors, are encoded together."""
-        found: dict[int, Values | BaseException] = {}
-        to_encode: list[int] = []
-        for number, share in enumerate(batch):
-            if share.job.search.values is None:
-                to_encode.append(number)
-            else:
-                found[number] = share.queries()
-        found.update(self._encode(batch, to_encode))
-        return [found[number] for number in range(len(batch))]
+    def _encode(self, shares: list[_Share]) -> list[Values]:
+        """The values of each share, whose texts or vectors are encoded together."""
+        parts = [share.queries() for share in shares]
+        is_text = isinstance(parts[0], list)  # NumPy raises ValueError for vectors of different lengths
+        queries: Any = [text for part in parts for text in part] if is_text else np.concatenate(parts)
+        codes: Codes = self._index.model.encode_queries(queries)
+        ends = np.cumsum([share.count for share in shares])
+        return np.split(codes.values(), ends[:-1])
 
-    def _encode(self, batch: list[_Share], numbers: list[int]) -> dict[int, Values | BaseException]:
-        """Encode the queries of these shares; if one is refused, halves are tried, so that it fails alone."""
-        if not numbers:
-            return {}
-        try:
-            parts = [batch[number].queries() for number in numbers]
-            is_text = isinstance(parts[0], list)
-            queries: Any = [text for part in parts for text in part] if is_text else np.concatenate(parts)
-            codes: Codes = self._index.model.encode_queries(queries)
-        except (RbegirError, ValueError) as error:  # NumPy refuses to join vectors of different lengths
-            if len(numbers) == 1:
-                return {numbers[0]: self._refusal(batch[numbers[0]], error)}
-            half = len(numbers) // 2
-            return {**self._encode(batch, numbers[:half]), **self._encode(batch, numbers[half:])}
-        except Exception as error:
-            return dict.fromkeys(numbers, error)
-        values = codes.values()  # [queries, n]
-        ends = np.cumsum([batch[number].count for number in numbers])
-        return dict(zip(numbers, np.split(values, ends[:-1]), strict=True))
-
-    def _refusal(self, share: _Share, error: Exception) -> Exception:
-        """The error in terms of the whole request, whose positions count from its first query."""
-        if share.start:
+    def _explained(self, share: _Share, outcome: Values | Exception) -> Values | Exception:
+        """A refusal in terms of the whole request, whose positions count from its first query."""
+        if share.start and isinstance(outcome, (RbegirError, ValueError)):
             try:
                 self._index.model.encode_queries(share.job.search.queries)
             except RbegirError as whole:
                 return whole
-        return error
+        return outcome
 
 
 def deal(wanted: list[int], places: int) -> list[int]:
-    """Places dealt out evenly: whoever gets fewer than wanted gets at most one fewer than anyone else.
+    """Divide places evenly: one that gets fewer than it wants gets at most one fewer than any other.
 
-    What does not divide evenly goes to the oldest, who come first.
+    The rest of the division goes to the oldest, which come first.
     """
     given = [0] * len(wanted)
     hungry = list(range(len(wanted)))

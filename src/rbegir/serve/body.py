@@ -118,7 +118,6 @@ def _explained(error: ValidationError) -> Problem:
 
 
 def at_most(field: str, value: int, limit: int, unit: str = "items") -> None:
-    """Refuse what is beyond a limit."""
     if value > limit:
         raise Problem(
             "invalid",
@@ -161,7 +160,11 @@ def search_of(body: SearchQueries, settings: Settings, index: ServedIndex) -> Se
     if body.vectors:
         lengths = {len(vector) for vector in body.vectors}
         if len(lengths) > 1:
-            raise Problem("invalid", f"vectors: different lengths {sorted(lengths)}", hint="give equal ones")
+            raise Problem(
+                "invalid",
+                f"vectors: different lengths {sorted(lengths)}",
+                hint="give vectors of equal length",
+            )
         return Search(request, vectors=np.array(body.vectors, np.float64))
     return Search(request, texts=body.queries)
 
@@ -179,7 +182,7 @@ def rows_of(
 def attributes_of(
     body: UpsertBody | UpdateBody, settings: Settings, columns: Mapping[str, str]
 ) -> dict[RowId, dict[str, Any]]:
-    """The attributes of keywords by id, dates and times read where a column holds such."""
+    """The attributes of keywords by id; values of date and time columns are parsed."""
     at_most("keywords", len(body.keywords), settings.max_keywords)
     times = {name: dtype for name, dtype in columns.items() if dtype.startswith(("date", "timestamp"))}
     rows: dict[RowId, dict[str, Any]] = {}

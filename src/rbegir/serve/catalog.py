@@ -6,13 +6,12 @@
 
 In a folder, `aliases.json` says which index a name stands for: {"shop": "shop-2"} for FOLDER/shop-2.rbe. The
 first name is the default. Without that file every index is served under its own name. To point a name at
-another index, the service opens that index, replaces the file atomically and durably, and gives the next
-request the new index. Requests that have begun finish on the old one, which is closed after the last of them
+another index, the service opens that index, replaces the file atomically and durably, and then uses the new
+index for new requests. Requests that have begun finish on the old one, which is closed after the last of them
 unless another name stands for it. A read-only service follows the file.
 """
 
 import asyncio
-import contextlib
 import json
 import re
 from collections.abc import Callable, Coroutine, Mapping
@@ -23,6 +22,7 @@ from rbegir.base import disk
 from rbegir.errors import FileError, RbegirError
 from rbegir.index import manifest
 from rbegir.serve.auth import Guard
+from rbegir.serve.batcher import cancelled
 from rbegir.serve.monitor import Metrics, RequestLog, trim_memory
 from rbegir.serve.served import ServedIndex
 from rbegir.serve.service import Service
@@ -34,23 +34,20 @@ MAX_ALIASES_BYTES = 1 << 20
 SUFFIX = ".rbe"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 TRIM_S = 1.0
+RETIRING = "rbegir-retire-{}"  # the task that closes an index after its last request
 
 
 class IndexFolder:
     """A directory of indexes and the names that stand for them. `opened` opens one for serving."""
 
     def __init__(self, path: Path, opened: Callable[[Path], ServedIndex]) -> None:
-        self._path = path
+        self.path = path
         self._opened = opened
-
-    def indexes(self) -> dict[str, Path]:
-        """The directories of the folder that are indexes, by name; one that is being built is hidden."""
-        return indexes_in(self._path)
 
     def names(self) -> dict[str, str]:
         """Names and the indexes that they stand for, the default first."""
-        path = self._path / ALIASES
-        if not path.exists() and (found := self.indexes()):
+        path = self.path / ALIASES
+        if not path.exists() and (found := indexes_in(self.path)):
             return {name: name for name in found}
         try:
             said = json.loads(disk.read_small(path, MAX_ALIASES_BYTES))
@@ -68,31 +65,26 @@ class IndexFolder:
 
     def save(self, names: Mapping[str, str]) -> None:
         """Replace the file of names, durably."""
-        path = self._path / ALIASES
+        path = self.path / ALIASES
         with disk.explained("write", path), disk.staged(path) as stage:
             disk.write_new(stage, [json.dumps(names, indent=1).encode() + b"\n"])
 
     def open(self, name: str) -> ServedIndex:
-        """Open an index of the folder."""
-        path = self.indexes().get(name)
+        path = indexes_in(self.path).get(name)
         if path is None:
-            raise FileError(f"{self._path} has no index {name!r}", hint="build it there first")
+            raise FileError(f"{self.path} has no index {name!r}", hint="build it there first")
         return self._opened(path)
 
 
 def indexes_in(path: Path) -> dict[str, Path]:
-    """The indexes directly in a folder, by name; none where the path is an index itself."""
+    """The indexes directly in a folder, by name; one that is being built is hidden, and a path that is an
+    index itself has none."""
     inside = sorted(path.iterdir()) if path.is_dir() and not (path / manifest.NAME).exists() else []
     return {
         found.name.removesuffix(SUFFIX): found
         for found in inside
         if NAME.fullmatch(found.name.removesuffix(SUFFIX)) and (found / manifest.NAME).is_file()
     }
-
-
-def retiring(index: str) -> str:
-    """The name of the task that closes an index after its last request."""
-    return f"rbegir-retire-{index}"
 
 
 class Catalog:
@@ -134,7 +126,7 @@ class Catalog:
             self.services = {"default": self._service(indexes, "default")}
 
     def _service(self, index: ServedIndex, name: str) -> Service:
-        return Service(index, self.settings, self.log, self.guard, self.metrics, name)
+        return Service(index, self.settings, self.log, self.metrics, name)
 
     @property
     def in_folder(self) -> bool:
@@ -163,10 +155,7 @@ class Catalog:
 
     async def stop(self) -> None:
         """Finish what is running and close the indexes."""
-        if self._follower is not None:
-            self._follower.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._follower
+        await cancelled(self._follower)
         for service in self.distinct:
             await service.stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -208,7 +197,7 @@ class Catalog:
         ]
 
     async def point(self, name: str, index: str | None) -> None:
-        """Let a name stand for an index of the folder from now on; None removes the name."""
+        """Point a name at an index of the folder; None removes the name."""
         if self._folder is None:
             raise Problem(
                 "not-supported",
@@ -219,7 +208,7 @@ class Catalog:
             if not NAME.fullmatch(text):
                 raise Problem(
                     "invalid",
-                    f"{text[:80]!r} is no name of an index",
+                    f"{text[:80]!r} is not a valid name of an index",
                     hint="a name has letters, digits, dots, dashes and underscores, at most 64 in all",
                 )
         task = self._begin(self._point(self._folder, name, index), "rbegir-point")
@@ -235,7 +224,7 @@ class Catalog:
                     )
                 if not names:
                     raise Problem("invalid", f"{name!r} is the last name", hint="point it at another index")
-            elif index not in await asyncio.to_thread(folder.indexes):
+            elif index not in await asyncio.to_thread(indexes_in, folder.path):
                 raise Problem(
                     "not-found",
                     f"the folder has no index {index!r}",
@@ -252,7 +241,7 @@ class Catalog:
         try:
             for index in names.values():
                 if index not in opened:
-                    if leaving := [task for task in self._tasks if task.get_name() == retiring(index)]:
+                    if leaving := [task for task in self._tasks if task.get_name() == RETIRING.format(index)]:
                         await asyncio.wait(leaving)  # it still has the lock
                     opened[index] = self._service(await asyncio.to_thread(folder.open, index), index)
                     fresh.append(opened[index])
@@ -268,7 +257,7 @@ class Catalog:
         self.log.event("names", **names)
         for service in before:
             if service not in self.distinct:
-                self._begin(service.retire(), retiring(service.name))
+                self._begin(service.retire(), RETIRING.format(service.name))
 
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Start a task, and keep it until it is done."""
@@ -292,7 +281,7 @@ class Catalog:
                 self._failure = error.message
 
     def trim_soon(self) -> None:
-        """After a large request: give its memory back to the system in a moment, when it is freed."""
+        """Return the memory of a large request to the system, a moment later, when it has been freed."""
 
         def trim() -> None:
             self._trimming = None

@@ -1,14 +1,14 @@
 """Group commit: changes that arrive while one is being written are made durable together by the next.
 
-A durable write costs a few syncs of the disk, however many keywords it holds. Changes that gather are merged
-as if they had come one after the other (the last one to touch an id wins) into at most one upsert and one
-delete. If the merged write is refused, halves are tried, so that a bad request fails alone. Written alone, in
-their turn, are deletions by a filter, updates of attributes, and requests that would make a new attribute
-column, because the first value decides the type of a column.
+A durable write costs a few syncs of the disk, however many keywords it holds. Waiting changes are merged into
+at most one upsert and one delete, as if they had been made one after the other (the last change of an id
+wins). If the merged write is refused, halves are tried, so that a bad request fails alone. Deletions by a
+filter, updates of attributes, and requests that would make a new attribute column (whose type the first value
+decides) are written alone, in their turn.
 
 Deleted and replaced keywords stay in large segments, masked but scanned, until a compaction. That is started
 here, after a write, when a quarter of the rows is dead: rows are then rewritten at most once for every third
-of the index that changes. It has a thread of its own: searches and changes go on meanwhile.
+of the index that changes. It has a thread of its own, so searches and changes continue.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from rbegir.errors import FullError, InputError, MismatchError
-from rbegir.serve.batcher import BatchLoop
+from rbegir.errors import FullError, InputError
+from rbegir.serve.batcher import REFUSALS, BatchLoop, by_halves, settle
 from rbegir.serve.monitor import IndexMetrics, RequestLog
 from rbegir.serve.served import ServedIndex
 from rbegir.serve.settings import Settings
@@ -39,7 +39,7 @@ class KeywordChange:
 
 @dataclass(frozen=True)
 class Change:
-    """What one request changes: rows by id; None deletes. A fresh one refuses ids that are there.
+    """What one request changes: rows by id; None deletes. With `fresh`, existing ids are refused.
 
     Or else: `where` selects the keywords to delete, `update` holds new attributes by id.
     """
@@ -125,12 +125,7 @@ class Committer(BatchLoop[_QueuedChange, _QueuedChange]):
         self._metrics.write_stage["commit"].observe(took)
         self._metrics.write_requests.observe(len(batch))
         for job, outcome in zip(batch, outcomes, strict=True):
-            if job.future.done():
-                continue
-            if isinstance(outcome, BaseException):
-                job.future.set_exception(outcome)
-            else:
-                job.future.set_result(outcome)
+            settle(job.future, outcome)
         if self._housekeeping is None or self._housekeeping.done():
             loop = asyncio.get_running_loop()
             self._housekeeping = loop.run_in_executor(self._compactor, self._keep_house)
@@ -159,30 +154,25 @@ class Committer(BatchLoop[_QueuedChange, _QueuedChange]):
             if job.change.merges and job.change.columns <= known:
                 together.append(job.change)
                 continue
-            outcomes += self._merged(together)
-            outcomes += self._merged([job.change])
+            outcomes += by_halves(self._write_as_one, together)
+            outcomes += by_halves(self._write_as_one, [job.change])
             together = []
             known = set(self._index.info()["attributes"])
-        return outcomes + self._merged(together)
+        return outcomes + by_halves(self._write_as_one, together)
 
-    def _merged(self, changes: Sequence[Change]) -> list[int | BaseException]:
-        """Write changes as one; one outcome per change."""
-        if not changes:
-            return []
+    def _write_as_one(self, changes: list[Change]) -> list[int]:
+        """Make changes in one write, and note whether the disk took it."""
         try:
             counts = self._apply(changes)
-        except (InputError, MismatchError) as error:
-            if len(changes) == 1:
-                return [error]
-            half = len(changes) // 2
-            return self._merged(changes[:half]) + self._merged(changes[half:])
-        except Exception as error:  # of the disk: nobody's change is acknowledged
+        except REFUSALS:
+            raise
+        except Exception as error:
             # a full disk is no reason to send searches elsewhere, and the next change may fit
             self.failure = None if isinstance(error, FullError) else str(error)
             self._log.error("write failed", error)
-            return [error] * len(changes)
+            raise
         self.failure = None
-        return list(counts)
+        return counts
 
     def _apply(self, changes: Sequence[Change]) -> list[int]:
         alone = changes[0]
@@ -241,7 +231,7 @@ class Committer(BatchLoop[_QueuedChange, _QueuedChange]):
 
 
 def merge_changes(changes: Sequence[Change]) -> tuple[dict[RowId, KeywordChange | None], set[RowId]]:
-    """What changes come to one after the other, and the ids of which it must be known if they were there."""
+    """The result of changes made one after the other, and the ids whose existence must be looked up."""
     after: dict[RowId, KeywordChange | None] = {}
     asked: set[RowId] = set()
     for change in changes:

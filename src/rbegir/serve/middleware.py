@@ -3,11 +3,11 @@
 It checks the Host header, gives the request an id and a deadline, turns every exception into a problem
 document, adds the security headers, and counts and logs what was answered.
 
-What stands under /v1/indexes/NAME are the routes of one index, which are also there without a name for the
-default index. The name is taken out of the path, so that there is one table of routes.
+/v1/indexes/NAME/… are the routes of one index; without a name they are those of the default index. The name
+is taken out of the path, so that there is one table of routes.
 
-Routes without parameters are answered right here. The router would come to the same handler, but through
-layers that take as long as the scan of a million keywords in a batch.
+Routes without parameters are dispatched here. The router would find the same handler, but its layers take as
+long as the scan of a million keywords in a batch.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PAGE = [
     (b"cache-control", b"no-cache"),
 ]
 INDEXED = re.compile(r"/v1/indexes/([^/:]+)(|:compact|/search|/keywords(?:[:/].*)?)", re.DOTALL)
-IN_FULL = ("internal", "storage", "device", "locked")  # kinds whose cause only the log tells
+IN_FULL = ("internal", "storage", "device", "locked")  # kinds whose cause is in the log only
 
 
 class Edge:
@@ -78,11 +78,9 @@ class Edge:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                given = [*message["headers"], *headers]
-                html = any(
-                    name == b"content-type" and value.startswith(b"text/html") for name, value in given
-                )
-                message["headers"] = [*given, *PAGE] if html else given
+                given = message["headers"]
+                html = any(v.startswith(b"text/html") for name, v in given if name == b"content-type")
+                message["headers"] = [*given, *headers, *(PAGE if html else ())]
             await send(message)
 
         head = dict(scope["headers"])
@@ -90,15 +88,7 @@ class Edge:
         try:
             response = await self._respond(scope, receive, respond)
             if response is not None:
-                status = response.status_code
-                await send(
-                    {
-                        "type": "http.response.start",
-                        "status": status,
-                        "headers": response.raw_headers + headers,
-                    }
-                )
-                await send({"type": "http.response.body", "body": response.body})
+                await response(scope, receive, respond)
         except ClientDisconnect:
             pass
         except Exception as error:
@@ -135,7 +125,7 @@ class Edge:
             raise method_not_allowed(self._methods[path])
         try:
             async with asyncio.timeout(seconds) as clock:
-                scope["state"]["clock"] = clock  # an export begins it anew with every chunk
+                scope["state"]["clock"] = clock  # an export restarts it with every chunk
                 if handler is None:
                     await self._app(scope, receive, respond)
                     return None
@@ -154,7 +144,7 @@ class Edge:
             ) from None
 
     def _admit(self, scope: Scope) -> None:
-        """Note whose request it is, unless that client has as many under way as it may have."""
+        """Note whose request it is; refuse it if that client has too many under way."""
         state, address = scope["state"], (scope.get("client") or ("",))[0]
         authorization = state["head"].get(b"authorization", b"").decode("latin-1")
         client = self._catalog.guard.client(authorization, address)
@@ -217,14 +207,14 @@ def method_not_allowed(methods: list[str]) -> Problem:
     allowed = ", ".join(sorted(methods))
     return Problem(
         "method-not-allowed",
-        "this method is not known here",
+        "this method is not allowed here",
         hint=f"use {allowed}",
         headers={"Allow": allowed},
     )
 
 
 def http_problem(error: HTTPException, path: str) -> Problem:
-    """What the router has to say, as a problem."""
+    """An error of the router as a problem."""
     if error.status_code == 405:  # only the routes with parameters and the page come here
         return method_not_allowed(["DELETE", "PUT"] if path.startswith("/v1/aliases/") else ["GET"])
     kind = "not-found" if error.status_code == 404 else "internal"

@@ -1,7 +1,7 @@
 """What the operator of a service sees: a log, and metrics for Prometheus.
 
 *Log.* One JSON object per line on stderr, with query texts only if the operator asked for them. A failure
-that a client only hears of as "storage" or "internal" is told here in full.
+that a client only sees as "storage" or "internal" is logged in full.
 
 *Metrics.* Stages of a search, in seconds: `queue` (from being read to being taken into a scan), `encode`,
 `scan` and `fetch` (ids, texts and attributes of the hits), each per batch, and `serialise` (hits to bytes).
@@ -60,7 +60,7 @@ class IndexMetrics:
         return instrument.labels(*labels) if labels else instrument
 
     def remove(self) -> None:
-        """Take the figures of an index that is closed off the page."""
+        """Remove the figures of a closed index from the page."""
         for instrument, labels in self._labelled:
             instrument.remove(*labels)
 
@@ -110,7 +110,6 @@ class Metrics:
         pair[1].inc()
 
     def of(self, index: str = "default") -> IndexMetrics:
-        """The instruments of one index."""
         return IndexMetrics(self, index)
 
     def page(self) -> bytes:
@@ -118,7 +117,7 @@ class Metrics:
 
 
 def trim_memory() -> None:
-    """Give freed memory back to the system, where the C library can; glibc would keep most of it."""
+    """Return freed memory to the system, where the C library can; glibc would keep most of it."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):
         libc.malloc_trim(0)
@@ -140,7 +139,9 @@ class RequestLog:
             self._second, self._stamp = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
         stamp = f"{self._stamp}.{int(rest * 1000):03d}Z"
         line = to_json({"time": stamp, "event": event, **fields}, fallback=str)
-        with contextlib.suppress(OSError, ValueError):  # whoever read the log is gone; the service goes on
+        with contextlib.suppress(
+            OSError, ValueError
+        ):  # the reader of the log has gone; the service continues
             self._stream.write(line.decode() + "\n")
             self._stream.flush()
 

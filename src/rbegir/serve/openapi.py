@@ -5,9 +5,10 @@ general: limits are those of its settings, and codes have the dimension of its i
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
@@ -18,121 +19,117 @@ from rbegir.serve.settings import Settings, number_limits
 from rbegir.wire import schema
 from rbegir.wire.problems import KINDS
 from rbegir.wire.problems import MEDIA_TYPE as PROBLEM
-from rbegir.wire.search import ARROW, JSON, named_path
+from rbegir.wire.search import JSON, named_path
 
 REF = "#/components/schemas/{model}"
 NDJSON = "application/x-ndjson"
-ALWAYS = (400, 500, 504)
-GUARDED = (401, 429)
-BODY = (408, 413, 415, 422)
-TEXT = {"type": "string"}
+TEXT, INTEGER = {"type": "string"}, {"type": "integer"}
 BINARY = {"type": "string", "format": "binary"}
-
-
-class RouteBodies(NamedTuple):
-    """What a route reads and responds with, and its problems besides those of ALWAYS."""
-
-    request: type[BaseModel] | None
-    response: type[BaseModel] | None  # None: it is no JSON of a model
-    statuses: tuple[int, ...] = ()
-    media: Mapping[str, dict[str, str]] = MappingProxyType({})  # other types of response, and their schemas
-
-
-BODIES = {
-    "search": RouteBodies(
-        schema.SearchBody, schema.SearchResponse, (*GUARDED, *BODY, 501, 503), {ARROW: BINARY}
-    ),
-    "upsert": RouteBodies(schema.UpsertBody, schema.UpsertResponse, (*GUARDED, 403, *BODY, 501, 503, 507)),
-    "update": RouteBodies(schema.UpdateBody, schema.UpdateResponse, (*GUARDED, 403, *BODY, 503, 507)),
-    "delete": RouteBodies(schema.DeleteBody, schema.DeleteResponse, (*GUARDED, 403, *BODY, 503, 507)),
-    "export": RouteBodies(None, None, (*GUARDED, 422, 501), {NDJSON: TEXT, ARROW: BINARY}),
-    "count": RouteBodies(None, schema.CountResponse, (*GUARDED, 422, 501)),
-    "get": RouteBodies(None, schema.StoredKeyword, (*GUARDED, 404)),
-    "index": RouteBodies(None, schema.IndexResponse, GUARDED),
-    "compact": RouteBodies(None, schema.CompactResponse, (*GUARDED, 403, 503, 507)),
-    "indexes": RouteBodies(None, schema.IndexesResponse, GUARDED),
-    "alias": RouteBodies(schema.AliasBody, schema.AliasResponse, (*GUARDED, 403, 404, *BODY, 501, 503, 507)),
-    "unalias": RouteBodies(None, schema.AliasResponse, (*GUARDED, 403, 404, 422, 501, 507)),
-    "healthz": RouteBodies(None, schema.StatusResponse),
-    "readyz": RouteBodies(None, schema.StatusResponse, (503,)),
-    "metrics": RouteBodies(None, None, GUARDED, {"text/plain": TEXT}),
-    "openapi": RouteBodies(None, None, (), {JSON: {"type": "object"}}),
-}
-ID_PARAMETER = {
-    "name": "id",
-    "in": "path",
-    "required": True,
-    "description": "The id; an integer or a text, as the ids of the index are.",
-    "schema": {"type": "string", "minLength": 1},
-    "example": "7",
-}
 MAX_LIMIT = 2**53 - 1
-LIMIT_PARAMETER = {
-    "name": "limit",
-    "in": "query",
-    "required": False,
-    "description": "At most this many keywords, in the order of their rows.",
-    "schema": {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT},
-    "example": 100,
-}
-WHERE_PARAMETER = {
-    "name": "where",
-    "in": "query",
-    "required": False,
-    "description": "A filter, as in a search.",
-    "schema": {"type": "string", "format": "rbegir-filter"},
-    "example": "id > 10",
-}
-ALIAS_PARAMETER = {
-    "name": "name",
-    "in": "path",
-    "required": True,
-    "description": "The name, as it stands in the path of other requests.",
-    "schema": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"},
-    "example": "shop",
-}
-TENANT_PARAMETER = {
-    "name": "tenant",
-    "in": "query",
-    "required": False,
-    "description": "Only keywords of this tenant.",
-}
-PARAMETERS: dict[str, list[dict[str, Any]]] = {
-    "alias": [ALIAS_PARAMETER],
-    "unalias": [ALIAS_PARAMETER],
-    "get": [ID_PARAMETER],
-    "export": [LIMIT_PARAMETER, WHERE_PARAMETER],
-    "count": [WHERE_PARAMETER],
-}
-TIMEOUT_PARAMETER = {
-    "name": "X-Timeout-Ms",
-    "in": "header",
-    "required": False,
-    "description": "Milliseconds after which the response is of no use; at most what the service allows.",
-    "schema": {"type": "integer", "minimum": 1, "maximum": 999_999_999},
-    "example": 1000,
-}
+Facts = dict[str, Any]  # what an index says of itself
+Access = Literal["all", "read", "write"]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def parameter(name: str, place: str, description: str, example: Any = None, **schema: Any) -> dict[str, Any]:
+    """A parameter of a route; `place` is path, query or header."""
+    said = {"name": name, "in": place, "required": place == "path", "description": description}
+    return {**said, "schema": schema, **({} if example is None else {"example": example})}
+
+
+ID = parameter(
+    "id",
+    "path",
+    "The id; an integer or a text, as the ids of the index are.",
+    "7",
+    type="string",
+    minLength=1,
+)
+LIMIT = parameter(
+    "limit",
+    "query",
+    "At most this many keywords, in the order of their rows.",
+    100,
+    type="integer",
+    minimum=1,
+    maximum=MAX_LIMIT,
+)
+WHERE = parameter(
+    "where", "query", "A filter, as in a search.", "id > 10", type="string", format="rbegir-filter"
+)
+NAME = parameter(
+    "name",
+    "path",
+    "The name, as it stands in the path of other requests.",
+    "shop",
+    type="string",
+    pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+)
+TIMEOUT = parameter(
+    "X-Timeout-Ms",
+    "header",
+    "Milliseconds after which the response is of no use; at most what the service allows.",
+    1000,
+    type="integer",
+    minimum=1,
+    maximum=999_999_999,
+)
+
+
+class Operation(NamedTuple):
+    """A route: who may call it, what it reads and responds with, and the problems that only it has."""
+
+    name: str
+    description: str | None
+    access: Access
+    method: str
+    path: str
+    request: type[BaseModel] | None
+    response: type[BaseModel] | None  # None: not JSON of a model
+    problems: tuple[int, ...]
+    media: Mapping[str, dict[str, str]] = MappingProxyType({})  # other types of response, and their schemas
+    parameters: Sequence[dict[str, Any]] = ()
+
+    @property
+    def statuses(self) -> set[int]:
+        guarded = {"all": (), "read": (401, 429), "write": (401, 403, 429, 503, 507)}[self.access]
+        return {400, 500, 504, *guarded, *((408, 413, 415, 422) if self.request else ()), *self.problems}
+
+
+def operation(
+    access: Access,
+    route: str,
+    request: type[BaseModel] | None,
+    response: type[BaseModel] | None,
+    *problems: int,
+    **more: Any,
+) -> Callable[[Function], Function]:
+    """Make a handler the one of a route. Its docstring is the description in the document."""
+
+    method, path = route.split()
+
+    def decorate(handler: Any) -> Any:
+        name, description = handler.__name__, handler.__doc__
+        about = Operation(name, description, access, method, path, request, response, problems, **more)
+        handler.operation = about
+        return handler
+
+    return decorate
 
 
 def document(
-    routes: list[tuple[str, str, str, str | None]],
-    settings: Settings,
-    info: dict[str, Any],
-    encodes: str,
-    indexes: list[str],
+    operations: Sequence[Operation], settings: Settings, info: Facts, encodes: str, indexes: list[str]
 ) -> dict[str, Any]:
-    """The document of a service whose default index encodes texts, vectors or nothing.
-
-    Routes are (method, path, name, description); `indexes` are the names that may stand in a path.
-    """
+    """The document of a service whose default index encodes texts, vectors or nothing; `indexes` are the
+    names that may stand in a path."""
     paths: dict[str, Any] = {}
-    for method, path, name, description in routes:
-        operation = {"summary": name.title(), "description": description, **_operation(name, info)}
-        paths.setdefault(path.replace(":path}", "}"), {})[method.lower()] = operation
-        if (named := named_path(path, "{index}")) is not None:
-            operation = {**_operation(name, info, indexes), "operationId": f"{name}_named"}
-            operation |= {"summary": f"{name.title()} by name", "description": description}
-            paths.setdefault(named.replace(":path}", "}"), {})[method.lower()] = operation
+    for one in operations:
+        said = {"summary": one.name.title(), "description": one.description, **_operation(one, info)}
+        paths.setdefault(one.path.replace(":path}", "}"), {})[one.method.lower()] = said
+        if (named := named_path(one.path, "{index}")) is not None:
+            said = {**said, **_operation(one, info, indexes), "operationId": f"{one.name}_named"}
+            said["summary"] += " by name"
+            paths.setdefault(named.replace(":path}", "}"), {})[one.method.lower()] = said
     bearer = {"type": "http", "scheme": "bearer", "description": "Needed where tokens are configured."}
     return {
         "openapi": "3.1.0",
@@ -142,55 +139,46 @@ def document(
             "version": rbegir.__version__,
         },
         "paths": paths,
-        "components": {"schemas": _schemas(settings, info, encodes), "securitySchemes": {"bearer": bearer}},
+        "components": {
+            "schemas": _schemas(operations, settings, info, encodes),
+            "securitySchemes": {"bearer": bearer},
+        },
     }
 
 
-def _operation(name: str, info: dict[str, Any], indexes: list[str] | None = None) -> dict[str, Any]:
+def _operation(one: Operation, info: Facts, indexes: list[str] | None = None) -> dict[str, Any]:
     """What a handler reads and responds with; `indexes` are the names that may stand in its path."""
-    request, response, statuses, media = BODIES[name]
-    statuses = statuses if indexes is None else tuple({*statuses, 404})
-    schemas = media if response is None else {JSON: _ref(response), **media}
+    schemas = one.media if one.response is None else {JSON: _ref(one.response), **one.media}
     content = {kind: {"schema": found} for kind, found in schemas.items()}
     responses: dict[str, dict[str, Any]] = {"200": {"description": "Done", "content": content}}
-    for status in sorted((*statuses, *ALWAYS)):
+    for status in sorted(one.statuses if indexes is None else one.statuses | {404}):
         titles = [kind.title for kind in KINDS.values() if kind.status == status]
         responses[str(status)] = {
             "description": "; ".join(titles),
             "content": {PROBLEM: {"schema": _ref(schema.ProblemDocument)}},
         }
         if status in (429, 503):
-            wait = {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}}
+            wait = {"description": "Seconds to wait.", "schema": INTEGER | {"minimum": 1}}
             responses[str(status)]["headers"] = {"Retry-After": wait}
-    parameters = [*PARAMETERS.get(name, []), TIMEOUT_PARAMETER]
-    if name in ("export", "count"):
-        parameters += _tenant_parameters(info)
+    parameters = [*one.parameters, TIMEOUT]
+    if WHERE in one.parameters and "tenant" in info:
+        tenant = parameter("tenant", "query", "Only keywords of this tenant.", type=_tenant_type(info))
+        parameters.append(tenant)
     if indexes is not None:
-        parameters.append(
-            {
-                "name": "index",
-                "in": "path",
-                "required": True,
-                "description": "A name that GET /v1/indexes lists. Shapes in this document, such as the "
-                "number of dimensions, are those of the default index.",
-                "schema": {"type": "string", "enum": indexes},
-                "example": indexes[0],
-            }
+        description = (
+            "A name that GET /v1/indexes lists. Shapes in this document, such as the number of dimensions, "
+            "are those of the default index."
         )
-    operation: dict[str, Any] = {"operationId": name, "parameters": parameters, "responses": responses}
-    if request is not None:
-        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": _ref(request)}}}
-    if 401 in statuses:
-        operation["security"] = [{"bearer": []}, {}]
-    return operation
+        parameters.append(parameter("index", "path", description, indexes[0], type="string", enum=indexes))
+    said: dict[str, Any] = {"operationId": one.name, "parameters": parameters, "responses": responses}
+    if one.request is not None:
+        said["requestBody"] = {"required": True, "content": {JSON: {"schema": _ref(one.request)}}}
+    if one.access != "all":
+        said["security"] = [{"bearer": []}, {}]
+    return said
 
 
-def _tenant_parameters(info: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{**TENANT_PARAMETER, "schema": {"type": _tenant_type(info)}}] if "tenant" in info else []
-
-
-def _tenant_type(info: dict[str, Any]) -> str:
-    """The JSON type of a tenant."""
+def _tenant_type(info: Facts) -> str:
     return "string" if info["attributes"].get(info["tenant"], "string") == "string" else "integer"
 
 
@@ -198,11 +186,13 @@ def _ref(model: type[BaseModel]) -> dict[str, str]:
     return {"$ref": REF.format(model=model.model_config.get("title"))}
 
 
-def _schemas(settings: Settings, info: dict[str, Any], encodes: str) -> dict[str, Any]:
+def _schemas(
+    operations: Sequence[Operation], settings: Settings, info: Facts, encodes: str
+) -> dict[str, Any]:
     """The schemas of all bodies, under their titles."""
-    every = (model for bodies in BODIES.values() for model in (bodies.request, bodies.response))
-    models: dict[type[BaseModel], None] = dict.fromkeys(model for model in every if model is not None)
-    models[schema.ProblemDocument] = None
+    used: set[type[BaseModel]] = {schema.ProblemDocument}
+    used |= {model for one in operations for model in (one.request, one.response) if model is not None}
+    models = sorted(used, key=lambda model: model.__name__)
     _, definitions = models_json_schema([(model, "validation") for model in models], ref_template=REF)
     text = json.dumps(definitions["$defs"])
     titles = {name: found["title"] for name, found in definitions["$defs"].items()}
@@ -213,7 +203,7 @@ def _schemas(settings: Settings, info: dict[str, Any], encodes: str) -> dict[str
     return schemas
 
 
-def _narrow(schemas: dict[str, Any], settings: Settings, info: dict[str, Any], encodes: str) -> None:
+def _narrow(schemas: dict[str, Any], settings: Settings, info: Facts, encodes: str) -> None:
     """Write the limits of this service and the shape of its index into the schemas."""
     text = {"maxLength": settings.max_text_chars, "format": "text-with-a-word"}
     search = schemas["SearchRequest"]["properties"]
@@ -227,15 +217,9 @@ def _narrow(schemas: dict[str, Any], settings: Settings, info: dict[str, Any], e
     planes["items"].update(minLength=info["n"] // 4, maxLength=info["n"] // 4)
     integers.update(minItems=info["n"], maxItems=info["n"])
     for name, form in (("where", "rbegir-filter"), ("must", "text-with-a-word")):
-        for_all, each_own = search[name]["anyOf"][0]["oneOf"]
-        for one in (for_all, each_own["items"]["anyOf"][0]):
-            one.update(maxLength=settings.max_where_chars, format=form)
-    id_lists = [
-        ids
-        for name in ("allow", "deny")
-        for one, each in [search[name]["anyOf"][0]["oneOf"]]
-        for ids in (one, each["items"]["anyOf"][0])
-    ]
+        for words in _for_all_and_each(search[name]):
+            words.update(maxLength=settings.max_where_chars, format=form)
+    id_lists = [ids for name in ("allow", "deny") for ids in _for_all_and_each(search[name])]
     for ids in id_lists:
         ids["maxItems"] = settings.max_keywords
     search["planes"]["anyOf"][0]["maximum"] = info["keyword_planes"]
@@ -249,43 +233,32 @@ def _narrow(schemas: dict[str, Any], settings: Settings, info: dict[str, Any], e
     else:
         del search["tenant"]
     search["after"]["anyOf"][0].update(format="rbegir-cursor")
-    paper, planes_first, reranked = {"const": "paper"}, {"type": "integer"}, {"const": True}
-    least, page = ("min_score", {"type": "number"}), ("after", {"type": "string"})
-    apart: list[tuple[tuple[str, Any], tuple[str, Any]]] = [
-        (("mode", paper), ("planes", planes_first)),
-        *(((name, {}), ("rerank", reranked)) for name in names if name != "queries"),
-        (("mode", paper), ("partial", {"const": True})),
-        (("mode", paper), ("tenant", {"type": ["string", "integer"]})),
-        *(
-            (bound, other)
-            for bound in (least, page)
-            for other in (("mode", paper), ("planes", planes_first), ("rerank", reranked))
-        ),
+    paper, planes_first, reranked = (
+        {"mode": {"const": "paper"}},
+        {"planes": INTEGER},
+        {"rerank": {"const": True}},
+    )
+    min_score: Any = {"min_score": {"type": "number"}}
+    lists = {"type": "array", "contains": {"type": ["array", "null"]}}
+    per_query = [{"where": {"type": "array"}}, {"must": {"type": "array"}}, {"allow": lists}, {"deny": lists}]
+    apart: list[tuple[Any, Any]] = [  # pairs of options that cannot be combined
+        (paper, planes_first),
+        (paper, {"partial": {"const": True}}),
+        (paper, {"tenant": {"type": ["string", "integer"]}}),
+        *product([min_score, {"after": TEXT}], [paper, planes_first, reranked]),
+        *product([paper, planes_first], per_query),
+        *(({name: {}}, reranked) for name in names if name != "queries"),
     ]
-    each = {"type": "array", "contains": {"type": ["array", "null"]}}
-    apart += [
-        (one, (name, value))
-        for one in (("mode", paper), ("planes", planes_first))
-        for name, value in (
-            ("where", {"type": "array"}),
-            ("must", {"type": "array"}),
-            ("allow", each),
-            ("deny", each),
-        )
-    ]
-    schemas["SearchRequest"]["not"] = {
-        "anyOf": [{"properties": dict(two), "required": list(dict(two))} for two in apart]
-    }
-    schemas["SearchRequest"]["if"] = {"properties": {"k": {"type": "null"}}, "required": ["k"]}
-    schemas["SearchRequest"]["then"] = {"properties": dict([least]), "required": ["min_score"]}
+    schemas["SearchRequest"]["not"] = {"anyOf": [_having(one | other) for one, other in apart]}
+    schemas["SearchRequest"]["if"] = _having({"k": {"type": "null"}})
+    schemas["SearchRequest"]["then"] = _having(min_score)
     schemas["Keyword"]["properties"]["text"].update(text)
     if info["keywords"]:  # the kind of ids is decided
         number, string = schemas["Keyword"]["properties"]["id"]["oneOf"]
         kind = string if info["id_type"] == "string" else number
-        schemas["Keyword"]["properties"]["id"] = kind
-        schemas["KeywordUpdate"]["properties"]["id"] = kind
-        schemas["DeleteRequest"]["properties"]["ids"]["items"] = kind
-        for ids in id_lists:
+        for name in ("Keyword", "KeywordUpdate"):
+            schemas[name]["properties"]["id"] = kind
+        for ids in (schemas["DeleteRequest"]["properties"]["ids"], *id_lists):
             ids["items"] = kind
     for name, field in (
         ("UpsertRequest", "keywords"),
@@ -296,3 +269,14 @@ def _narrow(schemas: dict[str, Any], settings: Settings, info: dict[str, Any], e
     schemas["DeleteRequest"]["oneOf"] = [{"required": [name]} for name in ("ids", "where")]
     deleted = schemas["DeleteRequest"]["properties"]["where"]
     deleted.update(maxLength=settings.max_where_chars, format="rbegir-filter")
+
+
+def _for_all_and_each(option: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The schemas of an option that is given once for all queries, and once per query."""
+    for_all, each = option["anyOf"][0]["oneOf"]
+    return for_all, each["items"]["anyOf"][0]
+
+
+def _having(properties: dict[str, Any]) -> dict[str, Any]:
+    """The schema of an object that has these properties."""
+    return {"properties": properties, "required": list(properties)}

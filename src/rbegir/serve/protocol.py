@@ -1,23 +1,23 @@
 """Slow, greedy and many clients, at the socket: what uvicorn leaves open.
 
 uvicorn closes connections that idle after a response, but waits forever for the first byte and for the end of
-the headers, and its fast parser takes headers of any length, also behind a chunked body, and parses pipelined
-requests far ahead of their responses. This layer around its protocol
+the headers. Its fast parser takes headers of any length, also behind a chunked body, and parses pipelined
+requests far ahead of their responses. This layer around its protocol limits
 
-    headers       closes a connection whose headers are not complete in time or in size
-    trailers      does the same for what a chunked body has besides its content
-    pipelines     parses at most MAX_PIPELINED requests ahead, and reads no further until they are answered
-    responses     drops a client that does not read its response (`Unsent`)
-    connections   turns connections away beyond a number
+    headers       in time and in size
+    trailers      and whatever else a chunked body has besides its content, likewise
+    pipelines     at most MAX_PIPELINED requests are parsed ahead, and no more is read until they are answered
+    responses     a client that does not read its response is dropped (`Unsent`)
+    connections   in number
 
 The body has limits of its own (`body.py`).
 
-uvicorn also writes the head and the body of a response separately, and each is a system call that wakes the
-client up; with a hundred small responses in a batch that was a quarter of the interpreter's time.
-`Coalescing` stands between it and the socket and sends what was written in one turn of the event loop as one.
+uvicorn also writes the head and the body of a response separately. Each write is a system call that wakes up
+the client, which took a quarter of the interpreter's time with a hundred small responses in a batch.
+`Coalescing` joins what is written in one turn of the event loop.
 
-It is made for the parser that is installed: httptools if it is there, h11 otherwise. It relies on `cycle`,
-which both uvicorn protocols set when the headers of a request are complete.
+The layer works on both parsers of uvicorn: httptools if it is installed, h11 otherwise. It relies on `cycle`,
+which both protocols set when the headers of a request are complete.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ BUSY_BODY = Problem(
 class Coalescing:
     """A transport that writes once per turn of the loop; in everything else it is the one that it wraps.
 
-    While it is `held`, reading is not resumed, whoever asks for it.
+    While it is `held`, requests to resume reading are ignored.
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, unsent: Unsent) -> None:
@@ -197,9 +197,7 @@ def bounded_protocol(
             super().on_body(body)
 
         def on_header(self, name: bytes, value: bytes) -> None:
-            if (
-                "method" not in self.scope
-            ):  # trailers come when the request is complete, and nobody reads them
+            if "method" not in self.scope:  # otherwise it is a trailer, which is not used
                 super().on_header(name, value)
 
         def on_response_complete(self) -> None:
@@ -209,7 +207,7 @@ def bounded_protocol(
                 self.data_received(b"")
                 if not self._unread:
                     self.flow.resume_reading()
-                    self.transport.resume_reading()  # somebody may have asked for it while it was held
+                    self.transport.resume_reading()  # a request to do so may have been ignored while held
 
         def timeout_keep_alive_handler(self) -> None:
             """Close an idle connection; one whose client is still reading is not idle."""

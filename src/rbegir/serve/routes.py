@@ -23,46 +23,40 @@ from starlette.responses import Response, StreamingResponse
 from rbegir.base.arguments import tenant_named
 from rbegir.errors import InputError
 from rbegir.serve.batcher import BatchSlice, Search
-from rbegir.serve.body import (
-    at_most,
-    attributes_of,
-    received,
-    rows_of,
-    search_of,
-    unless_client_leaves,
-)
+from rbegir.serve.body import at_most, attributes_of, received, rows_of, search_of, unless_client_leaves
 from rbegir.serve.committer import Change
 from rbegir.serve.middleware import header
-from rbegir.serve.openapi import MAX_LIMIT, NDJSON
+from rbegir.serve.openapi import BINARY, ID, LIMIT, MAX_LIMIT, NDJSON, TEXT, WHERE, operation
 from rbegir.serve.served import Exporting, explain
 from rbegir.serve.settings import Settings
+from rbegir.wire import schema
 from rbegir.wire.problems import Problem
-from rbegir.wire.schema import DeleteBody, SearchBody, UpdateBody, UpsertBody
 from rbegir.wire.search import ARROW, JSON, cursor_of, json_results, write_hits
 
 if TYPE_CHECKING:
-    from rbegir.serve.auth import Guard
     from rbegir.serve.service import Service
 
 EXPLAIN_TRIES = 3
+HITS = {ARROW: BINARY}  # another type of the result of a search
+STREAMS = {NDJSON: TEXT, ARROW: BINARY}  # the types of an export
 LARGE_HITS = 2000  # more than these become bytes in a thread, while the event loop goes on
-LIMIT = re.compile(r"[1-9][0-9]{0,18}")
+POSITIVE = re.compile(r"[1-9][0-9]{0,18}")
 INT64 = re.compile(r"0|-?[1-9][0-9]{0,18}")
 
 
 class Handlers:
-    """The handlers of one index. The docstring of a handler is its description in the OpenAPI document."""
+    """The handlers of one index. Access has been checked before one is called."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._index = service.index
         self._settings = service.settings
 
+    @operation("read", "POST /v1/search", schema.SearchBody, schema.SearchResponse, 501, 503, media=HITS)
     async def search(self, request: Request) -> Response:
         """Search: every keyword is scored, the best k of each query come back."""
         service, began = self._service, time.perf_counter()
-        self._check_read(request)
-        body = await received(SearchBody, request, self._settings)
+        body = await received(schema.SearchBody, request, self._settings)
         search = search_of(body, self._settings, self._index)
         if search.values is None:
             self._check_encodes("vectors" if search.texts is None else "texts", "search by codes")
@@ -86,7 +80,6 @@ class Handlers:
         explained: list[dict[str, Any]],
         began: float,
     ) -> Response:
-        """The hits as bytes."""
         parts, service = [slice_.hits for slice_ in slices], self._service
         with service.metrics.search_stage["serialise"].time():
             if wants_arrow(request):
@@ -98,65 +91,61 @@ class Handlers:
                 for hit, details in zip(result["hits"], more["hits"], strict=True):
                     hit.update(details)
             took_ms = round((time.perf_counter() - began) * 1000, 3)
-            answer = {"results": results, "cursor": cursor_of(parts), "took_ms": took_ms}
-            return Response(to_bytes(answer), media_type=JSON)
+            return answer({"results": results, "cursor": cursor_of(parts), "took_ms": took_ms})
 
+    @operation("write", "POST /v1/keywords", schema.UpsertBody, schema.UpsertResponse, 501)
     async def upsert(self, request: Request) -> Response:
         """Add keywords, or replace those with the same ids. Durable and searchable when it responds."""
-        self._check_write(request)
         self._check_encodes("texts", "add keywords by codes with the library")
-        body = await received(UpsertBody, request, self._settings)
+        body = await received(schema.UpsertBody, request, self._settings)
         rows = rows_of(body, self._settings, self._index.info()["attributes"])
         request.state.log["keywords"] = len(rows)
-        count = await self._committed(request, Change(rows, fresh=not body.replace))
-        return Response(to_json({"upserted": count}), media_type=JSON)
+        return answer({"upserted": await self._committed(request, Change(rows, fresh=not body.replace))})
 
+    @operation("write", "PATCH /v1/keywords", schema.UpdateBody, schema.UpdateResponse)
     async def update(self, request: Request) -> Response:
         """Change attributes of keywords, all of which must be there. Nothing is encoded; durable when it
         responds."""
-        self._check_write(request)
-        body = await received(UpdateBody, request, self._settings)
+        body = await received(schema.UpdateBody, request, self._settings)
         update = attributes_of(body, self._settings, self._index.info()["attributes"])
         request.state.log["keywords"] = len(update)
-        count = await self._committed(request, Change(update=update))
-        return Response(to_json({"updated": count}), media_type=JSON)
+        return answer({"updated": await self._committed(request, Change(update=update))})
 
+    @operation("write", "DELETE /v1/keywords", schema.DeleteBody, schema.DeleteResponse)
     async def delete(self, request: Request) -> Response:
         """Delete keywords by id, or all that pass a filter. Durable when it responds."""
-        self._check_write(request)
-        body = await received(DeleteBody, request, self._settings)
+        body = await received(schema.DeleteBody, request, self._settings)
         if len(body.model_fields_set) != 1:
             raise Problem("invalid", "exactly one of ids and where must be given", hint="leave the other out")
         at_most("ids", len(body.ids), self._settings.max_keywords)
         at_most("where", len(body.where), self._settings.max_where_chars, "characters")
         request.state.log["ids"] = len(body.ids)
-        count = await self._committed(request, Change(dict.fromkeys(body.ids), where=body.where or None))
-        return Response(to_json({"deleted": count}), media_type=JSON)
+        change = Change(dict.fromkeys(body.ids), where=body.where or None)
+        return answer({"deleted": await self._committed(request, change)})
 
+    @operation("read", "GET /v1/keywords:count", None, schema.CountResponse, 422, 501, parameters=[WHERE])
     async def count(self, request: Request) -> Response:
         """How many keywords there are, or how many of `tenant` pass `where`."""
-        self._check_read(request)
         index = self._listed()
         selection = self._selection(parameters(request, self._settings, "where", "tenant"))
-        count = await asyncio.to_thread(lambda: index.count(**selection))
-        return Response(to_json({"keywords": count}), media_type=JSON)
+        return answer({"keywords": await asyncio.to_thread(lambda: index.count(**selection))})
 
+    @operation("read", "GET /v1/keywords", None, None, 422, 501, media=STREAMS, parameters=[LIMIT, WHERE])
     async def export(self, request: Request) -> Response:
         """The keywords of one state of the index, all of them or those of `tenant` that pass `where`, at most
         `limit`: a JSON object per line, or an Arrow IPC stream."""
-        self._check_read(request)
         index = self._listed()
         given = parameters(request, self._settings, "limit", "where", "tenant")
         batches = await asyncio.to_thread(begun, index.batches(**self._selection(given)))
         batches = first_rows(batches, int(given["limit"])) if "limit" in given else batches
-        request.state.clock.reschedule(None)  # from here on it runs anew for every chunk
+        request.state.clock.reschedule(None)  # `within` restarts it for every chunk
         chunks = arrow_stream(batches) if wants_arrow(request) else json_lines(batches)
         kept_alive = within(chunks, request.state.clock, self._settings.timeout_s)
         return StreamingResponse(kept_alive, media_type=ARROW if wants_arrow(request) else NDJSON)
 
+    @operation("read", "GET /v1/keywords/{id:path}", None, schema.StoredKeyword, 404, parameters=[ID])
     async def get(self, request: Request) -> Response:
         """One keyword by its id."""
-        self._check_read(request)
         given: str = request.path_params["id"]
         missing = Problem("not-found", "no keyword has this id", hint="ids are those given when adding")
         key: int | str = given
@@ -167,26 +156,19 @@ class Handlers:
         (found,) = await asyncio.to_thread(self._index.get, [key])
         if found is None:
             raise missing
-        return Response(to_bytes(keyword_body(found)), media_type=JSON)
+        return answer(keyword_body(found))
 
+    @operation("read", "GET /v1/index", None, schema.IndexResponse)
     async def index(self, request: Request) -> Response:
         """What is served: size, model, devices, segments, limits."""
-        self._check_read(request)
-        return Response(to_bytes(self._service.info()), media_type=JSON)
+        return answer(self._service.info())
 
+    @operation("write", "POST /v1/index:compact", None, schema.CompactResponse)
     async def compact(self, request: Request) -> Response:
         """Rewrite the index without what was deleted. Searches and changes go on."""
-        self._check_write(request)
         await self._service.committer.compact()
         info = self._index.info()
-        body = {"keywords": info["keywords"], "segments": info["segments"]}
-        return Response(to_json(body), media_type=JSON)
-
-    def _check_read(self, request: Request) -> None:
-        self._service.guard.check(header(request, b"authorization"), write=False)
-
-    def _check_write(self, request: Request) -> None:
-        check_change(request, self._service.guard, self._settings)
+        return answer({"keywords": info["keywords"], "segments": info["segments"]})
 
     def _listed(self) -> Exporting:
         if isinstance(self._index, Exporting):
@@ -237,29 +219,6 @@ class Handlers:
         )
 
 
-ROUTES = (
-    ("POST", "/v1/search", Handlers.search),
-    ("POST", "/v1/keywords", Handlers.upsert),
-    ("PATCH", "/v1/keywords", Handlers.update),
-    ("DELETE", "/v1/keywords", Handlers.delete),
-    ("GET", "/v1/keywords", Handlers.export),
-    ("GET", "/v1/keywords:count", Handlers.count),
-    ("GET", "/v1/keywords/{id:path}", Handlers.get),
-    ("GET", "/v1/index", Handlers.index),
-    ("POST", "/v1/index:compact", Handlers.compact),
-)
-
-
-def check_change(request: Request, guard: Guard, settings: Settings) -> None:
-    """Refuse a change that may not be made."""
-    guard.check(header(request, b"authorization"), write=True)
-    guard.check_origin(request.scope["state"]["head"])
-    if settings.read_only:
-        raise Problem(
-            "read-only", "this service does not change its index", hint="send changes to the writer"
-        )
-
-
 def wants_arrow(request: Request) -> bool:
     """Whether an Arrow stream was asked for; anything else is answered with JSON."""
     return ARROW in (header(request, b"accept") or "")
@@ -268,6 +227,10 @@ def wants_arrow(request: Request) -> bool:
 def to_bytes(value: Any) -> bytes:
     """JSON; dates and times in ISO 8601. pydantic's Rust core is four times as fast as the json module."""
     return to_json(value, fallback=str)
+
+
+def answer(body: Any) -> Response:
+    return Response(to_bytes(body), media_type=JSON)
 
 
 def parameters(request: Request, settings: Settings, *known: str) -> dict[str, str]:
@@ -281,7 +244,7 @@ def parameters(request: Request, settings: Settings, *known: str) -> dict[str, s
                 hint=f"known are {', '.join(known)}",
             )
     limit = given.get("limit", "1")
-    if LIMIT.fullmatch(limit) is None or int(limit) > MAX_LIMIT:
+    if POSITIVE.fullmatch(limit) is None or int(limit) > MAX_LIMIT:
         raise Problem("invalid", f"limit must be a whole number from 1 to {MAX_LIMIT}, got {limit[:40]!r}")
     at_most("where", len(given.get("where", "")), settings.max_where_chars, "characters")
     return given
@@ -293,7 +256,6 @@ def begun(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def first_rows(batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
-    """The first rows of some batches."""
     for batch in batches:
         yield batch.slice(0, limit)
         limit -= batch.num_rows
@@ -327,7 +289,7 @@ def arrow_stream(batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
 
 
 async def within(chunks: Iterator[bytes], clock: asyncio.Timeout, seconds: float) -> AsyncIterator[bytes]:
-    """The chunks, made in a thread; the deadline begins anew with each."""
+    """The chunks, made in a thread; the deadline restarts with each."""
     loop = asyncio.get_running_loop()
     while True:
         clock.reschedule(loop.time() + seconds)

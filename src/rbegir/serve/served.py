@@ -3,11 +3,10 @@
 All calls block and may come from several threads at once; changes come from one thread, and `compact` from
 another.
 
-`explain` shows people the bits of a hit and how its rank changes plane by plane. `planes` are the bits of a
-code as hexadecimal strings (see `wire.search`). `ranks[t−1]` is the rank of the keyword among all that pass
-the filter when keywords are scored by their first t planes only (the query always by all of its own); the
-last is its rank by the whole code, which is its place in the result unless hits are reranked. Ranks are
-looked up in the best DEPTH by those planes, and null beyond.
+`explain` shows the bits of a hit and how its rank changes plane by plane. `planes` are the bits of a code as
+hexadecimal strings (see `wire.search`). `ranks[t−1]` is the rank of the keyword, among all that pass the
+filter, if keywords are scored by their first t planes only. The last one is its rank by the whole code, which
+is its place in the result unless hits are reranked. Ranks beyond the best DEPTH are null.
 """
 
 from collections.abc import Iterator, Sequence

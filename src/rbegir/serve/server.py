@@ -40,7 +40,7 @@ def check_exposure(host: str, settings: Settings) -> None:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket, or an error that says what is in the way. Port 0 takes a free one."""
+    """A listening socket, or an error with the reason. Port 0 takes a free one."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, proto)
@@ -119,7 +119,7 @@ class Server(uvicorn.Server):
 
 
 class _Bridge(logging.Handler):
-    """What uvicorn has to say, as lines of our log."""
+    """Messages of uvicorn as lines of our log."""
 
     def __init__(self, log: RequestLog) -> None:
         super().__init__(logging.WARNING)

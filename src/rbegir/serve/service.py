@@ -1,7 +1,6 @@
 """One index as it is served: its batcher, its committer, and what keeps it current."""
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -9,8 +8,7 @@ import numpy as np
 
 from rbegir.encode.encoder import takes_vectors
 from rbegir.errors import FileError, RbegirError
-from rbegir.serve.auth import Guard
-from rbegir.serve.batcher import Batcher
+from rbegir.serve.batcher import Batcher, cancelled
 from rbegir.serve.committer import Committer
 from rbegir.serve.monitor import Metrics, RequestLog
 from rbegir.serve.served import ServedIndex
@@ -18,21 +16,14 @@ from rbegir.serve.settings import Settings
 
 
 class Service:
-    """The parts that serve one index: started together, stopped in order when nobody uses them."""
+    """The parts that serve one index: started together, and stopped in order when no request uses them."""
 
     def __init__(
-        self,
-        index: ServedIndex,
-        settings: Settings,
-        log: RequestLog,
-        guard: Guard,
-        metrics: Metrics,
-        name: str = "default",
+        self, index: ServedIndex, settings: Settings, log: RequestLog, metrics: Metrics, name: str
     ) -> None:
         self.index = index
         self.settings = settings
         self.log = log
-        self.guard = guard
         self.name = name
         self.metrics = metrics.of(name)
         self.encodes: Literal["texts", "vectors", "nothing"] = "nothing"
@@ -70,14 +61,13 @@ class Service:
         await self.stop()
 
     def prepare(self) -> None:
-        """Load the model, check the codes, and become the writer of the index, or say who is."""
+        """Load the model, check the codes, and become the writer of the index; an error says who else is."""
         self.encodes = self._encodes()
         self.index.search_codes(np.ones((1, self.index.info()["n"]), np.int16), 1)
         if not self.settings.read_only:
             self.index.delete([])  # takes the lock and changes nothing
 
     def _encodes(self) -> Literal["texts", "vectors", "nothing"]:
-        """What the model of the index encodes."""
         try:
             return "vectors" if takes_vectors(self.index.model) else "texts"
         except FileError:
@@ -86,7 +76,6 @@ class Service:
             return "nothing"
 
     async def start(self) -> None:
-        """Begin to answer."""
         await asyncio.to_thread(self.prepare)
         if self.settings.read_only:
             self._refresher = asyncio.create_task(self._refresh(), name="rbegir-refresh")
@@ -97,10 +86,7 @@ class Service:
     async def stop(self) -> None:
         """Finish what is running and close the index."""
         self.ready = False
-        if self._refresher is not None:
-            self._refresher.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._refresher
+        await cancelled(self._refresher)
         await self.batcher.stop()
         await self.committer.stop()
         self.metrics.remove()
@@ -117,7 +103,7 @@ class Service:
         return None
 
     def info(self) -> dict[str, Any]:
-        """What GET /v1/index says; the path of the index is nobody's business."""
+        """The body of GET /v1/index; the path of the index is not disclosed."""
         settings = self.settings
         known = {key: value for key, value in self.index.info().items() if key != "path"}
         limits = (

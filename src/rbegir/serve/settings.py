@@ -14,7 +14,6 @@ Tokens = str | tuple[str, ...] | None  # one, several, or none
 
 
 def listed(tokens: Tokens) -> tuple[str, ...]:
-    """Tokens as a tuple."""
     return () if tokens is None else (tokens,) if isinstance(tokens, str) else tokens
 
 
@@ -60,9 +59,9 @@ class Settings:
     allowed_hosts: tuple[str, ...] = ()  # Host headers that are answered; empty: any
 
     # housekeeping
-    devices: tuple[str, ...] = ("cpu",)  # what searches, to be told at /v1/index
+    devices: tuple[str, ...] = ("cpu",)  # what searches, as /v1/index reports it
     compact_deleted: float = 0.25  # compact when this share of the rows is deleted …
-    compact_min_deleted: int = 10_000  # … and at least so many; 0 as share: never
+    compact_min_deleted: int = 10_000  # … and at least this many rows; a share of 0: never
     max_connections: int = 1024
     max_unsent_bytes: int = 256 << 20  # of all responses that clients have yet to read
     log_queries: bool = False
@@ -74,7 +73,7 @@ class Settings:
             if field.type is int:
                 whole_number(field.name, value, 0 if field.name == "max_client_requests" else 1)
             if field.type is float and not (isinstance(value, (int, float)) and 0 <= value < 1e9):
-                raise InputError(f"{field.name} must be a number from 0, got {value!r}")
+                raise InputError(f"{field.name} must be a number of at least 0, got {value!r}")
         for name in ("read_token", "write_token"):
             for token in listed(getattr(self, name)):
                 if not (token.isascii() and token.isprintable() and len(token) >= 8):
@@ -84,7 +83,7 @@ class Settings:
                     )
         if {*listed(self.read_token)} & {*listed(self.write_token)}:
             raise InputError(
-                "read_token and write_token are equal, so whoever may read may write",
+                "read_token and write_token are equal, so every reader may write",
                 hint="use two tokens, or the write token alone",
             )
         if "*" in self.cors_origins and self.read_token is None and self.write_token is None:

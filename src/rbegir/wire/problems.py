@@ -16,6 +16,7 @@ from rbegir import errors
 
 URN = "urn:rbegir:problem:"
 MEDIA_TYPE = "application/problem+json"
+LOG = "see the log of the service"
 MAX_MESSAGE = 500  # characters of a message that came from elsewhere
 
 
@@ -78,7 +79,6 @@ class Problem(Exception):
         self.extra = extra
 
     def document(self) -> bytes:
-        """The body of the response."""
         said = {
             "type": URN + self.kind,
             "title": self.title,
@@ -91,7 +91,7 @@ class Problem(Exception):
 
 
 def overloaded(what: str, retry_after_s: float) -> Problem:
-    """503 with the time after which trying again makes sense."""
+    """503, with the time to wait before trying again."""
     return Problem(
         "overloaded",
         f"{what}; nothing was done",
@@ -101,7 +101,7 @@ def overloaded(what: str, retry_after_s: float) -> Problem:
 
 
 def from_error(error: BaseException) -> Problem:
-    """What a client is told about an error of the library."""
+    """An error of the library as a client sees it."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, errors.BusyError):
@@ -120,9 +120,9 @@ def from_error(error: BaseException) -> Problem:
     ]
     for cls, kind, detail in told:
         if isinstance(error, cls):
-            hint = "the log of the service says more" if detail and kind != "full" else error.hint
+            hint = LOG if detail and kind != "full" else error.hint
             return Problem(kind, detail or error.message, hint=hint)
-    return Problem("internal", "something unexpected went wrong", hint="the log of the service says more")
+    return Problem("internal", "something unexpected went wrong", hint=LOG)
 
 
 BY_STATUS: dict[int, type[errors.RbegirError]] = {
@@ -134,7 +134,7 @@ BY_STATUS: dict[int, type[errors.RbegirError]] = {
 
 
 def kind_of(body: bytes) -> str:
-    """The last part of the type of a problem, such as `not-found`; empty where the body is no problem."""
+    """The last part of the type of a problem, such as `not-found`; empty if the body is not a problem."""
     kind = _document(body).get("type")
     return kind.removeprefix(URN) if isinstance(kind, str) and kind.startswith(URN) else ""
 
@@ -148,8 +148,8 @@ def raise_problem(status: int, body: bytes) -> NoReturn:
     if detail or title:
         raise cls(detail or title, hint=hint)
     raise cls(
-        f"the service answered {status} and no reason",
-        hint="check the token" if cls is errors.AccessError else "is the address that of a rbegir service?",
+        f"the service answered {status} without a reason",
+        hint="check the token" if cls is errors.AccessError else "is this the address of an rbegir service?",
     )
 
 

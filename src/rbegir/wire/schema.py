@@ -35,16 +35,12 @@ MAX_MEMBERS = 16  # of a keyword; it has three
 
 
 def _whole(value: Any) -> Any:
-    """JSON Schema has 7.0 for an integer, so we do too."""
+    """To JSON Schema 7.0 is an integer, so it is one here."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _kind_of_code(code: Any) -> str:
-    return "planes" if isinstance(code, list) and code and isinstance(code[0], str) else "integers"
-
-
 def _few_members(keyword: Any) -> Any:
-    """Refuse a keyword of which every member would be reported as wrong."""
+    """Refuse a keyword with so many members that reporting each as wrong would be costly."""
     if isinstance(keyword, dict):
         attributes = keyword.get("attributes")
         if len(keyword) > MAX_MEMBERS:
@@ -67,15 +63,22 @@ Hex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]+$", max_length=4096)]
 Code = Annotated[
     Annotated[list[Hex], Field(fail_fast=True, max_length=MAX_ITEMS), Tag("planes")]
     | Annotated[list[Level], Field(fail_fast=True, max_length=MAX_N), Tag("integers")],
-    Discriminator(_kind_of_code),
+    Discriminator(
+        lambda code: "planes" if isinstance(code, list) and code and isinstance(code[0], str) else "integers"
+    ),
 ]
 EXAMPLE_HIT: Any = {"id": 7, "score": 0.816, "text": "running shoes", "attributes": {"price": 89.9}}
 EXAMPLE_KEYWORD: Any = {"id": 7, "text": "running shoes", "attributes": {"price": 89.9}}
 
 
-def _named(title: str, *examples: Any) -> ConfigDict:
-    """The name of a model in the OpenAPI document, and examples."""
-    return ConfigDict(title=title, json_schema_extra={"examples": list(examples)} if examples else None)
+def _examples(*bodies: Any) -> dict[str, Any]:
+    return {"examples": list(bodies)}
+
+
+def _some(description: str | None = None, **settings: Any) -> Any:
+    """A list of at least one and at most MAX_ITEMS members, refused at the first wrong one."""
+    limits: Any = {"fail_fast": True, "min_length": 1, "max_length": MAX_ITEMS}
+    return Field(**limits, description=description, **settings)
 
 
 class _Request(BaseModel):
@@ -86,37 +89,26 @@ class _Response(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class SearchQueries(_Request):
-    """What to search for: `queries` (texts), `codes` (made elsewhere) or `vectors` (for a Binarizer)."""
-
-    model_config = _named(
-        "SearchRequest",
+class SearchQueries(
+    _Request,
+    title="SearchRequest",
+    json_schema_extra=_examples(
         {"queries": ["shoes for running"], "k": 10},
         {"queries": ["flights", "hotels"], "k": 5, "where": "price < 100 and lang = 'en'"},
         {"queries": ["shoes"], "k": 3, "explain": True},
-    )
+    ),
+):
+    """What to search for: `queries` (texts), `codes` (made elsewhere) or `vectors` (for a Binarizer)."""
 
-    queries: list[str] = Field(
-        default_factory=list,
-        fail_fast=True,
-        min_length=1,
-        max_length=MAX_ITEMS,
-        description="Texts to search for, each with a letter or a digit.",
-    )
-    codes: list[Code] = Field(
-        default_factory=list,
-        fail_fast=True,
-        min_length=1,
-        max_length=MAX_ITEMS,
-        description="Instead of texts, one entry per query: a list of planes, each the n bits in hexadecimal "
+    queries: list[str] = _some("Texts to search for, each with a letter or a digit.", default_factory=list)
+    codes: list[Code] = _some(
+        "Instead of texts, one entry per query: a list of planes, each the n bits in hexadecimal "
         "(dimension 0 is the highest bit of the first digit; a set bit means +1), or n integers within ±255.",
-    )
-    vectors: list[Annotated[list[float], Field(fail_fast=True)]] = Field(
         default_factory=list,
-        fail_fast=True,
-        min_length=1,
-        max_length=MAX_ITEMS,
-        description="Instead of texts, where the index was made with a Binarizer: one vector per query.",
+    )
+    vectors: list[Annotated[list[float], Field(fail_fast=True)]] = _some(
+        "Instead of texts, where the index was made with a Binarizer: one vector per query.",
+        default_factory=list,
     )
     explain: bool = Field(False, description="Also return codes, and ranks by fewer planes.")
 
@@ -161,9 +153,7 @@ SearchBody: type[SearchQueries] = create_model(
 )
 
 
-class HitBody(_Response):
-    model_config = _named("Hit", EXAMPLE_HIT)
-
+class HitBody(_Response, title="Hit", json_schema_extra=_examples(EXAMPLE_HIT)):
     id: int | str
     score: float = Field(description="What orders the hits: the reranker's score, else the code's.")
     code_score: float = Field(description="Cosine of the codes.")
@@ -184,9 +174,7 @@ class HitBody(_Response):
     )
 
 
-class ResultBody(_Response):
-    model_config = _named("Result")
-
+class ResultBody(_Response, title="Result"):
     query: str | None = Field(description="The text, null for a code or a vector.")
     hits: list[HitBody]
     query_planes: list[str] | None = Field(None, description="With `explain`: the code of the query.")
@@ -200,16 +188,17 @@ class ResultBody(_Response):
     )
 
 
-class SearchResponse(_Response):
-    model_config = _named(
-        "SearchAnswer",
+class SearchResponse(
+    _Response,
+    title="SearchAnswer",
+    json_schema_extra=_examples(
         {
             "results": [{"query": "shoes for running", "hits": [EXAMPLE_HIT]}],
             "cursor": "…",
             "took_ms": 1.2,
-        },
-    )
-
+        }
+    ),
+):
     results: list[ResultBody]
     cursor: str | None = Field(
         None, description="`after` of the next page; null where hits are not in the order of their codes."
@@ -217,94 +206,77 @@ class SearchResponse(_Response):
     took_ms: float = Field(description="Time in the service, including the time in the queue.")
 
 
-class KeywordBody(_Request):
-    model_config = _named("Keyword", EXAMPLE_KEYWORD)
-
+class KeywordBody(_Request, title="Keyword", json_schema_extra=_examples(EXAMPLE_KEYWORD)):
     id: Id
     text: str
     attributes: dict[str, Scalar | Ids] = Field(
         default_factory=dict,
         description="Values by name: scalars, or lists of strings or integers. A column gets its type from "
-        "its first value; dates and timestamps "
-        "are given in ISO 8601 where the column has such a type.",
+        "its first value; dates and timestamps are given in ISO 8601 where the column has such a type.",
     )
 
 
-class UpsertBody(_Request):
+class UpsertBody(
+    _Request, title="UpsertRequest", json_schema_extra=_examples({"keywords": [EXAMPLE_KEYWORD]})
+):
     """Keywords to add, or to replace where the id is there."""
 
-    model_config = _named("UpsertRequest", {"keywords": [EXAMPLE_KEYWORD]})
-
-    keywords: list[Annotated[KeywordBody, BeforeValidator(_few_members)]] = Field(
-        fail_fast=True, min_length=1, max_length=MAX_ITEMS
-    )
+    keywords: list[Annotated[KeywordBody, BeforeValidator(_few_members)]] = _some()
     replace: bool = Field(True, description="false: refuse all of them if one of the ids is there already.")
 
 
-class UpsertResponse(_Response):
-    model_config = _named("UpsertAnswer", {"upserted": 1})
-
+class UpsertResponse(_Response, title="UpsertAnswer", json_schema_extra=_examples({"upserted": 1})):
     upserted: int = Field(description="Keywords that are now durable and searchable.")
 
 
-class KeywordUpdate(_Request):
-    model_config = _named("KeywordUpdate", {"id": 7, "attributes": {"price": 79.9}})
-
+class KeywordUpdate(
+    _Request, title="KeywordUpdate", json_schema_extra=_examples({"id": 7, "attributes": {"price": 79.9}})
+):
     id: Id
     attributes: dict[str, Scalar | Ids] = Field(
         min_length=1, description="New values by name; null clears one, and attributes not named stay."
     )
 
 
-class UpdateBody(_Request):
+class UpdateBody(
+    _Request,
+    title="UpdateRequest",
+    json_schema_extra=_examples({"keywords": [{"id": 7, "attributes": {"price": 79.9}}]}),
+):
     """Attributes to change. Texts and codes stay, and every id must be there."""
 
-    model_config = _named("UpdateRequest", {"keywords": [{"id": 7, "attributes": {"price": 79.9}}]})
-
-    keywords: list[Annotated[KeywordUpdate, BeforeValidator(_few_members)]] = Field(
-        fail_fast=True, min_length=1, max_length=MAX_ITEMS
-    )
+    keywords: list[Annotated[KeywordUpdate, BeforeValidator(_few_members)]] = _some()
 
 
-class UpdateResponse(_Response):
-    model_config = _named("UpdateAnswer", {"updated": 1})
-
+class UpdateResponse(_Response, title="UpdateAnswer", json_schema_extra=_examples({"updated": 1})):
     updated: int = Field(description="Keywords whose attributes were changed.")
 
 
-class DeleteBody(_Request):
+class DeleteBody(
+    _Request, title="DeleteRequest", json_schema_extra=_examples({"ids": [7]}, {"where": "price > 100"})
+):
     """What to delete: keywords by `ids`, those that are not there being ignored, or all that pass `where`."""
 
-    model_config = _named("DeleteRequest", {"ids": [7]}, {"where": "price > 100"})
-
-    ids: list[Id] = Field(default_factory=list, fail_fast=True, min_length=1, max_length=MAX_ITEMS)
+    ids: list[Id] = _some(default_factory=list)
     where: str = Field("", min_length=1, description="A filter, as in a search.")
 
 
-class DeleteResponse(_Response):
-    model_config = _named("DeleteAnswer", {"deleted": 1})
-
+class DeleteResponse(_Response, title="DeleteAnswer", json_schema_extra=_examples({"deleted": 1})):
     deleted: int = Field(description="Keywords that were there and are gone.")
 
 
-class CountResponse(_Response):
-    model_config = _named("CountAnswer", {"keywords": 1})
-
+class CountResponse(_Response, title="CountAnswer", json_schema_extra=_examples({"keywords": 1})):
     keywords: int = Field(description="Keywords that pass the filter.")
 
 
-class StoredKeyword(_Response):
-    model_config = _named("StoredKeyword", EXAMPLE_KEYWORD)
-
+class StoredKeyword(_Response, title="StoredKeyword", json_schema_extra=_examples(EXAMPLE_KEYWORD)):
     id: int | str
     text: str | None
     attributes: dict[str, Any]
 
 
-class IndexResponse(_Response):
+class IndexResponse(_Response, title="IndexAnswer", extra="allow"):
     """What is served."""
-
-    model_config = ConfigDict(title="IndexAnswer", extra="allow")
 
     keywords: int
     bytes_per_keyword: int
@@ -321,9 +293,7 @@ class IndexResponse(_Response):
     limits: dict[str, int] = Field(description="What a request may ask for.")
 
 
-class NamedIndex(_Response):
-    model_config = _named("NamedIndex")
-
+class NamedIndex(_Response, title="NamedIndex"):
     name: str = Field(description="As it stands in the path of a request.")
     index: str = Field(description="The index that the name stands for.")
     default: bool = Field(description="Whether routes without a name are those of this index.")
@@ -331,53 +301,45 @@ class NamedIndex(_Response):
     ready: bool
 
 
-class IndexesResponse(_Response):
-    model_config = _named("IndexesAnswer")
-
+class IndexesResponse(_Response, title="IndexesAnswer"):
     indexes: list[NamedIndex]
 
 
-class AliasBody(_Request):
+class AliasBody(_Request, title="AliasRequest", json_schema_extra=_examples({"index": "shop-2"})):
     """The index that a name is to stand for."""
-
-    model_config = _named("AliasRequest", {"index": "shop-2"})
 
     index: str = Field(min_length=1, max_length=64, description="An index of the served folder.")
 
 
-class AliasResponse(_Response):
-    model_config = _named("AliasAnswer", {"name": "shop", "index": "shop-2"})
-
+class AliasResponse(
+    _Response, title="AliasAnswer", json_schema_extra=_examples({"name": "shop", "index": "shop-2"})
+):
     name: str
     index: str | None = Field(description="Null where the name was removed.")
 
 
-class CompactResponse(_Response):
-    model_config = _named("CompactAnswer")
-
+class CompactResponse(_Response, title="CompactAnswer"):
     keywords: int
     segments: int
 
 
-class StatusResponse(_Response):
-    model_config = _named("StatusAnswer")
-
+class StatusResponse(_Response, title="StatusAnswer"):
     status: str
 
 
-class ProblemDocument(_Response):
-    """RFC 9457."""
+EXAMPLE_PROBLEM = {
+    "type": "urn:rbegir:problem:invalid",
+    "title": "The request is not valid",
+    "status": 422,
+    "detail": "k: Input should be greater than or equal to 1, got 0",
+    "hint": "the OpenAPI document at /openapi.json describes the body",
+}
 
-    model_config = ConfigDict(extra="allow") | _named(
-        "ProblemDocument",
-        {
-            "type": "urn:rbegir:problem:invalid",
-            "title": "The request is not valid",
-            "status": 422,
-            "detail": "k: Input should be greater than or equal to 1, got 0",
-            "hint": "the OpenAPI document at /openapi.json describes the body",
-        },
-    )
+
+class ProblemDocument(
+    _Response, title="ProblemDocument", extra="allow", json_schema_extra=_examples(EXAMPLE_PROBLEM)
+):
+    """RFC 9457."""
 
     type: str
     title: str

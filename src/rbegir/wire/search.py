@@ -33,7 +33,7 @@ from rbegir.search.request import OPTIONS, SearchRequest
 
 JSON = "application/json"
 ARROW = "application/vnd.apache.arrow.stream"
-NOT_SENT = ("deadline",)  # options that are no field of the body: the deadline is the header X-Timeout-Ms
+NOT_SENT = ("deadline",)  # options that are not in the body: the deadline is the header X-Timeout-Ms
 OWN = {
     "query": pa.int64(),
     "rank": pa.int64(),
@@ -46,7 +46,7 @@ OWN = {
     "why": pa.struct(
         {"meaning": pa.float64(), "spelling": pa.float64(), "words": pa.float64(), "code_rank": pa.int64()}
     ),  # of reranked hits, where it was asked for
-}  # columns of a stream that are no attributes
+}  # columns of a stream that are not attributes
 PREFIX = "attribute_"  # of an attribute that is called like one of them, or like one with the prefix
 _TAKEN = re.compile(f"({PREFIX})*({'|'.join(OWN)})")
 
@@ -226,7 +226,7 @@ def read_hits(raw: bytes, queries: int, after: str | None = None) -> Hits:
     table.validate(full=True)
     asked = table["query"].to_numpy()
     if len(asked) and not 0 <= asked.min() <= asked.max() < queries:
-        raise ValueError(f"hits of query {asked.max()}, {queries} were asked")
+        raise ValueError(f"hits of query {asked.max()}, but there are {queries} queries")
     counts = np.bincount(asked, minlength=queries)
     real = np.arange(counts.max(initial=0)) < counts[:, None]  # [queries, k]
     columns = {name: table[name].combine_chunks() for name in table.column_names}
@@ -237,7 +237,7 @@ def read_hits(raw: bytes, queries: int, after: str | None = None) -> Hits:
     }
     number, rank = np.nonzero(real)
     if not (np.array_equal(own["query"], number) and np.array_equal(own["rank"], rank + 1)):
-        raise ValueError("hits do not stand in the order of queries and ranks")
+        raise ValueError("hits are not in the order of queries and ranks")
     if np.any(_typed(own["row"], np.int64) < 0):
         raise ValueError("a row is negative")
     about = table.schema.metadata or {}
