@@ -145,9 +145,11 @@ def json_results(parts: Sequence[Hits], texts: Sequence[str] | None) -> list[dic
         for query in range(len(hits)):
             shown = [
                 {"id": id_, "score": score, "code_score": code, "text": text, "attributes": attributes or {}}
-                | ({} if why is None else {"why": asdict(why)})
-                for id_, score, text, attributes, code, why in hits[query]
+                for id_, score, text, attributes, code, _ in hits[query]
             ]
+            if hits.why is not None:
+                for hit, why in zip(shown, hits.why[query], strict=False):  # nothing behind the last hit
+                    hit["why"] = asdict(why)
             results.append({"query": None, "hits": shown, **common})
     if texts is not None:
         for result, text in zip(results, texts, strict=True):
@@ -158,9 +160,10 @@ def json_results(parts: Sequence[Hits], texts: Sequence[str] | None) -> list[dic
 def cursor_of(parts: Sequence[Hits]) -> str | None:
     """The cursor of a result whose hits came in parts; None where hits are not in the order of the codes."""
     try:
-        return Cursor.join([Cursor.read(hits.cursor) for hits in parts]).text()
+        pages = [hits.cursor for hits in parts]
     except InputError:
         return None
+    return pages[0] if len(pages) == 1 else Cursor.join([Cursor.read(page) for page in pages]).text()
 
 
 def write_hits(parts: Sequence[Hits], info: Mapping[str, Any], *, attributes: bool = True) -> bytes:
