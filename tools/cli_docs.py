@@ -19,6 +19,9 @@ $ rbegir --version
 $ rbegir --help
 ```
 
+`rbegir --install-completion` makes your shell (bash, zsh, fish or PowerShell) complete commands and options with the Tab
+key, from the next shell on. `rbegir --show-completion` prints the script instead.
+
 This page is made by `tools/pages.py`.
 """
 
