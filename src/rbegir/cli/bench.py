@@ -230,6 +230,10 @@ def ann(
     planes: Annotated[str, option("Planes of a query, several with commas.")] = "1,2,4,8",
     n: Annotated[int | None, option("Dimension of the codes.", show_default="that of the vectors")] = None,
     keyword_planes: Annotated[int, option("Bits per dimension of a stored vector.")] = 2,
+    metric: Annotated[
+        str | None,
+        option("angular, euclidean or ip.", show_default="as the file says, else angular"),
+    ] = None,
     threads: Annotated[int, option("Threads; ann-benchmarks uses one.", min=1)] = 1,
     rounds: Annotated[int, option("Rounds; speeds are medians.", min=1)] = 3,
     as_json: AsJson = False,
@@ -244,6 +248,7 @@ def ann(
         planes=wholes(planes),
         parameters=parameters,
         rounds=rounds,
+        metric=metric,
         progress=lambda what: print(what, file=sys.stderr),
     )
     report(
