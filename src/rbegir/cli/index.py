@@ -29,8 +29,6 @@ from rbegir.cli.options import (
 from rbegir.errors import FileError, InputError, MismatchError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from rbegir.encode.encoder import Encoder
     from rbegir.index.store import Index
     from rbegir.read.pairs import TextStream
@@ -146,15 +144,16 @@ def build(
         from rbegir.encode.clsm.model import Model
 
         model = Model.load(sources[0])
-    with _watched(stream, "building") as batches:
+    with _watched(stream, "building") as show:
         index = Index.build(
             out,
             model,
-            batches,
+            stream,
             tenant=tenant,
             overwrite=overwrite,
             upsert=upsert,
             segment_rows=segment_rows,
+            progress=show,
         )
     with index:
         _report(index, as_json, skipped=stream.skipped.to_dict())
@@ -190,8 +189,8 @@ def add(
             id_type=_id_type(id_type) or known,
             columns=names_in(columns),
         )
-        with _watched(stream, "adding") as batches:
-            added = fill(opened, batches, upsert=upsert)
+        with _watched(stream, "adding") as show:
+            added = fill(opened, stream, upsert=upsert, progress=show)
         _report(opened, as_json, added=added, skipped=stream.skipped.to_dict())
 
 
@@ -382,21 +381,15 @@ def _sentence_encoder(name: str, stream: TextStream, n: int | None, keyword_plan
         return encoder
     seen = take_texts(stream, FIT_TEXTS)
     print(f"fitting codes to {len(seen):,} texts", file=sys.stderr)
-    return encoder.fit(seen, n=n, keyword_planes=keyword_planes or 2)
+    with bar("fitting codes") as show:
+        return encoder.fit(seen, n=n, keyword_planes=keyword_planes or 2, notify=show)
 
 
 @contextlib.contextmanager
-def _watched(stream: TextStream, title: str) -> Iterator[Iterator[pa.RecordBatch]]:
-    """The batches of a file with a progress bar; afterwards, a line about skipped rows."""
-
-    def batches(show: Callable[[float], None]) -> Iterator[pa.RecordBatch]:
-        for batch in stream:
-            yield batch
-            show(stream.progress)
-        show(1.0)
-
+def _watched(stream: TextStream, title: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar for (keywords encoded, all); afterwards, a line about skipped rows."""
     with bar(title) as show:
-        yield batches(show)
+        yield lambda done, total: show(done / total)
     if stream.skipped:
         print(str(stream.skipped), file=sys.stderr)
 

@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rbegir.base import disk
+from rbegir.base import progress as bars
 from rbegir.base.arguments import refuse_repeats
 from rbegir.base.checks import whole_number
 from rbegir.encode.encoder import Encoder, Savable, verify_encoder
@@ -82,23 +83,56 @@ def make(directory: Path, manifest: Manifest, model: Encoder | None) -> None:
 
 
 def fill(
-    index: Index, batches: Iterable[pa.RecordBatch], segment_rows: int = SEGMENT_ROWS, *, upsert: bool = False
+    index: Index,
+    batches: Iterable[pa.RecordBatch],
+    segment_rows: int = SEGMENT_ROWS,
+    *,
+    upsert: bool = False,
+    progress: bars.Progress = None,
 ) -> int:
     """Add all batches, `segment_rows` keywords at a time, and return how many were added.
 
     A repeated id is refused; with `upsert` its last row wins, as if each row had come in its own call.
+    `progress` is as for `Index.build`.
     """
     whole_number("segment_rows", segment_rows)
     added = 0
-    for table in _tables(batches, segment_rows):
-        texts, ids, attributes = keywords_of(_last_of_each_id(table) if upsert else table)
-        if upsert:
-            added += len(index.upsert(texts, ids, attributes))
-            continue
-        if ids is not None:
-            refuse_repeats(ids.combine_chunks(), hint="remove all but one, or let upsert keep the last")
-        added += len(index.add(texts, ids, attributes))
+    with bars.reported(progress, "encoding") as report:
+        stream = _Counted(batches, report)
+        for table in _tables(stream, segment_rows):
+            texts, ids, attributes = keywords_of(_last_of_each_id(table) if upsert else table)
+            if not upsert and ids is not None:
+                refuse_repeats(ids.combine_chunks(), hint="remove all but one, or let upsert keep the last")
+            add = index.upsert if upsert else index.add
+            added += len(add(texts, ids, attributes, progress=stream.encoded))
+            stream.finish(table.num_rows)
     return added
+
+
+class _Counted:
+    """Batches, and how many of their rows have been encoded.
+
+    The number of all rows is estimated from the share of the file that was read, if the batches know it.
+    """
+
+    def __init__(self, batches: Iterable[pa.RecordBatch], report: bars.Report) -> None:
+        self._batches, self._report = batches, report
+        self._read = self._finished = 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._batches:
+            self._read += batch.num_rows
+            yield batch
+
+    def encoded(self, done: int, total: int) -> None:
+        """Report rows of a table that is being added."""
+        share = getattr(self._batches, "progress", None)
+        self._report(self._finished + done, round(self._read / share) if share else None)
+
+    def finish(self, rows: int) -> None:
+        """Report a table of so many rows as added; some may have been left out."""
+        self.encoded(rows, rows)
+        self._finished += rows
 
 
 def backup(source: Path, path: Path, progress: Progress | None = None) -> dict[str, Any]:

@@ -55,6 +55,7 @@ and each row keeps its best. Rejected: one step for all rows, which is what scal
 long tails lose by it.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -213,10 +214,12 @@ def learn(
     seed: int,
     *,
     relative: bool,
+    notify: Callable[[float], None] | None = None,
 ) -> Learned:
     """A decoder for vectors as keywords and as queries [rows, dims]; `moment` weighs errors by direction.
 
-    `relative`: codes fall short of vectors by a share of them, not by the same for all.
+    `relative`: codes fall short of vectors by a share of them, not by the same for all. `notify` is called
+    with the share of the rounds that is done.
     """
     centred: Floats = keywords - centre
     covariance = second_moment(keywords)
@@ -242,6 +245,8 @@ def learn(
         now = result(ALONG if turn >= SETTLED else 0.0)
         codes = search(terms(keywords, queries, now), now.gram, planes, n // 8, codes)
         a = decoder(mapped, codes)
+        if notify is not None:
+            notify((turn + 1) / rounds)
     guess = forward @ least_squares(mapped, directions(codes))
     return result(ALONG)
 
