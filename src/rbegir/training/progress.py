@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rbegir.base.progress import seen
+
 
 class Bar:
     """A progress bar with free text at its end; nothing at all when it is not wanted."""
@@ -24,10 +26,13 @@ class Bar:
                 TimeRemainingColumn(),
                 TextColumn("{task.fields[told]}"),
             )
-            console = Console(stderr=True)
             # a file or a pipe gets the lines of `say` alone: a bar drawn there would only leave blank lines
             self._progress = Progress(
-                *columns, console=console, transient=True, disable=not console.is_terminal
+                *columns,
+                console=Console(stderr=True),
+                transient=True,
+                disable=not seen(),
+                redirect_stdout=False,
             )
 
     def __enter__(self) -> Bar:

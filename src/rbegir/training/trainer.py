@@ -17,6 +17,7 @@ import pyarrow as pa
 import torch
 
 from rbegir.base.devices import cpu_count
+from rbegir.base.progress import wanted
 from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.model import Model
 from rbegir.encode.clsm.presets import FLOAT, ModelConfig
@@ -95,7 +96,7 @@ def run(
     seed: int | None = None,
     device: str = "auto",
     resume: bool = False,
-    progress: bool = False,
+    progress: bool | None = None,
     strict: bool = False,
     query_column: str = "query",
     keyword_column: str = "keyword",
@@ -111,7 +112,8 @@ def run(
     of sentence-transformers, a directory or a name in the local cache, to learn from as well (`teacher.py`).
     `config` replaces the preset's shape, shared towers included. `valid` is a file of pairs, None to hold out
     2 % of the keywords by a fixed hash, False for no validation. `out` is the checkpoint's directory; without
-    it the model is only returned.
+    it the model is only returned. `progress` shows a bar and figures on stderr; None does where somebody
+    sees them, in a terminal or a notebook.
     Settings from `epochs` to `seed` replace those of `settings`; see `TrainConfig` for what they mean.
     """
     settings = change(
@@ -149,7 +151,7 @@ def run(
     if teacher is not None and not (settings.guide and settings.teacher):
         raise InputError("a teacher needs a guide, which this recipe lacks", hint="use the default recipe")
     rank = join_processes(chosen)
-    with Bar(enabled=progress and rank.number == 0) as bar, ExitStack() as stack:
+    with Bar(enabled=rank.number == 0 and wanted(progress)) as bar, ExitStack() as stack:
         bar.begin("reading", 1.0)
         stream = pairs if pairs is None or isinstance(pairs, PairStream) else reader(pairs)
         texts = None if corpus is None else _texts(corpus, text_column)
@@ -176,11 +178,11 @@ def run(
         if valid is None:
             assert data.held_out is not None
             held = data.held_out
-            validation = _validation(held, shape, "the pairs held out for validation")
+            validation = _validation(held, shape, "the pairs held out for validation", bar)
         elif valid is not False:
             held = reader(valid).head(MAX_VALIDATION)
             what = f"the pairs of {valid}" if isinstance(valid, (str, Path)) else "the pairs for validation"
-            validation = _validation(held, shape, what)
+            validation = _validation(held, shape, what, bar)
         else:
             validation = None
         settings = settings.for_pairs(data.pairs)
@@ -326,14 +328,14 @@ def _check_trainable(data: TrainingData) -> None:
         raise InputError("training needs at least 2 different keywords, got 1", hint="give more pairs")
 
 
-def _validation(pairs: pa.Table, shape: ModelConfig, what: str) -> Validation:
+def _validation(pairs: pa.Table, shape: ModelConfig, what: str, bar: Bar) -> Validation:
     distinct = len(pairs["keyword"].unique())
     if distinct < 2:
         raise InputError(
             f"validation needs at least 2 different keywords, {what} have {distinct}",
             hint="give more pairs, a file of validation pairs, or train without validation (--no-valid)",
         )
-    return Validation(pairs, hash_buckets=shape.hash_buckets, threads=cpu_count())
+    return Validation(pairs, hash_buckets=shape.hash_buckets, threads=cpu_count(), notify=bar.show)
 
 
 def _already_done(out: Path) -> TrainResult:
