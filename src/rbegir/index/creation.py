@@ -98,6 +98,8 @@ def fill(
     whole_number("segment_rows", segment_rows)
     added = 0
     with bars.reported(progress, "encoding") as report:
+        if hasattr(batches, "__arrow_c_stream__"):
+            batches = pa.RecordBatchReader.from_stream(batches)
         stream = _Counted(batches, report)
         for table in _tables(stream, segment_rows):
             texts, ids, attributes = keywords_of(_last_of_each_id(table) if upsert else table)

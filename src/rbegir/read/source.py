@@ -26,6 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rbegir.base.arguments import as_table
 from rbegir.errors import CorruptError, FileError, InputError
 
 BLOCK_BYTES = 1 << 22  # of text formats, after decompression
@@ -98,28 +99,28 @@ def _as_parquet(given: Any, folder: Path) -> Path:
     """A DataFrame, an Arrow table, or a list of texts, of pairs or of dicts, as a file."""
     import pyarrow.parquet as pq
 
-    rows = given if isinstance(given, (list, tuple)) else []
     try:
-        if hasattr(given, "to_dict") and hasattr(given, "columns"):  # a pandas DataFrame
-            table = pa.Table.from_pandas(given, preserve_index=False)
-        elif isinstance(given, (pa.Table, pa.RecordBatch)):
-            table = pa.table(given)
-        elif rows and all(isinstance(row, str) for row in rows):
-            table = pa.table({"text": list(rows)})
-        elif rows and all(isinstance(row, Mapping) for row in rows):
-            table = pa.Table.from_pylist(list(rows))
-        elif rows and all(isinstance(row, (list, tuple)) and len(row) == len(rows[0]) for row in rows):
-            columns = zip(*rows, strict=True)
-            table = pa.table(dict(zip(("query", "keyword", "weight"), map(pa.array, columns), strict=False)))
-        else:
-            raise InputError(
-                f"expected a path, a DataFrame, an Arrow table or a list of rows, got {type(given).__name__}",
-                hint="a list holds texts, (query, keyword) pairs or dicts",
-            )
-        pq.write_table(table, folder / "table.parquet")
+        table = as_table(given)
+        pq.write_table(_table_of(given) if table is None else table, folder / "table.parquet")
     except pa.ArrowException as error:
         raise InputError(f"the rows do not make a table: {str(error).splitlines()[0]}") from error
     return folder / "table.parquet"
+
+
+def _table_of(given: Any) -> pa.Table:
+    """A list of texts, of pairs or of dicts as a table."""
+    rows = given if isinstance(given, (list, tuple)) else []
+    if rows and all(isinstance(row, str) for row in rows):
+        return pa.table({"text": list(rows)})
+    if rows and all(isinstance(row, Mapping) for row in rows):
+        return pa.Table.from_pylist(list(rows))
+    if rows and all(isinstance(row, (list, tuple)) and len(row) == len(rows[0]) for row in rows):
+        columns = zip(*rows, strict=True)
+        return pa.table(dict(zip(("query", "keyword", "weight"), map(pa.array, columns), strict=False)))
+    raise InputError(
+        f"expected a path, a DataFrame, an Arrow table or a list of rows, got {type(given).__name__}",
+        hint="a list holds texts, (query, keyword) pairs or dicts",
+    )
 
 
 def _open_file(path: Path) -> Source:
