@@ -163,7 +163,7 @@ def train(
 
 @app.command()
 def accuracy(
-    vectors: Annotated[Path, option("Vectors to store: a .npy file [count, dims].")],
+    vectors: Annotated[Path, option("Vectors to store: a .npy file [count, dims], .fvecs or .bvecs.")],
     queries: Annotated[Path | None, option("Query vectors; drawn from the others if not given.")] = None,
     bits: Annotated[str, option("Budgets in bits per dimension, with commas; '' for none.")] = "2",
     byte_budgets: Annotated[str, option("Budgets in bytes, with commas.", "--bytes")] = "",
@@ -183,13 +183,13 @@ def accuracy(
     as_json: AsJson = False,
 ) -> None:
     """Recall of the float vectors' true top 10 and 100, and of the best one, at equal bytes, beside peers."""
-    from rbegir.index.exchange.files import map_npy
     from rbegir.lab.bench.accuracy import METHODS, measure
+    from rbegir.read.vectors import map_vectors
 
     with bar("accuracy") as show:
         result = measure(
-            map_npy(vectors),
-            None if queries is None else map_npy(queries),
+            map_vectors(vectors),
+            None if queries is None else map_vectors(queries),
             bits=wholes(bits),
             byte_budgets=wholes(byte_budgets),
             seeds=seeds,

@@ -26,6 +26,7 @@ from rbegir.cli.options import (
     take_texts,
     whole_option,
 )
+from rbegir.cli.vectors import VectorColumn, are_vectors, vector_encoder
 from rbegir.errors import FileError, InputError, MismatchError
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ Texts = Annotated[
     Path,
     typer.Argument(
         help="Texts: one per line (.txt, or - for standard input), or Parquet, CSV, TSV or JSONL with a text "
-        "column."
+        "column. Or vectors: .npy, .fvecs or .bvecs."
     ),
 ]
 ID_TYPES = ("int64", "string")
@@ -53,7 +54,9 @@ def build(
         typer.Argument(
             metavar="MODEL TEXTS",
             help="Directory of a trained model (left out with --encoder), and the texts: one per line "
-            "(.txt, or - for standard input), or Parquet, CSV, TSV or JSONL with a text column.",
+            "(.txt, or - for standard input), or Parquet, CSV, TSV or JSONL with a text column. Or vectors "
+            "(.npy, .fvecs, .bvecs), and before them the directory of a Binarizer if one is not to be "
+            "fitted.",
         ),
     ],
     out: Annotated[Path, option("Directory to create, for example ads.rbe.", metavar="INDEX")],
@@ -65,11 +68,16 @@ def build(
             metavar="NAME_OR_PATH",
         ),
     ] = None,
+    vector_column: VectorColumn = None,
+    metric: Annotated[
+        str | None, option("With vectors: cosine, ip or l2 orders them.", show_default="cosine")
+    ] = None,
     n: Annotated[
-        int | None, option("With --encoder: dimension of the codes.", show_default="the encoder's")
+        int | None,
+        option("With --encoder or vectors: dimension of the codes.", show_default="the encoder's"),
     ] = None,
     keyword_planes: Annotated[
-        int | None, option("With --encoder: bits per dimension.", show_default="2")
+        int | None, option("With --encoder or vectors: bits per dimension.", show_default="2")
     ] = None,
     text_column: TextColumn = "text",
     id_column: IdColumn = "id",
@@ -88,19 +96,24 @@ def build(
     segment_rows: Annotated[int, whole_option("Keywords held in memory, and per segment.")] = 1 << 20,
     as_json: AsJson = False,
 ) -> None:
-    """Encode all texts and store them in a new index; columns other than text and id become attributes.
+    """Encode all texts or vectors and store them in a new index; other columns become attributes.
 
     The index appears when it is complete. An interrupted build leaves nothing behind; with --cluster, its
     finished parts are kept beside it, and the same command resumes from them.
     """
     from rbegir.index.store import Index
 
-    if len(sources) != (1 if encoder else 2):
+    vectors = are_vectors(sources[-1], vector_column)
+    if len(sources) not in ((1, 2) if vectors else (1,) if encoder else (2,)):
         wanted = "TEXTS alone" if encoder else "MODEL and TEXTS"
         raise InputError(
             f"expected {wanted}, got {', '.join(map(str, sources))}",
             hint="rbegir index build MODEL TEXTS --out INDEX; MODEL is the directory that training wrote",
         )
+    if vectors and (encoder or cluster is not None):
+        raise InputError("vectors are encoded by a Binarizer", hint="leave out --encoder and --cluster")
+    if metric is not None and not vectors:
+        raise InputError("--metric is for vectors", hint="a model has its own")
     if cluster is not None:
         if encoder:
             raise InputError("--cluster builds with a trained model", hint="leave out --encoder or --cluster")
@@ -126,18 +139,12 @@ def build(
         with Index.open(out, read_only=True) as made:
             _report(made, as_json, skipped=built.skipped, resumed_segments=built.resumed)
         return
-    from rbegir.read.pairs import read_texts
-
-    stream = read_texts(
-        sources[-1],
-        text_column=text_column,
-        id_column=id_column,
-        strict=strict,
-        id_type=_id_type(id_type),
-        columns=names_in(columns),
-    )
-    if encoder:
-        model: Encoder = _sentence_encoder(encoder, stream, n, keyword_planes)
+    names = {"text_column": text_column, "id_column": id_column, "columns": names_in(columns)}
+    stream = _stream(sources[-1], vector_column, strict, id_type=_id_type(id_type), **names)
+    if vectors:
+        model: Encoder = vector_encoder(sources, stream, n, keyword_planes, metric)
+    elif encoder:
+        model = _sentence_encoder(encoder, stream, n, keyword_planes)
     else:
         if n is not None or keyword_planes is not None:
             raise InputError("--n and --keyword-planes belong to --encoder", hint="a model has its own")
@@ -167,6 +174,7 @@ def add(
         bool, option("Replace keywords that have the same id; of rows with the same id keep the last.")
     ] = False,
     text_column: TextColumn = "text",
+    vector_column: VectorColumn = None,
     id_column: IdColumn = "id",
     id_type: IdType = None,
     columns: Columns = None,
@@ -176,19 +184,12 @@ def add(
     """Add texts to an index. Each million of texts is durable on its own: an interrupted run keeps those."""
     from rbegir.index.creation import fill
     from rbegir.index.store import Index
-    from rbegir.read.pairs import read_texts
 
     with Index.open(index) as opened:
         facts = opened.info()
         known = facts["id_type"] if facts["next_row"] else None
-        stream = read_texts(
-            texts,
-            text_column=text_column,
-            id_column=id_column,
-            strict=strict,
-            id_type=_id_type(id_type) or known,
-            columns=names_in(columns),
-        )
+        names = {"text_column": text_column, "id_column": id_column, "columns": names_in(columns)}
+        stream = _stream(texts, vector_column, strict, id_type=_id_type(id_type) or known, **names)
         with _watched(stream, "adding") as show:
             added = fill(opened, stream, upsert=upsert, progress=show)
         _report(opened, as_json, added=added, skipped=stream.skipped.to_dict())
@@ -383,6 +384,16 @@ def _sentence_encoder(name: str, stream: TextStream, n: int | None, keyword_plan
     print(f"fitting codes to {len(seen):,} texts", file=sys.stderr)
     with bar("fitting codes") as show:
         return encoder.fit(seen, n=n, keyword_planes=keyword_planes or 2, notify=show)
+
+
+def _stream(path: Path, vector_column: str | None, strict: bool, **columns: Any) -> Any:
+    """The texts of a file, or its vectors."""
+    from rbegir.read.pairs import read_texts
+    from rbegir.read.vectors import read_vectors
+
+    if are_vectors(path, vector_column):
+        return read_vectors(path, vector_column, **columns)
+    return read_texts(path, strict=strict, **columns)
 
 
 @contextlib.contextmanager

@@ -182,7 +182,8 @@ class Index:
     ) -> Index:
         """Build an index from a stream of batches with `text`, optional `id`, and attribute columns.
 
-        `batches` may also be anything that offers an Arrow stream, such as a table or a DataFrame of polars.
+        A Binarizer encodes a column `vector`, of lists of one length; texts beside it are stored. `batches`
+        may also be anything that offers an Arrow stream, such as a table or a DataFrame of polars.
         A repeated id is refused; with `upsert` its last row wins. `tenant` is as for `create`. Memory is
         bounded by `segment_rows`. The index appears under its path when it is complete, and not at all if the
         build fails or is stopped. `progress` is called with (keywords encoded, all), the latter estimated

@@ -130,8 +130,8 @@ def _open_file(path: Path) -> Source:
     suffix = suffixes[-2 if zipped else -1] if len(suffixes) > zipped else ""
     if suffix not in FORMATS or (zipped and suffix in (".parquet", ".pq")):
         hint = "use .parquet, .csv, .tsv, .jsonl or .txt (text formats may be followed by .gz)"
-        if suffix == ".npy":
-            hint = "an index of vectors is made in Python: rbegir.index.exchange.files.import_npy(path, out)"
+        if suffix in (".npy", ".fvecs", ".bvecs"):
+            hint = "an index of vectors: rbegir index build VECTORS --out INDEX"
         raise InputError(f"the name of {path} does not tell its format", hint=hint)
     _check_readable(path)
     with reading(path):
