@@ -32,10 +32,10 @@ import numpy as np
 
 from rbegir.encode.binarizer.binarizer import Binarizer
 from rbegir.encode.binarizer.vectors import as_rows, sample, unit_blocks
-from rbegir.index.exchange.files import map_npy
 from rbegir.lab.bench import accuracy
 from rbegir.lab.bench.host import describe
 from rbegir.lab.bench.quantizers import top
+from rbegir.read.vectors import map_vectors
 
 QUICK = ("binarizer", "turbovec", "scalar", "rabitq")
 ONE_BIT: dict[str, Any] = {"bits": (1,), "methods": (*QUICK, "sign_rescore")}
@@ -189,15 +189,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1, help="of that step, or of the title task")
     args = parser.parse_args()
     if args.set == "sample":
-        np.save(args.out, sample(map_npy(args.source), args.rows, 0).astype(np.float16))
+        np.save(args.out, sample(map_vectors(args.source), args.rows, 0).astype(np.float16))
         return
     if args.set == "merge":
         merge(args.source, args.out)
         return
     runner = Runner(args.out, args.budget)
     alone = args.set in ("glove", "patches")
-    vectors = map_npy(args.source if alone else args.source / "keywords.npy")[: args.limit]
-    queries = None if alone else map_npy(args.source / "queries.npy")
+    vectors = map_vectors(args.source if alone else args.source / "keywords.npy")[: args.limit]
+    queries = None if alone else map_vectors(args.source / "queries.npy")
     if args.set == "title":
         relevant = np.load(args.source / "relevant.npy")
         known = relevant < len(vectors)

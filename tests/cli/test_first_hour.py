@@ -240,3 +240,41 @@ def test_pairs_in_memory() -> None:
             read_pairs(wrong)
     with pytest.raises(InputError, match="the rows do not make a table"):
         read_pairs([("a", 1), ("b", "c")])
+
+
+class ArrowStream:
+    """All that a DataFrame of polars or a relation of DuckDB is known by here."""
+
+    def __init__(self, table: pa.Table | pa.ChunkedArray) -> None:
+        self._table = table
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._table.__arrow_c_stream__(requested_schema)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def to_dict(self) -> None:
+        raise AssertionError("this is not pandas")
+
+    columns = property(to_dict)
+
+
+def test_whatever_offers_an_arrow_stream(tmp_path: Path) -> None:
+    views = pa.array(["red hat", "green tea"], pa.string_view())  # as polars has them
+    categories = pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.uint32()), views)
+    tags = pa.array([["new"], []], pa.large_list(pa.string_view()))
+    table = pa.table({"text": views, "id": [7, 8], "tags": tags})
+    assert read_texts(ArrowStream(table)).read_all()["text"].to_pylist() == ["red hat", "green tea"]
+    pairs = read_pairs(ArrowStream(pa.table({"query": views, "keyword": categories})))
+    assert pairs.read_all()["keyword"].to_pylist() == ["red hat", "green tea"]
+    wanted = [
+        {"id": 7, "text": "red hat", "tags": ["new"]},
+        {"id": 8, "text": "green tea", "tags": []},
+    ]
+    with Index.build(tmp_path / "x.rbe", HashEncoder(), ArrowStream(table)) as index:  # type: ignore[arg-type]
+        assert list(index.rows()) == wanted
+    with Index.create(tmp_path / "y.rbe", HashEncoder()) as index:
+        texts, ids = ArrowStream(pa.chunked_array([categories])), ArrowStream(table["id"])
+        index.add(texts, ids, ArrowStream(table.select(["tags"])))  # type: ignore[arg-type]
+        assert list(index.rows()) == wanted

@@ -8,7 +8,8 @@ import os
 import shutil
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rbegir.cli import index as index_commands
 from rbegir.cli import main
 from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.model import Model
@@ -342,3 +344,23 @@ def test_backup_and_delete_by_filter(built: Path, tmp_path: Path) -> None:
     assert rbegir("index", "verify", copy).status == 0
     both = rbegir("index", "delete", built, "p1", "--where", "price < 5")
     assert both.err.splitlines()[0] == "error: delete needs ids or where, and not both"
+
+
+def test_the_bar_shows_what_is_encoded(
+    model: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares: list[float] = []
+
+    @contextmanager
+    def bar(title: str) -> Iterator[Any]:
+        yield shares.append
+
+    monkeypatch.setattr(index_commands, "bar", bar)
+    monkeypatch.setattr("rbegir.encode.encoder.ENCODE_ROWS", 2)
+    path = tmp_path / "products.rbe"
+    names = ["--text-column", "name", "--id-column", "sku"]
+    rbegir("index", "build", model, table, "--out", path, *names)
+    assert shares == pytest.approx([0.4, 0.8, 1, 1])
+    shares.clear()
+    rbegir("index", "add", path, table, *names, "--upsert")
+    assert shares == pytest.approx([0.4, 0.8, 1, 1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -34,6 +35,24 @@ def test_each_command_has_help(name: str) -> None:
     done = CliRunner().invoke(cli.build([name]), [name, "--help"])
     assert done.exit_code == 0
     assert f"{name} [OPTIONS]" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("rbegir ind", ["index"]),
+        ("rbegir index bu", ["build"]),
+        ("rbegir search x.rbe --min", ["--min-score"]),
+    ],
+)
+def test_the_shell_completes(words: str, offered: list[str]) -> None:
+    code = "import sys; sys.argv = ['rbegir']; from rbegir.cli import main; main()"
+    asked = {"_RBEGIR_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **asked}, capture_output=True, text=True
+    )
+    assert done.stdout.split() == offered, done.stderr
+    assert "--install-completion" in run("--help").stdout
 
 
 def test_an_expected_failure_is_two_lines_and_no_traceback() -> None:

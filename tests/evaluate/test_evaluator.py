@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +15,7 @@ import pytest
 from rbegir.codes import score
 from rbegir.codes.planes import Codes
 from rbegir.errors import InputError, MismatchError
-from rbegir.evaluate import scorers
+from rbegir.evaluate import evaluator, scorers
 from rbegir.evaluate.evaluator import Evaluation, corpus_texts, evaluate_model, report_table
 from rbegir.evaluate.scorers import TriletterCosine
 
@@ -233,3 +235,21 @@ def test_table_for_people() -> None:
     assert "200 pairs of 200 queries, 10 random negatives each; recall among 300 texts; 3 labels" in " ".join(
         shown.split()
     )
+
+
+def test_a_bar_is_shown_where_it_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stages are reported to the bar of the call; with False there is none."""
+    asked: list[object] = []
+    seen: list[tuple[float, str]] = []
+
+    @contextmanager
+    def reported(progress: object, title: str) -> Iterator[Callable[..., None]]:
+        asked.append(progress)
+        yield lambda done, total, what: seen.append((done, what))
+
+    monkeypatch.setattr(evaluator, "reported", reported)
+    evaluate_model(Fake(0), pairs(), corpus=CORPUS)
+    assert {what for _, what in seen} == {"pairs", "corpus"}
+    evaluate_model(Fake(0), pairs(), progress=False)
+    evaluate_model(Fake(0), pairs(), progress=lambda what, done: None)
+    assert asked == [None, False]

@@ -19,6 +19,7 @@ from rbegir.index import format as file_format
 from rbegir.index import segment
 from rbegir.index.creation import fill
 from rbegir.index.store import Index
+from rbegir.read.pairs import read_texts
 from tests.index.fakes import HashEncoder
 
 ENCODER = HashEncoder()
@@ -166,3 +167,33 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         peaks.append(tracemalloc.get_traced_memory()[1] + pa.total_allocated_bytes() - arrow)
         tracemalloc.stop()
     assert peaks[1] < 2 * peaks[0]
+
+
+class InTens(HashEncoder):
+    """Encodes ten texts at a time."""
+
+    encode_rows = 10
+
+
+@pytest.mark.parametrize("segment_rows", [20, 1000])
+def test_progress_counts_what_is_encoded(tmp_path: Path, segment_rows: int) -> None:
+    """The file is read at once; the keywords are not done before they are encoded."""
+    lines = tmp_path / "lines.txt"
+    lines.write_text("".join(f"text {i}\n" for i in range(35)))
+    reports: list[tuple[int, int]] = []
+
+    def report(done: int, total: int) -> None:
+        reports.append((done, total))
+
+    with Index.build(
+        tmp_path / "x.rbe", InTens(), read_texts(lines), segment_rows=segment_rows, progress=report
+    ) as index:
+        assert sorted(set(reports)) == [(10, 35), (20, 35), (30, 35), (35, 35)]
+        assert reports == sorted(reports)
+        reports.clear()
+        index.add([f"more {i}" for i in range(21)], progress=report)
+        assert reports == [(10, 21), (20, 21), (21, 21)]
+        reports.clear()
+        unknown = [pa.record_batch({"text": [f"last {i}" for i in range(12)]})]
+        fill(index, unknown, progress=report)  # nobody knows how many are to come
+    assert reports == [(10, None), (12, None), (12, None)]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,6 +57,45 @@ def test_recall_grows_with_the_planes(data: Path) -> None:
     assert all(row["qps"] > 0 and row["batch_qps"] > 0 for row in result["rows"])
 
 
+@pytest.mark.parametrize("metric", ["euclidean", "ip"])
+def test_other_metrics(metric: str, tmp_path: Path) -> None:
+    """Lengths differ, so that the nearest by angle are others."""
+    rng = np.random.default_rng(1)
+    train, test = (rng.standard_normal((count, 40)) for count in (500, 20))
+    train *= rng.uniform(0.6, 1.6, (500, 1))
+    products = test @ train.T
+    scores = products if metric == "ip" else 2 * products - (train**2).sum(axis=1)
+    neighbors = np.argsort(-scores, axis=1)[:, :10]
+    path = tmp_path / "random.npz"
+    np.savez(path, train=train.astype(np.float32), test=test.astype(np.float32), neighbors=neighbors)
+    parameters = {"keyword_planes": 4, "threads": 1}
+    right, wrong = (
+        run(path, metric=name, planes=[8], rounds=1, parameters=parameters) for name in (metric, "angular")
+    )
+    assert (right["metric"], wrong["metric"]) == (metric, "angular")
+    assert right["rows"][0]["recall"] > max(0.75, wrong["rows"][0]["recall"] + 0.1)
+
+
+def test_the_metric_that_a_file_names(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for h5py, which the tests do without."""
+
+    class File(dict[str, Any]):
+        def __init__(self, path: Path, mode: str) -> None:
+            super().__init__(read_data(data)._asdict())
+            self.attrs = {"distance": "euclidean"}
+
+        def __enter__(self) -> File:
+            return self
+
+        def __exit__(self, *raised: object) -> None:
+            pass
+
+    monkeypatch.setitem(sys.modules, "h5py", SimpleNamespace(File=File))
+    (tmp_path / "named.hdf5").write_bytes(b"")
+    result = run(tmp_path / "named.hdf5", planes=[8], rounds=1)
+    assert result["metric"] == "euclidean"
+
+
 def test_recall_by_hand() -> None:
     assert recall_of(np.array([[1, 2, 3], [4, 5, 6]]), np.array([[3, 1, 9], [7, 8, 9]])) == pytest.approx(
         1 / 3
@@ -70,8 +111,10 @@ def test_the_command(data: Path) -> None:
 
 
 def test_bad_input(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match="metric must be one of angular, cosine, got 'euclidean'"):
-        AnnRBE("euclidean")
+    with pytest.raises(
+        InputError, match="metric must be one of angular, cosine, euclidean, ip, got 'hamming'"
+    ):
+        AnnRBE("hamming")
     with pytest.raises(InputError, match="unknown parameters: lists"):
         AnnRBE("angular", {"lists": 4})
     with pytest.raises(InputError, match="planes must be a whole number from 1 to 8, got 9"):

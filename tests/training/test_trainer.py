@@ -17,7 +17,7 @@ from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.presets import ESTIMATORS, PRESETS, Estimator
 from rbegir.errors import DeviceError, FileError, InputError
 from rbegir.read.pairs import read_pairs
-from rbegir.training import trainer
+from rbegir.training import loop, trainer
 from rbegir.training.config import TrainConfig
 from rbegir.training.loop import Scores, lr_scale
 from rbegir.training.step import resolve_device
@@ -182,6 +182,37 @@ def test_without_tensorboard_one_line_says_so(
     run(pairs_file, **QUICK, epochs=1, out=tmp_path / "model", progress=True)
     assert capsys.readouterr().err.count("tensorboard is not installed: no log is written") == 1
     assert not (tmp_path / "model" / "log").exists()
+
+
+def test_validation_shows_its_progress(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shares: list[float] = []
+
+    class Watched(trainer.Bar):
+        def begin(self, what: str, total: float) -> None:
+            self.what = what
+
+        def show(self, done: float, told: str = "") -> None:
+            if self.what == "validation":
+                shares.append(done)
+
+    monkeypatch.setattr(trainer, "Bar", Watched)
+    monkeypatch.setattr(loop, "TEXTS", 10)
+    run(pairs_file, **QUICK, epochs=1)
+    assert len(shares) > 5
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+
+
+def test_progress_is_shown_where_it_is_seen(
+    pairs_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(pairs_file, **QUICK, epochs=1)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("rbegir.base.progress.seen", lambda: True)
+    run(pairs_file, **QUICK, epochs=1, progress=False)
+    assert capsys.readouterr().err == ""
+    run(pairs_file, **QUICK, epochs=1)
+    assert "epoch 1  loss" in capsys.readouterr().err
 
 
 def test_without_validation(pairs_file: Path) -> None:

@@ -22,6 +22,7 @@ from rbegir.encode.clsm.presets import ModelConfig
 from rbegir.errors import FileError, InputError, LockedError, MismatchError
 from rbegir.training.config import TrainConfig
 from rbegir.training.loss import group, group_loss
+from rbegir.training.progress import Bar
 from rbegir.training.trainer import train
 from rbegir.training.upgrade import KeywordSide, Upgrade, adopt, in_generation, upgrade
 from tests.index.fakes import HashEncoder
@@ -251,6 +252,25 @@ def test_an_upgrade_of_an_upgrade_still_belongs_to_the_index(
 
 class Stopped(Exception):
     """Stands for a kill: what is on disk then is what the last save left."""
+
+
+def test_a_bar_is_shown_where_it_is_seen(
+    old: rbegir.Model, pairs: tuple[pa.Table, pa.Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares: list[float] = []
+
+    class Watched(Bar):
+        def show(self, done: float, told: str = "") -> None:
+            shares.append(done)
+
+    monkeypatch.setattr("rbegir.training.upgrade.Bar", Watched)
+    monkeypatch.setattr("rbegir.base.progress.seen", lambda: True)
+    arguments: dict[str, Any] = {"valid": pairs[1], "settings": replace(SETTINGS, epochs=1)}
+    upgrade(old, pairs[0].slice(0, 500), keywords="keep", progress=False, **arguments)
+    assert not shares
+    upgrade(old, pairs[0].slice(0, 500), keywords="keep", **arguments)
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
 
 
 @pytest.mark.parametrize("keywords", ["new", "keep"])

@@ -6,4 +6,5 @@ disk       durable files: write, sync, replace
 mapping    mapped files that survive truncation
 devices    the CPUs of this process, a read-ahead thread, and GPUs by name
 masks      sets of positions as bits
+progress   bars on stderr for long calls, where somebody sees them
 """

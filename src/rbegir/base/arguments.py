@@ -225,10 +225,9 @@ def _casts(came: pa.DataType, dtype: pa.DataType) -> bool:
 
 
 def _by_column(attributes: Any, known: Mapping[str, str]) -> dict[Any, Any]:
-    if hasattr(attributes, "to_dict") and hasattr(attributes, "columns"):  # a pandas DataFrame
-        attributes = pa.Table.from_pandas(attributes, preserve_index=False)
-    if isinstance(attributes, (pa.Table, pa.RecordBatch)):
-        attributes = dict(zip(attributes.schema.names, attributes.columns, strict=True))
+    table = as_table(attributes)
+    if table is not None:
+        attributes = dict(zip(table.schema.names, table.columns, strict=True))
     if isinstance(attributes, Mapping):
         names = attributes.keys()
     elif isinstance(attributes, Sequence) and all(isinstance(row, Mapping) for row in attributes):
@@ -249,6 +248,23 @@ def _by_column(attributes: Any, known: Mapping[str, str]) -> dict[Any, Any]:
     return {name: [row.get(name) for row in attributes] for name in names}
 
 
+def as_table(given: Any) -> pa.Table | None:
+    """An Arrow table or batch, a DataFrame of pandas, or anything that offers an Arrow stream, as a table.
+
+    DataFrames of polars and relations of DuckDB offer one (`__arrow_c_stream__`). None: it is none of these.
+    """
+    if hasattr(given, "iloc") and hasattr(given, "columns"):  # a pandas DataFrame
+        return pa.Table.from_pandas(given, preserve_index=False)
+    if isinstance(given, pa.Table):
+        return given
+    if isinstance(given, pa.RecordBatch):
+        return pa.table(given)
+    if not hasattr(given, "__arrow_c_stream__"):
+        return None
+    table = pa.table(given)
+    return pa.table({name: _without_views(table[name].combine_chunks()) for name in table.column_names})
+
+
 def check_name(name: Any) -> None:
     """Refuse a name that cannot be used for an attribute."""
     if not isinstance(name, str) or not name or len(name) > 200:
@@ -264,10 +280,12 @@ def check_name(name: Any) -> None:
 def _arrow(values: Any, argument: str) -> pa.Array:
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
+    elif hasattr(values, "__arrow_c_stream__") and not hasattr(values, "iloc"):  # but no pandas Series
+        values = pa.chunked_array(values).combine_chunks()
     if isinstance(values, pa.DictionaryArray):
-        values = values.dictionary_decode()
+        values = _decoded(values)
     if isinstance(values, pa.Array):
-        return values
+        return _without_views(values)
     if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
         raise InputError(f"{argument} must be a list, one value per keyword, got {type(values).__name__}")
     if isinstance(values, np.ndarray):
@@ -282,6 +300,21 @@ def _arrow(values: Any, argument: str) -> pa.Array:
         except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise InputError(f"{argument} must hold values of one type: {reason}") from error
+
+
+def _without_views(array: pa.Array) -> pa.Array:
+    """The array with its texts side by side; many functions of Arrow do not take views, which polars has."""
+    if isinstance(array, pa.DictionaryArray) and pa.types.is_string_view(array.type.value_type):
+        return _decoded(array)
+    if pa.types.is_string_view(array.type):
+        return array.cast(pa.large_string())
+    if is_list(array.type) and pa.types.is_string_view(array.type.value_type):
+        return array.cast(pa.large_list(pa.large_string()))
+    return array
+
+
+def _decoded(array: pa.DictionaryArray) -> pa.Array:
+    return _without_views(array.dictionary).take(array.indices)
 
 
 def _strings(values: Any, argument: str) -> pa.Array:
@@ -319,6 +352,7 @@ def _lists(array: pa.Array, argument: str) -> pa.Array:
 
 def stored_bytes(array: pa.Array) -> npt.NDArray[np.int64]:
     """The size of each row [count] of texts or lists, in bytes; an integer in a list counts as 8."""
+    array = _without_views(array)
     if not is_list(array.type):
         return np.asarray(pc.fill_null(pc.binary_length(array), 0), np.int64)
     flat = array.flatten()

@@ -40,7 +40,7 @@ def _version(asked: bool) -> None:
 
 def build(names: Iterable[str] = (*COMMANDS, *GROUPS)) -> typer.Typer:
     """The application with the commands of these names."""
-    root = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+    root = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
     @root.callback()
     def _root(

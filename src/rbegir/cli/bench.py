@@ -143,7 +143,7 @@ def train(
 
 @app.command()
 def accuracy(
-    vectors: Path = option(..., "Vectors to store: a .npy file [count, dims]."),
+    vectors: Path = option(..., "Vectors to store: a .npy file [count, dims], .fvecs or .bvecs."),
     queries: Path | None = option(None, "Query vectors; drawn from the others if not given."),
     bits: str = option("2", "Budgets in bits per dimension, with commas; '' for none."),
     byte_budgets: str = option("", "Budgets in bytes, with commas.", "--bytes"),
@@ -159,13 +159,13 @@ def accuracy(
     as_json: bool = options.AS_JSON,
 ) -> None:
     """Recall of the float vectors' true top 10 and 100, and of the best one, at equal bytes, beside peers."""
-    from rbegir.index.exchange.files import map_npy
     from rbegir.lab.bench.accuracy import METHODS, measure
+    from rbegir.read.vectors import map_vectors
 
     with bar("accuracy") as show:
         result = measure(
-            map_npy(vectors),
-            None if queries is None else map_npy(queries),
+            map_vectors(vectors),
+            None if queries is None else map_vectors(queries),
             bits=wholes(bits),
             byte_budgets=wholes(byte_budgets),
             seeds=seeds,
@@ -204,6 +204,9 @@ def ann(
     planes: str = option("1,2,4,8", "Planes of a query, several with commas."),
     n: int | None = option(None, "Dimension of the codes.", show_default="that of the vectors"),
     keyword_planes: int = option(2, "Bits per dimension of a stored vector."),
+    metric: str | None = option(
+        None, "angular, euclidean or ip.", show_default="as the file says, else angular"
+    ),
     threads: int = option(1, "Threads; ann-benchmarks uses one.", min=1),
     rounds: int = option(3, "Rounds; speeds are medians.", min=1),
     as_json: bool = options.AS_JSON,
@@ -218,6 +221,7 @@ def ann(
         planes=wholes(planes),
         parameters=parameters,
         rounds=rounds,
+        metric=metric,
         progress=lambda what: print(what, file=sys.stderr),
     )
     report(

@@ -25,15 +25,19 @@ from rbegir.cli.options import (
 from rbegir.errors import FileError, InputError, MismatchError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from rbegir.encode.encoder import Encoder
     from rbegir.read.pairs import TextStream
+    from rbegir.read.vectors import VectorStream
 
 app = typer.Typer(no_args_is_help=True, help="Build and change a stored index.")
 
 TEXTS = "one per line (.txt, or - for standard input), or Parquet, CSV, TSV or JSONL with a text column."
+VECTORS = "Or vectors: .npy, .fvecs or .bvecs."
 ID_TYPES = ("int64", "string")
+VECTOR_FILES = (".npy", ".fvecs", ".bvecs")
+VECTOR_COLUMN = option(
+    None, "Column of a Parquet file that holds vectors; they are encoded, not the texts.", metavar="COLUMN"
+)
 
 
 @app.command()
@@ -41,7 +45,8 @@ def build(
     sources: list[Path] = typer.Argument(
         ...,
         metavar="MODEL TEXTS",
-        help=f"Directory of a trained model (left out with --encoder), and the texts: {TEXTS}",
+        help=f"Directory of a trained model (left out with --encoder), and the texts: {TEXTS} {VECTORS} "
+        "Before vectors comes the directory of a Binarizer, if none is to be fitted.",
     ),
     out: Path = option(..., "Directory to create, for example ads.rbe.", metavar="INDEX"),
     encoder: str | None = option(
@@ -50,8 +55,14 @@ def build(
         "local cache. Nothing is downloaded.",
         metavar="NAME_OR_PATH",
     ),
-    n: int | None = option(None, "With --encoder: dimension of the codes.", show_default="the encoder's"),
-    keyword_planes: int | None = option(None, "With --encoder: bits per dimension.", show_default="2"),
+    vector_column: str | None = VECTOR_COLUMN,
+    metric: str | None = option(None, "With vectors: cosine, ip or l2.", show_default="cosine"),
+    n: int | None = option(
+        None, "With --encoder or vectors: dimension of the codes.", show_default="the encoder's"
+    ),
+    keyword_planes: int | None = option(
+        None, "With --encoder or vectors: bits per dimension.", show_default="2"
+    ),
     text_column: str = options.TEXT_COLUMN,
     id_column: str = options.ID_COLUMN,
     id_type: str | None = options.ID_TYPE,
@@ -66,17 +77,22 @@ def build(
     segment_rows: int = whole_option(1 << 20, "Keywords held in memory, and per segment."),
     as_json: bool = options.AS_JSON,
 ) -> None:
-    """Encode all texts and store them in a new index; columns other than text and id become attributes.
+    """Encode all texts or vectors and store them in a new index; other columns become attributes.
 
     The index appears when it is complete. An interrupted build leaves nothing behind; with --cluster, its
     finished parts are kept beside it, and the same command resumes from them.
     """
-    if len(sources) != (1 if encoder else 2):
+    vectors = _are_vectors(sources[-1], vector_column)
+    if len(sources) not in ((1, 2) if vectors else (1,) if encoder else (2,)):
         wanted = "TEXTS alone" if encoder else "MODEL and TEXTS"
         raise InputError(
             f"expected {wanted}, got {', '.join(map(str, sources))}",
             hint="rbegir index build MODEL TEXTS --out INDEX; MODEL is the directory that training wrote",
         )
+    if vectors and (encoder or cluster is not None):
+        raise InputError("vectors are encoded by a Binarizer", hint="leave out --encoder and --cluster")
+    if metric is not None and not vectors:
+        raise InputError("--metric is for vectors", hint="a model has its own")
     made_with: Any = {"tenant": tenant, "overwrite": overwrite, "segment_rows": segment_rows}
     if cluster is not None:
         if encoder:
@@ -100,24 +116,18 @@ def build(
         with rbegir.Index.open(out, read_only=True) as made:
             _report(made, as_json, skipped=built.skipped, resumed_segments=built.resumed)
         return
-    from rbegir.read.pairs import read_texts
-
-    stream = read_texts(
-        sources[-1],
-        text_column=text_column,
-        id_column=id_column,
-        strict=strict,
-        id_type=_id_type(id_type),
-        columns=names_in(columns),
-    )
-    if encoder:
-        model: Encoder = _sentence_encoder(encoder, stream, n, keyword_planes)
+    names = {"text_column": text_column, "id_column": id_column, "columns": names_in(columns)}
+    stream = _stream(sources[-1], vector_column, strict, id_type=_id_type(id_type), **names)
+    if vectors:
+        model: Encoder = _vector_encoder(sources, stream, n, keyword_planes, metric)
+    elif encoder:
+        model = _sentence_encoder(encoder, stream, n, keyword_planes)
     else:
         if n is not None or keyword_planes is not None:
             raise InputError("--n and --keyword-planes belong to --encoder", hint="a model has its own")
         model = rbegir.Model.load(sources[0])
-    with _watched(stream, "building") as batches:
-        index = rbegir.Index.build(out, model, batches, upsert=upsert, **made_with)
+    with _watched(stream, "building") as show:
+        index = rbegir.Index.build(out, model, stream, upsert=upsert, progress=show, **made_with)
     with index:
         _report(index, as_json, skipped=stream.skipped.to_dict())
 
@@ -125,11 +135,12 @@ def build(
 @app.command()
 def add(
     index: Path = options.INDEX_PATH,
-    texts: Path = typer.Argument(..., help=f"Texts: {TEXTS}"),
+    texts: Path = typer.Argument(..., help=f"Texts: {TEXTS} {VECTORS}"),
     upsert: bool = option(
         False, "Replace keywords that have the same id; of rows with the same id keep the last."
     ),
     text_column: str = options.TEXT_COLUMN,
+    vector_column: str | None = VECTOR_COLUMN,
     id_column: str = options.ID_COLUMN,
     id_type: str | None = options.ID_TYPE,
     columns: str | None = options.COLUMNS,
@@ -138,21 +149,14 @@ def add(
 ) -> None:
     """Add texts to an index. Each million of texts is durable on its own: an interrupted run keeps those."""
     from rbegir.index.creation import fill
-    from rbegir.read.pairs import read_texts
 
     with rbegir.Index.open(index) as opened:
         facts = opened.info()
         known = facts["id_type"] if facts["next_row"] else None
-        stream = read_texts(
-            texts,
-            text_column=text_column,
-            id_column=id_column,
-            strict=strict,
-            id_type=_id_type(id_type) or known,
-            columns=names_in(columns),
-        )
-        with _watched(stream, "adding") as batches:
-            added = fill(opened, batches, upsert=upsert)
+        names = {"text_column": text_column, "id_column": id_column, "columns": names_in(columns)}
+        stream = _stream(texts, vector_column, strict, id_type=_id_type(id_type) or known, **names)
+        with _watched(stream, "adding") as show:
+            added = fill(opened, stream, upsert=upsert, progress=show)
         _report(opened, as_json, added=added, skipped=stream.skipped.to_dict())
 
 
@@ -328,21 +332,48 @@ def _sentence_encoder(name: str, stream: TextStream, n: int | None, keyword_plan
         return encoder
     seen = take_texts(stream, FIT_TEXTS)
     print(f"fitting codes to {len(seen):,} texts", file=sys.stderr)
-    return encoder.fit(seen, n=n, keyword_planes=keyword_planes or 2)
+    with bar("fitting codes") as show:
+        return encoder.fit(seen, n=n, keyword_planes=keyword_planes or 2, notify=show)
+
+
+def _are_vectors(path: Path, vector_column: str | None) -> bool:
+    """Whether a file is to be read as vectors."""
+    return vector_column is not None or path.suffix.lower() in VECTOR_FILES
+
+
+def _vector_encoder(
+    sources: list[Path], stream: VectorStream, n: int | None, planes: int | None, metric: str | None
+) -> Encoder:
+    """The Binarizer in the directory before the file, or else one that is fitted to the vectors."""
+    from rbegir.encode.binarizer.binarizer import SAMPLE_VALUES, Binarizer
+
+    if len(sources) == 2:
+        if n is not None or planes is not None or metric is not None:
+            raise InputError(
+                "--n, --keyword-planes and --metric are for a Binarizer that is fitted",
+                hint="leave them out: the one given has its own",
+            )
+        return Binarizer.load(sources[0])
+    binarizer = Binarizer(stream.dims, n, keyword_planes=planes or 2, metric=metric or "cosine")
+    with bar("fitting codes") as show:
+        return binarizer.fit(stream.some(SAMPLE_VALUES // stream.dims), notify=show)
+
+
+def _stream(path: Path, vector_column: str | None, strict: bool, **columns: Any) -> Any:
+    """The texts of a file, or its vectors."""
+    from rbegir.read.pairs import read_texts
+    from rbegir.read.vectors import read_vectors
+
+    if _are_vectors(path, vector_column):
+        return read_vectors(path, vector_column, **columns)
+    return read_texts(path, strict=strict, **columns)
 
 
 @contextlib.contextmanager
-def _watched(stream: TextStream, title: str) -> Iterator[Iterator[pa.RecordBatch]]:
-    """The batches of a file with a progress bar; afterwards, a line about skipped rows."""
-
-    def batches(show: Callable[[float], None]) -> Iterator[pa.RecordBatch]:
-        for batch in stream:
-            yield batch
-            show(stream.progress)
-        show(1.0)
-
+def _watched(stream: TextStream, title: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar for (keywords encoded, all); afterwards, a line about skipped rows."""
     with bar(title) as show:
-        yield batches(show)
+        yield lambda done, total: show(done / total)
     if stream.skipped:
         print(str(stream.skipped), file=sys.stderr)
 

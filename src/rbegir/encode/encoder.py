@@ -4,6 +4,7 @@ A `Model`, a `Binarizer`, a `SentenceEncoder` or any class with these attributes
 
     takes_vectors = True    takes float vectors [count, dims] instead of texts (a Binarizer)
     takes_arrow = True      takes pyarrow string arrays too, so that texts are not copied (a Model)
+    encode_rows             texts per call of encode_keywords; progress moves after each (a SentenceEncoder)
     key_scores(values)      turns order keys into scores that are not the cosines of codes (a Binarizer)
     expected                what was measured of its codes when it was fitted (a Binarizer)
     binarizer               the encoder that has these two instead, if any (a SentenceEncoder)
@@ -18,8 +19,9 @@ keeps where it is and its fingerprint; neither writing nor reading that needs an
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from rbegir._native import _core
 from rbegir.base import disk
@@ -44,6 +46,8 @@ NEEDED = (  # of `needing`: message and hint where the package is missing
     "pip install 'rbegir[sentence-transformers]'",
 )
 MAX_BYTES = 1 << 16  # of encoder.json
+
+Progress: TypeAlias = Callable[[int, int], None]  # (done, total)
 
 
 class Encoder(Protocol):
@@ -115,11 +119,27 @@ def load_scorer(directory: Path) -> Encoder | None:
     return None
 
 
-def encode_keywords(model: Encoder, texts: pa.Array) -> Codes:
-    """The codes of one or more texts, encoded in blocks so that memory stays bounded."""
+def encode_keywords(model: Encoder, texts: pa.Array, progress: Progress | None = None) -> Codes:
+    """The codes of one or more texts, encoded in blocks so that memory stays bounded.
+
+    `progress` is called with (texts encoded, all texts).
+    """
     arrow = getattr(model, "takes_arrow", False)
-    blocks = (texts.slice(start, ENCODE_ROWS) for start in range(0, len(texts), ENCODE_ROWS))
-    return Codes.concat([model.encode_keywords(block if arrow else block.to_pylist()) for block in blocks])
+    rows = getattr(model, "encode_rows", ENCODE_ROWS)
+    parts = []
+    for start in range(0, len(texts), rows):
+        block = texts.slice(start, rows)
+        parts.append(model.encode_keywords(block if arrow else block.to_pylist()))
+        if progress is not None:
+            progress(start + len(block), len(texts))
+    return Codes.concat(parts)
+
+
+def encode_vectors(model: Encoder, vectors: Any, progress: Progress | None = None) -> Codes:
+    """The codes of vectors [count, dims], by an encoder that takes them."""
+    if isinstance(model, Binarizer):
+        return model.encode_keywords(vectors, notify=progress)
+    return model.encode_keywords(vectors)
 
 
 def load_encoder(directory: Path, *, threads: int | None = None) -> Encoder:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rbegir.base.progress import reported
 from rbegir.errors import InputError
 from rbegir.evaluate import metrics
 from rbegir.evaluate.groups import NEGATIVES, SampleGroups, distinct, sample_groups
@@ -105,13 +106,14 @@ def evaluate_model(
     gamma: float | None = None,
     bootstrap: int = REPLICATES,
     seed: int = 0,
-    progress: Stage | None = None,
+    progress: Stage | bool | None = None,
 ) -> Evaluation:
     """Log loss and ROC AUC on pairs, recall in a corpus, ROC AUC and nDCG on labels: whatever is given.
 
     `model` may be anything that scores, such as a baseline. Weights of pairs are not used: each distinct pair
     is one group with `negatives` negatives. `gamma` None is fitted to the groups (see `metrics`), `cutoffs`
-    are those of recall, `bootstrap` is the number of replicates for the intervals.
+    are those of recall, `bootstrap` is the number of replicates for the intervals. `progress` is called with
+    what is being done and its share done; True shows a bar, and None does in a terminal or a notebook.
     """
     if pairs is None and labels is None:
         raise InputError("there is nothing to evaluate on", hint="give pairs, labels, or both")
@@ -119,8 +121,22 @@ def evaluate_model(
         raise InputError("a corpus alone cannot be evaluated", hint="give pairs too")
     if not cutoffs or min(cutoffs) < 1:
         raise InputError(f"recall needs cutoffs of at least 1, got {list(cutoffs)}")
+    if not callable(progress):
+        with reported(progress, "evaluating") as show:
+            return evaluate_model(
+                model,
+                pairs,
+                corpus=corpus,
+                labels=labels,
+                cutoffs=cutoffs,
+                negatives=negatives,
+                gamma=gamma,
+                bootstrap=bootstrap,
+                seed=seed,
+                progress=lambda what, done: show(done, 1.0, what),
+            )
+    stage = progress
     scorer = model if isinstance(model, Scorer) else ModelScorer(model)
-    stage = progress or (lambda what, done: None)
     report: dict[str, Any] = {"seed": seed}
     if pairs is not None:
         table = pairs if isinstance(pairs, pa.Table) else pairs.read_all()

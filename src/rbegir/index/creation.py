@@ -27,19 +27,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rbegir.base import disk
+from rbegir.base import progress as bars
 from rbegir.base.arguments import refuse_repeats
 from rbegir.base.checks import whole_number
-from rbegir.encode.encoder import Encoder, Savable, verify_encoder
+from rbegir.encode.encoder import Encoder, Savable, encode_vectors, takes_vectors, verify_encoder
 from rbegir.errors import FileError, InputError, LockedError
 from rbegir.index.format import file_problem
 from rbegir.index.manifest import MODEL, NAME, Manifest, commit, prepare, read_manifest
 from rbegir.index.snapshot import Snapshot
 from rbegir.index.writer import Progress, Writer, WriterLock
+from rbegir.read.vectors import list_vectors
 
 if TYPE_CHECKING:
     from rbegir.index.store import Index
 
 SEGMENT_ROWS = 1 << 20  # keywords added at a time
+VECTOR_BYTES = 1 << 28  # of vectors held in memory at a time
 BACKUP = "BACKUP"  # the file that marks a backup and names its generation
 
 
@@ -85,23 +88,74 @@ def make(directory: Path, manifest: Manifest, model: Encoder | None) -> None:
 
 
 def fill(
-    index: Index, batches: Iterable[pa.RecordBatch], segment_rows: int = SEGMENT_ROWS, *, upsert: bool = False
+    index: Index,
+    batches: Iterable[pa.RecordBatch],
+    segment_rows: int = SEGMENT_ROWS,
+    *,
+    upsert: bool = False,
+    progress: bars.Progress = None,
 ) -> int:
     """Add all batches, `segment_rows` keywords at a time, and return how many were added.
 
     A repeated id is refused; with `upsert` its last row wins, as if each row had come in its own call.
+    `progress` is as for `Index.build`.
     """
     whole_number("segment_rows", segment_rows)
     added = 0
-    for table in _tables(batches, segment_rows):
-        texts, ids, attributes = keywords_of(_last_of_each_id(table) if upsert else table)
-        if upsert:
-            added += len(index.upsert(texts, ids, attributes))
-            continue
-        if ids is not None:
-            refuse_repeats(ids.combine_chunks(), hint="remove all but one, or let upsert keep the last")
-        added += len(index.add(texts, ids, attributes))
+    with bars.reported(progress, "encoding") as report:
+        if hasattr(batches, "__arrow_c_stream__"):
+            batches = pa.RecordBatchReader.from_stream(batches)
+        stream = _Counted(batches, report)
+        for table in _tables(stream, segment_rows):
+            kept = _last_of_each_id(table) if upsert else table
+            if not upsert and "id" in table.column_names:
+                ids = table.column("id").combine_chunks()
+                refuse_repeats(ids, hint="remove all but one, or let upsert keep the last")
+            added += _add(index, kept, upsert, stream.encoded)
+            stream.finish(table.num_rows)
     return added
+
+
+def _add(index: Index, table: pa.Table, upsert: bool, progress: bars.Report) -> int:
+    """Add the keywords of a table: texts, or vectors for an encoder of these."""
+    if "vector" in table.column_names and takes_vectors(index.model):
+        vectors = list_vectors(table.column("vector").combine_chunks(), "vector")
+        codes = encode_vectors(index.model, vectors, progress)
+        texts, ids, attributes = keywords_of(table.drop_columns("vector"), bare=True)
+        return len(index.add_codes(codes, ids, attributes, texts=texts, upsert=upsert))
+    if "vector" in table.column_names and "text" not in table.column_names:
+        raise InputError(
+            "this index encodes texts, got vectors", hint="rbegir index build VECTORS --out INDEX makes one"
+        )
+    texts, ids, attributes = keywords_of(table)
+    add = index.upsert if upsert else index.add
+    return len(add(texts, ids, attributes, progress=progress))
+
+
+class _Counted:
+    """Batches, and how many of their rows have been encoded.
+
+    The number of all rows is estimated from the share of the file that was read, if the batches know it.
+    """
+
+    def __init__(self, batches: Iterable[pa.RecordBatch], report: bars.Report) -> None:
+        self._batches, self._report = batches, report
+        self._read = self._finished = 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._batches:
+            self._read += batch.num_rows
+            yield batch
+
+    def encoded(self, done: int, total: int) -> None:
+        """Report rows of a table that is being added."""
+        share = getattr(self._batches, "progress", None)
+        self._report(self._finished + done, round(self._read / share) if share else None)
+
+    def finish(self, rows: int) -> None:
+        """Report a table of so many rows as added; some may have been left out."""
+        self.encoded(rows, rows)
+        self._finished += rows
 
 
 def backup(source: Path, path: Path, progress: Progress | None = None) -> dict[str, Any]:
@@ -173,13 +227,16 @@ def copy_model(source: Path, new: Path, old: Path | None = None) -> None:
     verify_encoder(new)
 
 
-def keywords_of(table: pa.Table) -> tuple[pa.ChunkedArray, pa.ChunkedArray | None, dict[str, Any]]:
-    """The texts, ids (None if there are none) and attributes of a table."""
-    if "text" not in table.column_names:
+def keywords_of(
+    table: pa.Table, *, bare: bool = False
+) -> tuple[pa.ChunkedArray, pa.ChunkedArray | None, dict[str, Any]]:
+    """The texts, ids (None if there are none) and attributes of a table; `bare`: it may lack texts."""
+    texts = table.column("text") if "text" in table.column_names else None
+    if texts is None and not bare:
         raise InputError(f"batches must have a column 'text', got {', '.join(table.column_names) or 'none'}")
     ids = table.column("id") if "id" in table.column_names else None
     others = [name for name in table.column_names if name not in ("text", "id")]
-    return table.column("text"), ids, {name: _null_for_nan(table.column(name)) for name in others}
+    return texts, ids, {name: _null_for_nan(table.column(name)) for name in others}
 
 
 def _give_name(stage: Path, path: Path) -> None:
@@ -228,6 +285,7 @@ def _tables(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
     held: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
+        rows = min(rows, _most_rows(batch) or rows)
         while size + batch.num_rows >= rows:
             yield pa.Table.from_batches([*held, batch.slice(0, rows - size)])
             batch = batch.slice(rows - size)
@@ -237,6 +295,14 @@ def _tables(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
             size += batch.num_rows
     if held:
         yield pa.Table.from_batches(held)
+
+
+def _most_rows(batch: pa.RecordBatch) -> int | None:
+    """How many rows like these may be held in memory; None: any number, since they have no vectors."""
+    kind = batch.schema.field("vector").type if "vector" in batch.schema.names else None
+    if kind is None or not pa.types.is_fixed_size_list(kind):
+        return None
+    return max(1, VECTOR_BYTES * 8 // int(kind.list_size * kind.value_type.bit_width))
 
 
 def _null_for_nan(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -35,8 +35,16 @@ from rbegir.base.arguments import check_attributes, check_ids, check_tenants, ch
 from rbegir.base.checks import whole_number
 from rbegir.base.disk import explained
 from rbegir.base.mapping import arm
+from rbegir.base.progress import Progress, Report, reported
 from rbegir.codes.planes import Codes
-from rbegir.encode.encoder import Encoder, encode_keywords, expected, load_scorer, takes_vectors
+from rbegir.encode.encoder import (
+    Encoder,
+    encode_keywords,
+    encode_vectors,
+    expected,
+    load_scorer,
+    takes_vectors,
+)
 from rbegir.errors import CorruptError, FileError, InputError, LockedError, MismatchError
 from rbegir.index.creation import SEGMENT_ROWS, backup, fill, make, staged
 from rbegir.index.join import Join, groups
@@ -45,7 +53,7 @@ from rbegir.index.query import Searcher, encode_queries, query_texts
 from rbegir.index.segment import KeywordRows
 from rbegir.index.snapshot import Positions, Snapshot, damage
 from rbegir.index.tenant import within
-from rbegir.index.writer import Progress, Writer
+from rbegir.index.writer import Writer
 from rbegir.search.hits import Hits
 from rbegir.search.request import (
     Filters,
@@ -156,19 +164,24 @@ class Index:
         device: str | Sequence[str] = "cpu",
         threads: int | None = None,
         segment_rows: int = SEGMENT_ROWS,
+        progress: Progress = None,
     ) -> Index:
         """Build an index from a stream of batches with `text`, optional `id`, and attribute columns.
 
+        A Binarizer encodes a column `vector`, of lists of one length; texts beside it are stored. `batches`
+        may also be anything that offers an Arrow stream, such as a table or a DataFrame of polars.
         A repeated id is refused; with `upsert` its last row wins. `tenant` is as for `create`. Memory is
         bounded by `segment_rows`. The index appears at its path when it is complete; if the build fails or
-        is stopped, nothing is left behind.
+        is stopped, nothing is left behind. `progress` is called with (keywords encoded, all), the latter
+        estimated from the share of the file that was read, None if unknown; False for none. By default a bar
+        is shown in a terminal.
         """
         path = Path(path).absolute()
         manifest = first_manifest(model, tenant=tenant)
         with staged(path, overwrite=overwrite) as writer:
             make(writer.directory, manifest, model)
             hidden = cls(writer.directory, device=device, threads=threads, model=model, writer=writer)
-            fill(hidden, batches, segment_rows, upsert=upsert)
+            fill(hidden, batches, segment_rows, upsert=upsert, progress=progress)
         return cls(path, device=device, threads=threads, model=model, writer=writer)
 
     def __enter__(self) -> Index:
@@ -210,16 +223,33 @@ class Index:
 
     # ---- change ----
 
-    def add(self, texts: Sequence[str] | Vectors, ids: Any = None, attributes: Any = None) -> Ids:
+    def add(
+        self,
+        texts: Sequence[str] | Vectors,
+        ids: Any = None,
+        attributes: Any = None,
+        *,
+        progress: Progress = None,
+    ) -> Ids:
         """Add keywords and return their ids (by default the rows 0, 1, 2 …). An existing id is refused.
 
-        An index made with a Binarizer takes float vectors [count, dims] instead of texts.
+        An index made with a Binarizer takes float vectors [count, dims] instead of texts. `progress` is
+        called with (keywords encoded, all), False for none; by default a bar is shown in a terminal.
         """
-        return self._add(*self._keywords(texts), ids, attributes, upsert=False)
+        with reported(progress, "encoding") as report:
+            return self._add(*self._keywords(texts, report), ids, attributes, upsert=False, report=report)
 
-    def upsert(self, texts: Sequence[str] | Vectors, ids: Any, attributes: Any = None) -> Ids:
+    def upsert(
+        self,
+        texts: Sequence[str] | Vectors,
+        ids: Any,
+        attributes: Any = None,
+        *,
+        progress: Progress = None,
+    ) -> Ids:
         """Add keywords, atomically replacing those with the same ids."""
-        return self._add(*self._keywords(texts), ids, attributes, upsert=True)
+        with reported(progress, "encoding") as report:
+            return self._add(*self._keywords(texts, report), ids, attributes, upsert=True, report=report)
 
     def add_codes(
         self,
@@ -295,7 +325,7 @@ class Index:
                 self._reopen(state)
         return found
 
-    def compact(self, progress: Progress | None = None) -> None:
+    def compact(self, progress: Progress = None) -> None:
         """Rewrite the index into a few large segments without deleted keywords. Rows and ids stay.
 
         Other threads can search and change the index meanwhile; a second compaction waits for the first.
@@ -303,7 +333,7 @@ class Index:
         with self._compacting, contextlib.ExitStack() as stack:
             with self._writing() as writer:
                 compaction = stack.enter_context(writer.compacting(self._snapshot))
-            if compaction.write(progress):
+            if compaction.write(stack.enter_context(reported(progress, "compacting"))):
                 with self._writing() as writer:
                     writer.swap(compaction, self._snapshot)
                     self._reopen(self._snapshot)
@@ -477,13 +507,14 @@ class Index:
                 hint="restore the damaged files from a copy, or save the rest with Index.salvage(path, out)",
             )
 
-    def backup(self, path: str | Path, progress: Progress | None = None) -> dict[str, Any]:
+    def backup(self, path: str | Path, progress: Progress = None) -> dict[str, Any]:
         """Copy the current state to a new index at `path`, or bring an earlier backup there up to date.
 
         Files that the backup has already are checked and not copied again.
         """
         self._state()
-        return backup(self._path, Path(path), progress)
+        with reported(progress, "copying") as report:
+            return backup(self._path, Path(path), report)
 
     @staticmethod
     def salvage(path: str | Path, out: str | Path, *, overwrite: bool = False) -> dict[str, Any]:
@@ -511,12 +542,12 @@ class Index:
                 self._model = load_stored(self._path / MODEL, self._snapshot.manifest)
             return self._snapshot, self._model
 
-    def _keywords(self, given: Any) -> tuple[pa.Array | None, tuple[Codes, str] | None]:
+    def _keywords(self, given: Any, report: Report) -> tuple[pa.Array | None, tuple[Codes, str] | None]:
         """Keywords in the form that `_add` takes: texts, or the codes of vectors and their fingerprint."""
         if isinstance(given, np.ndarray) and given.ndim == 2:
             state, model = self._encoding()
             if takes_vectors(model):
-                return None, (model.encode_keywords(given), state.manifest.fingerprint)
+                return None, (encode_vectors(model, given, report), state.manifest.fingerprint)
         return check_texts(given), None
 
     def _scoring(self, tenant: Tenant = None) -> tuple[Snapshot, Encoder | None]:
@@ -531,11 +562,11 @@ class Index:
             scorer = self._scorer = name, load_scorer(self._path / MODEL)
         return within(state, tenant), scorer[1] if model is None else model
 
-    def _encoded(self, texts: pa.Array) -> tuple[Codes, str]:
+    def _encoded(self, texts: pa.Array, report: Report | None) -> tuple[Codes, str]:
         """The codes of texts, and the fingerprint of the state for which they were made."""
         state, model = self._encoding()
         check_adds(model, state.manifest)
-        return encode_keywords(model, texts), state.manifest.fingerprint
+        return encode_keywords(model, texts, report), state.manifest.fingerprint
 
     def _reopen(self, before: Snapshot) -> None:
         """Switch to the state on disk and to its model: both change, or neither."""
@@ -601,6 +632,7 @@ class Index:
         attributes: Any,
         *,
         upsert: bool,
+        report: Report | None = None,
     ) -> Ids:
         """Add keywords by texts, or by codes with the fingerprint of the model that made them."""
         count = len(given_codes[0]) if given_codes is not None else 0 if texts is None else len(texts)
@@ -611,7 +643,7 @@ class Index:
             raise InputError("upsert needs ids", hint="without ids use add")
         self._state()
         with fitting(f"{count} keywords at once", "add fewer at a time; nothing was changed"):
-            encoded = given_codes or (self._encoded(texts) if count else None)
+            encoded = given_codes or (self._encoded(texts, report) if count else None)
             with self._writing() as writer:
                 before = self._snapshot
                 manifest = before.manifest
@@ -622,7 +654,8 @@ class Index:
                             f"{self._path} has {manifest.fingerprint!r}",
                             hint="make them with the model of this index, Index.model",
                         )
-                    encoded = self._encoded(texts)  # the index was replaced while its texts were encoded
+                    # the index was replaced while its texts were encoded
+                    encoded = self._encoded(texts, report)
                 id_type = _id_type(manifest, given)
                 columns = check_attributes(attributes, count, manifest.columns)
                 if encoded is None or not count:

@@ -27,7 +27,7 @@ from rbegir.search.backend import Partition
 from rbegir.search.cpu import CpuBackend
 from rbegir.search.partition import recall_of
 
-METRICS = ("angular", "cosine")
+METRICS = {"angular": "cosine", "cosine": "cosine", "euclidean": "l2", "ip": "ip"}  # theirs → a Binarizer's
 FINEST = 8  # planes of a query
 
 Ints = npt.NDArray[np.int64]
@@ -39,6 +39,7 @@ class AnnRBE:
     def __init__(self, metric: str, parameters: dict[str, int] | None = None) -> None:
         if metric not in METRICS:
             raise InputError(f"metric must be one of {', '.join(METRICS)}, got {metric!r}")
+        self._metric = METRICS[metric]
         given: dict[str, Any] = dict(parameters or {})
         self._threads = given.pop("threads", None)
         self._given = given
@@ -53,7 +54,7 @@ class AnnRBE:
 
     def fit(self, X: npt.NDArray[Any]) -> None:
         """Learn codes for the vectors [count, dims] and store them."""
-        binarizer = Binarizer(int(X.shape[1]), query_planes=FINEST, **self._given).fit(X)
+        binarizer = Binarizer(int(X.shape[1]), query_planes=FINEST, metric=self._metric, **self._given).fit(X)
         codes = binarizer.encode_keywords(X)
         self._partitions = [Partition(pack(codes), len(codes))]
         self._backend = CpuBackend(codes.n, codes.plane_count, threads=self._threads)
@@ -152,9 +153,13 @@ def run(
     planes: Sequence[int] = (1, 2, 4, 8),
     parameters: dict[str, int] | None = None,
     rounds: int = 3,
+    metric: str | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
-    """Recall and speed on a data set, one row for each number of query planes."""
+    """Recall and speed on a data set, one row for each number of query planes.
+
+    `metric` None is the one that an HDF5 file names, or else "angular".
+    """
     from rbegir.lab.bench.host import describe
 
     data = read_data(path)
@@ -163,7 +168,8 @@ def run(
             f"k must be from 1 to {data.neighbors.shape[1]}, the depth of the true neighbours; got {k}"
         )
     say = progress or (lambda what: None)
-    algorithm = AnnRBE("angular", parameters)
+    metric = metric or _distance(Path(path)) or "angular"
+    algorithm = AnnRBE(metric, parameters)
     say("fitting")
     start = time.perf_counter()
     algorithm.fit(data.train)
@@ -195,6 +201,7 @@ def run(
     return {
         "host": describe(),
         "dataset": Path(path).name,
+        "metric": metric,
         "vectors": len(data.train),
         "dims": int(data.train.shape[1]),
         "queries": len(data.test),
@@ -205,8 +212,21 @@ def run(
     }
 
 
-def _read_hdf5(path: Path) -> dict[str, npt.NDArray[Any]]:
+def _h5py() -> Any:
     with needing("HDF5 data sets need h5py", "pip install h5py, or convert the data set to .npz"):
         import h5py  # type: ignore[import-not-found]
-    with h5py.File(path, "r") as file:
+    return h5py
+
+
+def _read_hdf5(path: Path) -> dict[str, npt.NDArray[Any]]:
+    with _h5py().File(path, "r") as file:
         return {key: np.asarray(file[key]) for key in AnnData._fields if key in file}
+
+
+def _distance(path: Path) -> str | None:
+    """The metric that a file names: the attribute `distance` of HDF5."""
+    if path.suffix not in (".hdf5", ".h5"):
+        return None
+    with _h5py().File(path, "r") as file:
+        named = file.attrs.get("distance")
+    return None if named is None else str(named)

@@ -6,6 +6,7 @@ pairs                      the three kinds of files: clicked pairs, labels, text
 rows                       the checks: bad rows are left out and counted
 source                     the formats by suffix, and plain lines
 delimited, jsonl, parquet  the other formats; parquet also cuts texts into chunks for a cluster
+vectors                    files of vectors: .npy, .fvecs, .bvecs, and columns of Parquet files
 split                      train, validation and test by a hash of the keyword
 tokenizer                  texts → words → tri-letter grams
 sample                     the data shipped with the package

@@ -26,6 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rbegir.base.arguments import as_table
 from rbegir.errors import CorruptError, FileError, InputError
 
 BLOCK_BYTES = 1 << 22  # of text formats, after decompression
@@ -96,27 +97,27 @@ def _write_parquet(given: Any, path: Path) -> None:
     """Write a DataFrame, an Arrow table, or a list of texts, of pairs or of dicts to a file."""
     import pyarrow.parquet as pq
 
-    rows = given if isinstance(given, (list, tuple)) else []
     try:
-        if hasattr(given, "to_dict") and hasattr(given, "columns"):  # a pandas DataFrame
-            table = pa.Table.from_pandas(given, preserve_index=False)
-        elif isinstance(given, (pa.Table, pa.RecordBatch)):
-            table = pa.table(given)
-        elif rows and all(isinstance(row, str) for row in rows):
-            table = pa.table({"text": list(rows)})
-        elif rows and all(isinstance(row, Mapping) for row in rows):
-            table = pa.Table.from_pylist(list(rows))
-        elif rows and all(isinstance(row, (list, tuple)) and len(row) == len(rows[0]) for row in rows):
-            columns = zip(*rows, strict=True)
-            table = pa.table(dict(zip(("query", "keyword", "weight"), map(pa.array, columns), strict=False)))
-        else:
-            raise InputError(
-                f"expected a path, a DataFrame, an Arrow table or a list of rows, got {type(given).__name__}",
-                hint="a list holds texts, (query, keyword) pairs or dicts",
-            )
-        pq.write_table(table, path)
+        table = as_table(given)
+        pq.write_table(_table_of(given) if table is None else table, path)
     except pa.ArrowException as error:
         raise InputError(f"the rows do not make a table: {str(error).splitlines()[0]}") from error
+
+
+def _table_of(given: Any) -> pa.Table:
+    """A list of texts, of pairs or of dicts as a table."""
+    rows = given if isinstance(given, (list, tuple)) else []
+    if rows and all(isinstance(row, str) for row in rows):
+        return pa.table({"text": list(rows)})
+    if rows and all(isinstance(row, Mapping) for row in rows):
+        return pa.Table.from_pylist(list(rows))
+    if rows and all(isinstance(row, (list, tuple)) and len(row) == len(rows[0]) for row in rows):
+        columns = zip(*rows, strict=True)
+        return pa.table(dict(zip(("query", "keyword", "weight"), map(pa.array, columns), strict=False)))
+    raise InputError(
+        f"expected a path, a DataFrame, an Arrow table or a list of rows, got {type(given).__name__}",
+        hint="a list holds texts, (query, keyword) pairs or dicts",
+    )
 
 
 def _open_file(path: Path) -> Source:
@@ -126,8 +127,8 @@ def _open_file(path: Path) -> Source:
     suffix = suffixes[-2 if zipped else -1] if len(suffixes) > zipped else ""
     if suffix not in FORMATS or (zipped and suffix in (".parquet", ".pq")):
         hint = "use .parquet, .csv, .tsv, .jsonl or .txt (text formats may be followed by .gz)"
-        if suffix == ".npy":
-            hint = "an index of vectors is made in Python: rbegir.index.exchange.files.import_npy(path, out)"
+        if suffix in (".npy", ".fvecs", ".bvecs"):
+            hint = "an index of vectors: rbegir index build VECTORS --out INDEX"
         raise InputError(f"the suffix of {path} is not that of a known format", hint=hint)
     _check_readable(path)
     with reading(path):

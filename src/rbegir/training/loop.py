@@ -63,7 +63,16 @@ class Scores(NamedTuple):
 class Validation:
     """A fixed set of sample groups that a network under training is scored on."""
 
-    def __init__(self, pairs: pa.Table, *, hash_buckets: int, threads: int) -> None:
+    def __init__(
+        self,
+        pairs: pa.Table,
+        *,
+        hash_buckets: int,
+        threads: int,
+        notify: Callable[[float], None] = lambda done: None,
+    ) -> None:
+        """`notify` is called with the share of a validation that is done."""
+        self._notify = notify
         self._groups = sample_groups(pairs.slice(0, MAX_VALIDATION), negatives=NEGATIVES)
         self._queries, self._keywords = (
             tokenize(texts, hash_buckets=hash_buckets, threads=threads)
@@ -75,12 +84,20 @@ class Validation:
 
     @torch.no_grad()
     def __call__(self, model: TwoTower, device: torch.device) -> Scores:
-        query = _embed(model, "query", self._queries, device)
-        scores = self._groups.scores(query, _embed(model, "keyword", self._keywords, device))
+        sizes = [len(texts.text_offsets) - 1 for texts in (self._queries, self._keywords)]
+
+        def embedded(texts: int) -> None:
+            self._notify(texts / sum(sizes))
+
+        query = _embed(model, "query", self._queries, device, embedded)
+        keyword = _embed(model, "keyword", self._keywords, device, lambda done: embedded(sizes[0] + done))
+        scores = self._groups.scores(query, keyword)
         return Scores(log_loss(scores, fit_gamma(scores)), group_auc(scores))
 
 
-def _embed(model: TwoTower, side: Side, texts: GramBatch, device: torch.device) -> Floats:
+def _embed(
+    model: TwoTower, side: Side, texts: GramBatch, device: torch.device, notify: Callable[[int], None]
+) -> Floats:
     """The embeddings of all texts of a gram batch, in evaluation mode.  [texts, n]"""
     was_training = model.training
     model.eval()
@@ -90,6 +107,7 @@ def _embed(model: TwoTower, side: Side, texts: GramBatch, device: torch.device) 
         items = np.arange(low, min(low + TEXTS, count), dtype=np.int32)
         batch = TowerBatch(*(array.to(device) for array in tower_batch(cut(texts, items))))
         parts.append(model.embed(side, batch).vector.float().cpu().numpy())
+        notify(low + len(items))
     model.train(was_training)
     return np.concatenate(parts)
 
@@ -271,7 +289,7 @@ class Run:
         entry = {"epoch": position.epoch + 1, "loss": position.loss_sum / max(1, position.step)}
         entry["gamma"] = learner.gamma_value
         if self.validation:
-            self.bar.begin("validation", 1)
+            self.bar.begin("validation", 1.0)
             scores = self.validation(learner.model, learner.device)
             scores = Scores(*of_the_first(scores, learner.device, learner.rank))
             entry |= {"log_loss": scores.log_loss, "roc_auc": scores.roc_auc}

@@ -9,6 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from rbegir.base.progress import seen
+
 
 class Bar:
     """A progress bar with free text at its end; shows nothing unless it is enabled."""
@@ -23,8 +25,10 @@ class Bar:
         )
         console = Console(stderr=True, quiet=not enabled)
         # a file or a pipe gets the lines of `say` alone: a bar drawn there would only leave blank lines
-        shown = enabled and console.is_terminal
-        self._progress = Progress(*columns, console=console, transient=True, disable=not shown)
+        shown = enabled and seen()
+        self._progress = Progress(
+            *columns, console=console, transient=True, disable=not shown, redirect_stdout=False
+        )
         self._task: TaskID | None = None
 
     def __enter__(self) -> Bar:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import torch
 
 from rbegir.base.devices import cpu_count
+from rbegir.base.progress import wanted
 from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.model import Model
 from rbegir.encode.clsm.presets import FLOAT, ModelConfig
@@ -79,7 +80,7 @@ def run(
     seed: int | None = None,
     device: str = "auto",
     resume: bool = False,
-    progress: bool = False,
+    progress: bool | None = None,
     strict: bool = False,
     query_column: str = "query",
     keyword_column: str = "keyword",
@@ -95,7 +96,8 @@ def run(
     sentence-transformers model to learn from, too: a directory or a name in the local cache (`teacher.py`).
     `config` replaces the preset's shape, shared towers included. `valid` is a file of pairs, None to hold out
     2 % of the keywords by a fixed hash, False for no validation. `out` is the checkpoint's directory; without
-    it the model is only returned.
+    it the model is only returned. `progress` shows a bar and figures on stderr; None does where somebody
+    sees them, in a terminal or a notebook.
     Settings from `epochs` to `seed` replace those of `settings`; see `TrainConfig` for what they mean.
     """
     settings = change(
@@ -130,7 +132,7 @@ def run(
     if teacher is not None and not (settings.guide and settings.teacher):
         raise InputError("a teacher needs a guide, which this recipe lacks", hint="use the default recipe")
     rank = join_processes(chosen)
-    with Bar(enabled=progress and rank.number == 0) as bar, ExitStack() as stack:
+    with Bar(enabled=rank.number == 0 and wanted(progress)) as bar, ExitStack() as stack:
         bar.begin("reading", 1.0)
         stream = pairs if pairs is None or isinstance(pairs, PairStream) else reader(pairs)
         if corpus is not None and not isinstance(corpus, TextStream):
@@ -156,7 +158,7 @@ def run(
             bar.say(str(stream.skipped))
         _check_trainable(data)
         held = data.held_out if valid is None or valid is False else reader(valid).head(MAX_VALIDATION)
-        validation = None if held is None else _validation(held, shape, valid)
+        validation = None if held is None else _validation(held, shape, valid, bar)
         settings = settings.for_pairs(data.pairs)
         valid_pairs = len(validation) if validation else 0
         identity = {
@@ -294,7 +296,7 @@ def _check_trainable(data: TrainingData) -> None:
         raise InputError("training needs at least 2 different keywords, got 1", hint="give more pairs")
 
 
-def _validation(pairs: pa.Table, shape: ModelConfig, valid: Any) -> Validation:
+def _validation(pairs: pa.Table, shape: ModelConfig, valid: Any, bar: Bar) -> Validation:
     """The validation on pairs that were held out, or that `valid` gave."""
     distinct = len(pairs["keyword"].unique())
     if distinct < 2:
@@ -305,7 +307,7 @@ def _validation(pairs: pa.Table, shape: ModelConfig, valid: Any) -> Validation:
             f"validation needs at least 2 different keywords, {what} have {distinct}",
             hint="give more pairs, a file of validation pairs, or train without validation (--no-valid)",
         )
-    return Validation(pairs, hash_buckets=shape.hash_buckets, threads=cpu_count())
+    return Validation(pairs, hash_buckets=shape.hash_buckets, threads=cpu_count(), notify=bar.show)
 
 
 def _already_done(out: Path) -> TrainResult:

@@ -39,6 +39,7 @@ import torch
 from torch import Tensor
 
 from rbegir.base.devices import cpu_count
+from rbegir.base.progress import wanted
 from rbegir.codes.planes import Codes
 from rbegir.encode.clsm.clsm import TowerBatch
 from rbegir.encode.clsm.model import Model
@@ -58,6 +59,7 @@ from rbegir.training.config import TrainConfig, change
 from rbegir.training.data import TrainingData, hold_out_below
 from rbegir.training.loop import Folder, Progress, Run, train_all
 from rbegir.training.loss import group_loss
+from rbegir.training.progress import Bar
 from rbegir.training.step import Learner, Output
 
 KEPT = ("keyword_planes", "conv", "hidden", "hash_buckets", "time_varying", "residual_weights", "bias")
@@ -91,7 +93,7 @@ def upgrade(
     epochs: int | None = None,
     batch_size: int | None = None,
     seed: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     resume: bool = False,
     save_seconds: float = 60.0,
 ) -> Upgrade:
@@ -102,7 +104,8 @@ def upgrade(
     its query side may differ. `valid` are the pairs that `kept` is measured on (2 % of the keywords are held
     out if not given), `corpus` the texts that recall is measured in (by default all keywords of the pairs).
     With `out`, the run saves its state there every `save_seconds`, and `resume` continues a run that was
-    stopped, with the result of an uninterrupted one.
+    stopped, with the result of an uninterrupted one. `progress` is called with the share done and a
+    line about it; True shows a bar, and None does in a terminal or a notebook.
     """
     if keywords not in ("new", "keep"):
         raise InputError(f"keywords must be 'new' or 'keep', got {keywords!r}")
@@ -138,13 +141,17 @@ def upgrade(
             new.keyword.requires_grad_(keywords == "new")
             return StoredCodesLearner(new, plain, stored, renew=keywords == "new")
 
+        shown = not callable(progress) and wanted(progress)
         with (
             Folder.at(path, identity, save_seconds=save_seconds, resume=resume) as folder,
-            Run(learner, plain, data, folder=folder, progress=progress) as run,
+            Bar(enabled=shown) as bar,
         ):
-            train_all([run])
-            run.finish(extra)
-            run.close()
+            bar.begin("upgrading", 1.0)
+            report = bar.show if shown else progress if callable(progress) else None
+            with Run(learner, plain, data, folder=folder, progress=report) as run:
+                train_all([run])
+                run.finish(extra)
+                run.close()
             model = Model.load(folder.path)
     if corpus is None:
         corpus = pa.concat_arrays([part["keyword"].unique() for part in (table, held_out)])
@@ -221,7 +228,7 @@ def measure(
         cases["new/both"] = Sides(new, both)
     kept = {}
     for name, sides in cases.items():
-        report = evaluate_model(sides, pairs, corpus=corpus, bootstrap=0).to_dict()
+        report = evaluate_model(sides, pairs, corpus=corpus, bootstrap=0, progress=False).to_dict()
         kept[name] = {key: float(report[key]) for key in ("roc_auc", "recall@1", "recall@10", "recall@100")}  # type: ignore[arg-type]
     return kept
 

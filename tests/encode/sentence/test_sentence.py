@@ -20,7 +20,9 @@ from typer.testing import CliRunner
 import rbegir
 from rbegir import cli
 from rbegir.codes.score import keys
+from rbegir.encode.binarizer.learn import ROUNDS
 from rbegir.encode.encoder import encode_keywords, read_reference, write_reference
+from rbegir.encode.sentence import encoder as sentence
 from rbegir.encode.sentence.encoder import SentenceEncoder
 from rbegir.errors import CorruptError, FileError, InputError, MismatchError, VersionError
 from rbegir.read.sample import sample_path
@@ -309,6 +311,16 @@ def test_build_and_search_from_the_shell(minilm: Path, tmp_path: Path) -> None:
     assert found.exit_code == 0, found.exception
     (answer,) = json.loads(found.stdout)
     assert {hit["text"] for hit in answer["hits"]} == {"used cars", "second hand automobiles"}
+
+
+def test_fitting_shows_its_progress(minilm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sentence, "BLOCK", 5)
+    encoder, shares = SentenceEncoder.load(minilm), list[float]()
+    encoder.fit(TEXTS, n=64, notify=shares.append)
+    assert shares[:3] == pytest.approx([0.9 * 5 / 12, 0.9 * 10 / 12, 0.9])
+    assert len(shares) == 3 + ROUNDS
+    assert shares == sorted(shares)
+    assert shares[-1] == pytest.approx(1)
 
 
 def test_without_the_package_the_way_out_is_named(tmp_path: Path, saved: Path) -> None:

@@ -23,7 +23,7 @@ holds the constructor's arguments and what fitting decided (dims, n, planes) as 
 
 import inspect
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
@@ -152,11 +152,12 @@ class Binarizer:
         self._check_fitted()
         return self.fingerprint_
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, *, notify: Callable[[float], None] | None = None) -> Self:
         """Learn from vectors [count, dims]; of a large or memory-mapped array a sample is read.
 
         y may hold the vectors of queries, [any count, dims], for instance the one that belongs to each
         row: what queries look like decides which errors count. Labels (one-dimensional) are ignored.
+        `notify` is called with the share of the rounds that is done.
         """
         self._check_params()
         rows = as_rows(X, "X", self.dims)
@@ -169,19 +170,22 @@ class Binarizer:
         asked = None
         if y is not None and np.ndim(y) == 2:
             asked = sample(as_rows(y, "y", dims), most, self.seed, "y", bring)
-        self._learn(seen, asked, *self._chosen(seen, asked), self.rounds)
+        self._learn(seen, asked, *self._chosen(seen, asked), self.rounds, notify)
         return self
 
-    def encode_keywords(self, X: Any) -> Codes:
-        """Codes of vectors [count, dims] to be stored."""
+    def encode_keywords(self, X: Any, *, notify: Callable[[int, int], None] | None = None) -> Codes:
+        """Codes of vectors [count, dims] to be stored; `notify` is called with (vectors encoded, all)."""
         self._check_fitted()
         rows = as_rows(X, "X", self.n_features_in_)
         moves = WORK // self.n if self.moves is None else self.moves
         gram, planes = self.learned_.gram, self.keyword_planes
-        parts = [
-            learn.packed(learn.search(form, gram, planes, moves, start), planes)
-            for form, start in ahead(self._prepared(rows))
-        ]
+        parts, done = [], 0
+        for form, start in ahead(self._prepared(rows)):
+            found = learn.search(form, gram, planes, moves, start)
+            parts.append(learn.packed(found, planes))
+            done += len(found)
+            if notify is not None:
+                notify(done, len(rows))
         codes = Codes.concat(parts) if parts else self._none(planes)
         return Codes(codes.planes, codes.n, self.fingerprint)
 
@@ -316,7 +320,13 @@ class Binarizer:
         return max(choices, key=recall)
 
     def _learn(
-        self, seen: Floats, asked: Floats | None, shape: tuple[int, int], bend: float, rounds: int
+        self,
+        seen: Floats,
+        asked: Floats | None,
+        shape: tuple[int, int],
+        bend: float,
+        rounds: int,
+        notify: Callable[[float], None] | None = None,
     ) -> None:
         """Fit to these rows; some are held out to calibrate scores if there are enough."""
         order = np.random.default_rng(self.seed).permutation(len(seen))
@@ -328,7 +338,9 @@ class Binarizer:
         likely = queries if asked is None else space.queries(asked)
         moment = learn.second_moment(likely, around_mean=self.metric != "l2")
         relative = self.metric != "cosine"
-        learned = learn.learn(keywords, queries, centre, moment, *shape, rounds, self.seed, relative=relative)
+        learned = learn.learn(
+            keywords, queries, centre, moment, *shape, rounds, self.seed, relative=relative, notify=notify
+        )
         likely = likely[:AMONG]
         values = nearest(product(likely, learned.query), self.query_planes)
         self._set(space, shape, learned, uncalibrated(learned.query, likely, values))

@@ -40,6 +40,7 @@ For one plane that is the sign. For more planes b is y/s rounded to odd integers
 row to row: several are tried, spread around the one that suits a Gaussian, and each row keeps its best.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -168,10 +169,12 @@ def learn(
     seed: int,
     *,
     relative: bool,
+    notify: Callable[[float], None] | None = None,
 ) -> Learned:
     """A decoder for vectors as keywords and as queries [rows, dims]; `moment` weighs errors by direction.
 
-    `relative`: the shortfall of codes is proportional to the vectors, not the same for all.
+    `relative`: the shortfall of codes is proportional to the vectors, not the same for all. `notify` is
+    called with the share of the rounds that is done.
     """
     centred: Floats = keywords - centre
     covariance = second_moment(keywords)
@@ -200,6 +203,8 @@ def learn(
         now = result(ALONG if turn >= SETTLED else 0.0)
         codes = search(terms(keywords, queries, now), now.gram, planes, n // 8, codes)
         a = decoder(mapped, codes)
+        if notify is not None:
+            notify((turn + 1) / rounds)
     guess = forward @ least_squares(mapped, directions(codes))
     return result(ALONG)
 

@@ -22,7 +22,7 @@ import json
 import math
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -60,10 +60,14 @@ MODULES = {
 }
 MAX_TEXT_FILE = 1 << 27  # bytes of a config or a vocabulary
 FIT_TEXTS = 10_000  # that a Binarizer is fitted on at most, roughly
+BLOCK = 2048  # texts between two reports of progress
+ENCODING = 0.9  # of the time of a fit, roughly; learning takes the rest
 
 
 class SentenceEncoder:
     """Codes by a SentenceTransformer and, without RBE head, a Binarizer. Threads may share it."""
+
+    encode_rows = BLOCK
 
     def __init__(
         self,
@@ -88,16 +92,30 @@ class SentenceEncoder:
         return cls(_open(path, device), reference=reference, batch_size=batch_size)
 
     def fit(
-        self, texts: Sequence[str], *, n: int | None = None, query_planes: int = 8, keyword_planes: int = 2
+        self,
+        texts: Sequence[str],
+        *,
+        n: int | None = None,
+        query_planes: int = 8,
+        keyword_planes: int = 2,
+        notify: Callable[[float], None] = lambda done: None,
     ) -> Self:
-        """Fit the Binarizer to (some of) these texts; a model with an RBE head needs no fitting."""
+        """Fit the Binarizer to (some of) these texts; a model with an RBE head needs no fitting.
+
+        `notify` is called with the share of the work that is done.
+        """
         if self.head is not None:
             raise InputError(
                 "the model ends in an RBE head, which is trained, not fitted", hint="use it as it is"
             )
-        step = max(1, len(texts) // FIT_TEXTS)
-        vectors = self.vectors(list(texts[::step]), "document")
-        self.binarizer = Binarizer(vectors.shape[1], n, query_planes, keyword_planes).fit(vectors)
+        some = list(texts[:: max(1, len(texts) // FIT_TEXTS)])
+        parts = []
+        for start in range(0, len(some), BLOCK):
+            parts.append(self.vectors(some[start : start + BLOCK], "document"))
+            notify(ENCODING * min(start + BLOCK, len(some)) / len(some))
+        vectors = np.concatenate(parts) if parts else self.vectors([], "document")
+        binarizer = Binarizer(vectors.shape[1], n, query_planes, keyword_planes)
+        self.binarizer = binarizer.fit(vectors, notify=lambda done: notify(ENCODING + (1 - ENCODING) * done))
         return self
 
     @property

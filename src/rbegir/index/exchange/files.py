@@ -8,16 +8,15 @@ A table of codes has these columns:
     …         the attributes, under their names
 
 A table of vectors has one column of float lists instead of planes, which a Binarizer encodes. Codes are read
-and written as a stream; vectors are read as a whole.
+and written as a stream; vectors of a table are read as a whole, those of other files are mapped into memory.
 
-A NumPy file holds codes as uint64 [planes, count, words], or vectors as float [count, dims]. Arrays of Python
-objects are never read: that would be pickle.
+A NumPy file holds codes as uint64 [planes, count, words], or vectors as float [count, dims]. Vectors may also
+come as .fvecs or .bvecs (`rbegir.read.vectors`).
 """
 
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -29,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from rbegir.base.arguments import is_list
+from rbegir.base.progress import Progress
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, WORD, Codes
 from rbegir.encode.binarizer.binarizer import Binarizer
 from rbegir.encode.encoder import Encoder
@@ -44,6 +43,7 @@ from rbegir.index.exchange.transfer import (
     staged,
 )
 from rbegir.index.store import Index
+from rbegir.read.vectors import list_vectors, map_vectors
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -175,7 +175,7 @@ def _import(
         raise InputError(f"vectors need a Binarizer, got {type(encoder).__name__}", hint="leave encoder out")
     table = pa.Table.from_batches(list(batches)).combine_chunks()
     batch = table.to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], table.schema)
-    vectors = _vectors_of(batch.column(vector_column), vector_column)
+    vectors = list_vectors(batch.column(vector_column), vector_column)
     return make_vector_index(out, vectors, _others(batch, [vector_column], 0), encoder)
 
 
@@ -200,38 +200,10 @@ def _bytes_of(column: pa.Array, name: str) -> npt.NDArray[np.uint8]:
     return np.frombuffer(b"".join(column.to_pylist()), np.uint8).reshape(len(column), -1)
 
 
-def _vectors_of(column: pa.Array, name: str) -> npt.NDArray[np.float32]:
-    """A column of equally long float lists as [count, dims]."""
-    if not is_list(column.type) or not pa.types.is_floating(column.type.value_type):
-        raise InputError(f"column {name!r} must hold lists of floats, got {column.type}")
-    lengths = column.value_lengths().unique().to_pylist() if len(column) else []
-    if len(lengths) != 1 or not lengths[0]:
-        raise InputError(f"column {name!r} must hold vectors of one length, got {lengths[:5]}")
-    flat = column.flatten().to_numpy(zero_copy_only=False)
-    return np.asarray(flat.reshape(len(column), lengths[0]))
-
-
 def _datasets() -> Any:
     with needing("Hugging Face datasets need the package datasets", "pip install datasets"):
         import datasets
     return datasets
-
-
-def map_npy(path: str | os.PathLike[str]) -> np.ndarray[Any, Any]:
-    """The array of a .npy file, mapped into memory."""
-    try:
-        return np.lib.format.open_memmap(path, mode="r")
-    except FileNotFoundError as error:
-        raise FileError(f"there is no file {path}") from error
-    except (OSError, ValueError, EOFError) as error:
-        if zipfile.is_zipfile(path):
-            raise FileError(
-                f"{path} holds several arrays, expected one", hint="save one array with numpy.save"
-            ) from None
-        raise FileError(
-            f"{path} is not a complete NumPy array file: {error}",
-            hint="write one with numpy.save; arrays of Python objects are never read",
-        ) from error
 
 
 def export_npy(source: Index | Codes, path: str | os.PathLike[str]) -> None:
@@ -242,11 +214,11 @@ def export_npy(source: Index | Codes, path: str | os.PathLike[str]) -> None:
 
 
 def read_npy(path: str | os.PathLike[str]) -> Codes | np.ndarray[Any, Any]:
-    """The codes of a uint64 file, or the mapped vectors of a float file."""
-    name, array = Path(path), map_npy(path)
+    """The codes of a uint64 file, or the mapped vectors of a float, .fvecs or .bvecs file."""
+    name, array = Path(path), map_vectors(path)
     if array.dtype == np.uint64 and array.ndim == 3:
         return Codes(np.ascontiguousarray(array), array.shape[2] * WORD)
-    if np.issubdtype(array.dtype, np.floating) and array.ndim == 2:
+    if array.ndim == 2 and (np.issubdtype(array.dtype, np.floating) or name.suffix.lower() == ".bvecs"):
         return array
     raise InputError(
         f"{name} is {array.dtype} {list(array.shape)}; "
@@ -260,8 +232,12 @@ def import_npy(
     *,
     ids: Any = None,
     binarizer: Binarizer | None = None,
+    progress: Progress = None,
 ) -> Index:
-    """Make a new index of a file of codes, or of vectors, which a Binarizer encodes."""
+    """Make a new index of a file of codes, or of vectors, which a Binarizer encodes.
+
+    `progress` is called with (vectors encoded, all), False for none; by default a bar is shown in a terminal.
+    """
     found = read_npy(path)
     count = len(found)
     given = pa.array(np.arange(count)) if ids is None else pa.array(ids)
@@ -269,7 +245,7 @@ def import_npy(
         raise InputError(f"ids has {len(given)} values for {count} rows of {path}")
     table = pa.table({"id": given})
     if not isinstance(found, Codes):
-        return make_vector_index(out, found, table, binarizer)
+        return make_vector_index(out, found, table, binarizer, progress)
     if not 1 <= found.plane_count <= MAX_KEYWORD_PLANES:
         raise InputError(f"{path} has {found.plane_count} planes, keywords have 1 to {MAX_KEYWORD_PLANES}")
     return make_index(out, [Keywords(found, table)], binarizer)

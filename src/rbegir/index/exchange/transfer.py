@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rbegir.base import disk
+from rbegir.base.progress import Progress, reported
 from rbegir.codes.planes import WORD, Codes
 from rbegir.encode.binarizer.binarizer import Binarizer
 from rbegir.encode.encoder import Encoder
@@ -139,10 +140,12 @@ def make_vector_index(
     vectors: npt.NDArray[np.floating[Any]],  # [count, dims]
     table: pa.Table,
     binarizer: Binarizer | None = None,
+    progress: Progress = None,
 ) -> Index:
     """Make a new index of float vectors; it stores the Binarizer that encodes them.
 
-    `table` has their ids, texts and attributes, as in `Keywords`.
+    `table` has their ids, texts and attributes, as in `Keywords`. `progress` is called with (vectors
+    encoded, all), False for none; by default a bar is shown in a terminal.
     """
     if not len(vectors):
         raise InputError("there is nothing to import: no vectors", hint="check the source")
@@ -156,8 +159,10 @@ def make_vector_index(
         for low in range(0, len(vectors), ROWS):
             codes = fitted.encode_keywords(vectors[low : low + ROWS])
             yield Keywords(codes, table.slice(low, len(codes)))
+            report(low + len(codes), len(vectors))
 
-    return make_index(path, batches(), fitted)
+    with reported(progress, "encoding") as report:
+        return make_index(path, batches(), fitted)
 
 
 def _by_text(batch: Keywords) -> list[Keywords]:
