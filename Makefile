@@ -56,7 +56,7 @@ test-arm:  ## the native kernels for 64-bit ARM, cross-compiled and run under qe
 test-clang: setup  ## the native module with clang and libc++, compiled but not linked
 	tests/native/clang.sh $(BIN)/python
 
-sanitize: setup  ## the native kernels under the address, undefined-behaviour and thread sanitizers
+sanitize: setup  ## the native module under the address, undefined-behaviour and thread sanitizers
 	tests/native/sanitize.sh $(BIN)/python
 
 wheel: setup  ## wheels in build/wheels for every Python on the PATH, each tried in an empty environment
