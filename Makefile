@@ -50,8 +50,8 @@ test-gpu: setup  ## every test that needs a real GPU
 test-gpu-lean:  ## the GPU search alone, where there is only torch, triton, numpy and pytest
 	PYTHONPATH=src $(PYTHON) -m pytest -c tests/search/gpu/card.ini --rootdir . -m gpu tests/search/gpu
 
-test-arm:  ## the native kernels for 64-bit ARM, cross-compiled and run under qemu
-	tests/native/arm.sh
+test-arm: setup  ## the native kernels for 64-bit ARM, cross-compiled and run under qemu; the rest of the module compiled
+	tests/native/arm.sh $(BIN)/python
 
 test-clang: setup  ## the native module with clang and libc++, compiled but not linked
 	tests/native/clang.sh $(BIN)/python

@@ -32,6 +32,8 @@ def test_every_part_of_the_module_is_sanitised() -> None:
 @pytest.mark.parametrize(
     ("script", "packages"),
     [
+        ("arm.sh", "g++ g++-aarch64-linux-gnu qemu-user"),
+        ("clang.sh", "clang libc++-dev libc++abi-dev"),
         ("sanitize.sh", "g++ util-linux"),
     ],
 )
