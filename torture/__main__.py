@@ -18,6 +18,7 @@ ATTEMPTS = {  # name → (module, function, points and seconds that `make tortur
     "resources": ("torture.resources", "run", 20_000, 900.0),
     "fuzz": ("torture.fuzz", "run", 10_000_000, 1800.0),
     "exact": ("torture.exact", "run", 10_000_000, 3600.0),
+    "codes": ("torture.codes", "run", 1_000_000, 1800.0),
     "frontdoor": ("torture.frontdoor", "run", 100_000, 1800.0),
     "crowd": ("torture.crowd", "run", 1_000_000, 600.0),
     "soak": ("torture.soak", "run", 10**9, 3600.0),
