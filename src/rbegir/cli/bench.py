@@ -62,10 +62,10 @@ def encode(
     device: str = option("cpu", "cpu, cuda or cuda:N."),
     threads: int | None = options.THREADS,
     rounds: int = options.ROUNDS,
-    peers: bool = option(False, "MiniLM in the same run.", "--peers"),
+    peers: bool = option(False, "model2vec and MiniLM in the same run.", "--peers"),
     as_json: bool = options.AS_JSON,
 ) -> None:
-    """Texts per second: split into grams, encoded by each side, and MiniLM beside it with --peers."""
+    """Texts per second: split into grams, and encoded by each side."""
     from rbegir.lab.bench.encode import measure
     from rbegir.read.pairs import read_texts
     from rbegir.read.sample import sample_path
@@ -152,7 +152,9 @@ def accuracy(
     count: int = option(1000, "Number of queries.", "--queries-count", min=1),
     train_rows: int = option(100_000, "Rows that methods learn from.", min=2),
     search_rows: int | None = option(None, "Rows that are searched.", min=1, show_default="all others"),
-    apart: bool = option(True, "Learn from rows apart from, or among, those searched.", "--apart/--among"),
+    apart: bool = option(
+        True, "Learn from rows that are not searched, or from those that are.", "--apart/--among"
+    ),
     budget: float | None = option(None, "Seconds after which no row is started."),
     out: Path | None = option(None, "JSON file, written after every row; rows it holds are kept."),
     about: str = option("", "What the vectors are, for the file."),
@@ -252,7 +254,7 @@ def serve(
     peer_seconds: float = option(10.0, "Load of each peer.", min=0.1),
     as_json: bool = options.AS_JSON,
 ) -> None:
-    """A real service over loopback: searches and writes at once; is every acknowledged write kept?"""
+    """Load a real service over loopback, and check that every acknowledged write is kept."""
     from rbegir.lab.bench import serve as bench
 
     with bar("serve") as show:

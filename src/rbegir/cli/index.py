@@ -68,10 +68,10 @@ def build(
     id_type: str | None = options.ID_TYPE,
     columns: str | None = options.COLUMNS,
     tenant: str | None = option(
-        None, "Column that says whose a keyword is, for searches with --tenant.", metavar="COLUMN"
+        None, "Column that holds the tenant of a keyword, for searches with --tenant.", metavar="COLUMN"
     ),
     overwrite: bool = option(False, "Replace an index that is there already."),
-    upsert: bool = option(False, "Of rows with the same id keep the last instead of refusing them."),
+    upsert: bool = option(False, "If rows have the same id, keep the last instead of failing."),
     strict: bool = options.STRICT,
     cluster: str | None = options.CLUSTER,
     segment_rows: int = whole_option(1 << 20, "Keywords held in memory, and per segment."),
@@ -137,7 +137,7 @@ def add(
     index: Path = options.INDEX_PATH,
     texts: Path = typer.Argument(..., help=f"Texts: {TEXTS} {VECTORS}"),
     upsert: bool = option(
-        False, "Replace keywords that have the same id; of rows with the same id keep the last."
+        False, "Replace keywords that have the same id; if rows have the same id, keep the last."
     ),
     text_column: str = options.TEXT_COLUMN,
     vector_column: str | None = VECTOR_COLUMN,
@@ -147,7 +147,7 @@ def add(
     strict: bool = options.STRICT,
     as_json: bool = options.AS_JSON,
 ) -> None:
-    """Add texts to an index. Each million of texts is durable on its own: an interrupted run keeps those."""
+    """Add texts to an index. They become durable a million at a time; an interrupted run keeps those."""
     from rbegir.index.creation import fill
 
     with rbegir.Index.open(index) as opened:
@@ -166,7 +166,9 @@ def delete(
     ids: list[str] | None = typer.Argument(None, metavar="ID…", help="Ids to delete."),
     ids_from: Path | None = option(None, "A file with one id per line.", "--from"),
     where: str | None = option(None, "Delete all that pass this filter, such as: price < 10"),
-    tenant: str | None = option(None, "Delete only keywords of this tenant, all without ID and --where."),
+    tenant: str | None = option(
+        None, "Delete only keywords of this tenant; all of them without ID and --where."
+    ),
     as_json: bool = options.AS_JSON,
 ) -> None:
     """Delete keywords by id, or by a filter; ids that are not there are ignored."""

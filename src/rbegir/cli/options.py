@@ -59,18 +59,20 @@ COLUMNS = option(
     metavar="NAMES",
 )
 STRICT = option(False, "Fail at the first bad row instead of skipping and counting it.")
-EPOCHS = option(None, "Passes over the pairs.", show_default="by size")
-BATCH_SIZE = option(None, "Pairs per step.", show_default="by size")
+EPOCHS = option(None, "Passes over the pairs.", show_default="by the number of pairs")
+BATCH_SIZE = option(None, "Pairs per step.", show_default="by the number of pairs")
 SEED = option(0, "Seed of everything random.")
 RESUME = option(False, "Continue an interrupted run.", "--resume")
 VALID = option(None, "Pairs to validate on; 2 % of the keywords are held out if not given.")
 RERANK = option(
-    None, "Order the first candidates by their texts; by default where the model can.", "--rerank/--no-rerank"
+    None,
+    "Rerank the best candidates by their texts; by default if the model has a reranker.",
+    "--rerank/--no-rerank",
 )
 ANY_MODEL = option(None, "A trained model; random weights if not given.")
 ROUNDS = option(5, "Rounds; figures are medians.", min=1)
 THREADS = option(None, "CPU threads.", min=1, show_default="all cores")
-SEARCH_DEVICE = option("cpu", "cpu, cuda, cuda:1 or several: cuda:0,cuda:1")
+SEARCH_DEVICE = option("cpu", "cpu, cuda, cuda:1 or several: cuda:0,cuda:1.")
 TORCH_DEVICE = option("auto", "auto, cpu, cuda or cuda:N.")
 CLUSTER = option(
     None,

@@ -129,14 +129,14 @@ def reproduce(
     device: str = options.TORCH_DEVICE,
     small: bool = option(False, "Few pairs and short trainings: minutes on a CPU.", "--small"),
     workers: int = option(1, "Runs at the same time on one device.", min=1),
-    together: int = option(1, "Models that each of them trains side by side, on the same batches.", min=1),
+    together: int = option(1, "Models that each worker trains together, on the same batches.", min=1),
     seconds: float | None = option(None, "Start no run that would end later than this."),
     report: list[Path] | None = option(None, "Train nothing: write the report of these results."),
     as_json: bool = option(False, "Print the tables as one JSON list to stdout.", "--json"),
 ) -> None:
-    """Make the tables of the paper on real data, ours beside theirs, with seeds and spread.
+    """Reproduce the paper's tables on real data, next to the paper's, over several seeds.
 
-    Runs are kept: an interrupted command resumes where it stopped.
+    Finished runs are kept, so an interrupted command resumes.
     """
     from rich.console import Console
 

@@ -33,11 +33,11 @@ def search(
     k: int | None = option(None, "Hits per query; by default 10, or with --min-score all.", "-k"),
     min_score: float | None = option(None, "Only hits whose code score is at least this."),
     after: list[str] | None = option(
-        None, "Continue behind a page of hits: its cursor; once per query.", metavar="CURSOR"
+        None, "Cursor of a page of hits, to get the next page; one per query.", metavar="CURSOR"
     ),
     newer: list[Path] | None = option(
         None,
-        "A newer generation, searched as one with the first INDEX; several: oldest first.",
+        "Index of a newer generation, searched together with INDEX; repeat for more, oldest first.",
         metavar="INDEX",
     ),
     where: str | None = option(None, "Filter, such as: price < 10 and lang = 'en' and not sold"),
@@ -147,7 +147,7 @@ def join(
     other: Path | None = typer.Argument(
         None,
         metavar="[OTHER]",
-        help="Index whose keywords are the queries; without it those of INDEX itself.",
+        help="Index whose keywords are the queries; by default those of INDEX itself.",
     ),
     k: int | None = option(None, "Neighbors per keyword.", "-k", "--k", min=1),
     min_score: float | None = option(None, "Lowest score of a pair."),
@@ -192,8 +192,8 @@ def mine(
 ) -> None:
     """Find hard negatives: for each query of the pairs the best keywords that were not clicked for it.
 
-    They are searched exactly, by codes, among the keywords of INDEX; a MODEL searches the keywords of the
-    pairs. One row is written per negative: query, keyword, id, rank, score.
+    They are searched exactly, by codes: given an INDEX, among its keywords; given a MODEL, among those of
+    the pairs. One row is written per negative: query, keyword, id, rank, score.
     """
     import pyarrow.parquet as pq
 
@@ -247,7 +247,7 @@ def serve(
         help="Directory or URL of an index; several as NAME=INDEX, the first is the default; or a "
         "folder of indexes.",
     ),
-    host: str = option("127.0.0.1", "Address to listen on; beyond loopback tokens are needed."),
+    host: str = option("127.0.0.1", "Address to listen on; any but loopback needs tokens."),
     port: int = option(8080, "Port; 0 takes a free one.", min=0, max=65535),
     device: str = options.SEARCH_DEVICE,
     threads: int | None = options.THREADS,
@@ -261,9 +261,9 @@ def serve(
     max_batch: int = option(128, "Queries scored in one scan; 1: no batching.", min=1),
     max_waiting: int = option(4096, "Queries that may wait; more are refused with 503.", min=1),
     max_client_requests: int = option(
-        0, "Requests of one token, or address, under way at once; more are refused with 429. 0: any.", min=0
+        0, "Concurrent requests per client (token or address); further ones get 429. 0: no limit.", min=0
     ),
-    max_write_batch: int = option(4096, "Keywords in one durable write; 1: every request alone.", min=1),
+    max_write_batch: int = option(4096, "Most keywords in one durable write; 1: each request alone.", min=1),
     max_k: int = option(10_000, "Hits per query.", min=1),
     max_body_mb: int = option(16, "Size of a body, in MiB.", min=1),
     timeout: float = option(30.0, "Deadline of a request, in seconds.", min=0.001),
@@ -271,10 +271,10 @@ def serve(
     compact_deleted: float = option(
         0.25, "Compact when this share of the rows is deleted; 0: never.", min=0, max=1
     ),
-    access_log: bool = option(True, "A line for every request."),
-    log_queries: bool = option(False, "Query texts in the log.", "--log-queries"),
+    access_log: bool = option(True, "Log a line for every request."),
+    log_queries: bool = option(False, "Log query texts.", "--log-queries"),
 ) -> None:
-    """Serve an index, or several, over HTTP, with a page to look at them."""
+    """Serve one or more indexes over HTTP, with a browser page."""
     from rich.console import Console
 
     with needing("the service", "serve"):
@@ -350,7 +350,7 @@ def mcp(
     device: str = options.SEARCH_DEVICE,
     threads: int | None = options.THREADS,
 ) -> None:
-    """Let an assistant search an index: a server of the Model Context Protocol on standard input and output.
+    """Let an assistant search an index: a server for the Model Context Protocol on standard input and output.
 
     It has two tools, search and fetch, and never changes the index.
     """

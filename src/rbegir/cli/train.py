@@ -20,7 +20,7 @@ BASELINE = "tri-letter cosine"
 
 def of_recipe(help_text: str, *names: str) -> Any:
     """An option that replaces a setting of the recipe."""
-    return option(None, help_text, *names, show_default="of the recipe")
+    return option(None, help_text, *names, show_default="set by the recipe")
 
 
 @app.command("train")
@@ -30,14 +30,14 @@ def train(
         None, help="Pairs (query, keyword): Parquet, CSV, TSV or JSONL; may be absent with --corpus."
     ),
     corpus: Path | None = option(
-        None, "Texts that will be searched; also learned from where pairs are few or absent."
+        None, "Texts that will be searched. Training also learns from them if pairs are few or absent."
     ),
     teacher: Path | None = option(
         None, "A sentence-transformers model to learn meaning from, needed for training only."
     ),
     preset: str = option("rbe_star", "m_1, m_2, m_3, m_5, rbe_1, rbe_2, rbe_star or rbe_3."),
     share_towers: bool | None = of_recipe(
-        "One tower for both sides, or one each: for queries unlike keywords.",
+        "One tower for both sides, or one per side, for queries that are unlike keywords.",
         "--share-towers/--separate-towers",
     ),
     estimator: str | None = option(
@@ -130,7 +130,8 @@ def upgrade(
     pairs: Path = options.PAIRS,
     out: Path = option(..., "Directory to write the new model to."),
     keywords: str = option(
-        "new", "new: train both sides, queries read the old codes too; keep: train the query side only."
+        "new",
+        "new: train both sides, so that queries search old and new codes; keep: train the query side.",
     ),
     adopt: bool = option(
         False, "Put the new model into the index OLD, whose codes stay as they are.", "--adopt"
@@ -236,7 +237,7 @@ def evaluate(
     bootstrap: int = option(500, "Replicates for the intervals; 0 for none."),
     seed: int = option(0, "Seed of the negatives and of the intervals."),
     rerank: bool | None = options.RERANK,
-    baseline: bool = option(False, "Put tri-letter cosine and BM25 beside it.", "--baseline"),
+    baseline: bool = option(False, "Also measure tri-letter cosine and BM25.", "--baseline"),
     strict: bool = options.STRICT,
     as_json: bool = options.AS_JSON,
 ) -> None:
