@@ -140,6 +140,7 @@ def benchmarks() -> Json:
         "gpu": gpu,
         "serve": load("serve"),
         "filters": load("filters"),
+        "rerank": load("rerank"),
         "encode": load("encode-cpu"),
         "encode_gpu": load("encode-h200"),
         "train": load("train-h200"),
