@@ -195,12 +195,12 @@ class Hits:
                 "these hits have no cursor: pages follow the exact order of the codes",
                 hint="search with rerank=False, and without mode='paper' and planes",
             )
-        before = Cursor.start(len(self)) if self.after is None else Cursor.read(self.after)
-        last, every = self.counts - 1, np.arange(len(self))
-        if not self.k:
-            return before.text()
-        keys = np.where(last >= 0, self.keys[every, last], before.keys)
-        return Cursor(keys, np.where(last >= 0, self.rows[every, last], before.rows)).text()
+        end = Cursor.start(len(self)) if self.after is None else Cursor.read(self.after)
+        for query, count in enumerate(self.counts.tolist()):
+            if count:
+                end.keys[query] = self.keys[query, count - 1]
+                end.rows[query] = self.rows[query, count - 1]
+        return end.text()
 
     def __getitem__(self, query: int) -> list[Hit]:
         """The hits of one query."""
