@@ -43,8 +43,10 @@ tables: setup  ## the paper's tables beside ours: the small version, or all of D
 
 # One process more than there are cores, because tests of servers and clusters often wait.
 PROCESSES = $$($(BIN)/python -c 'from rbegir.base.devices import cpu_count; print(min(4, cpu_count() + 1))')
+# Bytecode is kept even where the environment says otherwise: every process of the suite, and each of the hundreds
+# that they start, would compile the tests and rbegir again.
 test: setup chromium  ## the whole test suite, in parallel
-	$(BIN)/python -m pytest -n $(PROCESSES)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(PROCESSES)
 
 test-gpu: setup  ## every test that needs a real GPU
 	$(BIN)/python -m pytest -m gpu

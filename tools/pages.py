@@ -56,6 +56,7 @@ VECTOR_SETS = {  # title, and bytes at 2 bits per dimension
 }
 METHODS = {
     "binarizer": "Binarizer",
+    "binarizer_reranked": "Binarizer, `rerank=True`",
     "binarizer_patient": "Binarizer, four times the moves",
     "binarizer_quick": "Binarizer, an eighth of the moves",
     "binarizer_3_planes": "Binarizer, 3-bit query",

@@ -23,7 +23,7 @@ from unittest import mock
 import numpy as np
 import numpy.typing as npt
 
-from rbegir._native.isa import available_isas
+from rbegir._native import available_isas
 from rbegir.encode.binarizer import learn, vectors
 from rbegir.encode.binarizer.binarizer import Binarizer
 from rbegir.encode.clsm.presets import ModelConfig, random_tensors

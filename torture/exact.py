@@ -32,7 +32,7 @@ from unittest import mock
 import numpy as np
 import numpy.typing as npt
 
-from rbegir._native.isa import available_isas
+from rbegir._native import available_isas
 from rbegir.codes import score
 from rbegir.codes.planes import Codes
 from rbegir.index.store import Index

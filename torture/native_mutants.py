@@ -24,8 +24,7 @@ from unittest import mock
 
 import numpy as np
 
-from rbegir._native import _core
-from rbegir._native.isa import available_isas
+from rbegir._native import _core, available_isas
 from rbegir.search.cpu import EMULATED
 from torture.worlds import Still, cpu_backends
 
@@ -71,7 +70,7 @@ MUTANTS = {
         "scan_query.cpp", "+ rounding);", "+ 0 * rounding);"
     ),
     "the left-out bit of the eighth word lost": Mutant(
-        "scan_simd.hpp", "T::shift_left16(bit, w % T::INDEX_BITS)", "T::shift_left16(bit, w % 8)"
+        "scan_simd.hpp", "left_bit(rows), w % T::INDEX_BITS", "left_bit(rows), w % 8"
     ),
     "ties in the order in which they come": Mutant(
         "scan_best.hpp", "a.key > b.key : a.position < b.position", "a.key > b.key : a.position > b.position"
@@ -93,15 +92,18 @@ MUTANTS = {
         "if (!better(hit, query.limit().before)) best_[q].add(hit);",
     ),
     "filters forgotten in blocks": Mutant(
-        "scan_worker.cpp", "events[e].lanes & slot.candidates(filter)", "events[e].lanes & slot.lanes"
+        "scan_worker.cpp", "own_filters_ ? &passing_[q * task_groups_ + flushed_] : lanes_", "lanes_"
+    ),
+    "what filters pass in the first block, for all blocks": Mutant(
+        "scan_worker.cpp", "flushed_ += slots_.size();", ""
     ),
     "filters forgotten in place": Mutant(
         "scan_worker.cpp",
-        "events_[e].lanes & partition.candidates(g, state_.queries[q]->limit().filter)",
+        "events_[e].lanes & partition.candidates(g, filter)",
         "events_[e].lanes & partition.candidates(g)",
     ),
     "a key that just reaches the threshold refused": Mutant(
-        "scan_query.hpp", "(1 + 1e-9) >= least", "(1 - 1e-9) >= least"
+        "scan_query.hpp", "* (1 - 1e-9);", "* (1 + 1e-9);"
     ),
 }
 

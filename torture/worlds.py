@@ -14,7 +14,8 @@ least score, a hit behind which to continue, a filter. What makes it hard:
                 threshold, or only in groups that it does not
     k, batch    around every size at which the scan switches its strategy
     limits      exactly at the key of a hit and one beside it, behind the very last hit, filters that pass
-                nothing, one keyword, few, many and all
+                nothing, one keyword, few, many and all, or what no other filter passes, or only keywords at
+                the borders of groups and blocks
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ Chance = np.random.Generator
 # Sizes at which the scan switches its strategy: scan_search.cpp and scan_worker.hpp.
 SAMPLE, SMALL, RAW_QUERIES, SHARE, QUERY_TILE = 64, 4096, 2, 16, 256
 BLOCK, TASK = 16 * GROUP, 256 * GROUP
+FEW = 1.25 / GROUP  # the share up to which all that a filter passes are scored
 TINY = (1, 2, GROUP - 1, GROUP, GROUP + 1, 200)
 MEDIUM = (500, 700, BLOCK - 1, BLOCK, BLOCK + 1)  # enough to raise the threshold for small k
 LARGE = (SMALL - 1, SMALL, SMALL + 1, SMALL + GROUP + 1, 2 * SMALL)  # around what is sampled first
@@ -124,6 +126,19 @@ def make_keywords(rng: Chance, kind: str, count: int, planes: int, queries: Valu
         pool = encoded(n, planes)
         return pool[rng.integers(0, len(pool), count)]
     return odd(rng, (count, n), top)
+
+
+def make_filters(rng: Chance, filters: int, count: int) -> npt.NDArray[np.bool_]:
+    """What each filter passes, [filters, count]: as much, more or less than others, or what no other does."""
+    kind = rng.choice(("alike", "mixed", "disjoint", "borders"))
+    if kind == "disjoint":
+        return np.asarray(rng.integers(0, filters, count) == np.arange(filters)[:, None])
+    share = np.array([0.0, 1.0, 1 / count, 0.005, FEW, 0.03, 0.3, 0.7])
+    passes = rng.random((filters, count)) < rng.choice(share, (1 if kind == "alike" else filters, 1))
+    if kind == "borders":
+        period = rng.choice((GROUP, BLOCK))
+        passes &= (np.arange(count) + 1) % period <= 1
+    return passes
 
 
 def sampled_groups(count: int) -> npt.NDArray[np.bool_]:
@@ -248,8 +263,7 @@ class Still:
             rows = [row[self.keys[query, row] >= floors[query]] for query, row in enumerate(rows)]
             asked += " a least key,"
         if filtered:
-            share = np.array([0.0, 1.0, 1 / self.count, 0.005, 0.03, 0.3, 0.7])
-            flags = rng.random((rng.choice((1, 3, queries)), self.count)) < rng.choice(share)
+            flags = make_filters(rng, int(rng.choice((1, 3, queries))), self.count)
             ends = np.cumsum([part.count for part in parts]).tolist()
             parts = [
                 part._replace(filters=tuple(masks.from_bools(own[end - part.count : end]) for own in flags))

@@ -1,4 +1,4 @@
-"""Everything rbegir raises on purpose.
+"""Everything rbegir raises on purpose, and the checks of arguments that all packages share.
 
 RbegirError                     one sentence: what was expected, what came; `.hint` says the way out
 ├── InputError                  an argument or a row of input is wrong (also a ValueError)
@@ -23,6 +23,7 @@ The command line prints `error: …` and `hint: …` for these and nothing else;
 
 import contextlib
 from collections.abc import Iterator
+from numbers import Integral
 
 
 class RbegirError(Exception):
@@ -108,3 +109,18 @@ def needing(message: str, hint: str) -> Iterator[None]:
         yield
     except ImportError as error:
         raise MissingExtraError(message.replace("{}", str(error.name)), hint=hint) from error
+
+
+def whole_number(name: str, value: object, least: int = 1, most: int | None = None) -> int:
+    """Return the value as an int; refuse non-integers (such as True and 2.0) and values out of range."""
+    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not is_whole or value < least or (most is not None and value > most):  # type: ignore[operator]
+        span = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise InputError(f"{name} must be a whole number {span}, got {value!r}")
+    return int(value)  # type: ignore[call-overload, no-any-return]
+
+
+def describe(value: object) -> str:
+    """Describe a value for an error message: dtype and shape of an array, else the type."""
+    is_array = hasattr(value, "dtype") and getattr(value, "ndim", 0) > 0
+    return f"{value.dtype} {list(value.shape)}" if is_array else type(value).__name__  # type: ignore[attr-defined]

@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
 from rbegir.base import disk, masks
-from rbegir.base.checks import describe, whole_number
 from rbegir.base.devices import cpu_count, gpu_number, names_of, split_name
-from rbegir.errors import DeviceError, InputError, MissingExtraError
+from rbegir.errors import DeviceError, InputError, MissingExtraError, describe, whole_number
 
 
 @pytest.mark.parametrize(("value", "result"), [(1, 1), (7, 7), (np.int64(3), 3), (np.uint8(2), 2)])
@@ -143,3 +143,14 @@ def test_a_written_file_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     disk.write_file(tmp_path / "file", b"f")
     assert sizes == [5, 1]
     assert (tmp_path / "file").read_bytes() == b"f"
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 63, 64, 65, 1000])
+@pytest.mark.parametrize("offset", [0, 3, 64])
+def test_masks_from_bytes(count: int, offset: int) -> None:
+    """Bits before and behind Arrow's flags do not count."""
+    flags = np.random.default_rng(count).random(offset + count + 100) < 0.5
+    sliced = pa.array(flags).slice(offset, count)
+    expected = masks.from_bools(flags[offset : offset + count])
+    raw = np.frombuffer(sliced.buffers()[1], np.uint8)
+    np.testing.assert_array_equal(masks.from_bytes(raw, offset, count), expected)

@@ -330,6 +330,8 @@ def test_tenants(model: Path, table: Path, tmp_path: Path) -> None:
     assert rbegir("index", "build", model, table, "--out", path, *ids, "--json").json["tenant"] == "sku"
     found = rbegir("search", path, TEXTS[0], "--tenant", "p3", "--json").json
     assert [hit["text"] for hit in found[0]["hits"]] == [TEXTS[3]]
+    found = rbegir("search", path, TEXTS[0], "--item", "sku", "-k", "4", "--json").json
+    assert len({hit["attributes"]["sku"] for hit in found[0]["hits"]}) == 4
     assert rbegir("index", "delete", path, "--tenant", "p3", "--json").json["deleted_now"] == 1
     assert rbegir("index", "delete", path, "0", "1", "--tenant", "p1", "--json").json["deleted_now"] == 1
     assert rbegir("index", "info", path, "--json").json["keywords"] == 3

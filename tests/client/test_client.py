@@ -125,6 +125,10 @@ def test_tenants(model: Path, tmp_path: Path) -> None:
                 for rerank in (False, None):
                     ours = do("search", ["rome", "bike"], 5, tenant=own, rerank=rerank)
                     assert_same(ours, index.search(["rome", "bike"], 5, tenant=own, rerank=rerank))
+            ours = do("search", ["rome", "bike"], 2, item="shop")
+            assert_same(ours, index.search(["rome", "bike"], 2, item="shop"))
+            with pytest.raises(InputError, match="item must be an attribute, got 'color'"):
+                do("search", "rome", item="color")
             with pytest.raises(MismatchError, match="tenant is 'x', in this index 'shop' is int64"):
                 do("search", "rome", tenant="x")
             with pytest.raises(InputError, match="attributes lack 'shop'"):
@@ -133,11 +137,17 @@ def test_tenants(model: Path, tmp_path: Path) -> None:
         (found,) = httpx.post(f"{service.url}/v1/search", json=body).json()["results"]
         assert [hit["attributes"]["shop"] for hit in found["hits"]] == [2, 2, 2]
         assert [hit["ranks"][-1] for hit in found["hits"]] == [1, 2, 3]
+        body = {"queries": ["rome"], "k": 3, "item": "shop", "explain": True}
+        (found,) = httpx.post(f"{service.url}/v1/search", json=body).json()["results"]
+        assert sorted(hit["attributes"]["shop"] for hit in found["hits"]) == [0, 1, 2]
+        order = index.search("rome", len(TEXTS), rerank=False).ids[0].tolist()
+        assert all(hit["ranks"][-1] == 1 + order.index(hit["id"]) for hit in found["hits"])
         lines = httpx.get(f"{service.url}/v1/keywords", params={"tenant": 2, "limit": 4}).text.splitlines()
         assert [json.loads(line)["id"] for line in lines] == [2, 5, 8, 11]
         assert httpx.get(f"{service.url}/v1/keywords?tenant=x").status_code == 422
         properties = httpx.get(f"{service.url}/openapi.json").json()["components"]["schemas"]["SearchRequest"]
         assert [one["type"] for one in properties["properties"]["tenant"]["anyOf"]] == ["integer", "null"]
+        assert properties["properties"]["item"]["anyOf"][0]["enum"] == ["shop"]
 
 
 def test_pages_and_ranges_longer_than_a_page(model: Path, tmp_path: Path) -> None:

@@ -108,6 +108,20 @@ def test_tenants_are_those_of_one_machine(nodes: Any, tmp_path: Path) -> None:
             page = cluster.search_codes(codes, 4, tenant="s4")
             ours = cluster.search_codes(codes, 4, tenant="s4", after=page.cursor)
             equal(ours, index.search_codes(codes, 4, tenant="s4", after=page.cursor))
+            for options in (
+                {"k": 4},
+                {"k": 20, "where": ["id > 9", None, "id < 0"]},
+                {"k": 4, "tenant": "s4"},
+            ):
+                page = cluster.search_codes(codes, item="shop", **options)
+                equal(page, index.search_codes(codes, item="shop", **options))
+                options["after"] = page.cursor
+                ours = cluster.search_codes(codes, item="shop", **options)
+                equal(ours, index.search_codes(codes, item="shop", **options))
+            options = {"item": "shop", "min_score": 0.2, "texts": False, "attributes": False}
+            equal(cluster.search_codes(codes, None, **options), index.search_codes(codes, None, **options))
+            with pytest.raises(InputError, match="item must be an attribute, got 'color'"):
+                cluster.search_codes(codes, item="color")
             coarse = cluster.coarse_rows(codes, 9, planes=1, tenant="s4")
             assert np.array_equal(coarse, index.coarse_rows(codes, 9, planes=1, tenant="s4"))
             with pytest.raises(MismatchError, match="tenant is 4, in this index 'shop' is string"):
@@ -297,3 +311,23 @@ def test_scores_of_a_binarizer_are_those_of_an_index(nodes: Any, tmp_path: Path)
     with rbegir.Cluster.open(tmp_path / "v.rbe", devices=2, deadline=PATIENT) as cluster:
         equal(cluster.search_codes(binarizer.encode_queries(vectors[:20]), k=5), hits)
         equal(cluster.search(vectors[:20], k=5), hits)
+
+
+def test_vectors_are_reranked_as_on_one_machine(nodes: Any, tmp_path: Path) -> None:
+    vectors = np.random.default_rng(3).standard_normal((600, 24)).astype(np.float32)
+    binarizer = rbegir.Binarizer(24, moves=20).fit(vectors)
+    with rbegir.Index.create(tmp_path / "v.rbe", binarizer) as index:
+        for part in np.split(vectors, 3):
+            index.add(part, attributes={"first": (part[:, 0] > 0).tolist()})
+        with rbegir.Cluster.open(tmp_path / "v.rbe", devices=2, deadline=PATIENT) as cluster:
+            for options in (
+                {"k": 5},
+                {"k": 300},
+                {"k": 5, "candidates": 7, "where": "first"},
+                {"k": 5, "where": ["first", "first and not first", *[None] * 18]},
+                {"k": 5, "where": "first and not first"},
+            ):
+                hits = index.search(vectors[:20], rerank=True, **options)  # type: ignore[arg-type]
+                equal(cluster.search(vectors[:20], rerank=True, **options), hits)  # type: ignore[arg-type]
+            with pytest.raises(InputError, match="needs queries that are texts, or vectors"):
+                cluster.search_codes(binarizer.encode_queries(vectors[:2]), rerank=True)

@@ -6,13 +6,20 @@ this tests the order of steps; `tests/torture/test_powerloss.py` tests the syncs
 
 After each death the index opens, holds exactly the keywords of the last acknowledged step or of the one in
 flight, verifies, takes new keywords, and has no left-over files.
+
+The processes that die are forks of a small one. A fork of the process that runs the tests would copy the page
+tables of all that other tests have imported, hundreds of times.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import shutil
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +35,7 @@ from tests.index.fakes import HashEncoder
 from torture.simdisk import CALLS
 
 ENCODER = HashEncoder()
+ROOT = Path(__file__).parents[2]
 State = dict[int, str]  # id → text
 
 
@@ -89,45 +97,83 @@ def _check_survivor(path: Path, acknowledged: int) -> None:
         index.verify()
 
 
+def _merge_early_and_sync_for_show(patch: Callable[[Any, str, Any], None]) -> None:
+    patch(writer, "TIER_ROWS", 2)
+    patch(writer, "FAN", 2)
+    patch(os, "fsync", lambda descriptor: None)  # no power is cut in earnest: only slow
+
+
 @pytest.fixture(autouse=True)
-def _merge_early_and_sync_for_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "TIER_ROWS", 2)
-    monkeypatch.setattr(writer, "FAN", 2)
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # no power is cut in earnest: only slow
+def _here_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    _merge_early_and_sync_for_show(monkeypatch.setattr)
 
 
-def _run(path: Path, acknowledge: Callable[[], Any]) -> None:
+Die = Callable[..., tuple[int, int]]
+
+
+@pytest.fixture(scope="module")
+def die() -> Iterator[Die]:
+    """`die(work, victim, *arguments)` works in a child that dies at its `victim`-th call to the disk.
+
+    It returns how many steps the child acknowledged, and its exit status.
+    """
+    command = [sys.executable, "-c", "from tests.index import test_crash; test_crash.serve()"]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as small:
+
+        def ask(work: Callable[..., None], victim: int, *arguments: Any) -> tuple[int, int]:
+            print(json.dumps([work.__name__, victim, *arguments]), file=small.stdin, flush=True)
+            done, status = json.loads(small.stdout.readline())  # type: ignore[union-attr]
+            return done, status
+
+        yield ask
+
+
+def serve() -> None:
+    """Read what to do, one line each, do it in a fork, and print how that ended."""
+    _merge_early_and_sync_for_show(setattr)
+    with tempfile.TemporaryDirectory() as folder:  # or each fork would import what is imported when needed
+        Index.create(f"{folder}/x.rbe", ENCODER).close()
+        run_session(lambda: None, f"{folder}/x.rbe")
+        Index.build(f"{folder}/y.rbe", ENCODER, _batches()).backup(f"{folder}/z.rbe")
+    for line in sys.stdin:
+        name, victim, *arguments = json.loads(line)
+        print(json.dumps(_run_and_kill(globals()[name], victim, arguments)), flush=True)
+
+
+def run_session(acknowledge: Callable[[], Any], path: str) -> None:
     with Index.open(path, model=ENCODER) as index:
         for step, _ in STEPS:
             step(index)
             acknowledge()
 
 
-def test_a_killed_process_loses_nothing(tmp_path: Path) -> None:
+def test_a_killed_process_loses_nothing(tmp_path: Path, die: Die) -> None:
     Index.create(tmp_path / "empty.rbe", ENCODER).close()
     deaths = 0
     for victim in range(1, 10_000):
         path = tmp_path / "x.rbe"
         shutil.rmtree(path, ignore_errors=True)
         shutil.copytree(tmp_path / "empty.rbe", path)
-        done, status = _run_and_kill(lambda acknowledge, path=path: _run(path, acknowledge), victim)  # type: ignore[misc]
+        done, status = die(run_session, victim, str(path))
         if status == 0:
             assert done == len(STEPS)
             break
+        assert status == 9
         deaths += 1
         _check_survivor(path, done)
     assert deaths > 100
 
 
-def _run_and_kill(work: Callable[[Callable[[], Any]], None], victim: int) -> tuple[int, int]:
-    """Work in a child that dies at its `victim`-th call; how many steps it acknowledged, and its status."""
+def _run_and_kill(work: Callable[..., None], victim: int, arguments: list[Any]) -> tuple[int, int]:
     reader, notes = os.pipe()
     child = os.fork()
     if child == 0:
         status = 1
         try:
             _install_killer(victim)
-            work(lambda: os.write(notes, b"."))
+            work(lambda: os.write(notes, b"."), *arguments)
             status = 0
         finally:
             os._exit(status)
@@ -159,17 +205,28 @@ def _batches() -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"text": [f"new {i}" for i in range(start, start + 3)]})
 
 
+def _cannot_swap(patch: Callable[[Any, str, Any], None]) -> None:
+    patch(disk, "exchange", lambda one, other: False)
+
+
+def build(acknowledge: Callable[[], Any], path: str, overwrite: bool, swaps: bool) -> None:
+    if not swaps:
+        _cannot_swap(setattr)
+    Index.build(path, ENCODER, _batches(), segment_rows=4, overwrite=overwrite)
+    acknowledge()
+
+
 @pytest.mark.parametrize("swaps", [True, False])
 @pytest.mark.parametrize("overwrite", [True, False])
 def test_a_killed_build_is_all_or_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overwrite: bool, swaps: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, die: Die, overwrite: bool, swaps: bool
 ) -> None:
     """Killed at any call, a build leaves the old index (or none) or the new one; the next build tidies up.
 
     Where directories cannot be swapped, between two renames the old one is aside: nothing is visible then.
     """
     if not swaps:
-        monkeypatch.setattr(disk, "exchange", lambda one, other: False)
+        _cannot_swap(monkeypatch.setattr)
     seen: set[int | None] = set()
     path = tmp_path / "folder" / "x.rbe"
     for victim in range(1, 1000):
@@ -177,17 +234,12 @@ def test_a_killed_build_is_all_or_nothing(
         if overwrite:
             with Index.create(path, ENCODER) as index:
                 index.add(["old"])
-
-        def build(acknowledge: Callable[[], Any]) -> None:
-            Index.build(path, ENCODER, _batches(), segment_rows=4, overwrite=overwrite)
-            acknowledge()
-
-        done, status = _run_and_kill(build, victim)
+        done, status = die(build, victim, str(path), overwrite, swaps)
         found = len(Index.open(path)) if path.exists() else None
         seen.add(found)
         if status == 0:
             break
-        assert done == 0
+        assert (done, status) == (0, 9)
         assert found in ({1, 9} if overwrite and swaps else {1, 9, None} if overwrite else {None, 9})
         with Index.build(path, ENCODER, _batches(), overwrite=True) as index:
             assert len(index) == 9
@@ -196,7 +248,13 @@ def test_a_killed_build_is_all_or_nothing(
     assert seen >= ({1, 9} if overwrite else {None, 9})
 
 
-def test_a_killed_backup_is_all_or_nothing(tmp_path: Path) -> None:
+def back_up(acknowledge: Callable[[], Any], source: str, out: str) -> None:
+    with Index.open(source, read_only=True) as index:
+        assert index.backup(out)["unchanged"] in (1, 2)
+    acknowledge()
+
+
+def test_a_killed_backup_is_all_or_nothing(tmp_path: Path, die: Die) -> None:
     """Killed at any call, a backup leaves the earlier one or the new one; the next one tidies up."""
     source, earlier, folder = tmp_path / "x.rbe", tmp_path / "earlier", tmp_path / "folder"
     with Index.create(source, ENCODER) as index:
@@ -204,23 +262,18 @@ def test_a_killed_backup_is_all_or_nothing(tmp_path: Path) -> None:
         index.backup(earlier / "x.rbe")
         index.delete([1])
     seen = []
-
-    def back_up(acknowledge: Callable[[], Any] = lambda: None) -> None:
-        with Index.open(source, read_only=True) as index:
-            assert index.backup(folder / "x.rbe")["unchanged"] in (1, 2)
-        acknowledge()
-
+    where = str(source), str(folder / "x.rbe")
     for victim in range(1, 1000):
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(earlier, folder)
-        done, status = _run_and_kill(back_up, victim)
+        done, status = die(back_up, victim, *where)
         with Index.open(folder / "x.rbe", model=ENCODER, read_only=True) as copy:
             copy.verify()
             seen.append(_contents(copy))
         if status == 0:
             break
         assert (done, status) == (0, 9)
-        back_up()
+        back_up(lambda: None, *where)
         with Index.open(folder / "x.rbe", model=ENCODER, read_only=True) as copy:
             assert _contents(copy) == {0: "a", 2: "c"}
         assert os.listdir(folder) == ["x.rbe"]
@@ -230,22 +283,22 @@ def test_a_killed_backup_is_all_or_nothing(tmp_path: Path) -> None:
     assert 10 < swapped < len(seen) - 1
 
 
-def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
+def write_too_much(acknowledge: Callable[[], Any], path: str) -> None:
+    with Index.open(path, model=ENCODER) as index:
+        index.add(["a"])
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+        with pytest.raises(FileError, match="file too large") as caught:
+            index.add([f"t{i}" for i in range(2000)])
+        assert "raise the limit" in caught.value.hint
+        index.add(["b"])
+        acknowledge()
+
+
+def test_a_limit_on_the_size_of_files(tmp_path: Path, die: Die) -> None:
     """The system itself refuses to write on: nothing is lost, and the reason is said."""
     path = tmp_path / "x.rbe"
     Index.create(path, ENCODER).close()
-
-    def work(acknowledge: Callable[[], Any]) -> None:
-        with Index.open(path, model=ENCODER) as index:
-            index.add(["a"])
-            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-            with pytest.raises(FileError, match="file too large") as caught:
-                index.add([f"t{i}" for i in range(2000)])
-            assert "raise the limit" in caught.value.hint
-            index.add(["b"])
-            acknowledge()
-
-    assert _run_and_kill(work, victim=0) == (1, 0)
+    assert die(write_too_much, 0, str(path)) == (1, 0)
     with Index.open(path, model=ENCODER) as index:
         assert _contents(index) == {0: "a", 1: "b"}
         index.verify()

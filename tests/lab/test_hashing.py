@@ -24,9 +24,9 @@ def documents() -> list[Document]:
 
 
 @pytest.fixture(scope="module")
-def halves(documents: list[Document]) -> tuple[list[Document], list[Document]]:
+def parts(documents: list[Document]) -> tuple[list[Document], list[Document]]:
     order = np.random.default_rng(0).permutation(len(documents))
-    return [documents[i] for i in order[:300]], [documents[i] for i in order[300:]]
+    return [documents[i] for i in order[:300]], [documents[i] for i in order[300:1200]]
 
 
 def texts(documents: list[Document]) -> list[str]:
@@ -40,9 +40,9 @@ def precision(scores: npt.NDArray[np.int64], asked: list[Document], stored: list
 
 
 def test_it_learns_what_documents_are_about(
-    halves: tuple[list[Document], list[Document]], tmp_path: Path
+    parts: tuple[list[Document], list[Document]], tmp_path: Path
 ) -> None:
-    asked, stored = halves
+    asked, stored = parts
     found = {}
     for epochs in (0, CONFIG.epochs):
         model = SemanticHashing.fit(texts(stored), replace(CONFIG, epochs=epochs))
@@ -69,8 +69,8 @@ def test_docstrings_are_documents_with_classes(documents: list[Document]) -> Non
         docstrings(["no_such_package"])
 
 
-def test_the_float_model_has_vectors_and_no_codes(halves: tuple[list[Document], list[Document]]) -> None:
-    some = texts(halves[0])
+def test_the_float_model_has_vectors_and_no_codes(parts: tuple[list[Document], list[Document]]) -> None:
+    some = texts(parts[0])
     plain = SemanticHashing.fit(some, replace(CONFIG, planes=0, epochs=1))
     vectors = plain.embed(some[:5])
     assert vectors.shape == (5, 64)
@@ -80,14 +80,14 @@ def test_the_float_model_has_vectors_and_no_codes(halves: tuple[list[Document], 
         plain.encode_keywords(some[:1])
 
 
-def test_bad_input(halves: tuple[list[Document], list[Document]]) -> None:
+def test_bad_input(parts: tuple[list[Document], list[Document]]) -> None:
     with pytest.raises(InputError, match="documents must be at least 2, got 1"):
         SemanticHashing.fit(["alone here"])
     with pytest.raises(InputError, match="fewer than 2 words that occur in more than one"):
         SemanticHashing.fit(["alpha beta", "gamma delta"])
-    model = SemanticHashing.fit(texts(halves[0]), replace(CONFIG, epochs=0))
+    model = SemanticHashing.fit(texts(parts[0]), replace(CONFIG, epochs=0))
     with pytest.raises(TextError, match="document at position 1 has no word of the model's vocabulary"):
-        model.encode_queries([halves[0][0].text, "12 34 !"])
+        model.encode_queries([parts[0][0].text, "12 34 !"])
     with pytest.raises(InputError, match="width must be a whole number of at least 1, got 0"):
         HashingConfig(width=0)
     with pytest.raises(InputError, match="keyword_planes must be a whole number from 1 to 2, got 3"):

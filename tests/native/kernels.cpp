@@ -231,6 +231,37 @@ std::vector<float> results(const floats::Kernels &kernels, size_t n, uint64_t se
         kernels.refine(problem, planes == 1, g.data(), v.data(), b.data(), h.data(), count, desks);
         keep(b);
     }
+
+    for (int planes = 1; planes <= 4 && n % 64 == 0; ++planes) {  // five items of 150 keywords in two parts
+        const size_t stride[] = {n / 8 * 64 * 2, n / 8 * 64}, table = n / 8 * 256 * floats::MAXSIM_MANY;
+        std::vector<uint8_t> packed[] = {std::vector<uint8_t>(planes * stride[0]), std::vector<uint8_t>(planes * stride[1])};
+        for (auto &bytes : packed)
+            for (uint8_t &byte : bytes) byte = static_cast<uint8_t>(generator());
+        const uint64_t mask[] = {generator(), generator()};
+        const floats::MaxSimPart parts[] = {{packed[0].data(), mask, stride[0], 0, 100},
+                                            {packed[1].data(), nullptr, stride[1], 100, 50}};
+        const int64_t starts[] = {0, 1, 30, 31, 120, 150};
+        std::vector<int64_t> order(150), first(5);
+        for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int64_t>(i * 77 % 150);
+        std::vector<int16_t> narrow(2 * table);
+        for (int16_t &entry : narrow) entry = static_cast<int16_t>(below(15)) - 7;
+        const std::vector<int32_t> wide(narrow.begin(), narrow.end());
+        std::vector<double> norms(28 * n + 1), inverse(2 * floats::MAXSIM_MANY);
+        for (size_t i = 0; i < norms.size(); ++i) norms[i] = 1 / std::sqrt(static_cast<double>(i + 1));
+        for (size_t i = 0; i < inverse.size(); ++i) inverse[i] = 1 / std::sqrt(static_cast<double>(i + 3));
+        for (const int kind : {0, 1, 2, 3}) {
+            const int block = kind % 2 ? floats::MAXSIM_FEW : floats::MAXSIM_MANY;
+            const floats::MaxSim job{planes, n / 8, parts, 2, order.data(), starts, block, 2,
+                                     kind < 2 ? narrow.data() : nullptr, wide.data(), norms.data(), inverse.data()};
+            std::vector<double> scores(5);
+            kernels.maxsim(job, 0, 5, scores.data(), first.data());
+            for (size_t i = 0; i < scores.size(); ++i) {
+                out.push_back(static_cast<float>(scores[i]));
+                out.push_back(static_cast<float>(scores[i] - static_cast<double>(out.back())));
+                out.push_back(static_cast<float>(first[i]));
+            }
+        }
+    }
     return out;
 }
 

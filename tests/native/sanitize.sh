@@ -27,6 +27,7 @@ declare -A tests=(
     [lexical]="tests/encode/test_reranker.py tests/index/test_rerank.py"
     [product]="tests/encode/binarizer/test_one_code.py tests/index/test_rerank.py"
     [refine]="tests/encode/binarizer/test_refine.py"
+    [maxsim]="tests/index/test_maxsim.py"
     [scan]="tests/native/test_native_scan.py tests/search/test_cpu.py tests/search/test_limits.py
         tests/search/test_progressive.py tests/lab/bench/test_bench_scan.py::test_read_sum_reads_everything"
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import rbegir
-from rbegir._native.isa import available_isas
+from rbegir._native import available_isas
 
 assert importlib.util.find_spec("torch") is None, "torch is here, so this shows nothing"
 assert Path(rbegir.__file__).is_relative_to(sys.prefix), "this is not the installed wheel"

@@ -6,8 +6,7 @@ import platform
 
 import pytest
 
-from rbegir._native import _core
-from rbegir._native.isa import available_isas, choose_isa
+from rbegir._native import _core, available_isas, choose_isa
 from rbegir.errors import InputError
 from tests.isa import every_isa, needs_isa
 

@@ -89,6 +89,44 @@ def test_few_filters_of_many_queries(queries: int) -> None:
         assert row.tolist() == allowed[np.lexsort((allowed, -keys[allowed]))][:5].tolist()
 
 
+@every_isa(*EMULATED)
+@pytest.mark.parametrize(("n", "planes", "top"), [(64, 2, 7), (64, 2, 255), (64, 3, 7), (192, 2, 15)])
+def test_filters_that_pass_few_beside_filters_that_pass_much(isa: str, n: int, planes: int, top: int) -> None:
+    """Disjoint filters, borders of groups, blocks and tasks, nothing, everything; with ties and deletes."""
+    rng = np.random.default_rng(n + planes + top)
+    counts = 256 * 64 + 1, 1500
+    total, filters = sum(counts), 30
+    pool = Codes(rng.integers(0, 2**64, (planes, 40, n // 64), dtype=np.uint64), n)
+    codes = pool[rng.integers(0, 40, total)]  # 400 keywords of each key
+    place = np.arange(total)
+    passing = rng.integers(0, filters, total) == np.arange(filters)[:, None]
+    passing[0] = False
+    passing[1] = True
+    for number, period in ((2, 64), (3, 1024), (4, 256 * 64)):
+        passing[number] = (place + 1) % period <= 1
+    passing[5:8] = rng.random((3, total)) < [[0.5], [1.2 / 64], [1.3 / 64]]
+    live = rng.random(total) < 0.8
+    live[2 * 64 : 4 * 64] = False  # groups without a candidate
+    ends = np.cumsum(counts).tolist()
+    parts = [
+        Partition(
+            pack(codes[end - count : end]),
+            count,
+            masks.from_bools(live[end - count : end]),
+            tuple(masks.from_bools(own[end - count : end]) for own in passing),
+        )
+        for count, end in zip(counts, ends, strict=True)
+    ]
+    values = rng.integers(-top, top + 1, (filters + 2, n)).astype(np.int16)
+    limits = Limits.none(len(values))._replace(filters=np.array([*range(filters), -1, 7]))
+    for k, threads in ((1, 1), (50, 2), (900, 1)):
+        found = CpuBackend(n, planes, threads=threads, isa=isa).search(parts, values, k, limits)
+        for row, number, keys in zip(found.positions, limits.filters, score.keys(values, codes), strict=True):
+            allowed = np.flatnonzero(live if number < 0 else live & passing[number])
+            wanted = allowed[np.lexsort((allowed, -keys[allowed]))][:k]
+            assert row[row >= 0].tolist() == wanted.tolist()
+
+
 def test_a_score_passes_exactly_when_its_float_does() -> None:
     """The least key of scores that hits have, and of the floats beside them: 4 × 34,000 results."""
     rng = np.random.default_rng(0)

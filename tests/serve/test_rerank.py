@@ -115,3 +115,24 @@ def test_requests_that_share_a_scan_get_their_own_hits(index: rbegir.Index) -> N
         await batcher.stop()
 
     asyncio.run(together())
+
+
+def test_vectors_are_reranked_if_asked_for(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(0).standard_normal((700, 12)).astype(np.float32)
+    binarizer = rbegir.Binarizer(moves=20).fit(vectors)
+    with rbegir.Index.create(tmp_path / "v.rbe", binarizer) as made:
+        made.add(vectors)
+        plain, wanted = made.search(vectors[:4], 6), made.search(vectors[:4], 6, rerank=True)
+    body: dict[str, object] = {"vectors": vectors[:4].tolist(), "k": 6}
+    for options, hits in (({}, plain), ({"rerank": False}, plain), ({"rerank": True}, wanted)):
+        answer = ask(tmp_path / "v.rbe", {**body, **options}).json()
+        for number, result in enumerate(answer["results"]):
+            assert [hit["id"] for hit in result["hits"]] == hits.ids[number].tolist()
+            assert [hit["score"] for hit in result["hits"]] == hits.scores[number].tolist()
+    stream = ask(tmp_path / "v.rbe", {**body, "rerank": True}, ARROW).content
+    read = read_hits(stream, 4)
+    assert read.reranked
+    np.testing.assert_array_equal(read.scores, wanted.scores)
+    refused = ask(tmp_path / "v.rbe", {"codes": [[1] * 64], "rerank": True})
+    assert refused.status_code == 422
+    assert "needs queries that are texts, or vectors" in refused.json()["detail"]

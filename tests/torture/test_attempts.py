@@ -136,6 +136,13 @@ def test_hard_worlds_are_exact() -> None:
     assert {f"still, {isa} × 1" for isa in exact.KERNELS} <= set(found["by_way"])
 
 
+@pytest.mark.parametrize("name", native_mutants.MUTANTS)
+def test_planted_faults_are_in_the_source(name: str) -> None:
+    mutant = native_mutants.MUTANTS[name]
+    source = (native_mutants.ROOT / native_mutants.NATIVE / mutant.file).read_text()
+    assert source.count(mutant.sound) == 1
+
+
 @pytest.mark.skipif(shutil.which("ninja") is None, reason="needs cmake and ninja to build the native module")
 @needs_isa("avx2")  # whose bins are wide enough for the fault to lose many hits
 @pytest.mark.timeout(900)  # a build of the scan

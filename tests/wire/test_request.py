@@ -27,6 +27,7 @@ CHANGED: dict[str, Any] = {
     "deny": ["a"],
     "must": "red shoes",
     "tenant": "a",
+    "item": "document",
     "min_score": 0.5,
     "after": Cursor.start(1).text(),
     "mode": "paper",

@@ -41,6 +41,21 @@ def tokenize(
     texts: Texts, buckets: int, threads: int
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]: ...
 
+# maxsim.cpp
+def maxsim(
+    # packed, count, mask, position of the first keyword
+    parts: list[tuple[npt.NDArray[np.uint8], int, npt.NDArray[np.uint64] | None, int]],
+    values: npt.NDArray[np.int16],
+    order: npt.NDArray[np.int64],
+    starts: npt.NDArray[np.int64],
+    scores: npt.NDArray[np.float64],
+    first: npt.NDArray[np.int64],
+    *,
+    planes: int,
+    threads: int,
+    isa: str,
+) -> None: ...
+
 # scan*.cpp
 ScannedPartition = tuple[
     npt.NDArray[np.uint8], int, npt.NDArray[np.uint64] | None, tuple[npt.NDArray[np.uint64] | None, ...]

@@ -1,4 +1,4 @@
-// The floating-point kernels of the tower and of the Binarizer: one table of functions per instruction set.
+// The floating-point kernels of the tower, the Binarizer and MaxSim: one table of functions per instruction set.
 //
 // Every kernel gives the same bits on every instruction set, so a text or a vector has one code on every machine, in
 // any batch, with any number of threads. Three rules make it so:
@@ -41,6 +41,32 @@ struct Desk {
     int *flip, *keep;  // masks that turn f into its size, with the sign of a move that b allows (refine_search.hpp)
 };
 
+inline constexpr int MAXSIM_FEW = 8, MAXSIM_MANY = 32;  // query vectors that are scored together: a block
+
+// Packed keywords (codes/layout.py) and which of them are candidates.
+struct MaxSimPart {
+    const uint8_t *packed;
+    const uint64_t *mask;  // null: all
+    size_t stride;         // bytes of a plane
+    int64_t first, count;  // position of the first keyword, and how many there are
+};
+
+// One query against all items; see maxsim_simd.hpp.
+struct MaxSim {
+    int planes;
+    size_t rows;  // n / 8
+    const MaxSimPart *parts;  // by position
+    size_t part_count;
+    const int64_t *order;   // positions of the keywords, item after item
+    const int64_t *starts;  // [items + 1] where the keywords of an item begin in `order`
+    int block;              // query vectors per block, few or many
+    size_t blocks;
+    const int16_t *narrow;  // [blocks][rows][256][block] tables; null if their sums need 32 bits …
+    const int32_t *wide;    // … which these have
+    const double *inverse_norms;    // [classes] 1/‖k‖
+    const double *inverse_queries;  // [blocks][block] 1/‖q‖
+};
+
 // Matrices are row-major.
 struct Kernels {
     const char *name;
@@ -64,6 +90,8 @@ struct Kernels {
     // Improves `count` codes b [count, n] in place, two vectors by turns; one_plane says that b is ±1.
     void (*refine)(const Problem &problem, bool one_plane, const float *g, const float *v, float *b, const float *h,
                    size_t count, const Desk desks[2]);
+    // Scores of the items from begin to end, added to out[items], and the positions of their first candidates.
+    void (*maxsim)(const MaxSim &job, size_t begin, size_t end, double *out, int64_t *first);
 };
 
 extern const Kernels PORTABLE;

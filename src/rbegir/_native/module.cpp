@@ -14,6 +14,7 @@ void bind_tower(nb::module_ &m);     // tower.cpp: CLSM forward without torch
 void bind_spelling(nb::module_ &m);  // spelling.cpp: how alike texts are spelled
 void bind_lexical(nb::module_ &m);   // lexical.cpp: texts by their words
 void bind_product(nb::module_ &m);   // product.cpp: products and roundings of rows
+void bind_maxsim(nb::module_ &m);    // maxsim.cpp: items by several vectors
 void bind_refine(nb::module_ &m);    // refine.cpp: the nearest code of a vector
 void bind_scan(nb::module_ &m);      // scan.cpp: exhaustive match and selection
 
@@ -32,5 +33,6 @@ NB_MODULE(_core, m) {
     bind_lexical(m);
     bind_product(m);
     bind_refine(m);
+    bind_maxsim(m);
     bind_scan(m);
 }

@@ -29,6 +29,7 @@
 #include <climits>
 
 #include "float_simd.hpp"
+#include "maxsim_simd.hpp"
 
 namespace rbegir::floats {
 
@@ -213,7 +214,7 @@ void refine(const Problem &problem, bool one_plane, const float *g, const float 
 template <class Isa>
 constexpr Kernels table(const char *name) {
     constexpr size_t PANEL = Isa::WIDTH * Isa::LANES;
-    return {name, PANEL > COLUMN_PAD ? PANEL : COLUMN_PAD, sum_rows<Isa>, sum_bytes<Isa>, slide<Isa>, tanh<Isa>, multiply<Isa>, dot_of<Isa>, nearest<Isa>, refine<Isa>};
+    return {name, PANEL > COLUMN_PAD ? PANEL : COLUMN_PAD, sum_rows<Isa>, sum_bytes<Isa>, slide<Isa>, tanh<Isa>, multiply<Isa>, dot_of<Isa>, nearest<Isa>, refine<Isa>, maxsim<Isa>};
 }
 
 }  // namespace rbegir::floats

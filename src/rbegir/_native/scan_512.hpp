@@ -56,8 +56,8 @@ void compact_512(const Shape &shape, Group group, uint64_t lanes, uint8_t *out, 
 template <class Ops>
 constexpr Kernel kernel_512(const char *name) {
     using Filters = Simd<Trait512<Ops>>;
-    return {name,           Filters::PLAN,       Filters::expanded_bytes, Filters::expand,
-            Filters::filter, Filters::filter_raw, exact_lanes,             compact_512<Ops>, count_bits};
+    return {name,        Filters::PLAN, Filters::expanded_bytes, Filters::expand,  Filters::filter, Filters::filter_raw,
+            exact_lanes, transpose,     exact_each,              compact_512<Ops>, count_bits};
 }
 
 }  // namespace

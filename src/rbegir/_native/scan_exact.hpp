@@ -14,7 +14,7 @@ inline uint64_t gather_word(const uint8_t *rows, int lane) {
 }
 
 // Σ over pairs of planes i < j of 2^(2P−3−i−j) · popcount(XOR), so that ‖k‖² = top²·n − 8·class.
-inline int class_of(const Shape &shape, const uint64_t planes[MAX_PLANES][MAX_WORDS]) {
+RBEGIR_INLINE int class_of(const Shape &shape, const uint64_t planes[MAX_PLANES][MAX_WORDS]) {
     int cls = 0;
     for (int i = 0; i < shape.planes; ++i)
         for (int j = i + 1; j < shape.planes; ++j) {
@@ -25,28 +25,100 @@ inline int class_of(const Shape &shape, const uint64_t planes[MAX_PLANES][MAX_WO
     return cls;
 }
 
-inline void exact_lanes(const Shape &shape, const QueryBits &query, Group group, uint64_t lanes, int64_t *deficits,
-                        int32_t *classes) {
-    for (; lanes; lanes &= lanes - 1) {
-        const int lane = __builtin_ctzll(lanes);
-        uint64_t planes[MAX_PLANES][MAX_WORDS];
-        int64_t deficit = 0;
-        for (int p = 0; p < shape.planes; ++p) {
-            int64_t sum = 0;
-            for (int w = 0; w < shape.words; ++w) {
-                const uint64_t word = gather_word(group.data + p * group.stride + w * 8 * GROUP, lane);
-                const uint64_t wrong = word ^ query.sign[w];
-                planes[p][w] = word;
-                for (int m = 0; m < query.bits; ++m) {
-                    const int64_t count = __builtin_popcountll(wrong & query.magnitude[m * shape.words + w]);
-                    sum += count << m;
-                }
+// The exact deficit of the keyword whose words are `planes`.
+RBEGIR_INLINE int64_t deficit_of(const Shape &shape, const QueryBits &query,
+                                 const uint64_t (&planes)[MAX_PLANES][MAX_WORDS]) {
+    int64_t deficit = 0;
+    for (int p = 0; p < shape.planes; ++p) {
+        int64_t sum = 0;
+        for (int w = 0; w < shape.words; ++w) {
+            const uint64_t wrong = planes[p][w] ^ query.sign[w];
+            for (int m = 0; m < query.bits; ++m) {
+                const int64_t count = __builtin_popcountll(wrong & query.magnitude[m * shape.words + w]);
+                sum += count << m;
             }
-            deficit = 2 * deficit + sum;
         }
-        *deficits++ = deficit;
-        *classes++ = class_of(shape, planes);
+        deficit = 2 * deficit + sum;
     }
+    return deficit;
+}
+
+// Calls call(shape, query), compiled once more for the usual shape so that its loops are unrolled. Magnitude bits beyond
+// those of the query are clear.
+template <class Call>
+RBEGIR_INLINE void unrolled(const Shape &shape, const QueryBits &query, const Call &call) {
+    if (shape.words == 1 && shape.planes == 2 && query.bits <= 3)
+        call(Shape{1, 2}, QueryBits{query.sign, query.magnitude, 3});
+    else call(shape, query);
+}
+
+inline void exact_lanes(const Shape &any_shape, const QueryBits &any_query, Group group, uint64_t lanes,
+                        int64_t *__restrict deficits, int32_t *__restrict classes) {
+    unrolled(any_shape, any_query, [=](const Shape &shape, const QueryBits &query) __attribute__((always_inline)) {
+        int i = 0;
+        for (uint64_t rest = lanes; rest; rest &= rest - 1, ++i) {
+            const int lane = __builtin_ctzll(rest);
+            uint64_t planes[MAX_PLANES][MAX_WORDS];
+            for (int p = 0; p < shape.planes; ++p)
+                for (int w = 0; w < shape.words; ++w)
+                    planes[p][w] = gather_word(group.data + p * group.stride + w * 8 * GROUP, lane);
+            deficits[i] = deficit_of(shape, query, planes);
+            classes[i] = class_of(shape, planes);
+        }
+    });
+}
+
+inline void transpose(const Shape &shape, Group group, uint64_t *out, size_t stride) {
+    for (int p = 0; p < shape.planes; ++p)
+        for (int w = 0; w < shape.words; ++w, out += stride) {
+            const uint8_t *rows = group.data + p * group.stride + w * 8 * GROUP;
+            for (int lane = 0; lane < GROUP; ++lane) out[lane] = gather_word(rows, lane);
+        }
+}
+
+// The places of the set bits of `candidates` [groups], and LISTED that mean nothing; returns their number. Most groups
+// have few, and a loop over their bits would end differently each time, which no CPU predicts.
+inline int list_places(const uint64_t *candidates, int groups, uint16_t *places) {
+    int count = 0;
+    for (int g = 0; g < groups; ++g) {
+        uint64_t lanes = candidates[g];
+        const int end = count + __builtin_popcountll(lanes);
+        const auto next = [&] {
+            const int lane = __builtin_ctzll(lanes | uint64_t{1} << (GROUP - 1));
+            lanes &= lanes - 1;
+            return static_cast<uint16_t>(g * GROUP + lane);
+        };
+#pragma GCC unroll 4
+        for (int i = 0; i < LISTED; ++i) places[count + i] = next();
+        for (int i = count + LISTED; i < end; ++i) places[i] = next();
+        count = end;
+    }
+    return count;
+}
+
+inline int exact_each(const Shape &any_shape, const QueryBits &any_query, const Reach &reaches, const uint64_t *rows,
+                      size_t stride, const uint64_t *candidates, int groups, uint16_t *__restrict places,
+                      int64_t *__restrict deficits, int32_t *__restrict classes) {
+    const int count = list_places(candidates, groups, places);
+    int found = 0;
+    unrolled(any_shape, any_query, [&](const Shape &shape, const QueryBits &query) __attribute__((always_inline)) {
+        const Reach reach = reaches;
+        int kept = 0;
+        for (int i = 0; i < count; ++i) {
+            const uint16_t place = places[i];
+            uint64_t planes[MAX_PLANES][MAX_WORDS];
+            for (int p = 0; p < shape.planes; ++p)
+                for (int w = 0; w < shape.words; ++w) planes[p][w] = rows[(p * shape.words + w) * stride + place];
+            const int64_t deficit = deficit_of(shape, query, planes);
+            const int32_t cls = class_of(shape, planes);
+            places[kept] = place;
+            deficits[kept] = deficit;
+            classes[kept] = cls;
+            kept += reach(deficit, cls);
+        }
+        found = kept;
+    });
+    return found;
 }
 
 // The rows of all planes of a group, one after the other; returns the end of the copy.

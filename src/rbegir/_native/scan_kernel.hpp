@@ -31,6 +31,7 @@ constexpr int GROUP = 64;  // keywords side by side: one byte of each is one row
 constexpr int MAX_PLANES = 4;
 constexpr int MAX_WORDS = 16;
 constexpr int MAGNITUDE_BITS = 8;  // |v| ≤ 255
+constexpr int LISTED = 2;          // places of a group that are always written, used or not
 constexpr int COMPACT_ROW = 128;   // bytes of a row while columns are gathered: it may run over by a group
 
 struct Shape {
@@ -104,6 +105,17 @@ struct QueryBits {
     int bits;
 };
 
+// Whether a keyword may reach a threshold on the order key: dot² / norm ≥ least.
+struct Reach {
+    double best_dot, best_norm, least;
+
+    RBEGIR_INLINE bool operator()(int64_t deficit, int32_t cls) const {
+        const double dot = best_dot - 2 * static_cast<double>(deficit);
+        // |dot| instead of a test of its sign, which would be a coin toss for the branch predictor
+        return dot * __builtin_fabs(dot) >= least * (best_norm - 8 * static_cast<double>(cls));
+    }
+};
+
 struct Event {
     uint32_t group;  // of the call
     uint64_t lanes;  // keywords that passed
@@ -116,8 +128,9 @@ struct Kernel {
     size_t (*expanded_bytes)(const Shape &, Kind);
     // Index rows of a group, made once and used by every query of a batch.
     void (*expand)(const Shape &, Kind, Group, int bin_shift, uint8_t *out);
-    // One query against `groups` expanded groups; at most `groups` events.
-    int (*filter)(const Shape &, Kind, const Lut &, const uint8_t *expanded, int groups, Event *out);
+    // One query against `groups` expanded groups; at most `groups` events. Only keywords in `candidates` [groups] count.
+    int (*filter)(const Shape &, Kind, const Lut &, const uint8_t *expanded, int groups, const uint64_t *candidates,
+                  Event *out);
     // One query against `groups` groups where they lie, one after the other; events come in any order. Only keywords
     // in `candidates` [groups] count, or all if it is null. The rows of the group of each event are copied
     // to `rows` [events][planes · plane_bytes] while they are in L1.
@@ -125,6 +138,12 @@ struct Kernel {
                       Event *out, uint8_t *rows);
     // Exact deficits and classes of the keywords in `lanes`, in ascending order of lane.
     void (*exact)(const Shape &, const QueryBits &, Group, uint64_t lanes, int64_t *deficits, int32_t *classes);
+    // The words of the keywords of a group, [planes · words] rows of `stride` words: for keywords scored one by one.
+    void (*transpose)(const Shape &, Group, uint64_t *out, size_t stride);
+    // Exact deficits and classes of the keywords in `candidates` [groups] of such rows that may reach the threshold, and
+    // their places in a row. Returns their number. `places` has room for all candidates and LISTED more.
+    int (*exact_each)(const Shape &, const QueryBits &, const Reach &, const uint64_t *rows, size_t stride,
+                      const uint64_t *candidates, int groups, uint16_t *places, int64_t *deficits, int32_t *classes);
     // Appends the columns in `lanes` to rows of COMPACT_ROW bytes from column `fill` on. [planes · rows]
     void (*compact)(const Shape &, Group, uint64_t lanes, uint8_t *out, int fill);
     // Set bits of a mask.

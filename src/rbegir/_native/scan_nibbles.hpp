@@ -33,8 +33,8 @@ struct Nibbles : Shared<Ops> {
 template <class Ops>
 constexpr Kernel kernel_nibbles(const char *name) {
     using Filters = Simd<Nibbles<Ops>>;
-    return {name,           Filters::PLAN,       Filters::expanded_bytes, Filters::expand,
-            Filters::filter, Filters::filter_raw, exact_lanes,             compact_columns, count_bits};
+    return {name,        Filters::PLAN, Filters::expanded_bytes, Filters::expand, Filters::filter, Filters::filter_raw,
+            exact_lanes, transpose,     exact_each,              compact_columns, count_bits};
 }
 
 // Set bits of each byte, for instruction sets that have no such instruction.

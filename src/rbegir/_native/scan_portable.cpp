@@ -53,11 +53,13 @@ void expand(const Shape &shape, Kind, Group group, int shift, uint8_t *out) {
     bins_of(shape, group, shift, copy_rows(shape, group, out));
 }
 
-int filter(const Shape &shape, Kind kind, const Lut &lut, const uint8_t *expanded, int groups, Event *out) {
+int filter(const Shape &shape, Kind kind, const Lut &lut, const uint8_t *expanded, int groups,
+           const uint64_t *candidates, Event *out) {
     int events = 0;
     for (int g = 0; g < groups; ++g, expanded += expanded_bytes(shape, kind)) {
         const Group group{expanded, shape.plane_bytes()};
-        const uint64_t lanes = within_limit(shape, lut, group, expanded + shape.planes * shape.plane_bytes());
+        const uint8_t *bins = expanded + shape.planes * shape.plane_bytes();
+        const uint64_t lanes = candidates[g] & within_limit(shape, lut, group, bins);
         if (lanes) out[events++] = {static_cast<uint32_t>(g), lanes};
     }
     return events;
@@ -80,7 +82,7 @@ int filter_raw(const Shape &shape, Kind, const Lut &lut, Group group, int groups
 
 }  // namespace
 
-const Kernel PORTABLE{"portable", PLAN,        expanded_bytes,  expand,    filter,
-                      filter_raw, exact_lanes, compact_columns, count_bits};
+const Kernel PORTABLE{"portable", PLAN,      expanded_bytes, expand,          filter,    filter_raw,
+                      exact_lanes, transpose, exact_each,     compact_columns, count_bits};
 
 }  // namespace rbegir::scan

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -43,11 +44,11 @@ class Query {
 
     QueryBits bits() const { return {sign_.data(), magnitude_.data(), magnitude_bits_}; }
     int64_t key(int64_t deficit, int32_t cls) const { return order_key(best_dot_ - 2 * deficit, shape_.norm(cls)); }
-    // Whether that key may reach a threshold: a hair generous, and much cheaper than its divisions.
-    bool may_reach(int64_t deficit, int32_t cls, int64_t threshold) const {
-        const double dot = static_cast<double>(best_dot_ - 2 * deficit);
-        const double least = static_cast<double>(threshold) * static_cast<double>(shape_.norm(cls));
-        return threshold <= 0 || (dot > 0 && dot * dot * (1ll << FRACTION_BITS) * (1 + 1e-9) >= least);
+    // What says whether that key may reach a threshold: a hair generous, and much cheaper than its divisions.
+    Reach reach(int64_t threshold) const {
+        const double least = static_cast<double>(threshold) / (int64_t{1} << FRACTION_BITS) * (1 - 1e-9);
+        const double any = -std::numeric_limits<double>::infinity();
+        return {static_cast<double>(best_dot_), static_cast<double>(shape_.norm(0)), threshold <= 0 ? any : least};
     }
 
   private:

@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t SAMPLE = 64;        // one group of so many is sampled for the first threshold
 constexpr size_t SMALL = 4096;       // so few keywords are scanned without a threshold
-constexpr size_t FEW_LANES = 1;      // keywords per group that pass the filter of a query and are each scored
+constexpr double FEW_LANES = 1.25;  // keywords per group that pass the filter of a query and are each scored
 constexpr size_t QUERY_TILE = 256;   // queries whose tables stay in L2
 constexpr size_t HIT_BYTES = size_t{256} << 20;  // kept hits of a tile of queries, about
 constexpr size_t THREAD_WORK = 4096;  // groups · queries that are worth a thread
@@ -162,7 +162,9 @@ Found search(const Shape &shape, const Kernel &kernel, const std::vector<Partiti
             passing[filter] += mask ? kernel.count(mask, partition.groups()) : partition.count;
         }
     });
-    for (Limit &limit : limits) limit.few = limit.filter >= 0 && passing[limit.filter] <= FEW_LANES * groups;
+    const double few = FEW_LANES * static_cast<double>(groups);
+    for (Limit &limit : limits)
+        limit.few = limit.filter >= 0 && static_cast<double>(passing[limit.filter]) <= few;
 
     const Searcher searcher(shape, kernel, partitions, threads);
     const size_t tile = std::clamp<size_t>(HIT_BYTES / (sizeof(Hit) * 3 * k * threads), 1, QUERY_TILE);

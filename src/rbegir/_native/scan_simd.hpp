@@ -270,7 +270,7 @@ struct Simd {
     }
 
     template <int P>
-    static int byte_filter(const Lut &lut, const uint8_t *expanded, int groups, Event *out) {
+    static int byte_filter(const Lut &lut, const uint8_t *expanded, int groups, const uint64_t *candidates, Event *out) {
         constexpr int ROWS = BYTE_TABLES<P>, STRIDE = (P * ROWS + 1) * GROUP;
         const ByteTables<P> tables{lut.tables};
         const Table limits = T::table(lut.limit_low);
@@ -287,8 +287,10 @@ struct Simd {
                 uint64_t lanes[N];
                 byte_lanes<P>(tables, limits, source, index, lanes);
 #pragma GCC unroll 4
-                for (int n = 0; n < N; ++n)
+                for (int n = 0; n < N; ++n) {
+                    lanes[n] &= candidates[g + n];
                     if (__builtin_expect(lanes[n] != 0, 0)) out[events++] = {static_cast<uint32_t>(g + n), lanes[n]};
+                }
             }
         };
         filter.template operator()<BYTE_GROUPS<P>>();
@@ -389,7 +391,8 @@ struct Simd {
     }
 
     template <int CHUNK>
-    static int wide_filter(const Shape &shape, const Lut &lut, const uint8_t *expanded, int groups, Event *out) {
+    static int wide_filter(const Shape &shape, const Lut &lut, const uint8_t *expanded, int groups,
+                           const uint64_t *candidates, Event *out) {
         constexpr int SIDES = T::TILE > 1 ? HALVES : 1;
         const size_t plane_bytes = wide_plane_rows(shape) * GROUP;
         int events = 0;
@@ -409,6 +412,7 @@ struct Simd {
                     lanes |= wide_at_most(lut, deficits[side], bins) << ((half + side) * T::LANES);
                 }
             }
+            lanes &= candidates[g];
             if (lanes) out[events++] = {static_cast<uint32_t>(g), lanes};
         }
         return events;
@@ -477,10 +481,11 @@ struct Simd {
         with_planes(shape, [&]<int P>() { byte_expand<P>(group, shift, out); });
     }
 
-    static int filter(const Shape &shape, Kind kind, const Lut &lut, const uint8_t *expanded, int groups, Event *out) {
-        if (kind == WIDE) return wide_filter<T::CHUNK>(shape, lut, expanded, groups, out);
-        if (kind == COARSE) return wide_filter<2>(shape, lut, expanded, groups, out);
-        return with_planes(shape, [&]<int P>() { return byte_filter<P>(lut, expanded, groups, out); });
+    static int filter(const Shape &shape, Kind kind, const Lut &lut, const uint8_t *expanded, int groups,
+                      const uint64_t *candidates, Event *out) {
+        if (kind == WIDE) return wide_filter<T::CHUNK>(shape, lut, expanded, groups, candidates, out);
+        if (kind == COARSE) return wide_filter<2>(shape, lut, expanded, groups, candidates, out);
+        return with_planes(shape, [&]<int P>() { return byte_filter<P>(lut, expanded, groups, candidates, out); });
     }
 
     static int filter_raw(const Shape &shape, Kind kind, const Lut &lut, Group first, int groups,

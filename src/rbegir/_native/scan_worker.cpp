@@ -28,10 +28,14 @@ Worker::Worker(ScanState &state)
     if (queries <= RAW_QUERIES) return;
     expanded_bytes_ = state.kernel.expanded_bytes(state.shape, kind_);
     capacity_ = std::clamp<size_t>(EXPANDED_BYTES / expanded_bytes_, 1, MAX_SLOTS);
-    expanded_ = aligned_bytes(expanded_bytes_ * capacity_);
+    for (const Query *query : state.queries) (query->limit().few ? scores_each_ : sums_) = true;
+    own_filters_ = !state.partitions[0].filters.empty();
+    if (sums_) expanded_ = aligned_bytes(expanded_bytes_ * capacity_);
+    if (scores_each_) words_ = aligned_bytes(rows_ / 8 * capacity_ * GROUP * sizeof(uint64_t));
 }
 
 void Worker::scan(const Span *spans, const Span *end) {
+    if (own_filters_ && luts_.size() > RAW_QUERIES) apply_filters(spans, end);
     for (const Span *span = spans; span < end; ++span) {
         const Partition &partition = state_.partitions[span->partition];
         if (span + AHEAD < end && span[AHEAD].groups == 1)  // the hardware does not see lonely groups coming
@@ -39,6 +43,7 @@ void Worker::scan(const Span *spans, const Span *end) {
         if (luts_.size() <= RAW_QUERIES) scan_in_place(partition, *span);
         else scan_block(partition, *span);
     }
+    if (own_filters_) flush_slots();
 }
 
 void Worker::set_limits(size_t q) {
@@ -59,17 +64,20 @@ void Worker::exchange_thresholds(size_t q, int64_t before, int64_t front) {
     if (best_[q].threshold() > before) set_limits(q);
 }
 
+void Worker::add(size_t q, int64_t deficit, int32_t cls, int64_t position) {
+    const Query &query = *state_.queries[q];
+    const Hit hit{query.key(deficit, cls), position};
+    if (better(query.limit().before, hit)) best_[q].add(hit);
+}
+
 template <class Position>
 void Worker::score(size_t q, Group group, uint64_t lanes, const Position &position) {
-    const Query &query = *state_.queries[q];
     int64_t deficits[GROUP];
     int32_t classes[GROUP];
-    state_.kernel.exact(state_.shape, query.bits(), group, lanes, deficits, classes);
-    for (int i = 0; lanes; lanes &= lanes - 1, ++i) {
-        if (!query.may_reach(deficits[i], classes[i], best_[q].threshold())) continue;
-        const Hit hit{query.key(deficits[i], classes[i]), position(std::countr_zero(lanes))};
-        if (better(query.limit().before, hit)) best_[q].add(hit);
-    }
+    state_.kernel.exact(state_.shape, state_.queries[q]->bits(), group, lanes, deficits, classes);
+    const Reach reaches = state_.queries[q]->reach(best_[q].threshold());
+    for (int i = 0; lanes; lanes &= lanes - 1, ++i)
+        if (reaches(deficits[i], classes[i])) add(q, deficits[i], classes[i], position(std::countr_zero(lanes)));
 }
 
 // ---- few queries: groups where they lie ----
@@ -113,15 +121,15 @@ void Worker::scan_in_place(const Partition &partition, const Span &span) {
 void Worker::scan_block(const Partition &partition, const Span &span) {
     for (size_t g = span.first; g < span.first + span.groups; ++g) {
         const uint64_t lanes = partition.candidates(g);
-        if (!lanes) continue;
+        if (!lanes && !own_filters_) continue;
         const Group group = partition.group(state_.shape, g);
         if (span.groups > 1 && g + MAX_SLOTS < partition.groups())
             prefetch(partition.group(state_.shape, g + MAX_SLOTS));
-        if (partition.mask && partition.filters.empty() && std::popcount(lanes) <= GATHER_LANES) {
+        if (partition.mask && !own_filters_ && std::popcount(lanes) <= GATHER_LANES) {
             gather(group, lanes, partition.position(g));
         } else {
             expand_gathered();  // first, so that positions come in ascending order
-            expand({group, lanes, partition.position(g), nullptr, &partition, g});
+            expand({group, partition.position(g), nullptr}, lanes);
         }
     }
 }
@@ -138,12 +146,19 @@ void Worker::prefetch(Group group) const {
             __builtin_prefetch(group.data + p * group.stride + at, 0, 2);
 }
 
-void Worker::expand(Slot slot) {
-    uint8_t *expanded = expanded_.get() + slots_.size() * expanded_bytes_;
-    state_.kernel.expand(state_.shape, kind_, slot.group, shift_, expanded);
-    // Exact scores read the rows where they are in L1 already, if they are there as they were.
-    if (state_.kernel.plan.keeps_rows && state_.shape.words == 1)
-        slot.group = {expanded, (expanded_bytes_ - GROUP) / state_.shape.planes};
+void Worker::expand(Slot slot, uint64_t lanes) {
+    const size_t at = slots_.size();
+    if (scores_each_)
+        state_.kernel.transpose(state_.shape, slot.group, reinterpret_cast<uint64_t *>(words_.get()) + at * GROUP,
+                                capacity_ * GROUP);
+    if (sums_) {
+        uint8_t *expanded = expanded_.get() + at * expanded_bytes_;
+        state_.kernel.expand(state_.shape, kind_, slot.group, shift_, expanded);
+        // Exact scores read the rows where they are in L1 already, if they are there as they were.
+        if (state_.kernel.plan.keeps_rows && state_.shape.words == 1)
+            slot.group = {expanded, (expanded_bytes_ - GROUP) / state_.shape.planes};
+    }
+    lanes_[at] = lanes;
     slots_.push_back(slot);
     if (slots_.size() == capacity_) flush_slots();
 }
@@ -174,32 +189,71 @@ void Worker::expand_gathered() {
     std::copy(positions_ + count, positions_ + gathered_, positions_);
     gathered_ -= count;
     const Group group{block.rows.get(), state_.shape.plane_bytes()};
-    expand({group, ~uint64_t{0} >> (GROUP - count), block.positions[0], &block, nullptr, 0});
+    expand({group, block.positions[0], &block}, ~uint64_t{0} >> (GROUP - count));
+}
+
+// The candidates of each query in the groups of a task. A filter is read in long runs, as each has pages of its own.
+void Worker::apply_filters(const Span *spans, const Span *end) {
+    std::vector<uint64_t> lanes;
+    for (const Span *span = spans; span < end; ++span)
+        for (size_t g = 0; g < span->groups; ++g)
+            lanes.push_back(state_.partitions[span->partition].candidates(span->first + g));
+    flushed_ = 0;
+    task_groups_ = lanes.size();
+    passing_.resize(luts_.size() * task_groups_);
+    for (size_t q = 0; q < luts_.size(); ++q) {
+        const int64_t filter = state_.queries[q]->limit().filter;
+        uint64_t *to = &passing_[q * task_groups_];
+        const uint64_t *from = lanes.data();
+        for (const Span *span = spans; span < end; to += span->groups, from += span->groups, ++span) {
+            const auto &filters = state_.partitions[span->partition].filters;
+            const uint64_t *mask = filter < 0 ? nullptr : filters[filter];
+            if (!mask) std::copy(from, from + span->groups, to);
+            else for (size_t g = 0; g < span->groups; ++g) to[g] = from[g] & mask[span->first + g];
+        }
+    }
 }
 
 void Worker::flush_slots() {
     if (slots_.empty()) return;
     for (size_t q = 0; q < luts_.size(); ++q) {
-        const int64_t filter = state_.queries[q]->limit().filter;
-        Event events[MAX_SLOTS];
-        int found = 0;
-        if (state_.queries[q]->limit().few)
-            for (size_t s = 0; s < slots_.size(); ++s) events[found++] = {static_cast<uint32_t>(s), ~uint64_t{0}};
-        else
-            found = state_.kernel.filter(state_.shape, kind_, luts_[q], expanded_.get(),
-                                         static_cast<int>(slots_.size()), events);
+        const uint64_t *candidates = own_filters_ ? &passing_[q * task_groups_ + flushed_] : lanes_;
         const int64_t before = best_[q].threshold();
-        if (!found && state_.thresholds[q].load(std::memory_order_relaxed) <= before) continue;
-        for (int e = 0; e < found; ++e) {
-            const Slot &slot = slots_[events[e].group];
-            const uint64_t lanes = events[e].lanes & slot.candidates(filter);
-            if (!lanes) continue;
-            if (slot.block) score(q, slot.group, lanes, [&](int lane) { return slot.block->positions[lane]; });
-            else score(q, slot.group, lanes, [&](int lane) { return slot.first + lane; });
-        }
-        exchange_thresholds(q, before, slots_[0].first);
+        const bool hit =
+            state_.queries[q]->limit().few ? score_each(q, candidates) : score_filtered(q, candidates);
+        if (hit || state_.thresholds[q].load(std::memory_order_relaxed) > before)
+            exchange_thresholds(q, before, slots_[0].first);
     }
+    flushed_ += slots_.size();
     slots_.clear();
+}
+
+// The candidates of the slots that pass the rounded sums of query q. Returns whether there were any.
+bool Worker::score_filtered(size_t q, const uint64_t *candidates) {
+    Event events[MAX_SLOTS];
+    const int found = state_.kernel.filter(state_.shape, kind_, luts_[q], expanded_.get(),
+                                           static_cast<int>(slots_.size()), candidates, events);
+    for (int e = 0; e < found; ++e) {
+        const Slot &slot = slots_[events[e].group];
+        const uint64_t lanes = events[e].lanes;
+        if (slot.block) score(q, slot.group, lanes, [&](int lane) { return slot.block->positions[lane]; });
+        else score(q, slot.group, lanes, [&](int lane) { return slot.first + lane; });
+    }
+    return found > 0;
+}
+
+// All candidates of the slots, one by one. Returns whether any reached the threshold.
+bool Worker::score_each(size_t q, const uint64_t *candidates) {
+    const Query &query = *state_.queries[q];
+    uint16_t places[MAX_SLOTS * GROUP + LISTED];
+    int64_t deficits[MAX_SLOTS * GROUP];
+    int32_t classes[MAX_SLOTS * GROUP];
+    const int found = state_.kernel.exact_each(
+        state_.shape, query.bits(), query.reach(best_[q].threshold()), reinterpret_cast<const uint64_t *>(words_.get()),
+        capacity_ * GROUP, candidates, static_cast<int>(slots_.size()), places, deficits, classes);
+    for (int i = 0; i < found; ++i)
+        add(q, deficits[i], classes[i], slots_[places[i] / GROUP].first + places[i] % GROUP);
+    return found > 0;
 }
 
 }  // namespace rbegir::scan

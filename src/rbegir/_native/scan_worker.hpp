@@ -2,7 +2,8 @@
 //
 // For one or two queries the groups are read where they lie. For more, a block of groups is expanded to index rows
 // that stay in L1 while all queries pass over it. Groups of which few keywords pass a mask are gathered first, so
-// that a block is full of candidates; not if queries have filters of their own, which know groups only.
+// that a block is full of candidates; not if queries have filters of their own, which know groups only. A query whose
+// own filter passes few keywords scores each of them: its block is transposed to words, once for all such queries.
 #pragma once
 
 #include <atomic>
@@ -42,31 +43,26 @@ class Worker {
         AlignedBytes rows;  // [planes · rows][64]
         int64_t positions[GROUP];
     };
-    // An expanded group: where its keywords lie, which are candidates, and their positions: consecutive from `first`
-    // on, or those of a block. A slot without a block is group `number` of a partition.
+    // An expanded group: where its keywords lie, and their positions: consecutive from `first` on, or those of a block.
     struct Slot {
         Group group;
-        uint64_t lanes;
         int64_t first;
         const Block *block;
-        const Partition *partition;
-        size_t number;
-
-        uint64_t candidates(int64_t filter) const {
-            const uint64_t *passing = filter < 0 ? nullptr : partition->filters[filter];
-            return passing ? lanes & passing[number] : lanes;
-        }
     };
 
     void set_limits(size_t q);
     void exchange_thresholds(size_t q, int64_t before, int64_t front);
+    void add(size_t q, int64_t deficit, int32_t cls, int64_t position);
     template <class Position>
     void score(size_t q, Group group, uint64_t lanes, const Position &position);
+    bool score_filtered(size_t q, const uint64_t *candidates);
+    bool score_each(size_t q, const uint64_t *candidates);
     void filter_in_place(size_t q, const Partition &partition, size_t first, size_t groups);
     void scan_in_place(const Partition &partition, const Span &span);
     void scan_block(const Partition &partition, const Span &span);
     void prefetch(Group group) const;
-    void expand(Slot slot);
+    void expand(Slot slot, uint64_t lanes);
+    void apply_filters(const Span *spans, const Span *end);
     void gather(Group group, uint64_t lanes, int64_t first);
     void expand_gathered();
     void flush_slots();
@@ -80,9 +76,14 @@ class Worker {
     std::vector<Lut> luts_;
     std::vector<Event> events_;  // of groups in place
     AlignedBytes copies_;        // [events][rows][64] their rows
+    bool own_filters_ = false, sums_ = false, scores_each_ = false;  // whether there are queries that have, need, do so
     size_t expanded_bytes_ = 0, capacity_ = 0;
     AlignedBytes expanded_;
+    AlignedBytes words_;  // [rows / 8][capacity · 64] of the slots, for queries that score each candidate
     std::vector<Slot> slots_;
+    uint64_t lanes_[MAX_SLOTS];  // candidates of the slots, if queries have no filters of their own; else …
+    std::vector<uint64_t> passing_;  // [queries][groups of the task] … theirs,
+    size_t task_groups_ = 0, flushed_ = 0;  // of which so many are done
     std::vector<Block> blocks_;  // of the slots
     AlignedBytes columns_;       // [rows][COMPACT_ROW] being gathered
     int64_t positions_[2 * GROUP];

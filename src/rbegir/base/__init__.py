@@ -1,6 +1,5 @@
 """Small parts that every package uses and that know nothing about codes or search.
 
-checks     shared argument checks, each with one error message
 arguments  ids, texts and attributes from callers, checked and converted to Arrow arrays
 disk       durable files: write, sync, replace
 mapping    mapped files that survive truncation

@@ -144,15 +144,15 @@ def check_tenants(columns: Mapping[str, pa.Array], tenant: str | None) -> None:
             hint="give every keyword a value in that column",
         )
     argument, dtype = f"attributes[{tenant!r}]", columns[tenant].type
-    if not names_tenants(str(dtype)):
+    if not can_name(str(dtype)):
         raise InputError(
             f"{argument} must be strings or 64-bit integers, since it names tenants, got {dtype}"
         )
     _complete(columns[tenant], argument, "a tenant")
 
 
-def names_tenants(dtype: str) -> bool:
-    """Whether the tenant column may have this type."""
+def can_name(dtype: str) -> bool:
+    """Whether a column of this type can name the tenants or the items of keywords."""
     return dtype in ("string", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
 
 

@@ -30,8 +30,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from urllib.parse import quote, urlsplit
 
-from rbegir.base.checks import whole_number
-from rbegir.errors import InputError, ServiceError, needing
+from rbegir.errors import InputError, ServiceError, needing, whole_number
 from rbegir.wire.search import JSON, named_path
 
 if TYPE_CHECKING:

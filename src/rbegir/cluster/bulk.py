@@ -31,11 +31,10 @@ import numpy.typing as npt
 
 from rbegir.base import disk
 from rbegir.base.arguments import check_attributes, check_ids, check_tenants, check_texts, refuse_repeats
-from rbegir.base.checks import whole_number
 from rbegir.cluster.pool import root_cause
 from rbegir.cluster.session import Session, import_ray
 from rbegir.encode.encoder import Encoder, Savable, encode_keywords, load_encoder
-from rbegir.errors import ClusterError, FileError, InputError, MismatchError, RbegirError
+from rbegir.errors import ClusterError, FileError, InputError, MismatchError, RbegirError, whole_number
 from rbegir.index.creation import SEGMENT_ROWS, keywords_of, make, staged
 from rbegir.index.keys import STRIDE
 from rbegir.index.manifest import (

@@ -36,11 +36,12 @@ from rbegir.encode.reranker import Reranker
 from rbegir.errors import FileError, InputError
 from rbegir.index.location import Location
 from rbegir.index.manifest import check_match, load_stored
-from rbegir.index.query import encode_queries, floors_of, query_texts, query_values
+from rbegir.index.query import encoded, floors_of, query_values
 from rbegir.index.store import Ids
 from rbegir.search.backend import check_planes
 from rbegir.search.hits import Hits
 from rbegir.search.request import Filters, SearchOptions, SearchRequest, Where, positive_seconds
+from rbegir.search.rerank import VectorReranker
 
 DEADLINE = 30.0  # seconds
 T = TypeVar("T")
@@ -205,7 +206,8 @@ class Cluster:
             if model.fingerprint != state.view.manifest.fingerprint:
                 continue
             try:
-                return self._search(state, encode_queries(model, queries), request, query_texts(queries))
+                codes, texts, reranker = encoded(model, queries, request)
+                return self._search(state, codes, request, texts, reranker)
             except GoneError:  # swapped to the index of another model, which has to encode the texts again
                 if self._current().view.manifest.fingerprint == model.fingerprint:
                     raise
@@ -294,8 +296,8 @@ class Cluster:
         queries: Codes | npt.NDArray[Any],
         request: SearchRequest,
         texts: list[str] | None = None,
+        reranker: Reranker | VectorReranker | None = None,
     ) -> Hits:
-        reranker = getattr(self.model, "reranker", None) if texts is not None and request.may_rerank else None
         # refuses what an index would refuse
         nothing = state.checker.search(state.empty, queries, request, texts, reranker)
         values = query_values(queries, state.view.manifest)
@@ -305,7 +307,9 @@ class Cluster:
         def ask(gatherer: Gatherer) -> Hits:
             if not len(values) or not gatherer.view.used:
                 return nothing
-            if reranker is not None and texts is not None:
+            if isinstance(reranker, VectorReranker):
+                result = gatherer.rerank_decoded(values, reranker, request)
+            elif reranker is not None and texts is not None:
                 result = gatherer.rerank(values, texts, reranker, self._weights(reranker), request)
             else:
                 result = gatherer.search(values, request, floors, device=self._pool.layout.device)

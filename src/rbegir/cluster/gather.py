@@ -3,11 +3,13 @@
 exact    merges each shard's best k by (key descending, place ascending). Texts and attributes of the hits are
          fetched in a second step, or if the lists are short (ALONG) come with each shard's best k: a call
          costs a millisecond, a text that is not needed a microsecond.
+item     asks for more hits until there are k items among those of all shards (`search.items`).
 paper    needs an exact search of any length and the number of candidates per thread (`search.paper`). Threads
          own positions, which count through the segments that have candidates. So the shards first report
          those segments, then count the candidates of their threads.
 rerank   takes the best by code and the best by lexical score of every shard. The candidates are those of one
-         machine; the client fetches their texts and reranks them.
+         machine; the client fetches their texts, or with a Binarizer the codes of the best by code, and
+         reranks them.
 planes   takes each shard's best m by the first planes, with the keys of all planes. The best m of all by the
          first planes are the candidates of one machine, and the result is the best k of these by all planes.
 """
@@ -21,6 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rbegir.base.arguments import type_named
 from rbegir.cluster.fanout import Fanout, Question, State
 from rbegir.cluster.shard import Columns, Found, Scan, pack
 from rbegir.cluster.view import Places
@@ -29,12 +32,21 @@ from rbegir.codes.score import KeyScores, cosines
 from rbegir.encode.reranker import Reranker
 from rbegir.errors import ClusterError, InputError
 from rbegir.search.backend import Candidates, check_candidates, check_planes, entry_of, estimate_recall
-from rbegir.search.hits import Hits
+from rbegir.search.hits import Cursor, Hits
+from rbegir.search.items import best_of_items, item_numbers
 from rbegir.search.missrate import MissCertificate
 from rbegir.search.paper import SelectionGeometry, select_paper, whole_thread_sizes
-from rbegir.search.partition import best, merge, recall_of
+from rbegir.search.partition import Int64s, best, merge, recall_of
 from rbegir.search.request import SearchRequest
-from rbegir.search.rerank import WordHits, lexical_count, merge_words, rerank, union
+from rbegir.search.rerank import (
+    VectorReranker,
+    WordHits,
+    by_code_alone,
+    lexical_count,
+    merge_words,
+    rerank,
+    union,
+)
 
 SCANNING = 0.75  # of the time, where a part of the answer will do: its texts take some too
 ALONG = 2048  # candidates of all shards, up to which their texts come along
@@ -77,6 +89,8 @@ class Gatherer:
             return self._paper(values, request)
         if request.planes is not None and entry_of(device).refines:
             return self._progressive(values, request)
+        if request.item is not None:
+            return Gathered(self._items(values, request, request.item))
         along = request.k is not None and len(values) * request.k * len(self.view.used) <= ALONG
         found = self._exact(values, request.k, request, self._names(request) if along else None)
         if request.planes is None:
@@ -106,24 +120,48 @@ class Gatherer:
         found, scores, why = rerank(reranker, texts, values, pooled, stored, request.depth, why=request.why)
         return Gathered(found, scores=scores, why=why)
 
+    def rerank_decoded(self, values: Values, reranker: VectorReranker, request: SearchRequest) -> Gathered:
+        """The best k of the candidates by the vectors that their codes stand for."""
+        pool = by_code_alone(self._exact(values, request.vector_pool, request))
+        flat, of_place = np.unique(pool.positions, return_inverse=True)
+        wanted = self._owners(flat)
+        n, planes = self.view.manifest.shape
+        codes = np.zeros((planes, len(flat), n // 64), np.uint64)
+        for shard, own in self._read(wanted, "codes_at", flat).items():
+            codes[:, wanted[shard]] = own
+        found, scores, _ = reranker.rerank(pool, Codes(codes[:, of_place], n), request.depth)
+        return Gathered(found, scores=scores)
+
+    def _owners(self, places: Places) -> dict[int, npt.NDArray[np.int64]]:
+        """The shards that own places, and the numbers of those that each owns."""
+        parts = np.searchsorted(self.view.starts, places, "right") - 1
+        owners = np.asarray(self.view.owners, np.int64)[parts]
+        return {int(shard): np.flatnonzero(owners == shard) for shard in np.unique(owners)}
+
+    def _read(
+        self, wanted: dict[int, npt.NDArray[np.int64]], method: str, places: Places, *arguments: Any
+    ) -> dict[int, Any]:
+        """What each shard reads of its own places."""
+        answers = self._ask_each(
+            {
+                shard: self._state.question(shard, "read", method, places[own], *arguments)
+                for shard, own in wanted.items()
+            }
+        )
+        if len(answers) < len(wanted):
+            raise ClusterError("a shard that had hits was lost before they were fetched", hint="ask again")
+        return answers
+
     def _stored(self, places: Places, names: tuple[str, ...]) -> Columns:
         """Rows, ids and columns of keywords, each from the shard that owns it."""
-        view, manifest = self.view, self.view.manifest
+        manifest = self.view.manifest
         flat, of_place = np.unique(places.ravel(), return_inverse=True)  # a popular keyword is fetched once
-        owners = np.asarray(view.owners, np.int64)[np.searchsorted(view.starts, flat, "right") - 1]
-        wanted = {int(shard): np.flatnonzero(owners == shard) for shard in np.unique(owners)}
+        wanted = self._owners(flat)
         answers: dict[int, Columns] = {
             shard: pick(found, flat[wanted[shard]]) for shard, found in self._along.items() if shard in wanted
         }
-        if not answers:
-            answers = self._ask_each(
-                {
-                    shard: self._state.question(shard, "read", "columns", flat[own], names)
-                    for shard, own in wanted.items()
-                }
-            )
         if len(answers) < len(wanted):
-            raise ClusterError("a shard that had hits was lost before they were fetched", hint="ask again")
+            answers = self._read(wanted, "columns", flat, names)
         rows = np.zeros(len(flat), np.int64)
         ids = np.zeros(len(flat), object if manifest.id_type == "string" else np.int64)
         columns = {name: np.full(len(flat), None, object) for name in names}
@@ -215,6 +253,28 @@ class Gatherer:
         parts = self._scan(values, k, request, names=names)
         most = sum(part.keys.shape[1] for part in parts)
         return merge([Candidates(part.keys, part.places) for part in parts], most if k is None else k)
+
+    def _items(self, values: Values, request: SearchRequest, name: str) -> Candidates:
+        """The best keyword of each of the best k items; shards search all hits from the first one on."""
+        cursor = Cursor.start(len(values)) if request.after is None else Cursor.read(request.after)
+        dtype = type_named(self.view.manifest.columns[name])
+
+        filters, floors = request.filters().items(), self._floors
+
+        def find(these: Int64s, width: int | None) -> Candidates:
+            own: Any = {name: [given[i] for i in these] for name, given in filters if isinstance(given, list)}
+            self._floors = None if floors is None else floors[these]
+            return self._exact(values[these], width, replace(request, after=None, **own))
+
+        def look(these: Int64s, found: Candidates) -> tuple[Int64s, npt.NDArray[np.bool_]]:
+            items, rows = np.full((2, *found.positions.shape), -1)
+            real = found.positions >= 0
+            rows[real], _, columns = self._stored(found.positions[real], (name,))
+            items[real] = item_numbers(pa.array(columns[name], dtype))
+            keys, last = cursor.keys[these, None], cursor.rows[these, None]
+            return items, real & ((found.keys < keys) | ((found.keys == keys) & (rows > last)))
+
+        return best_of_items(find, look, len(values), request.k)
 
     def _paper(self, values: Values, request: SearchRequest) -> Gathered:
         view = self.view

@@ -15,10 +15,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rbegir.base.checks import whole_number
 from rbegir.cluster.client import Cluster
 from rbegir.cluster.session import import_ray
-from rbegir.errors import InputError
+from rbegir.errors import InputError, whole_number
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette

@@ -24,11 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import rbegir
-from rbegir.base.checks import whole_number
 from rbegir.cluster.session import import_ray, named_actor
 from rbegir.cluster.shard import About, Shard
 from rbegir.codes.layout import LAYOUT_VERSION
-from rbegir.errors import ClusterError, DeviceError, InputError, RbegirError, VersionError
+from rbegir.errors import ClusterError, DeviceError, InputError, RbegirError, VersionError, whole_number
 from rbegir.index.format import VERSION
 from rbegir.index.store import Index
 

@@ -245,6 +245,10 @@ class Loaded:
         snapshot.check_mapped()
         return np.where(found.positions < 0, -1, places.reshape(shape)), found.scores, found.keys
 
+    def codes_at(self, places: Places) -> npt.NDArray[np.uint64]:
+        """The planes [planes, places, words] of the codes of keywords of this share."""
+        return self.snapshot.codes(self.place(places)).planes
+
     def codes(self, ids: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
         """Which of these ids this shard has, and the planes [planes, found, words] of their codes."""
         place = self.snapshot.find(ids)

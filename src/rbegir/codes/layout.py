@@ -16,9 +16,8 @@ first).
 import numpy as np
 import numpy.typing as npt
 
-from rbegir.base.checks import describe, whole_number
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, WORD, Codes, check_dimension
-from rbegir.errors import InputError
+from rbegir.errors import InputError, describe, whole_number
 
 GROUP = 64
 LAYOUT_VERSION = 1

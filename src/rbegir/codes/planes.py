@@ -21,8 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rbegir.base.checks import describe
-from rbegir.errors import InputError, MismatchError
+from rbegir.errors import InputError, MismatchError, describe
 
 WORD = 64
 MIN_N, MAX_N = 64, 1024

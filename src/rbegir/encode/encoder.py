@@ -8,6 +8,7 @@ A `Model`, a `Binarizer`, a `SentenceEncoder` or any class with these attributes
     key_scores(values)      turns order keys into scores that are not the cosines of codes (a Binarizer)
     expected                what was measured of its codes when it was fitted (a Binarizer)
     binarizer               the encoder that has these two instead, if any (a SentenceEncoder)
+    vectors(texts, "query") the vectors of queries that this encoder encodes (a SentenceEncoder)
 
 *In an index* a model or a Binarizer is stored whole. Of a SentenceEncoder, which may be gigabytes, the index
 keeps where it is and its fingerprint; neither writing nor reading that needs any package of encoders:
@@ -100,10 +101,16 @@ def as_queries(model: Encoder | None, codes: Codes) -> npt.NDArray[np.int16]:
     A Binarizer's code of a keyword stands for a vector, which has a finer code as a query. Other codes are
     searched as they are.
     """
-    maker = getattr(model, "binarizer", None) or model
-    if isinstance(maker, Binarizer):
+    maker = decoder(model)
+    if maker is not None:
         codes = maker.encode_queries(maker.inverse_transform(codes))
     return codes.values()
+
+
+def decoder(model: Encoder | None) -> Binarizer | None:
+    """The Binarizer that can turn the codes of an encoder back into vectors, if it has one."""
+    maker = getattr(model, "binarizer", None) or model
+    return maker if isinstance(maker, Binarizer) else None
 
 
 def expected(model: Encoder | None) -> dict[str, Any] | None:

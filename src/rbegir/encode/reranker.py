@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rbegir._native import _core
-from rbegir._native.isa import choose_isa
+from rbegir._native import _core, choose_isa
 from rbegir.base.devices import cpu_count
 from rbegir.encode.directory import REPAIR, DirectoryKind, read_checked, write_pair
 from rbegir.errors import CorruptError, VersionError

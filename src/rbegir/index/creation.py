@@ -29,9 +29,8 @@ import pyarrow.compute as pc
 from rbegir.base import disk
 from rbegir.base import progress as bars
 from rbegir.base.arguments import refuse_repeats
-from rbegir.base.checks import whole_number
 from rbegir.encode.encoder import Encoder, Savable, encode_vectors, takes_vectors, verify_encoder
-from rbegir.errors import FileError, InputError, LockedError
+from rbegir.errors import FileError, InputError, LockedError, whole_number
 from rbegir.index.format import file_problem
 from rbegir.index.manifest import MODEL, NAME, Manifest, commit, prepare, read_manifest
 from rbegir.index.snapshot import Snapshot

@@ -24,7 +24,7 @@ from rbegir.errors import FilterError
 from rbegir.index.segment import Segment
 from rbegir.index.where import Parser
 
-BLOCK_ROWS = 1 << 20  # rows evaluated at a time
+BLOCK_ROWS = 1 << 20  # rows evaluated at a time: whole words of a mask
 KEPT, KEPT_BYTES = 16, 32 << 20  # masks kept per segment
 KEPT_MOST = 1024
 
@@ -64,7 +64,7 @@ class Filter:
     def _evaluated(self, segment: Segment) -> masks.Mask:
         here = {"id", *segment.types}
         columns = {name: segment.whole(name) if name in here else None for name in self._columns}
-        flags = np.zeros(segment.count, np.bool_)
+        mask = masks.empty(segment.count)
         for start in range(0, segment.count, BLOCK_ROWS):
             size = min(BLOCK_ROWS, segment.count - start)
             arrays = [
@@ -73,8 +73,8 @@ class Filter:
             ]
             # a table without columns has no rows, so add one that is never read
             table = pa.table([*arrays, pa.nulls(size)], names=[*columns, ""])
-            flags[start : start + size] = self._evaluate(table)
-        return masks.from_bools(flags)
+            mask[start // 64 : -(-(start + size) // 64)] = self._evaluate(table)
+        return mask
 
     @classmethod
     def of(cls, where: str | pc.Expression, types: Mapping[str, pa.DataType]) -> Filter:
@@ -95,7 +95,7 @@ class Filter:
             self._evaluate(_nothing(self._types))
         return named
 
-    def _evaluate(self, table: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def _evaluate(self, table: pa.Table) -> masks.Mask:
         from pyarrow import acero  # as slow to import as the rest of pyarrow, so only filters import it
 
         for name, (column, options) in self._item_tests.items():
@@ -116,9 +116,7 @@ class Filter:
         if not pa.types.is_boolean(result.type):
             raise FilterError(f"where must be true or false per keyword, but it gives {result.type}")
         flags = result.fill_null(False).combine_chunks()
-        bits = np.frombuffer(flags.buffers()[1] or b"", np.uint8)
-        every = np.unpackbits(bits, count=flags.offset + len(flags), bitorder="little")
-        return every[flags.offset :].view(np.bool_)
+        return masks.from_bytes(np.frombuffer(flags.buffers()[1] or b"", np.uint8), flags.offset, len(flags))
 
 
 @functools.lru_cache(KEPT_MOST)

@@ -209,6 +209,7 @@ class File:
         todo = blocks[~checked[blocks]]
         if not todo.size:
             return
+        todo = np.unique(todo)
         bad = np.flatnonzero(crc32c_blocks(self._body(), BLOCK, todo) != table[todo])
         if bad.size:
             raise self._bad_block(int(todo[bad[0]]))
@@ -345,7 +346,7 @@ class Section:
         else:  # every block of every range: first, first + 1, … last
             before = np.cumsum(spans) - spans
             blocks = np.repeat(first - before, spans) + np.arange(int(spans.sum()))
-        self.file.check(np.unique(blocks[blocks < self.file.blocks]))
+        self.file.check(blocks[blocks < self.file.blocks])
 
     def corrupt(self, what: str) -> CorruptError:
         return CorruptError(f"{self.file.path} is damaged: section {self.name!r} {what}", hint=_RESTORE)

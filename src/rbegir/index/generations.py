@@ -31,15 +31,16 @@ from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from rbegir.base.arguments import check_ids
-from rbegir.base.checks import whole_number
 from rbegir.codes.planes import Codes
 from rbegir.encode.encoder import Encoder
-from rbegir.errors import InputError, MismatchError
+from rbegir.errors import InputError, MismatchError, whole_number
 from rbegir.index.query import encode_queries
 from rbegir.index.store import Ids, Index
-from rbegir.search.hits import Cursor, Hits, merge
+from rbegir.search.hits import Cursor, Hits, keep, merge
+from rbegir.search.items import first_of_items, item_numbers
 from rbegir.search.request import SearchOptions, SearchRequest, local_request
 
 
@@ -127,12 +128,14 @@ class Generations:
                 "generations are searched exactly, without mode='paper', planes and rerank=True",
                 hint="search the indexes one by one for those",
             )
+        if request.item is not None and request.after is not None:
+            raise InputError("generations have no pages of items", hint="ask for more items with k")
         parts = []
         for number, index in enumerate(self.indexes):
             if not len(index) and len(self):
                 continue  # an empty index has no columns to filter by
             before = self._rows_before(number)
-            asked: SearchOptions = {**options}
+            asked: SearchOptions = {**options, "attributes": request.attributes or request.item is not None}
             if request.after is not None:
                 cursor = Cursor.read(request.after)
                 asked["after"] = cursor._replace(rows=np.maximum(cursor.rows - before, -1)).text()
@@ -143,7 +146,14 @@ class Generations:
             for number, part in enumerate(parts):
                 empty: list[list[dict[str, Any]]] = [[{} for _ in range(count)] for count in part.counts]
                 parts[number] = replace(part, attributes=part.attributes or empty)
-        return merge(parts, k)
+        if request.item is None:
+            return merge(parts, k)
+        found = merge(parts, None)
+        column = [attributes.get(request.item) for row in found.attributes or [] for attributes in row]
+        items = np.full(found.rows.shape, -1)
+        items[found.places] = item_numbers(pa.array(column))
+        found = keep(found, first_of_items(items), request.k)
+        return found if request.attributes else replace(found, attributes=None)
 
     def get(self, ids: Any) -> list[dict[str, Any] | None]:
         """The keywords with these ids, each from the newest generation that has it."""

@@ -23,16 +23,15 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from rbegir.base import disk
-from rbegir.base.arguments import RESERVED, VECTORS_HINT, check_name, names_tenants, type_named
-from rbegir.base.checks import whole_number
+from rbegir.base.arguments import RESERVED, VECTORS_HINT, can_name, check_name, type_named
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_PLANES, check_dimension
 from rbegir.encode.encoder import Encoder, check_encoder, load_encoder, takes_vectors
-from rbegir.errors import CorruptError, FileError, InputError, MismatchError
+from rbegir.errors import CorruptError, FileError, InputError, MismatchError, whole_number
 from rbegir.index.format import File, FileKind, FileWriter, Stamp
 from rbegir.index.segment import MAX_ROWS, CodeShape, Entry
 
@@ -112,7 +111,7 @@ def prepare(directory: Path, manifest: Manifest) -> None:
     """Write the next manifest beside the current one; it and all new file names are durable on return."""
     with contextlib.suppress(FileNotFoundError):  # there is one if an earlier change failed at its last step
         disk.unlink(directory / NEW)
-    meta = {**manifest.__dict__, "segments": [astuple(entry) for entry in manifest.segments]}
+    meta = {**manifest.__dict__, "segments": [tuple(vars(entry).values()) for entry in manifest.segments]}
     if manifest.tenant is None:
         del meta["tenant"]
     parse(meta, directory / NEW)  # refuse a manifest that could not be read again
@@ -206,7 +205,7 @@ def _parse(meta: dict[str, Any]) -> Manifest:
     for column, dtype in columns.items():
         known = type_named(dtype) is not None and column not in RESERVED
         _require(known, f"there cannot be a column {column!r} of the type {dtype!r}")
-    names_them = isinstance(tenant, str) and names_tenants(columns.get(tenant, "string"))
+    names_them = isinstance(tenant, str) and can_name(columns.get(tenant, "string"))
     _require(tenant is None or names_them, f"{tenant!r} cannot be the column of the tenants")
     typed = meta["id_type"] in (None, *ID_TYPES) and isinstance(meta["fingerprint"], str)
     _require(typed, "its id type or fingerprint cannot be understood")

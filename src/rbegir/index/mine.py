@@ -24,8 +24,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from rbegir.base.checks import whole_number
 from rbegir.encode.encoder import Encoder, load_encoder
+from rbegir.errors import whole_number
 from rbegir.index.manifest import NAME
 from rbegir.index.store import Index
 from rbegir.read.pairs import PairStream, read_pairs

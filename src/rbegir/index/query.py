@@ -7,30 +7,30 @@ their cost does not depend on the size of the index.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from rbegir.base.arguments import check_queries
-from rbegir.base.checks import describe
 from rbegir.base.devices import cpu_count
 from rbegir.base.masks import Mask
 from rbegir.codes.planes import Codes
 from rbegir.codes.score import QUERY_LIMIT, KeyScores, cosines, least_keys
-from rbegir.encode.encoder import Encoder, key_scores, takes_vectors
+from rbegir.encode.encoder import Encoder, decoder, key_scores, takes_vectors
 from rbegir.encode.reranker import Reranker
-from rbegir.errors import InputError, MismatchError
+from rbegir.errors import InputError, MismatchError, describe
 from rbegir.index.filter import Filter
 from rbegir.index.manifest import Manifest
 from rbegir.index.snapshot import Snapshot
 from rbegir.index.tenant import TenantSnapshot, within
 from rbegir.search.backend import Backend, Candidates, Partition, check_planes, coarse, open_backend
 from rbegir.search.hits import Cursor, Hits
-from rbegir.search.partition import Limits
+from rbegir.search.items import best_of_items, check_item, item_numbers
+from rbegir.search.partition import Int64s, Limits
 from rbegir.search.request import SearchRequest
-from rbegir.search.rerank import find_candidates, rerank
+from rbegir.search.rerank import VectorReranker, by_code_alone, find_candidates, rerank
 
 SCANNED = 64  # queries whose hits are found together
 _watcher: ContextVar[Callable[[str], None] | None] = ContextVar("watcher", default=None)
@@ -49,7 +49,7 @@ class Searcher:
     ) -> None:
         self._backend = open_backend(device, n, planes, threads, progress)
         self._of_tenants = open_backend("cpu", n, planes, threads)  # tenants are too small for GPUs
-        self._threads = threads or cpu_count()
+        self.threads = threads or cpu_count()
 
     def backend(self, snapshot: Snapshot) -> Backend:
         """The backend that scans the codes of a snapshot."""
@@ -61,21 +61,27 @@ class Searcher:
         queries: Codes | npt.NDArray[Any],
         request: SearchRequest,
         texts: list[str] | None = None,
-        reranker: Reranker | None = None,
+        reranker: Reranker | VectorReranker | None = None,
         scorer: Encoder | None = None,
     ) -> Hits:
-        """The hits of every query among the keywords of a snapshot; a reranker needs the queries' `texts`.
+        """The hits of every query among the keywords of a snapshot; a Reranker needs the queries' `texts`.
 
         `scorer` is the encoder that turns order keys into scores (`key_scores`).
         """
         values = query_values(queries, snapshot.manifest)  # [Q, n] int16
         reranks = wants_rerank(request, texts, reranker)
+        if request.item is not None:
+            check_item(request.item, snapshot.manifest.columns)
         code_scores = key_scores(scorer, values)
         snapshot, numbers, partitions, limits = asked(snapshot, request, len(values), code_scores)
         backend = self.backend(snapshot)
         certificate = recall = scores = why = None
         if not len(values) or not partitions:
             found = Candidates.none(len(values))
+        elif isinstance(reranker, VectorReranker):
+            pool = by_code_alone(backend.search(partitions, values, request.vector_pool, limits))
+            codes = snapshot.codes(snapshot.locate(numbers, pool.positions))
+            found, scores, why = reranker.rerank(pool, codes, request.depth)
         elif reranks:
             assert texts is not None
             assert reranker is not None
@@ -87,7 +93,7 @@ class Searcher:
                 texts,
                 request.pool,
                 limits=limits,
-                threads=self._threads,
+                threads=self.threads,
             )
             stored = snapshot.array("text", snapshot.locate(numbers, pool.positions)).fill_null("")
             found, scores, why = rerank(reranker, texts, values, pool, stored, request.depth, why=request.why)
@@ -104,6 +110,8 @@ class Searcher:
                 candidates=request.candidates,
                 measure=request.measure,
             )
+        elif request.item is not None:
+            found = _search_items(backend, snapshot, numbers, partitions, values, request, limits)
         else:
             found = backend.search(partitions, values, request.k, limits)
         stage_done("scan")
@@ -180,16 +188,43 @@ class Searcher:
         return rows
 
 
-def wants_rerank(request: SearchRequest, texts: list[str] | None, reranker: Reranker | None) -> bool:
+def _search_items(
+    backend: Backend,
+    snapshot: Snapshot,
+    numbers: list[int],
+    partitions: list[Partition],
+    values: npt.NDArray[np.int16],
+    request: SearchRequest,
+    limits: Limits | None,
+) -> Candidates:
+    """The best keyword of each of the best k items."""
+    name, open_limits = request.item or "", None if limits is None else limits.from_start()
+
+    def find(these: Int64s, width: int | None) -> Candidates:
+        return backend.search(partitions, values[these], width, open_limits and open_limits.of(these))
+
+    def look(these: Int64s, found: Candidates) -> tuple[Int64s, npt.NDArray[np.bool_]]:
+        items = np.full(found.positions.shape, -1)
+        real = found.positions >= 0
+        items[real] = item_numbers(snapshot.array(name, snapshot.locate(numbers, found.positions[real])))
+        return items, real if limits is None else limits.of(these).passes(*found)
+
+    return best_of_items(find, look, len(values), request.k)
+
+
+def wants_rerank(
+    request: SearchRequest, texts: list[str] | None, reranker: Reranker | VectorReranker | None
+) -> bool:
     """Whether to rerank; raise InputError if reranking is requested but impossible."""
-    if request.rerank and (texts is None or reranker is None):
+    able = isinstance(reranker, VectorReranker) or (texts is not None and reranker is not None)
+    if request.rerank and not able:
         raise InputError(
-            "rerank=True needs queries that are texts"
+            "rerank=True needs queries that are texts, or vectors for a Binarizer"
             if texts is None
             else "rerank=True needs a model with a reranker, which the model of this index lacks",
             hint="leave rerank out to order hits by their codes",
         )
-    reranks = request.may_rerank and texts is not None and reranker is not None
+    reranks = request.may_rerank and able
     if reranks and request.candidates is not None and request.candidates < request.depth:
         raise InputError(
             f"candidates must be at least k = {request.k}, got {request.candidates}",
@@ -279,20 +314,54 @@ def limits_of(
     return limits if limits.bounds_keys or np.any(searched.filters >= 0) else None
 
 
+class Encoded(NamedTuple):
+    """Queries as a search needs them."""
+
+    codes: Codes
+    texts: list[str] | None
+    reranker: Reranker | VectorReranker | None  # what may order the hits of this request again
+
+
+def encoded(model: Encoder, queries: Any, request: SearchRequest) -> Encoded:
+    """Encode texts or vectors for a request. Hits of a Binarizer are reranked only if that is asked for."""
+    texts, binarizer = query_texts(queries), decoder(model) if request.rerank else None
+    if binarizer is None:
+        reranker = getattr(model, "reranker", None) if request.may_rerank else None
+        return Encoded(encode_queries(model, queries), texts, reranker)
+    if binarizer.metric == "ip":
+        raise InputError(
+            "rerank=True changes nothing for metric='ip': hits are in the order of the decoded vectors",
+            hint="leave rerank out",
+        )
+    given: Any = _checked(model, queries)
+    vectors = given if takes_vectors(model) else cast(Any, model).vectors(given, "query")
+    return Encoded(binarizer.encode_queries(vectors), texts, VectorReranker(binarizer, vectors))
+
+
 def encode_queries(model: Encoder, queries: Any) -> Codes:
     """The codes of texts, or of the vectors that a Binarizer takes; one query needs no list around it."""
+    return model.encode_queries(_checked(model, queries))
+
+
+def _checked(model: Encoder, queries: Any) -> Any:
+    """Queries as a list of texts, or as the vectors that a Binarizer takes."""
     if isinstance(queries, str):
         queries = [queries]
     elif isinstance(queries, np.ndarray) and queries.ndim == 1:
         queries = queries[None]
     if not takes_vectors(model):
-        return model.encode_queries(check_queries(queries))
+        return check_queries(queries)
     if isinstance(queries, (list, tuple)) and any(isinstance(query, str) for query in queries):
         raise InputError(
             "an index made with a Binarizer is searched with vectors, got a text",
             hint="encode the text with the encoder whose vectors it holds",
         )
-    return model.encode_queries(queries)
+    return queries
+
+
+def is_code(queries: Any) -> bool:
+    """Whether queries are codes or integers, which need no encoder."""
+    return isinstance(queries, Codes) or getattr(queries, "dtype", None) in (np.int8, np.int16)
 
 
 def query_values(queries: Any, manifest: Manifest) -> npt.NDArray[np.int16]:

@@ -32,7 +32,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rbegir.base.arguments import check_attributes, check_ids, check_tenants, check_texts, fitting
-from rbegir.base.checks import whole_number
 from rbegir.base.disk import explained
 from rbegir.base.mapping import arm
 from rbegir.base.progress import Progress, Report, reported
@@ -45,11 +44,12 @@ from rbegir.encode.encoder import (
     load_scorer,
     takes_vectors,
 )
-from rbegir.errors import CorruptError, FileError, InputError, LockedError, MismatchError
+from rbegir.errors import CorruptError, FileError, InputError, LockedError, MismatchError, whole_number
 from rbegir.index.creation import SEGMENT_ROWS, backup, fill, make, staged
 from rbegir.index.join import Join, groups
 from rbegir.index.manifest import MODEL, Manifest, check_adds, check_match, first_manifest, load_stored
-from rbegir.index.query import Searcher, encode_queries, query_texts
+from rbegir.index.maxsim import maxsim
+from rbegir.index.query import Searcher, encode_queries, encoded, is_code, query_texts
 from rbegir.index.segment import KeywordRows
 from rbegir.index.snapshot import Positions, Snapshot, damage
 from rbegir.index.tenant import within
@@ -355,8 +355,7 @@ class Index:
         self._state()
         state, model = self._encoding()
         with _room_for(queries):
-            codes, texts = encode_queries(model, queries), query_texts(queries)
-            reranker = getattr(model, "reranker", None) if request.may_rerank else None
+            codes, texts, reranker = encoded(model, queries, request)
             return self._searcher.search(state, codes, request, texts, reranker, model)
 
     @with_options
@@ -371,6 +370,23 @@ class Index:
         with _room_for(codes):
             state, scorer = self._scoring()
             return self._searcher.search(state, codes, request, scorer=scorer)
+
+    def maxsim(self, queries: Any, k: int = 10, *, item: str, **filters: Unpack[Filters]) -> pa.Table:
+        """The best k items for a query of several vectors: late interaction, exhaustive and exact.
+
+        The score of an item is the sum, over the vectors of the query, of the best cosine among the codes of
+        its keywords. A query is what `search` takes as a batch: texts, vectors [vectors, dims], codes or
+        integers; a list of such batches is several queries. `item` names the attribute that says to which
+        item a keyword belongs. One row per item: query (its number), rank (from 1), item, score, and id, that
+        of its first keyword that passes. It runs on the CPU, wherever the index is searched otherwise.
+        """
+        request = SearchRequest(whole_number("k", k), item=item, **filters)
+        several = isinstance(queries, (list, tuple)) and query_texts(queries) is None
+        state, batches = self._state(), list(queries) if several else [queries]
+        if not all(is_code(batch) for batch in batches):
+            state, model = self._encoding()
+            batches = [batch if is_code(batch) else encode_queries(model, batch) for batch in batches]
+        return maxsim(state, batches, request, self._searcher.threads)
 
     def neighbors(
         self,
@@ -438,7 +454,7 @@ class Index:
         request = SearchRequest(None, min_score=min_score, **filters)
         self._state()
         scorer: Encoder | None
-        if isinstance(queries, Codes) or getattr(queries, "dtype", None) in (np.int8, np.int16):
+        if is_code(queries):
             (state, scorer), codes = self._scoring(), queries
         else:
             state, model = self._encoding()

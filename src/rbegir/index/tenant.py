@@ -57,7 +57,8 @@ class TenantSnapshot(Snapshot):
     """The live keywords of one tenant in one state of an index."""
 
     def __init__(self, state: Snapshot, tenant: pa.Array) -> None:
-        self.manifest, self.deletes, self.tenants = state.manifest, state.deletes, {}
+        self.manifest, self.deletes = state.manifest, state.deletes
+        self.tenants, self.items = {}, {}
         self.files = state.files  # including segments without keywords of the tenant
         self._numbers: list[int] = []  # of the segments in the index
         self.segments = []

@@ -19,10 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rbegir.base.checks import whole_number
 from rbegir.codes.layout import pack
 from rbegir.encode.binarizer.binarizer import Binarizer
-from rbegir.errors import FileError, InputError, needing
+from rbegir.errors import FileError, InputError, needing, whole_number
 from rbegir.search.backend import Partition
 from rbegir.search.cpu import CpuBackend
 from rbegir.search.partition import recall_of

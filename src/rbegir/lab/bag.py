@@ -16,10 +16,9 @@ from typing import ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from rbegir.base.checks import whole_number
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_PLANES, Codes, check_dimension
 from rbegir.encode.clsm.rbe import RBE, codes_of, fingerprint_of
-from rbegir.errors import InputError, MismatchError
+from rbegir.errors import InputError, MismatchError, whole_number
 
 Progress = Callable[[float, float], None]  # share done, mean loss so far
 Batch = TypeVar("Batch")

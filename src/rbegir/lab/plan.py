@@ -43,8 +43,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rbegir.base.checks import whole_number
-from rbegir.errors import InputError
+from rbegir.errors import InputError, whole_number
 
 ANSWER_BYTES = 16  # per candidate: its key and its position
 LOAD = 0.8  # of the highest rate that a group can sustain

@@ -31,8 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rbegir._native import _core
-from rbegir.base.checks import whole_number
-from rbegir.errors import InputError, TextError
+from rbegir.errors import InputError, TextError, whole_number
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -25,12 +25,11 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from rbegir.base.checks import whole_number
 from rbegir.base.devices import names_of, split_name
 from rbegir.codes import score
 from rbegir.codes.layout import check_keyword_planes, packed_bytes, unpack
 from rbegir.codes.planes import check_dimension
-from rbegir.errors import InputError
+from rbegir.errors import InputError, whole_number
 from rbegir.search.missrate import MissCertificate
 from rbegir.search.paper import BLOCK, SelectionGeometry, select_paper, thread_sizes
 from rbegir.search.partition import (

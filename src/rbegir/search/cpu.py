@@ -1,6 +1,6 @@
 """Exact search on the CPU: the Python side of the native scan (`_native/scan_*.cpp`).
 
-There are kernels for each instruction set of `rbegir._native.isa`. A backend uses the best one that the CPU
+There are kernels for each instruction set of `rbegir._native`. A backend uses the best one that the CPU
 supports; `isa=` or the environment variable RBEGIR_ISA forces another. The number of threads defaults to the
 number of CPUs that this process may use.
 """
@@ -12,11 +12,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from rbegir._native import _core
-from rbegir._native.isa import choose_isa
-from rbegir.base.checks import whole_number
+from rbegir._native import _core, choose_isa
 from rbegir.base.devices import cpu_count
-from rbegir.errors import InputError
+from rbegir.errors import InputError, whole_number
 from rbegir.search.backend import Backend, Progress
 from rbegir.search.partition import Candidates, Int64s, Limits, Partition, Values
 

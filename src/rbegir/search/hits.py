@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rbegir.base.checks import whole_number
-from rbegir.errors import InputError, MismatchError, needing
-from rbegir.search.partition import Candidates, Int64s, best
+from rbegir.errors import InputError, MismatchError, needing, whole_number
+from rbegir.search.partition import NO_KEY, Candidates, Int64s, best
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,7 +62,7 @@ class Cursor(NamedTuple):
         return cls(keys, rows)
 
     def text(self) -> str:
-        return base64.urlsafe_b64encode(np.stack(self).astype("<i8").tobytes()).decode()
+        return base64.urlsafe_b64encode(np.array(self, "<i8").tobytes()).decode()
 
     @classmethod
     def join(cls, cursors: Sequence[Cursor]) -> Cursor:
@@ -204,14 +203,7 @@ class Hits:
 
     def __getitem__(self, query: int) -> list[Hit]:
         """The hits of one query."""
-        count = int(self.counts[query])
-
-        def row(array: npt.NDArray[Any] | None) -> list[Any]:
-            return [None] * count if array is None else array[query, :count].tolist()
-
-        attributes = [None] * count if self.attributes is None else self.attributes[query]
-        rows = row(self.ids), row(self.scores), row(self.texts), attributes
-        return [Hit(*hit) for hit in zip(*rows, row(self.code_scores), row(self.why), strict=True)]
+        return [Hit._make(hit) for hit in hit_fields(self, query)]
 
     def __iter__(self) -> Iterator[list[Hit]]:
         return (self[query] for query in range(len(self)))
@@ -271,6 +263,18 @@ class Hits:
         return pd.DataFrame(self._columns())
 
 
+def hit_fields(hits: Hits, query: int) -> Iterator[tuple[Any, ...]]:
+    """The fields of each `Hit` of one query, for callers that have no use for the objects."""
+    count = int(hits.counts[query])
+
+    def row(array: npt.NDArray[Any] | None) -> list[Any]:
+        return [None] * count if array is None else array[query, :count].tolist()
+
+    attributes = [None] * count if hits.attributes is None else hits.attributes[query]
+    rows = row(hits.ids), row(hits.scores), row(hits.texts), attributes
+    return zip(*rows, row(hits.code_scores), row(hits.why), strict=True)
+
+
 def merge(parts: Sequence[Hits], k: int | None) -> Hits:
     """The best k of several results of the same queries, in the total order; k None: all."""
     if not parts:
@@ -312,6 +316,25 @@ def merge(parts: Sequence[Hits], k: int | None) -> Hits:
         searched=min(part.searched for part in parts),
         after=parts[0].after,
     )
+
+
+def keep(hits: Hits, kept: npt.NDArray[np.bool_], k: int | None) -> Hits:
+    """The first k of the hits that are kept [queries, k]."""
+    kept = kept & (hits.rows >= 0)
+    kept &= np.cumsum(kept, axis=1) <= (hits.k if k is None else k)
+    order = np.argsort(~kept, axis=1, kind="stable")[:, : int(kept.sum(axis=1).max(initial=0))]
+    gone = ~np.take_along_axis(kept, order, axis=1)
+    arrays: dict[str, Any] = {}
+    for name in ARRAYS:
+        if (array := getattr(hits, name)) is not None:
+            arrays[name] = np.take_along_axis(array, order, axis=1)
+            empty = {"O": None, "f": np.nan, "i": NO_KEY if name == "keys" else -1}
+            arrays[name][gone] = empty[array.dtype.kind]
+    attributes = hits.attributes and [
+        [one for one, stays in zip(found, row, strict=False) if stays]
+        for found, row in zip(hits.attributes, kept, strict=True)
+    ]
+    return replace(hits, **arrays, attributes=attributes)
 
 
 def cut(hits: Hits, start: int, count: int, k: int | None) -> Hits:

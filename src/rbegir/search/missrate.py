@@ -30,8 +30,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from rbegir.base.checks import whole_number
-from rbegir.errors import InputError
+from rbegir.errors import InputError, whole_number
 
 COMPLETE = 1e-12  # P(L ≤ l) is listed until it is within this of 1
 FAR = 12.0  # deviations, of a Gaussian, beyond which nothing is left in double precision

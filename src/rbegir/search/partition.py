@@ -17,11 +17,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rbegir.base.checks import describe, whole_number
 from rbegir.base.masks import Mask, both
 from rbegir.codes.layout import groups, packed_bytes
 from rbegir.codes.score import QUERY_LIMIT
-from rbegir.errors import InputError
+from rbegir.errors import InputError, describe, whole_number
 
 Values = npt.NDArray[np.int16]  # of integer queries
 Int64s = npt.NDArray[np.int64]
@@ -60,6 +59,11 @@ class Limits(NamedTuple):
     def of(self, queries: Int64s) -> Limits:
         """The limits of some of the queries."""
         return Limits(*(array[queries] for array in self))
+
+    def from_start(self) -> Limits:
+        """The limits without the hit behind which hits come."""
+        start = Limits.none(len(self.keys))
+        return self._replace(keys=start.keys, positions=start.positions)
 
     @property
     def bounds_keys(self) -> bool:

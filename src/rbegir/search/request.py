@@ -22,16 +22,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rbegir.base.arguments import check_ids, one_tenant, words_pattern
-from rbegir.base.checks import whole_number
-from rbegir.errors import InputError
+from rbegir.errors import InputError, whole_number
 from rbegir.search.hits import Cursor
 
 CANDIDATES = 500  # by code, of a reranked search
+VECTOR_CANDIDATES = 100  # by code, of one reranked by vectors
 MODES = ("exact", "paper")
 CONFLICTS = (  # two options, and why they cannot be combined
     *(
         (name, other, f": {name} refers to exact code scores")
-        for name in ("min_score", "after")
+        for name in ("min_score", "after", "item")
         for other in ("rerank=True", "mode='paper'", "planes")
     ),
     ("a filter per query", "mode='paper'", ""),
@@ -68,6 +68,7 @@ class Filters(QueryFilters, total=False):
 class SearchOptions(Filters, total=False):
     """The fields of `SearchRequest` after k, for type checkers."""
 
+    item: str | None
     min_score: float | None
     after: str | None
     mode: Mode
@@ -98,6 +99,9 @@ class SearchRequest:
         Musts, "Only keywords whose text has these words side by side; a list: one entry per query."
     ] = None
     tenant: Annotated[Tenant, "Only keywords of this tenant, where the index has tenants."] = None
+    item: Annotated[
+        str | None, "One hit per item: the best keyword for each value of this attribute; nulls stay apart."
+    ] = None
     min_score: Annotated[float | None, "Only hits whose code score is at least this."] = None
     after: Annotated[str | None, "The cursor of a page of hits: continue behind its last hits."] = None
     mode: Annotated[Mode, "`paper` is the published algorithm, with its miss certificate."] = "exact"
@@ -108,11 +112,12 @@ class SearchRequest:
     )
     rerank: Annotated[
         bool | None,
-        "Order the first candidates by their texts; by default where the model can and queries are texts.",
+        "Order the first candidates by their texts; by default where the model can and queries are texts. "
+        "With a Binarizer, only if true: by the vectors that their codes stand for.",
     ] = None
     candidates: Annotated[
         int | None,
-        "How many keywords get a second look: with `planes` by their codes, reranked by their texts.",
+        "How many keywords get a second look: with `planes` by their codes, reranked by texts or vectors.",
     ] = None
     measure: Annotated[bool, "With `planes`: measure the recall instead of estimating it."] = False
     why: Annotated[bool, "Whether reranked hits say why they are there, in a few numbers."] = False
@@ -146,6 +151,8 @@ class SearchRequest:
                 "k=None needs a min_score: it asks for all hits that reach one",
                 hint="give min_score, or the number of hits k",
             )
+        if self.item is not None and not isinstance(self.item, str):
+            raise InputError(f"item must be the name of an attribute, got {self.item!r}")
         if self.tenant is not None:
             object.__setattr__(self, "tenant", one_tenant(self.tenant))
         if self.deadline is not None:
@@ -154,7 +161,8 @@ class SearchRequest:
 
     def _check_combinations(self) -> None:
         """Refuse options that contradict each other."""
-        given = {name: getattr(self, name) is not None for name in ("min_score", "after", "planes", "tenant")}
+        names = ("min_score", "after", "item", "planes", "tenant")
+        given = {name: getattr(self, name) is not None for name in names}
         given |= {"rerank=True": bool(self.rerank), "mode='paper'": self.mode == "paper"}
         given |= {"partial=True": self.partial, "a filter per query": self.filters_each}
         for first, second, reason in CONFLICTS:
@@ -175,16 +183,26 @@ class SearchRequest:
     def may_rerank(self) -> bool:
         """Whether hits are to be reranked if queries are texts and the model has a reranker."""
         by_code = self.mode == "exact" and self.planes is None and self.min_score is None
-        return self.rerank is not False and by_code and self.after is None
+        return self.rerank is not False and by_code and self.after is None and self.item is None
 
     @property
     def pool(self) -> int:
         """Candidates by code of a reranked search: the same for all requests that share a scan."""
         return self.candidates or max(CANDIDATES, 4 ** k_group(self.depth))
 
+    @property
+    def vector_pool(self) -> int:
+        """The same where candidates are reranked by vectors, which needs fewer."""
+        return self.candidates or max(VECTOR_CANDIDATES, 2 * 4 ** k_group(self.depth))
+
     def filters(self) -> QueryFilters:
         """Which keywords of the tenant may be found."""
         return {"where": self.where, "allow": self.allow, "deny": self.deny, "must": self.must}
+
+    @property
+    def filtered(self) -> bool:
+        """Whether there is any filter but the tenant."""
+        return any(value is not None for value in self.filters().values())
 
     @property
     def filters_each(self) -> bool:

@@ -1,8 +1,19 @@
-"""Reranked search: candidates by code and by lexical score, put in order by a model's reranker.
+"""Reranked search: the best candidates, put in order by a better score.
 
     the best `count` by code ┐
                              ├─ each once ─ texts ─ features ─ score ─ the best k by (score, position)
     the best lexical ones   ─┘
+
+    the best `count` by code ─ codes ─ vectors ─ score ─ the best k by (score, position)
+
+The first way needs texts and a model's reranker. The second is for codes of a Binarizer (`VectorReranker`): a
+code b stands for the vector x̂ = centre + A·b/‖b‖. The scan scores it by q·x̂, in which the length of x̂, an
+accident of the rounding, counts too. Decoding the candidates gives the score that the metric has for q and
+x̂: their cosine, or their distance. It reads no further byte. Recall@10 of 16-byte codes of GloVe rises from
+.764 to .780. For the inner product, q·x̂ is that score already.
+
+Rejected: a nonlinear decoder (a small network), which added .000 to .007 and took several times as long to
+learn as everything else.
 
 Candidates are found per partition and merged in total orders, so the result does not depend on how keywords
 are divided among segments, devices or shards.
@@ -19,7 +30,9 @@ import numpy.typing as npt
 from rbegir._native import _core
 from rbegir.base.devices import cpu_count
 from rbegir.codes.layout import pack
+from rbegir.codes.planes import Codes
 from rbegir.codes.score import cosine, norm_squared
+from rbegir.encode.binarizer import Binarizer
 from rbegir.encode.encoder import Encoder, encode_keywords
 from rbegir.encode.reranker import FEATURES, Reranker
 from rbegir.read.tokenizer import text_views
@@ -54,6 +67,20 @@ class Reranked(NamedTuple):
     found: Candidates
     scores: npt.NDArray[np.float64]  # [queries, k] NaN behind the last hit
     why: npt.NDArray[np.object_] | None  # [queries, k] Why, where it was asked for
+
+
+class VectorReranker(NamedTuple):
+    """Scores candidates by the vectors that their codes stand for."""
+
+    binarizer: Binarizer
+    queries: Any  # [queries, dims] numbers
+
+    def rerank(self, found: CandidatePool, codes: Codes, k: int) -> Reranked:
+        """The best k of the candidates with these `codes`."""
+        sizes = np.diff(found.offsets)
+        of = np.repeat(np.arange(len(sizes)), sizes)
+        best, scores, _ = best_of(found, self.binarizer.decoded_scores(self.queries, codes, of), k)
+        return Reranked(best, scores, None)
 
 
 class TextSearch:
@@ -165,6 +192,12 @@ def union(by_code: Candidates, by_words: WordHits) -> CandidatePool:
     )
 
 
+def by_code_alone(by_code: Candidates) -> CandidatePool:
+    """The candidates of each query, without any by words."""
+    real, offsets = by_code.positions >= 0, np.append(0, np.cumsum(by_code.counts))
+    return CandidatePool(by_code.keys[real], by_code.positions[real], offsets, by_code.counts)
+
+
 def rerank(
     reranker: Reranker,
     queries: list[str],
@@ -178,22 +211,32 @@ def rerank(
     """The best k of the candidates with these `texts`; with `why`, also the reasons."""
     features = reranker.features(queries, texts, found.offsets, code_scores(found, values))
     score = reranker.combination(features).astype(np.float64)
+    best, scores, chosen = best_of(found, score, k)
+    if not why:
+        return Reranked(best, scores, None)
+    reasons = np.full(chosen.shape, None, object)
+    for i, place in np.argwhere(chosen >= 0).tolist():
+        meaning, spelling, words = features[chosen[i, place], MEASURES].astype(np.float64).round(4).tolist()
+        rank = int(chosen[i, place] - found.offsets[i] + 1)
+        by_code = rank if rank <= found.by_code[i] else None
+        reasons[i, place] = Why(meaning, spelling, words, by_code)
+    return Reranked(best, scores, reasons)
+
+
+def best_of(
+    found: CandidatePool, score: npt.NDArray[np.float64], k: int
+) -> tuple[Candidates, npt.NDArray[np.float64], Int64s]:
+    """The best k by these scores [all], their scores, and their numbers among all candidates (−1: none)."""
     counts = np.minimum(np.diff(found.offsets), k)
-    shape = (len(queries), int(counts.max(initial=0)))
+    shape = (len(counts), int(counts.max(initial=0)))
     best = Candidates(np.full(shape, NO_KEY), np.full(shape, -1))
-    scores, reasons = np.full(shape, np.nan), np.full(shape, None, object)
+    scores, chosen = np.full(shape, np.nan), np.full(shape, -1)
     for i, count in enumerate(counts):
         begin, end = found.offsets[i], found.offsets[i + 1]
-        chosen = begin + np.lexsort((found.positions[begin:end], -score[begin:end]))[:count]
-        best.keys[i, :count], best.positions[i, :count] = found.keys[chosen], found.positions[chosen]
-        scores[i, :count] = score[chosen]
-        if why:
-            measured = features[chosen][:, MEASURES].astype(np.float64).round(4).tolist()
-            for place, rank in enumerate((chosen - begin + 1).tolist()):
-                meaning, spelling, words = measured[place]
-                by_code = rank if rank <= found.by_code[i] else None
-                reasons[i, place] = Why(meaning, spelling, words, by_code)
-    return Reranked(best, scores, reasons if why else None)
+        here = begin + np.lexsort((found.positions[begin:end], -score[begin:end]))[:count]
+        best.keys[i, :count], best.positions[i, :count] = found.keys[here], found.positions[here]
+        scores[i, :count], chosen[i, :count] = score[here], here
+    return best, scores, chosen
 
 
 def code_scores(found: CandidatePool, values: Values) -> npt.NDArray[Any]:

@@ -135,7 +135,7 @@ class SiteHandlers:
         info, encodes = service.index.info(), service.encodes
         names = list(self._catalog.services)
         shape = (info["n"], info["keyword_planes"], info["id_type"], bool(info["keywords"]))
-        key = (encodes, *shape, info["attributes"].get(info.get("tenant")), *names)
+        key = (encodes, *shape, *info["attributes"].items(), *names)
         if self._openapi[0] != key:
             every = [operation for operation, _ in self.routes()]
             if not self._catalog.in_folder:

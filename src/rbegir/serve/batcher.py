@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -31,7 +32,7 @@ from rbegir.codes.planes import Codes
 from rbegir.errors import InputError, MismatchError, RbegirError
 from rbegir.index.query import watching
 from rbegir.search.hits import Hits, cut
-from rbegir.search.request import Filters, SearchRequest, k_group
+from rbegir.search.request import SearchRequest, k_group
 from rbegir.serve.monitor import IndexMetrics
 from rbegir.serve.served import ServedIndex
 from rbegir.serve.settings import Settings
@@ -139,12 +140,12 @@ class Search:
     vectors: npt.NDArray[np.float64] | None = None  # [queries, dims]
     values: Values | None = None
 
-    @property
+    @cached_property
     def queries(self) -> Any:
         """The one that is given."""
         return next(given for given in (self.texts, self.vectors, self.values) if given is not None)
 
-    @property
+    @cached_property
     def count(self) -> int:
         return len(self.queries)
 
@@ -155,7 +156,7 @@ class BatchSlice:
 
     hits: Hits
     values: Values  # [queries, n]
-    filters: Filters
+    request: SearchRequest
 
 
 @dataclass(eq=False)
@@ -218,9 +219,11 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
         return job
 
     def _reranks(self, search: Search) -> bool:
-        """Whether the hits of a request are reranked, for which the index needs its texts."""
-        able = search.texts is not None and search.request.may_rerank
-        return able and getattr(self._index.model, "reranker", None) is not None
+        """Whether the hits of a request are reranked, for which the index needs its texts or vectors."""
+        if search.values is not None or not search.request.may_rerank:
+            return False
+        able = search.texts is not None and getattr(self._index.model, "reranker", None) is not None
+        return bool(search.request.rerank) or able
 
     def forget(self, job: QueuedSearch) -> None:
         """Take what is left of a request out of the queue."""
@@ -317,22 +320,19 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
         """The hits of each share, whose values are given, from one scan."""
         values = np.concatenate([own for _, own in shares])  # [queries, n]
         counts = [share.count for share, _ in shares]
-        request = SearchRequest.joined([share.request for share, _ in shares], counts)
+        requests = [share.request for share, _ in shares]
+        request = SearchRequest.joined(requests, counts)
         with watching(self._stopwatch()):
             if self._reranks(shares[0][0].job.search):
-                texts = [text for share, _ in shares for text in share.queries()]
-                hits = self._index.search(texts, request.k, **request.options())
+                queries = joined([share for share, _ in shares])
+                hits = self._index.search(queries, request.k, **request.options())
             else:
                 hits = self._index.search_codes(values, request.k, **request.options())
         self._metrics.batch_queries.observe(len(values))
         starts = np.cumsum([0, *counts]).tolist()
         return [
-            BatchSlice(
-                cut(hits, start, share.count, share.request.k),
-                own,
-                {**share.request.filters(), "tenant": share.request.tenant},
-            )
-            for start, (share, own) in zip(starts, shares, strict=False)
+            BatchSlice(cut(hits, start, share.count, part.k), own, part)
+            for start, part, (share, own) in zip(starts, requests, shares, strict=False)
         ]
 
     def _stopwatch(self) -> Callable[[str], None]:
@@ -349,10 +349,7 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
 
     def _encode(self, shares: list[_Share]) -> list[Values]:
         """The values of each share, whose texts or vectors are encoded together."""
-        parts = [share.queries() for share in shares]
-        is_text = isinstance(parts[0], list)  # NumPy raises ValueError for vectors of different lengths
-        queries: Any = [text for part in parts for text in part] if is_text else np.concatenate(parts)
-        codes: Codes = self._index.model.encode_queries(queries)
+        codes: Codes = self._index.model.encode_queries(joined(shares))
         ends = np.cumsum([share.count for share in shares])
         return np.split(codes.values(), ends[:-1])
 
@@ -364,6 +361,14 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
             except RbegirError as whole:
                 return whole
         return outcome
+
+
+def joined(shares: list[_Share]) -> Any:
+    """The texts, or the vectors, of all shares."""
+    parts = [share.queries() for share in shares]
+    if isinstance(parts[0], list):
+        return [text for part in parts for text in part]
+    return np.concatenate(parts)  # raises ValueError for vectors of different lengths
 
 
 def deal(wanted: list[int], places: int) -> list[int]:

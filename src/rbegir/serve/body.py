@@ -146,8 +146,8 @@ def search_of(body: SearchQueries, settings: Settings, index: ServedIndex) -> Se
         at_most(name, getattr(request, name) or 0, limit, "")
     at_most("queries times k", count * k, settings.max_hits, "hits")
     at_most("queries times candidates", count * (request.candidates or 0), settings.max_hits, "candidates")
-    sizes = {"where": 0, "allow": 0, "deny": 0}
-    for filters in request.each_filter(count if request.filters_each else 1):
+    sizes = {"allow": 0, "deny": 0}
+    for filters in request.each_filter(count if request.filters_each else 1) if request.filtered else ():
         for name, words in (("where", filters["where"]), ("must", filters["must"])):
             at_most(name, len(str(words or "")), settings.max_where_chars, "characters")
         for name, ids in (("allow", filters["allow"]), ("deny", filters["deny"])):

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 import rbegir
+from rbegir.base.arguments import can_name
 from rbegir.codes.planes import MAX_PLANES
 from rbegir.serve.settings import Settings, number_limits
 from rbegir.wire import schema
@@ -232,6 +233,11 @@ def _narrow(schemas: dict[str, Any], settings: Settings, info: Facts, encodes: s
         search["tenant"]["anyOf"][0] = next(one for one in kinds if one["type"] == _tenant_type(info))
     else:
         del search["tenant"]
+    columns = [name for name, kind in info["attributes"].items() if can_name(kind)]
+    if columns:
+        search["item"]["anyOf"][0]["enum"] = columns
+    else:
+        del search["item"]
     search["after"]["anyOf"][0].update(format="rbegir-cursor")
     paper, planes_first, reranked = (
         {"mode": {"const": "paper"}},
@@ -245,9 +251,9 @@ def _narrow(schemas: dict[str, Any], settings: Settings, info: Facts, encodes: s
         (paper, planes_first),
         (paper, {"partial": {"const": True}}),
         (paper, {"tenant": {"type": ["string", "integer"]}}),
-        *product([min_score, {"after": TEXT}], [paper, planes_first, reranked]),
+        *product([min_score, {"after": TEXT}, {"item": TEXT}], [paper, planes_first, reranked]),
         *product([paper, planes_first], per_query),
-        *(({name: {}}, reranked) for name in names if name != "queries"),
+        ({"codes": {}}, reranked),
     ]
     schemas["SearchRequest"]["not"] = {"anyOf": [_having(one | other) for one, other in apart]}
     schemas["SearchRequest"]["if"] = _having({"k": {"type": "null"}})

@@ -206,7 +206,7 @@ class Handlers:
         index = self._index
         for _ in range(EXPLAIN_TRIES):
             try:
-                parts = [await asyncio.to_thread(explain, index, s.hits, s.values, s.filters) for s in slices]
+                parts = [await asyncio.to_thread(explain, index, s.hits, s.values, s.request) for s in slices]
             except InputError:
                 slices = await self._slices(request, search)
             else:

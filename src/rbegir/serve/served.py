@@ -6,7 +6,7 @@ another.
 `explain` shows the bits of a hit and how its rank changes plane by plane. `planes` are the bits of a code as
 hexadecimal strings (see `wire.search`). `ranks[t−1]` is the rank of the keyword, among all that pass the
 filter, if keywords are scored by their first t planes only. The last one is its rank by the whole code, which
-is its place in the result unless hits are reranked. Ranks beyond the best DEPTH are null.
+is its place in the result unless hits are reranked or one per item. Ranks beyond the best DEPTH are null.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ import pyarrow as pa
 from rbegir.codes.planes import Codes
 from rbegir.encode.encoder import Encoder
 from rbegir.search.hits import Hits
-from rbegir.search.request import Filters, SearchOptions, Tenant, Where
+from rbegir.search.request import Filters, SearchOptions, SearchRequest, Tenant, Where
 from rbegir.wire.search import hex_planes
 
 DEPTH = 10_000
@@ -63,11 +63,13 @@ class Exporting(Protocol):
 
 
 def explain(
-    index: ServedIndex, hits: Hits, values: npt.NDArray[np.int16], filters: Filters
+    index: ServedIndex, hits: Hits, values: npt.NDArray[np.int16], request: SearchRequest
 ) -> list[dict[str, Any]]:
     """For each query of `values` [queries, n]: `query_planes`, and `planes` and `ranks` of its hits."""
     keyword_planes: int = index.info()["keyword_planes"]
-    placed = not hits.reranked and hits.after is None  # the place of hits in code order is known
+    # whether the places of hits are their ranks in code order
+    placed = not hits.reranked and request.after is None and request.item is None
+    filters: Filters = {**request.filters(), "tenant": request.tenant}
     looked_up = range(1, keyword_planes + (not placed))
     coarse = [
         index.coarse_rows(values, DEPTH, planes=planes, **filters) for planes in looked_up

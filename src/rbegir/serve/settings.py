@@ -7,8 +7,7 @@ into the OpenAPI document, so that a client can know it beforehand.
 import ipaddress
 from dataclasses import dataclass, fields
 
-from rbegir.base.checks import whole_number
-from rbegir.errors import InputError
+from rbegir.errors import InputError, whole_number
 
 Tokens = str | tuple[str, ...] | None  # one, several, or none
 

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
-from rbegir.base.checks import whole_number
-from rbegir.errors import InputError
+from rbegir.errors import InputError, whole_number
 from rbegir.training.loss import MAX_GAMMA
 
 STEPS = 1200

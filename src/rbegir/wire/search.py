@@ -26,7 +26,7 @@ import pyarrow as pa
 from rbegir.base.arguments import type_named
 from rbegir.codes.planes import MAX_PLANES, Codes
 from rbegir.errors import InputError
-from rbegir.search.hits import Cursor, Hits, Why
+from rbegir.search.hits import Cursor, Hits, Why, hit_fields
 from rbegir.search.missrate import MissCertificate
 from rbegir.search.partition import NO_KEY, Candidates
 from rbegir.search.request import OPTIONS, SearchRequest
@@ -145,7 +145,7 @@ def json_results(parts: Sequence[Hits], texts: Sequence[str] | None) -> list[dic
         for query in range(len(hits)):
             shown = [
                 {"id": id_, "score": score, "code_score": code, "text": text, "attributes": attributes or {}}
-                for id_, score, text, attributes, code, _ in hits[query]
+                for id_, score, text, attributes, code, _ in hit_fields(hits, query)
             ]
             if hits.why is not None:
                 for hit, why in zip(shown, hits.why[query], strict=False):  # nothing behind the last hit

@@ -224,6 +224,12 @@ def test_a_model_without_head_gets_a_binarizer(plain: SentenceEncoder, minilm: P
         assert index.info()["bytes_per_keyword"] == 32
     with rbegir.Index.open(tmp_path / "b.rbe") as index:
         assert index.search("flights", k=2).texts.tolist()[0] == ["airline tickets", "cheap flights to rome"]
+        reranked = index.search("flights", k=2, rerank=True)
+        by_vector = encoder.binarizer.inverse_transform(index.codes(reranked.ids[0]))
+        asked = encoder.vectors(["flights"], "query")[0]
+        np.testing.assert_allclose(
+            reranked.scores[0], by_vector @ asked / np.linalg.norm(asked), rtol=1e-4, atol=1e-5
+        )
     assert read_reference(tmp_path / "b.rbe" / "model")["reference"] == str(minilm)
 
 

@@ -33,7 +33,7 @@ EXPECTED = {  # (method, budget in bytes) → least recall@10 on `clustered`
     ("scalar", 16): 0.56,
     ("sign_rescore", 8): 0.99,
 }
-CHEAP = ("binarizer", "binarizer_start", "scalar", "sign_rescore")
+CHEAP = ("binarizer", "binarizer_reranked", "binarizer_start", "scalar", "sign_rescore")
 
 
 def test_recalls_are_counts() -> None:

@@ -32,7 +32,6 @@ import numpy as np
 import numpy.typing as npt
 
 from rbegir._native import _core
-from rbegir.base.checks import whole_number
 from rbegir.base.devices import ahead
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_N, MAX_PLANES, WORD, Codes, check_dimension
 from rbegir.codes.score import KeyScores, cosines, keys
@@ -41,7 +40,7 @@ from rbegir.encode.binarizer.learn import Learned, nearest
 from rbegir.encode.binarizer.scores import Scoring, calibrated, uncalibrated
 from rbegir.encode.binarizer.vectors import Floats, Space, as_rows, product, sample, unit_blocks
 from rbegir.encode.directory import DirectoryKind, fingerprint, read_checked, write_pair
-from rbegir.errors import CorruptError, InputError
+from rbegir.errors import CorruptError, InputError, whole_number
 
 KIND = DirectoryKind(
     format="rbegir-binarizer",
@@ -224,6 +223,21 @@ class Binarizer:
         values = codes.values().astype(np.float32)
         back: Floats = product(values / vectors.lengths(values)[:, None], self.learned_.query.T)
         return self.space_.vectors(back + self.learned_.mean)
+
+    def decoded_scores(self, X: Any, codes: Codes, of: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Scores [count] of the vectors that keyword codes stand for with queries [Q, dims], in floats.
+
+        Code i is scored with query of[i].
+        """
+        self._check_fitted()
+        rows, space = as_rows(X, "X", self.n_features_in_), self.space_
+        queries = np.concatenate(list(unit_blocks(rows, bring=space.bring)))
+        size = max(1, vectors.BLOCK_VALUES // max(self.n, self.n_features_in_))
+        parts = [np.zeros(0)]
+        for start in range(0, len(codes), size):
+            decoded = self.inverse_transform(codes[start : start + size])
+            parts.append(space.scores(queries[of[start : start + size]], decoded))
+        return np.concatenate(parts)
 
     def error(self, X: Any) -> float:
         """The share of vectors [count, dims] that their codes lose, in the terms that `learn` minimises."""

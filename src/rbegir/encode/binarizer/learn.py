@@ -46,8 +46,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rbegir._native import _core
-from rbegir._native.isa import choose_isa
+from rbegir._native import _core, choose_isa
 from rbegir.base.devices import cpu_count
 from rbegir.codes.planes import Codes
 from rbegir.encode.binarizer.vectors import Floats, dots, product

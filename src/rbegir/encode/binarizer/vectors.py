@@ -30,8 +30,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from rbegir._native import _core
-from rbegir._native.isa import choose_isa
+from rbegir._native import _core, choose_isa
 from rbegir.base.devices import cpu_count
 from rbegir.errors import InputError
 
@@ -179,6 +178,14 @@ class Space(NamedTuple):
         asked, stored = ((rows - self.shift).astype(np.float64) for rows in (queries, keywords))
         squares = [np.einsum("ij,ij->i", rows, rows) for rows in (asked, stored)]
         return np.asarray(2 * asked @ stored.T - np.add.outer(*squares))
+
+    def scores(self, queries: Floats, keywords: Floats) -> npt.NDArray[np.float64]:
+        """The scores [count] of rows with rows, one by one: `truth`, with sums in one order everywhere."""
+        if self.metric == "l2":
+            rest: Floats = queries - keywords
+            return -dots(rest, rest).astype(np.float64)
+        met = dots(self.queries(queries), keywords).astype(np.float64)
+        return np.clip(met, -1, 1) if self.metric == "cosine" else met
 
     def _centred(self, rows: Floats) -> tuple[Floats, Floats]:
         centred: Floats = (rows - self.shift) / self.scale

@@ -24,10 +24,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rbegir._native import _core
-from rbegir.base.checks import describe
 from rbegir.encode.clsm.presets import ModelConfig, tensor_shapes
 from rbegir.encode.directory import CONFIG, WEIGHTS, Array, DirectoryKind, read_pair, replace, write_pair
-from rbegir.errors import CorruptError, InputError
+from rbegir.errors import CorruptError, InputError, describe
 
 __all__ = ["CONFIG", "WEIGHTS", "Checkpoint", "read", "write"]
 

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from rbegir.base.checks import whole_number
 from rbegir.base.devices import gpu_number, split_name
 from rbegir.codes.planes import MAX_PLANES, Codes
 from rbegir.encode.binarizer.learn import odd
@@ -31,7 +30,7 @@ from rbegir.encode.clsm.presets import FLOAT, ModelConfig, Side, planes_of
 from rbegir.encode.clsm.sides import NativeSide, TensorOf, TorchSide
 from rbegir.encode.reranker import Floats, Reranker, Vectors
 from rbegir.encode.reranker import read as read_reranker
-from rbegir.errors import MismatchError
+from rbegir.errors import MismatchError, whole_number
 
 if TYPE_CHECKING:
     from rbegir.read.tokenizer import TextInput

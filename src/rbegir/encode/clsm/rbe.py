@@ -32,11 +32,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from rbegir.base.checks import whole_number
 from rbegir.codes.planes import MAX_PLANES, Codes
 from rbegir.encode.binarizer.learn import start_frame
 from rbegir.encode.clsm.binarize import Draw, binarize
 from rbegir.encode.clsm.presets import Estimator, ModelConfig
+from rbegir.errors import whole_number
 
 
 class Embedding(NamedTuple):

@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from rbegir._native import _core
-from rbegir._native.isa import choose_isa
+from rbegir._native import _core, choose_isa
 from rbegir.base.devices import cpu_count
 from rbegir.base.mapping import arm
 from rbegir.encode.clsm import presets

@@ -21,12 +21,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rbegir.base.checks import whole_number
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_PLANES
 from rbegir.encode.binarizer.binarizer import default_n
 from rbegir.encode.clsm.rbe import prefixes, rbe_layers, start_as_quantiser
 from rbegir.encode.encoder import NEEDED
-from rbegir.errors import InputError, needing
+from rbegir.errors import InputError, needing, whole_number
 
 if TYPE_CHECKING:
     from rbegir.encode.clsm.presets import Estimator

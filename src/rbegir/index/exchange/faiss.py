@@ -32,13 +32,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rbegir.base.checks import whole_number
 from rbegir.codes.layout import pack
 from rbegir.codes.planes import MAX_N, MIN_N, WORD, Codes
 from rbegir.codes.score import norm_squared
 from rbegir.encode.binarizer.binarizer import Binarizer
 from rbegir.encode.binarizer.vectors import as_rows
-from rbegir.errors import FileError, InputError, MismatchError, needing
+from rbegir.errors import FileError, InputError, MismatchError, needing, whole_number
 from rbegir.index.exchange.transfer import (
     Keywords,
     code_shape,

@@ -8,7 +8,8 @@ The truth is the float vectors' own top 10 and top 100 by cosine:
 All methods see the same training rows and queries. By default they learn from rows that are not searched,
 because large codebooks would memorise them. Each seed draws rows and queries anew. The summary has the mean
 over seeds, its range, the half-width of its 95 % interval (Student's t), and the lead of the Binarizer over
-each peer. Peers search with float32 queries, the Binarizer with 8-bit (or 3-bit) integers. A peer that
+each peer. Peers search with float32 queries, the Binarizer with 8-bit (or 3-bit) integers
+(`binarizer_reranked`: then a few hundred candidates with float32 queries). A peer that
 decodes is scored by inner product, L2 distance and cosine, and the best counts. Sizes count all that is
 stored per vector. A budget in bits per dimension rounds dimensions up to a multiple of 64.
 
@@ -39,7 +40,10 @@ Ids = npt.NDArray[np.int64]
 DEPTH = 100
 QUICK = 8  # an eighth of the default moves, in the quick row
 PATIENT = 4  # four times as many, in the patient one
-OURS = ("binarizer", "binarizer_patient", "binarizer_quick", "binarizer_start", "binarizer_3_planes")
+OURS = (
+    "binarizer", "binarizer_reranked", "binarizer_patient", "binarizer_quick", "binarizer_start",
+    "binarizer_3_planes",
+)  # fmt: skip
 METHODS = (*OURS, *PEERS)
 FIGURES = ("recall@10", "recall@100", "recall@1")
 PACKAGES = ("faiss-cpu", "turbovec", "torch")
@@ -242,11 +246,12 @@ def _ours(method: str, drawn: Drawn, size: int, seed: int, shapes: dict[int, tup
     if size not in shapes:
         shapes[size] = best_shape(drawn.train, size, seed)
     n, planes = shapes[size]
-    options: dict[str, int] = {
+    options: dict[str, dict[str, Any]] = {
         "binarizer": {},
+        "binarizer_reranked": {"rerank": True},
         "binarizer_patient": {"moves": WORK // n * PATIENT},
         "binarizer_quick": {"moves": WORK // n // QUICK},
         "binarizer_start": {"rounds": 0},
         "binarizer_3_planes": {"query_planes": 3},
-    }[method]
-    return binarized(drawn.train, drawn.every, n, planes, seed, **options)
+    }
+    return binarized(drawn.train, drawn.every, n, planes, seed, **options[method])

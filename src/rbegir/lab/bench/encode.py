@@ -21,12 +21,11 @@ from statistics import median
 
 import numpy as np
 
-from rbegir.base.checks import whole_number
 from rbegir.base.devices import cpu_count
 from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.model import Model
 from rbegir.encode.clsm.presets import FLOAT, preset, random_tensors
-from rbegir.errors import InputError, needing
+from rbegir.errors import InputError, needing, whole_number
 from rbegir.lab.bench.host import Progress, describe, device_name, milliseconds, quiet
 from rbegir.lab.figures import Json
 from rbegir.read.tokenizer import tokenize

@@ -72,7 +72,7 @@ def device_name(device: str) -> str:
 def describe(packages: Sequence[str] = ()) -> dict[str, Any]:
     """The machine, the software and the moment, as JSON values."""
     from rbegir import __version__
-    from rbegir._native.isa import available_isas
+    from rbegir._native import available_isas
     from rbegir.base.devices import cpu_count
 
     found = {package: _version(package) for package in ("numpy", *packages)}

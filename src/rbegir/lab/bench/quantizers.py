@@ -31,6 +31,7 @@ import numpy.typing as npt
 from rbegir.encode.binarizer.binarizer import Binarizer
 from rbegir.encode.binarizer.learn import rotation
 from rbegir.errors import RbegirError, needing
+from rbegir.search.request import SearchRequest
 
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
@@ -346,8 +347,10 @@ def sign_rescore(train: Floats, vectors: Floats, size: int, seed: int) -> Outcom
     return Outcome(dims / 8, 2 * dims, 0.0, encode_s, setting, metric="cosine", search=search)
 
 
-def binarized(train: Floats, vectors: Floats, n: int, planes: int, seed: int, **options: Any) -> Outcome:
-    """Codes of `rbegir.Binarizer`: our own method, in the form of its peers."""
+def binarized(
+    train: Floats, vectors: Floats, n: int, planes: int, seed: int, *, rerank: bool = False, **options: Any
+) -> Outcome:
+    """Codes of `rbegir.Binarizer`: our own method, in the form of its peers. `rerank` is that of a search."""
     binarizer = Binarizer(n=n, keyword_planes=planes, seed=seed, **options)
     _, train_s = _timed(lambda: binarizer.fit(train))
     codes, encode_s = _timed(lambda: binarizer.encode_keywords(vectors))
@@ -357,8 +360,19 @@ def binarized(train: Floats, vectors: Floats, n: int, planes: int, seed: int, **
     def ask(queries: Floats) -> Floats:
         return binarizer.encode_queries(queries).values().astype(np.float32)
 
+    def search(queries: Floats, k: int) -> Ids:
+        rough = top(ask(queries), values, SearchRequest(k).vector_pool)  # [Q, candidates]
+        of = np.repeat(np.arange(len(rough)), rough.shape[1])
+        score = binarizer.decoded_scores(queries, codes[rough.ravel()], of).reshape(rough.shape)
+        return np.take_along_axis(rough, np.argsort(-score, axis=1, kind="stable")[:, :k], axis=1)
+
     query = f"{binarizer.query_planes}-bit integers"
     setting = f"n = {n}, {planes} planes"
+    if rerank:
+        query, setting = f"{query}, then float32", f"{setting}, reranked"
+        return Outcome(
+            n * planes // 8, 0, train_s, encode_s, setting, metric="cosine", query=query, search=search
+        )
     return Outcome(n * planes // 8, 0, train_s, encode_s, setting, values, None, "cosine", ask, query)
 
 

@@ -23,11 +23,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from rbegir._native.isa import available_isas, choose_isa
-from rbegir.base.checks import whole_number
+from rbegir._native import available_isas, choose_isa
 from rbegir.codes.layout import packed_bytes
 from rbegir.codes.planes import Codes
-from rbegir.errors import InputError, MissingExtraError
+from rbegir.errors import InputError, MissingExtraError, whole_number
 from rbegir.index.store import Index
 from rbegir.lab.bench import host
 from rbegir.lab.bench.peers import ONE_THREAD, SCAN_PACKAGES, SCAN_PEERS, ScanPeer

@@ -30,11 +30,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rbegir.base.checks import whole_number
 from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.model import Model
 from rbegir.encode.clsm.presets import preset, tensor_shapes
-from rbegir.errors import RbegirError
+from rbegir.errors import RbegirError, whole_number
 from rbegir.index.store import Index
 from rbegir.lab.bench import host
 from rbegir.lab.bench.load import Ledger, Mix, Tally, drive, prepared, read_back

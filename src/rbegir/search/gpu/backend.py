@@ -16,10 +16,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from rbegir.base import masks
-from rbegir.base.checks import whole_number
 from rbegir.base.masks import Mask
 from rbegir.codes.layout import GROUP, groups
-from rbegir.errors import DeviceError, InputError, needing
+from rbegir.errors import DeviceError, InputError, needing, whole_number
 from rbegir.search.backend import Backend, Progress, Progressive, check_candidates, check_planes
 from rbegir.search.missrate import MissCertificate
 from rbegir.search.paper import PaperPlan, SelectionGeometry, queue_heads, thread_of, thread_sizes
