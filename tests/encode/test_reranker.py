@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import shutil
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -40,6 +41,7 @@ def words_of(text: str) -> list[str]:
     return "".join(c if c.isalnum() else " " for c in normalise(text)).split()
 
 
+@cache
 def grams_of(text: str) -> list[int]:
     return tokenize([text], hash_buckets=BUCKETS).gram_ids.tolist() if words_of(text) else []
 
@@ -80,7 +82,7 @@ class Reference:
         return 2 * len(left & right) / (len(left) + len(right))
 
     def best(self, word: str, others: list[str]) -> float:
-        degree = max((self.alike(word, other) for other in others), default=0)
+        degree = max((self.alike(word, other) for other in set(others)), default=0)
         return degree if degree >= 0.5 else 0
 
     def lexical(self, query: str, text: str) -> float:
@@ -175,6 +177,29 @@ def test_features_are_what_they_say(spelling: Spelling, reference: Reference) ->
             text_views(queries), text_views(texts), offsets, spelling.native, found, threads
         )
         np.testing.assert_allclose(found, np.array(wanted), atol=2e-5)
+
+
+def test_texts_are_compared_by_their_first_words(spelling: Spelling, reference: Reference) -> None:
+    """64 of a query and 512 of a keyword: no text can make a search slow."""
+    draw = random.Random(2)
+    queries, texts = (
+        [draw.choices(WORDS, k=k) for k in ks] for ks in ((63, 64, 65, 2000), (511, 512, 513, 3000))
+    )
+    found = np.empty((len(queries) * len(texts), len(_core.SPELLING_FEATURES)), np.float32)
+    offsets = np.arange(len(queries) + 1) * len(texts)
+    asked = text_views([" ".join(query) for query in queries])
+    keywords = text_views([" ".join(text) for text in texts] * len(queries))
+    _core.spelling_features(asked, keywords, offsets, spelling.native, found, 1)
+    wanted = [
+        reference.features(" ".join(query[:64]), " ".join(text[:512])) for query in queries for text in texts
+    ]
+    np.testing.assert_allclose(found, np.array(wanted), atol=2e-5)
+
+    rows, scores = np.empty((len(queries), 9), np.int64), np.empty((len(queries), 9), np.float32)
+    spelling.lexical_index(TEXTS).search(asked, None, rows, scores, 1)
+    for query, best, score in zip(queries, rows, scores, strict=True):
+        every = [reference.lexical(" ".join(query[:64]), TEXTS[row]) for row in best]
+        np.testing.assert_allclose(score, every, rtol=1e-5)
 
 
 def test_lexical_search_finds_the_highest_scores(spelling: Spelling, reference: Reference) -> None:

@@ -91,7 +91,7 @@ public:
         rbegir::in_parallel(std::min(std::max<size_t>(threads, 1), std::max<size_t>(queries.size(), 1)), [&](size_t) {
             Work work(*this);
             for (size_t i; (i = next++) < queries.size();) {
-                work.query.parse(queries, i, weights_);
+                work.query.parse(queries, i, weights_, QUERY_WORDS);
                 best(work, allowed, limit, rows.data() + i * limit, scores.data() + i * limit);
             }
         });

@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <array>
+#include <bit>
 #include <cmath>
 
 #include "parallel.hpp"
@@ -35,6 +36,21 @@ constexpr const char *NAMES[] = {
 };
 constexpr size_t FEATURES = std::size(NAMES);
 
+// Ascending order. Many grams are sorted digit by digit (radix sort), in time proportional to their number.
+void sort_grams(std::vector<int32_t> &grams, std::vector<int32_t> &spare) {
+    constexpr size_t FEW = 128, DIGIT = 9, MASK = (1 << DIGIT) - 1;
+    if (grams.size() < FEW) return std::sort(grams.begin(), grams.end());
+    const int32_t most = *std::max_element(grams.begin(), grams.end());
+    spare.resize(grams.size());
+    for (size_t shift = 0; shift < 31 && most >> shift; shift += DIGIT) {
+        std::array<size_t, MASK + 2> next{};  // where the next gram with this digit goes
+        for (int32_t gram : grams) ++next[size_t(gram >> shift & MASK) + 1];
+        for (size_t digit = 1; digit < next.size(); ++digit) next[digit] += next[digit - 1];
+        for (int32_t gram : grams) spare[next[size_t(gram >> shift & MASK)]++] = gram;
+        grams.swap(spare);
+    }
+}
+
 // Grams of a text with their weights tf · idf, by gram; the norm of the weights.
 struct Bag {
     std::vector<std::pair<int32_t, float>> weights;
@@ -42,7 +58,7 @@ struct Bag {
 
     void fill(const Text &text, const Weights &idf) {
         sorted_ = text.grams;
-        std::sort(sorted_.begin(), sorted_.end());
+        sort_grams(sorted_, spare_);
         weights.clear();
         for (int32_t gram : sorted_) {
             if (!weights.empty() && weights.back().first == gram)
@@ -70,7 +86,7 @@ struct Bag {
     }
 
 private:
-    std::vector<int32_t> sorted_;
+    std::vector<int32_t> sorted_, spare_;
 };
 
 // Edit distance to a fixed string of up to 64 bytes, all of its cells in one machine word (Myers 1999).
@@ -104,74 +120,144 @@ private:
     size_t length_ = 0;
 };
 
-// How alike each word of the query is to each word of the keyword, and what follows from that.
-class Likeness {
+// Gram → the words of a query that have it, as bits. Open addressing, with at least seven free slots per gram: most
+// grams of a keyword are in no word of the query, and should find a free slot at once.
+class GramTable {
 public:
-    void compare(const Text &query, const Text &keyword) {
-        query_ = &query, keyword_ = &keyword;
-        degrees_.clear();
-        for (const Word &word : query.words)
-            for (const Word &other : keyword.words)
-                degrees_.push_back(word.hash == other.hash ? 1.0f : alike(query, word, keyword, other));
+    void fill(const Text &query) {
+        slots_.assign(std::bit_ceil(8 * query.sets.size() + 2), Slot());
+        shift_ = 32 - std::countr_zero(slots_.size());
+        for (size_t i = 0; i < query.words.size(); ++i)
+            for (uint32_t at = query.words[i].first; at < query.words[i].last; ++at) {
+                Slot &slot = slots_[place(query.sets[at])];
+                slot.gram = query.sets[at];
+                slot.words |= uint64_t(1) << i;
+            }
+    }
+    uint64_t words(int32_t gram) const { return slots_[place(gram)].words; }
+
+private:
+    struct Slot {
+        int32_t gram = -1;
+        uint64_t words = 0;
+    };
+
+    // Where the gram is, or the free slot where it would be.
+    size_t place(int32_t gram) const {
+        size_t at = uint32_t(gram) * 0x9E3779B1u >> shift_;
+        while (slots_[at].gram != gram && slots_[at].gram >= 0) at = (at + 1) & (slots_.size() - 1);
+        return at;
     }
 
-    // Shares of the query's idf in words that the keyword has, and in words that it has something alike to.
+    std::vector<Slot> slots_;
+    int shift_ = 0;
+};
+
+// How much of a text's idf is in words that the other text has, and in words that it has something alike to.
+struct Shares {
+    float all = 0, equal = 0, near = 0;
+
+    void add(float idf, bool found, float best) {
+        all += idf;
+        equal += found ? idf : 0;
+        near += best >= ALIKE ? idf * best : 0;
+    }
+    std::pair<float, float> get() const {
+        return all > 0 ? std::pair(equal / all, near / all) : std::pair(0.0f, 0.0f);
+    }
+};
+
+// How alike the words of a query and of a keyword are, and what follows from that. Words that are alike share a gram,
+// so the grams of the keyword are looked up among those of the query, and other pairs of words are never compared.
+class Likeness {
+public:
+    void ask(const Text &query) {
+        query_ = &query;
+        grams_.fill(query);
+        distinct_.clear();
+        for (size_t i = 0; i < query.words.size(); ++i)
+            if (query.is_first(i)) distinct_.push_back(i);
+    }
+
+    void compare(const Text &keyword) {
+        best_.fill(0);
+        found_ = pairs_ = 0;
+        of_keyword_ = Shares();
+        numbers_missing_ = 0;
+        uint64_t before = 0;  // the `equal` of the word before
+        for (const Word &word : keyword.words) {
+            uint64_t near = 0, equal = 0;  // words of the query that share a gram with this one; that equal it
+            for (uint32_t at = word.first; at < word.last; ++at) {
+                uint64_t holders = grams_.words(keyword.sets[at]);
+                near |= holders;
+                for (; holders; holders &= holders - 1) ++common_[size_t(std::countr_zero(holders))];
+            }
+            float best = 0;
+            for (; near; near &= near - 1) {
+                size_t i = size_t(std::countr_zero(near));
+                const Word &other = query_->words[i];
+                float degree = 1.0f;
+                if (word.hash == other.hash)
+                    equal |= uint64_t(1) << i;
+                else
+                    degree = dice(common_[i], other.last - other.first, word.last - word.first);
+                common_[i] = 0;
+                best = std::max(best, degree);
+                best_[i] = std::max(best_[i], degree);
+            }
+            of_keyword_.add(word.idf, equal != 0, best);
+            numbers_missing_ += word.digits && !equal;
+            found_ |= equal;
+            pairs_ |= before << 1 & equal;
+            before = equal;
+        }
+        length_ = keyword.words.size();
+    }
+
+    // Shares of the idf in words that the other text has, and in words that it has something alike to.
     std::pair<float, float> of_query() const {
-        return shares(*query_, *keyword_, keyword_->words.size(), 1);
+        Shares shares;
+        for (size_t i = 0; i < query_->words.size(); ++i) shares.add(query_->words[i].idf, found(i), best_[i]);
+        return shares.get();
     }
-    std::pair<float, float> of_keyword() const {
-        return shares(*keyword_, *query_, 1, keyword_->words.size());
-    }
+    std::pair<float, float> of_keyword() const { return of_keyword_.get(); }
 
     float lexical_score(const Weights &weights) const {
         float sum = 0, all = 0;
-        for (size_t i = 0; i < query_->words.size(); ++i) {
-            if (!query_->is_first(i)) continue;
-            float idf = query_->words[i].idf, best = 0;
-            for (size_t j = 0; j < keyword_->words.size(); ++j) best = std::max(best, degrees_[i * keyword_->words.size() + j]);
-            sum += best >= ALIKE ? idf * best : 0;
+        for (size_t i : distinct_) {
+            float idf = query_->words[i].idf;
+            sum += best_[i] >= ALIKE ? idf * best_[i] : 0;
             all += idf;
         }
-        return all > 0 ? sum * weights.length_factor(keyword_->words.size()) / all : 0;
+        return all > 0 ? sum * weights.length_factor(length_) / all : 0;
+    }
+
+    float query_numbers_missing() const {
+        size_t count = 0;
+        for (size_t i = 0; i < query_->words.size(); ++i) count += query_->words[i].digits && !found(i);
+        return float(std::min<size_t>(count, 2));
+    }
+    float keyword_numbers_missing() const { return float(std::min<size_t>(numbers_missing_, 2)); }
+
+    float pairs_found() const {
+        return query_->words.size() < 2 ? 0 : float(std::popcount(pairs_)) / float(query_->words.size() - 1);
     }
 
 private:
-    std::pair<float, float> shares(const Text &of, const Text &in, size_t step, size_t other_step) const {
-        float all = 0, equal = 0, near = 0;
-        for (size_t i = 0; i < of.words.size(); ++i) {
-            float best = 0;
-            for (size_t j = 0; j < in.words.size(); ++j) best = std::max(best, degrees_[i * step + j * other_step]);
-            all += of.words[i].idf;
-            equal += in.has(of.words[i].hash) ? of.words[i].idf : 0;
-            near += best >= ALIKE ? of.words[i].idf * best : 0;
-        }
-        return all > 0 ? std::pair(equal / all, near / all) : std::pair(0.0f, 0.0f);
-    }
+    bool found(size_t i) const { return found_ >> i & 1; }
 
-    const Text *query_ = nullptr, *keyword_ = nullptr;
-    std::vector<float> degrees_;  // [words of the query, words of the keyword]
+    const Text *query_ = nullptr;
+    GramTable grams_;
+    std::vector<size_t> distinct_;  // first occurrences of the query's words
+    std::array<uint32_t, QUERY_WORDS> common_{};  // grams shared with a word of the keyword; all zero between words
+    std::array<float, QUERY_WORDS> best_{};  // by word of the query: the most alike word of the keyword
+    uint64_t found_ = 0, pairs_ = 0;  // words of the query that the keyword has; that it has behind the same word
+    Shares of_keyword_;
+    size_t numbers_missing_ = 0, length_ = 0;  // of the keyword, in words
 };
-
-float numbers_missing(const Text &from, const Text &in) {
-    auto count = std::count_if(from.words.begin(), from.words.end(),
-                               [&](const Word &word) { return word.digits && !in.has(word.hash); });
-    return float(std::min<ptrdiff_t>(count, 2));
-}
 
 bool abbreviates(const Text &a, const Text &b) {
     return a.words.size() == 1 && b.words.size() > 1 && a.letters == b.initials;
-}
-
-float pairs_found(const Text &query, const Text &keyword) {
-    if (query.words.size() < 2) return 0;
-    size_t found = 0;
-    for (size_t i = 1; i < query.words.size(); ++i)
-        for (size_t j = 1; j < keyword.words.size(); ++j)
-            if (query.words[i - 1].hash == keyword.words[j - 1].hash && query.words[i].hash == keyword.words[j].hash) {
-                ++found;
-                break;
-            }
-    return float(found) / float(query.words.size() - 1);
 }
 
 // What a thread needs for one query after the other.
@@ -182,17 +268,18 @@ struct Comparison {
     Likeness likeness;
 
     void ask(const Texts &texts, size_t i, const Weights &weights) {
-        query.parse(texts, i, weights);
+        query.parse(texts, i, weights, QUERY_WORDS);
         query_bag.fill(query, weights);
+        likeness.ask(query);
         distance.set(query.letters);
     }
 
     void features(const Texts &texts, size_t i, const Weights &weights, float *out) {
         std::fill_n(out, FEATURES, 0.0f);
-        keyword.parse(texts, i, weights);
+        keyword.parse(texts, i, weights, KEYWORD_WORDS);
         if (query.words.empty() || keyword.words.empty()) return;
         keyword_bag.fill(keyword, weights);
-        likeness.compare(query, keyword);
+        likeness.compare(keyword);
         auto [words_of_query, alike_of_query] = likeness.of_query();
         auto [words_of_keyword, alike_of_keyword] = likeness.of_keyword();
         size_t prefix = 0, shorter = std::min(query.letters.size(), keyword.letters.size());
@@ -210,12 +297,12 @@ struct Comparison {
             float(prefix) / of_query,
             length,
             std::abs(length),
-            numbers_missing(query, keyword),
-            numbers_missing(keyword, query),
+            likeness.query_numbers_missing(),
+            likeness.keyword_numbers_missing(),
             abbreviates(query, keyword) || abbreviates(keyword, query) ? 1.0f : 0.0f,
             query.letters[0] == keyword.letters[0] ? 1.0f : 0.0f,
             std::clamp(float(keyword.words.size()) - float(query.words.size()), -4.0f, 4.0f),
-            pairs_found(query, keyword),
+            likeness.pairs_found(),
             1.0f - float(distance.to(letters)) / float(std::max(distance.length(), letters.size())),
             float(std::min<size_t>(query.words.size(), 8)),
         };

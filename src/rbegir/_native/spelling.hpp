@@ -7,6 +7,9 @@
 //
 // which is BM25 (k1 = 1.2, b = ¾) for words that occur once, extended to words with typos. Sums run over the
 // distinct words of the query in their order, so that a score has the same bits however texts are grouped.
+//
+// Only the first QUERY_WORDS words of a query are looked at, and for features only the first KEYWORD_WORDS of a
+// keyword, so that a long text cannot make a search slow.
 #pragma once
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -22,6 +25,8 @@
 namespace spelling {
 
 constexpr float ALIKE = 0.5f;
+constexpr size_t QUERY_WORDS = 64;  // a set of them is one machine word
+constexpr size_t KEYWORD_WORDS = 512;
 
 using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
@@ -72,9 +77,11 @@ struct Text {
     std::string letters;         // the words without anything between them
     std::string initials;
 
-    void parse(const Texts &texts, size_t i, const Weights &weights) {
+    // The first `most` words of text i.
+    void parse(const Texts &texts, size_t i, const Weights &weights, size_t most) {
         words.clear(), grams.clear(), sets.clear(), letters.clear(), initials.clear();
         texts.split(i, folded_, [&](std::string_view word) {
+            if (words.size() == most) return;
             uint32_t first = uint32_t(sets.size());
             size_t before = grams.size();
             words::grams(word, weights.buckets(), bounded_, grams);
@@ -88,9 +95,6 @@ struct Text {
         });
     }
 
-    bool has(uint64_t wanted) const {
-        return std::any_of(words.begin(), words.end(), [=](const Word &word) { return word.hash == wanted; });
-    }
     // Whether word i is the first one of its kind.
     bool is_first(size_t i) const {
         return std::none_of(words.begin(), words.begin() + ptrdiff_t(i),
@@ -100,18 +104,5 @@ struct Text {
 private:
     std::string folded_, bounded_;
 };
-
-inline float alike(const Text &a, const Word &x, const Text &b, const Word &y) {
-    const int32_t *p = a.sets.data() + x.first, *p_end = a.sets.data() + x.last;
-    const int32_t *q = b.sets.data() + y.first, *q_end = b.sets.data() + y.last;
-    size_t sizes_p = size_t(p_end - p), sizes_q = size_t(q_end - q), common = 0;
-    while (p < p_end && q < q_end) {
-        common += *p == *q;
-        int32_t left = *p, right = *q;
-        p += left <= right;
-        q += right <= left;
-    }
-    return dice(common, sizes_p, sizes_q);
-}
 
 }  // namespace spelling
