@@ -136,7 +136,9 @@ EXTRAS = "torch,scipy,sklearn,pandas,safetensors,ray,starlette,uvicorn,httpx,mat
     ("command", "needs"),
     [
         ("train pairs.csv --out m", "training needs torch"),
-        ("eval model --pairs pairs.csv", "this command needs scipy, which is not installed"),
+        ("eval model --pairs pairs.csv", "this evaluation needs scipy"),
+        ("eval model --pairs pairs.csv --gamma 9 --baseline", "this evaluation needs scipy"),
+        ("eval model --pairs pairs.csv --gamma 9", None),
         ("bench train", "this command needs torch, which is not installed"),
         ("bench hits", "this command needs torch, which is not installed"),
         ("upgrade x.rbe pairs.csv --out m", "training needs torch"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -14,7 +15,7 @@ import pytest
 
 from rbegir.codes import score
 from rbegir.codes.planes import Codes
-from rbegir.errors import InputError, MismatchError
+from rbegir.errors import InputError, MismatchError, MissingExtraError
 from rbegir.evaluate import evaluator, scorers
 from rbegir.evaluate.evaluator import Evaluation, corpus_texts, evaluate_model, report_table
 from rbegir.evaluate.scorers import TriletterCosine
@@ -253,3 +254,11 @@ def test_a_bar_is_shown_where_it_is_seen(monkeypatch: pytest.MonkeyPatch) -> Non
     evaluate_model(Fake(0), pairs(), progress=False)
     evaluate_model(Fake(0), pairs(), progress=lambda what, done: None)
     assert asked == [None, False]
+
+
+def test_a_missing_scipy_is_noticed_before_anything_is_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    monkeypatch.setattr(Fake, "embed_queries", lambda self, texts: pytest.fail("it was scored"))
+    table = pa.table({"query": ["a", "b"], "keyword": ["c", "d"]})
+    with pytest.raises(MissingExtraError, match=r"needs scipy .*pip install 'rbegir\[train\]', or give gamma"):
+        evaluate_model(Fake(0.1), table)

@@ -248,10 +248,13 @@ def evaluate(
     from rich.console import Console
 
     from rbegir.evaluate.evaluator import corpus_texts, report_table
+    from rbegir.evaluate.metrics import need_scipy
     from rbegir.evaluate.retrieval import CUTOFFS
     from rbegir.evaluate.scorers import BM25, ModelScorer, RerankScorer, Scorer, TriletterCosine
     from rbegir.read.pairs import read_labels, read_pairs, read_texts
 
+    if baseline or (pairs is not None and gamma is None):
+        need_scipy()
     loaded = rbegir.Model.load(model, device)
     reranks = loaded.reranker is not None if rerank is None else rerank
     scorers: dict[str, Scorer] = {str(model): RerankScorer(loaded) if reranks else ModelScorer(loaded)}

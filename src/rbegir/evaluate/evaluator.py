@@ -121,6 +121,8 @@ def evaluate_model(
         raise InputError("a corpus alone cannot be evaluated", hint="give pairs too")
     if not cutoffs or min(cutoffs) < 1:
         raise InputError(f"recall needs cutoffs of at least 1, got {list(cutoffs)}")
+    if pairs is not None and gamma is None:
+        metrics.need_scipy()
     if not callable(progress):
         with reported(progress, "evaluating") as show:
             return evaluate_model(

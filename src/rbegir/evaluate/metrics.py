@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rbegir.errors import InputError
+from rbegir.errors import InputError, needing
 
 REPLICATES = 500
 LEVEL = 0.95
@@ -50,6 +50,14 @@ def group_losses(scores: Scores, gamma: float) -> npt.NDArray[np.float64]:
 def log_loss(scores: Scores, gamma: float) -> float:
     """The paper's log loss: the mean of `group_losses`."""
     return float(group_losses(scores, gamma).mean())
+
+
+def need_scipy() -> None:
+    """Raise now, not after an hour of scoring, if scipy is missing, which `fit_gamma` and the baselines need."""
+    with needing(
+        "this evaluation needs scipy", "pip install 'rbegir[train]', or give gamma and leave out the baseline"
+    ):
+        import scipy  # noqa: F401
 
 
 def fit_gamma(scores: Scores) -> float:
