@@ -8,12 +8,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
+import numpy as np
 import pytest
+from sklearn.metrics import roc_auc_score
 
+import rbegir
 from rbegir.cli import main
 from rbegir.encode.clsm import checkpoint
-from rbegir.encode.clsm.presets import preset, random_tensors
+from rbegir.encode.clsm.presets import ModelConfig, preset, random_tensors
+from rbegir.training import rerank
+from tests.reranking import short_fits
 
 
 class Done(NamedTuple):
@@ -187,3 +193,54 @@ def test_asked_wrongly(
     judged = tmp_path / "judged.tsv"
     judged.write_text("query\tkeyword\tlabel\na\tb\tgood\nc\td\tfair\n")
     fails(run(model, "--labels", judged), "the labels are of one class only: none is bad (0)")
+
+
+@pytest.fixture(scope="module")
+def reranking_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Trained for one epoch, with a reranker."""
+    from rbegir.training.trainer import run as train
+
+    out = tmp_path_factory.mktemp("reranking") / "model"
+    config = ModelConfig(n=64, conv=8, hash_buckets=16, share_towers=True)
+    clicked = [(title.replace(letter, ""), title) for title in TITLES for letter in "aeiv"]
+    with short_fits(), mock.patch.object(rerank, "FEW", 10):
+        train(clicked, out=out, config=config, epochs=1, batch_size=100, device="cpu")
+    return out
+
+
+def test_reranked_figures_are_those_of_a_search(
+    run: Run, reranking_model: Path, pairs: Path, corpus: Path, labels: Path, tmp_path: Path
+) -> None:
+    """Recall, and AUC on labels, computed from the hits of an index."""
+    labels.write_text(labels.read_text().replace("title\tgrade", "keyword\tlabel"))
+    texts = corpus.read_text().splitlines()
+    judged = [row.split("\t")[2:] for row in labels.read_text().splitlines()[1:]]
+    queries = [title[:-1] for title in TITLES]
+    seen = {}
+    with rbegir.Index.create(tmp_path / "x.rbe", rbegir.Model.load(reranking_model)) as index:
+        index.add(texts)
+        for option, reranks in (("--rerank", True), ("--no-rerank", False)):
+            files = ("--pairs", pairs, "--corpus", corpus, "--labels", labels)
+            done = run(reranking_model, *files, option, "--json", "--bootstrap", 0)
+            assert done.code == 0, done.err
+            found = seen[option] = json.loads(done.out)
+            hits = index.search(queries, k=10, rerank=reranks)
+            best = [[hit.text for hit in some] for some in hits]
+            for k in (1, 10):
+                held = np.mean([title in some[:k] for title, some in zip(TITLES, best, strict=True)])
+                assert found[f"recall@{k}"] == pytest.approx(held)
+            every = index.search([query for query, _, _ in judged], k=len(texts), rerank=reranks)
+            scores = [
+                next(hit.score for hit in some if hit.text == keyword)
+                for some, (_, keyword, _) in zip(every, judged, strict=True)
+            ]
+            good = [grade != "0" for _, _, grade in judged]
+            assert found["labels"]["roc_auc"] == pytest.approx(roc_auc_score(good, scores))
+    assert seen["--rerank"]["recall@1"] != seen["--no-rerank"]["recall@1"]
+    assert seen["--rerank"]["roc_auc"] == seen["--no-rerank"]["roc_auc"]  # random pairs are scored by code
+    by_default = run(reranking_model, *files, "--json", "--bootstrap", 0)
+    assert json.loads(by_default.out) == seen["--rerank"]
+
+
+def test_a_model_without_a_reranker_cannot_be_reranked(run: Run, model: Path, pairs: Path) -> None:
+    fails(run(model, "--pairs", pairs, "--rerank"), "this model has no reranker", "evaluate it without one")
