@@ -142,6 +142,7 @@ def _show(
     reports: dict[str, Evaluation], queries: list[str], meant: list[str], hits: Hits, by_code: Hits
 ) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from rbegir.evaluate.evaluator import report_table
@@ -155,11 +156,14 @@ def _show(
 
     for number, (query, wanted) in enumerate(zip(queries, meant, strict=True)):
         texts, coded = ([hit.text for hit in found[number]] for found in (hits, by_code))
-        best = [f"{hit.text} [dim]{hit.score:.1f}[/]" for hit in hits[number][:SHOWN_HITS]]
-        table.add_row(f"[bold]{query}[/]", wanted, rank(texts, wanted), rank(coded, wanted), *best)
+        best = [f"{escape(str(hit.text))} [dim]{hit.score:.1f}[/]" for hit in hits[number][:SHOWN_HITS]]
+        bold = f"[bold]{escape(query)}[/]"
+        table.add_row(bold, escape(wanted), rank(texts, wanted), rank(coded, wanted), *best)
     console.print(table)
     console.print("Why each first hit is there:")
     for query, (first, *_) in zip(queries, hits, strict=True):
         console.print(
-            f"  [bold]{query}[/] → {first.text}  [dim]{first.why}[/]", highlight=False, soft_wrap=True
+            f"  [bold]{escape(query)}[/] → {escape(str(first.text))}  [dim]{first.why}[/]",
+            highlight=False,
+            soft_wrap=True,
         )
