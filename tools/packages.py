@@ -3,10 +3,11 @@
     apt-get -o Acquire::Languages=en update
     python tools/packages.py build/packages
 
-writes texts.txt (package and short description, one per line), train.tsv, valid.tsv and test.tsv (query,
-keyword). A query is two to four content words of the long description in their order, a fifth of the queries
-with a typo; a package has up to three queries. Packages are divided by the fixed hash of `rbegir.read.split`:
-4 % for testing, so that no test package has a pair in training.
+writes texts.txt (package and short description, one per line), train.tsv and test.tsv (query, keyword). A
+query is two to four random content words, three quarters of them of the short description and the others of the
+long one; a word drawn twice counts once, and a fifth of the queries have a typo. A package with both descriptions
+has three queries. Packages are divided by the fixed hash of `rbegir.read.split`: 4 % for testing, so that no test
+package has a pair in training.
 """
 
 from __future__ import annotations
