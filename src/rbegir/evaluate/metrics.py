@@ -53,7 +53,7 @@ def log_loss(scores: Scores, gamma: float) -> float:
 
 
 def need_scipy() -> None:
-    """Raise now, not after an hour of scoring, if scipy is missing, which `fit_gamma` and the baselines need."""
+    """Raise at once, not after the scoring, if scipy is missing: `fit_gamma` and the baselines need it."""
     with needing(
         "this evaluation needs scipy", "pip install 'rbegir[train]', or give gamma and leave out the baseline"
     ):
