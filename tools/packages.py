@@ -1,12 +1,13 @@
-"""A search task anybody with Debian can rebuild: find a package by words of its long description.
+"""A search task anybody with Debian can rebuild: find a package by words of its descriptions.
 
     apt-get -o Acquire::Languages=en update
     python tools/packages.py build/packages
 
-writes texts.txt (package and short description, one per line), train.tsv, valid.tsv and test.tsv (query,
-keyword). A query is two to four content words of the long description in their order, a fifth of the queries
-with a typo; a package has up to three queries. Packages are divided by the fixed hash of `rbegir.read.split`:
-4 % for testing, so that no test package has a pair in training.
+writes texts.txt (package and short description, one per line), train.tsv and test.tsv (query, keyword). A query
+is two to four content words, drawn one by one: three quarters from the short description, which is part of the
+text to find, and a quarter from the long one, which is not. A fifth of the queries have a typo, made as in
+`rbegir.training.corpus`. A package has up to three queries. Packages are divided by the fixed hash of
+`rbegir.read.split`: 4 % for testing, so that no test package has a pair in training.
 """
 
 from __future__ import annotations
