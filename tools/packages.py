@@ -1,13 +1,14 @@
-"""A search task anybody with Debian can rebuild: find a package by words of its long description.
+"""A search task anybody with Debian can rebuild: find a package by words of its descriptions.
 
     apt-get -o Acquire::Languages=en update
     python tools/packages.py build/packages
 
 writes texts.txt (package and short description, one per line), train.tsv and test.tsv (query, keyword). A
-query is two to four random content words, three quarters of them of the short description and the others of the
-long one; a word drawn twice counts once, and a fifth of the queries have a typo. A package with both descriptions
-has three queries. Packages are divided by the fixed hash of `rbegir.read.split`: 4 % for testing, so that no test
-package has a pair in training.
+query is two to four content words. Each is drawn from the short description, which is part of the text to
+find, with a probability of three quarters, otherwise from the long one, which is not; a word drawn twice
+counts once. A fifth of the queries have a typo, made as in `rbegir.training.corpus`. A package with both
+descriptions has three queries. Packages are divided by the fixed hash of `rbegir.read.split`: 4 % for testing,
+so that no test package has a pair in training.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 PRESET = "rbe_star"
-EPOCHS = 4
+EPOCHS = 5
 BATCH, GUIDE_DIMS = 2048, 64  # less than the default, to learn more in a minute on two cores
 SPELLING, CODES, RERANKED = "tri-letter cosine", "codes, 16 bytes", "reranked"
 SHOWN_QUERIES = 8
@@ -109,13 +110,24 @@ def demo(
 
 
 def everyday(valid: pa.Table) -> pa.Table:
-    """Typical queries, chosen by rule: of two to four words, spread evenly over the file."""
-    import pyarrow.compute as pc
-
-    words = pc.list_value_length(pc.utf8_split_whitespace(valid["query"]))
-    some = valid.filter(pc.and_(pc.greater_equal(words, 2), pc.less_equal(words, 4)))
-    step = max(1, some.num_rows // SHOWN_QUERIES)
-    return some.take(list(range(0, some.num_rows, step))[:SHOWN_QUERIES])
+    """Queries as people type them, chosen by rule: one for each of the most frequent words of at least four
+    letters. Of the aliases of two to four words that have it, the one whose rarest word is the most frequent.
+    """
+    queries = [query.split() for query in valid["query"].to_pylist()]
+    frequency = Counter(word for query in queries for word in set(query))
+    rarest = [min(frequency[word] for word in query) for query in queries]
+    shown: list[int] = []
+    for word in sorted(frequency, key=lambda word: (-frequency[word], word)):
+        having = [
+            row
+            for row, query in enumerate(queries)
+            if word in query and 2 <= len(query) <= 4 and row not in shown
+        ]
+        if len(word) >= 4 and word.isalpha() and having:
+            shown.append(max(having, key=lambda row: rarest[row]))
+        if len(shown) == SHOWN_QUERIES:
+            break
+    return valid.take(shown)
 
 
 def _without(titles: pa.Array, clicked: pa.ChunkedArray) -> pa.Table:

@@ -42,6 +42,7 @@ class TrainConfig:
     teacher: float = 1.0  # weight of a teacher's vectors, where there is one, see teacher.py
     rerank: bool = True  # fit a reranker on the held-out pairs, which needs the guide
     share_towers: bool = True  # of a preset; a shape of its own (`config`) says so itself
+    spelling_start: bool = True  # codes rank by spelling before the first step, see twotower.py
     tolerance: float = 1.0  # standard errors of AUC that a later epoch may lack to be kept; 0: the best one
     precision: Precision = "auto"
     seed: int = 0
@@ -62,7 +63,7 @@ class TrainConfig:
             raise InputError(
                 f"gamma must be 'learned' or a number above 0 and at most {MAX_GAMMA:g}, got {self.gamma!r}"
             )
-        for name in ("rerank", "share_towers"):
+        for name in ("rerank", "share_towers", "spelling_start"):
             if not isinstance(getattr(self, name), bool):
                 raise InputError(f"{name} must be True or False, got {getattr(self, name)!r}")
         if self.precision not in ("auto", "float32", "bfloat16"):
@@ -107,6 +108,7 @@ RECIPES: dict[str, TrainConfig] = {
         guide=0.0,
         rerank=False,
         share_towers=False,
+        spelling_start=False,
     ),
 }
 

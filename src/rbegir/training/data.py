@@ -39,6 +39,7 @@ BUFFER_BYTES = 1 << 30  # of text, estimated from the first rows, whatever the n
 LEAST_ROWS = 1024  # of a chunk
 MAX_VALIDATION = 50_000  # pairs that validation uses
 FEW = 20  # keywords that validation asks for where the hash share is smaller
+SAMPLE = 8192  # keywords that a model starts from
 
 
 class TrainingData:
@@ -73,6 +74,7 @@ class TrainingData:
         self.varied = False  # whether there are different keywords
         self.held_out: pa.Table | None = None
         self.held_pairs = 0  # pairs of held-out keywords
+        self.sample = pa.array([], pa.string())  # the first keywords to learn from
         self.skipped = Skipped()
         self._held: pa.Array | None = None  # held-out keywords among the own rows
         self._only: Chunk | None = None
@@ -172,6 +174,7 @@ class TrainingData:
     def _survey(self, hold_out: bool) -> None:
         """Count, hold out, and keep the chunk if there is only one."""
         held: list[pa.Table] = []
+        beginning: pa.Table | None = None
         own = _Counts()
         first: tuple[Places, pa.Table] | None = None
         threshold: float | None = None
@@ -192,11 +195,15 @@ class TrainingData:
                 own.held += some.num_rows
                 kept = pc.invert(chosen)
                 numbers, table = numbers[kept.to_numpy()], table.filter(kept)
+            if beginning is None:
+                beginning = table.append_column("row", pa.array(numbers)).slice(0, SAMPLE)
             own.add(table)
             first = (numbers, table) if len(own.sizes) == 1 else None
         if isinstance(self._stream, PairStream):
             own.read, own.reasons = self._stream.skipped.read, self._stream.skipped.to_dict()
         self._add_up(self._exchange(own))
+        beginnings = pa.concat_tables(self._exchange(beginning)).sort_by("row")
+        self.sample = beginnings["keyword"].slice(0, SAMPLE).unique()
         if hold_out:  # the first pairs that all processes held out, in the order of the file
             everyones = pa.concat_tables(self._exchange(pa.concat_tables(held)))
             first_held = everyones.sort_by("row").slice(0, MAX_VALIDATION)

@@ -13,6 +13,7 @@ import torch
 from rbegir.base.devices import cpu_count
 from rbegir.base.progress import wanted
 from rbegir.encode.clsm import checkpoint
+from rbegir.encode.clsm.clsm import tower_batch
 from rbegir.encode.clsm.model import Model
 from rbegir.encode.clsm.presets import FLOAT, ModelConfig
 from rbegir.encode.clsm.presets import preset as named_preset
@@ -20,6 +21,7 @@ from rbegir.encode.clsm.twotower import TwoTower
 from rbegir.errors import InputError
 from rbegir.evaluate.evaluator import corpus_texts
 from rbegir.read.pairs import PairStream, TextStream, read_pairs, read_texts
+from rbegir.read.tokenizer import tokenize
 from rbegir.training import state
 from rbegir.training.config import Precision, TrainConfig, change
 from rbegir.training.corpus import ENOUGH, corpus_pairs, wanted_pairs
@@ -171,7 +173,7 @@ def run(
         folder = stack.enter_context(
             Folder.at(directory, identity, save_seconds=save_seconds, resume=resume, log=True)
         )
-        learner = partial(_learner, shape, settings, chosen, rank)
+        learner = partial(_learner, shape, settings, data.sample, chosen, rank)
         run = stack.enter_context(Run(learner, settings, data, validation=validation, folder=folder, bar=bar))
         train_all([run])
         about = {"pairs": data.pairs, "history": run.history, "best_epoch": run.best_epoch}
@@ -239,7 +241,7 @@ def fit(
         runs = []
         for shape, given in models:
             settings = given.for_pairs(data.pairs)
-            learner = partial(_learner, shape, settings, chosen)
+            learner = partial(_learner, shape, settings, data.sample, chosen)
             runs.append(stack.enter_context(Run(learner, settings, data, validation=validation)))
         train_all(runs)
         for run in runs:
@@ -248,9 +250,17 @@ def fit(
 
 
 def _learner(
-    shape: ModelConfig, settings: TrainConfig, device: torch.device, rank: Rank | None = None
+    shape: ModelConfig,
+    settings: TrainConfig,
+    sample: pa.Array,
+    device: torch.device,
+    rank: Rank | None = None,
 ) -> Learner:
-    return Learner(TwoTower(shape), settings, device, rank)
+    model = TwoTower(shape)
+    if settings.spelling_start:
+        grams = tokenize(sample, hash_buckets=shape.hash_buckets, threads=cpu_count())
+        model.start_from_spelling(tower_batch(grams))
+    return Learner(model, settings, device, rank)
 
 
 P = ParamSpec("P")
