@@ -14,7 +14,7 @@ import pytest
 
 import rbegir.index.snapshot as snapshots
 from rbegir.encode.clsm.model import Model
-from rbegir.errors import CorruptError, LockedError, MismatchError
+from rbegir.errors import CorruptError, FileError, LockedError, MismatchError
 from rbegir.index import creation, writer
 from rbegir.index.generations import Generations
 from rbegir.index.manifest import read_manifest
@@ -203,6 +203,99 @@ def test_a_lock_on_what_was_replaced_is_no_lock(
     made[0].add(["kept"])
     made[0].close()
     assert len(Index.open(path)) == 1
+
+
+def stored(path: Path) -> list[str]:
+    """The texts of an index without damage."""
+    with Index.open(path, read_only=True) as index:
+        index.verify()
+        return [row["text"] for row in index.rows()]
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[Path, Path]:
+    """Two indexes whose segments have the same names."""
+    for name in "ab":
+        with Index.create(tmp_path / f"{name}.rbe", HashEncoder()) as index:
+            index.add([f"{name} one"])
+            index.add([f"{name} two"])
+    return tmp_path / "a.rbe", tmp_path / "b.rbe"
+
+
+def relink(link: Path, target: Path) -> None:
+    link.with_name("new link").symlink_to(target)
+    link.with_name("new link").rename(link)
+
+
+def test_a_writer_whose_link_was_changed_writes_to_neither_index(
+    two: tuple[Path, Path], tmp_path: Path
+) -> None:
+    link = tmp_path / "current.rbe"
+    link.symlink_to(two[0])
+    with (
+        Index.open(link, model=HashEncoder()) as index,
+        Index.open(two[1], model=HashEncoder()) as rival,
+    ):
+        index.add(["first"])
+        rival.add(["of the rival"])
+        relink(link, two[1])
+        index.refresh()
+        assert len(index) == 3  # a writer stays with the index that it has locked
+        with pytest.raises(FileError, match=r"current\.rbe is no longer the index that this process"):
+            index.add(["second"])
+        with pytest.raises(LockedError, match=r"b\.rbe is being written by"):
+            index.add(["second"])
+    assert stored(two[0]) == ["a one", "a two", "first"]
+    assert stored(two[1]) == ["b one", "b two", "of the rival"]
+    with Index.open(link, model=HashEncoder()) as index:
+        index.add(["second"])
+    assert stored(two[1])[-1] == "second"
+
+
+@pytest.mark.parametrize("change", ["add", "delete", "update", "compact"])
+def test_a_writer_whose_directory_was_exchanged_changes_nothing(two: tuple[Path, Path], change: str) -> None:
+    changes: dict[str, Callable[[Index], Any]] = {
+        "add": lambda index: index.add(["lost"]),
+        "delete": lambda index: index.delete([0]),
+        "update": lambda index: index.update([0], {"price": [1]}),
+        "compact": lambda index: index.compact(),
+    }
+    with Index.open(two[0], model=HashEncoder()) as index:
+        index.delete([1])
+        two[0].rename(two[0].with_name("moved"))
+        two[1].rename(two[0])
+        with pytest.raises(FileError, match="it was replaced or moved") as caught:
+            changes[change](index)
+        assert caught.value.hint == "open the index again; this change was not made"
+    assert stored(two[0]) == ["b one", "b two"]
+    assert stored(two[0].with_name("moved")) == ["a one"]
+
+
+def test_an_index_that_is_exchanged_during_a_change_keeps_its_files(
+    two: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exchange() -> None:
+        two[0].rename(two[0].with_name("moved"))
+        two[1].rename(two[0])
+
+    with Index.open(two[1], model=HashEncoder()) as index:
+        index.add(["b three"])  # in a segment of the same name as the one that is written below
+    with Index.open(two[0], model=HashEncoder()) as index:
+        hooked(monkeypatch, writer, "write_segment", exchange)
+        with pytest.raises(FileError, match="it was replaced or moved"):
+            index.add(["lost"])
+    assert stored(two[0]) == ["b one", "b two", "b three"]
+    assert stored(two[0].with_name("moved")) == ["a one", "a two"]
+
+
+def test_a_writer_without_its_lock_file_is_refused(two: tuple[Path, Path]) -> None:
+    with Index.open(two[0], model=HashEncoder()) as index:
+        index.add(["a three"])
+        (two[0] / writer.LOCK).unlink()  # so that anyone may lock the index
+        with pytest.raises(FileError, match="no longer the index that this process has locked"):
+            index.add(["lost"])
+        index.add(["a four"])  # with a new lock
+    assert stored(two[0]) == ["a one", "a two", "a three", "a four"]
 
 
 def test_nobody_writes_to_an_index_that_is_being_replaced(

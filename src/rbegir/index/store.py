@@ -585,8 +585,12 @@ class Index:
         return encode_keywords(model, texts, report), state.manifest.fingerprint
 
     def _reopen(self, before: Snapshot) -> None:
-        """Switch to the state on disk and to its model: both change, or neither."""
-        state = Snapshot.open(self._path, before)
+        """Switch to the state on disk and to its model: both change, or neither.
+
+        A writer stays with the index that it has locked, even if a link has come to name another one.
+        """
+        directory = self._path if self._writer is None else self._writer.directory
+        state = Snapshot.open(directory, before)
         old, new = before.manifest, state.manifest
         if new.shape != old.shape:
             raise MismatchError(
@@ -597,7 +601,7 @@ class Index:
         with self._loading:
             if new.fingerprint != old.fingerprint and self._model is not None:
                 if self._given is None:
-                    self._model = load_stored(self._path / MODEL, new)
+                    self._model = load_stored(directory / MODEL, new)
                 else:
                     check_match(self._given, new)
             self._snapshot = state
@@ -612,8 +616,10 @@ class Index:
                     f"{self._path} was opened read-only", hint="open it without read_only to change it"
                 )
             if self._writer is None:
-                self._writer = self._first_change(state)
+                self._first_change(state)
+            assert self._writer is not None
             try:
+                self._writer.check(self._path)
                 yield self._writer
             except (InputError, LockedError, MismatchError):
                 raise
@@ -623,17 +629,16 @@ class Index:
                     self._reopen(self._snapshot)
                 raise
 
-    def _first_change(self, state: Snapshot) -> Writer:
+    def _first_change(self, state: Snapshot) -> None:
         """Take the lock, read the latest state, and remove the leftovers of interrupted writers."""
-        writer = Writer(self._path)
+        self._writer = Writer(self._path)
         try:
             self._reopen(state)
             with explained("write to", self._path):
-                writer.clean(self._snapshot)
+                self._writer.clean(self._snapshot)
         except BaseException:
-            writer.close()
+            self._drop_writer()
             raise
-        return writer
 
     def _drop_writer(self) -> None:
         if self._writer is not None:
