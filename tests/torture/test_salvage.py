@@ -133,6 +133,10 @@ def test_what_cannot_be_salvaged(specimen: Specimen, tmp_path: Path) -> None:
         Index.salvage(tmp_path / "nothing", tmp_path / "out")
     with pytest.raises(FileError, match="is the damaged index itself"):
         Index.salvage(specimen.path, specimen.path)
+    (tmp_path / "link").symlink_to(specimen.path)
+    with pytest.raises(FileError, match="is the damaged index itself"):
+        Index.salvage(specimen.path, tmp_path / "link", overwrite=True)
+    (tmp_path / "link").unlink()
     (tmp_path / "empty").mkdir()
     with pytest.raises(CorruptError, match=r"nothing can be salvaged from .*empty: the manifest is lost"):
         Index.salvage(tmp_path / "empty", tmp_path / "out")

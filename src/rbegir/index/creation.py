@@ -50,13 +50,18 @@ def staged(path: Path, *, overwrite: bool, resumable: bool = False) -> Iterator[
     """Yield the writer of a hidden directory that is renamed to `path` when the block succeeds.
 
     The caller then owns the writer, which still holds the lock. If the block fails, the directory is removed,
-    unless it is resumable: then it stays, and the next resumable build of `path` starts from it.
+    unless it is resumable: then it stays, and the next resumable build of `path` starts from it. If `path` is
+    a link, it stays, and what it points to is replaced.
     """
+    path = Path(os.path.realpath(path))
     with _free(path, overwrite=overwrite):
         pass  # refused before the work
     with disk.explained("create", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         for left in path.parent.glob(f".{path.name}.new-*"):
+            if left.is_symlink():
+                disk.unlink(left)
+                continue
             with contextlib.suppress(LockedError):  # that build is still running; others were interrupted
                 WriterLock(left).release()
                 disk.remove_tree(left)
@@ -166,7 +171,7 @@ def backup(source: Path, path: Path, progress: Progress | None = None) -> dict[s
     source, path = source.absolute(), path.absolute()
     state = Snapshot.open(source)
     manifest = state.manifest
-    if source in path.parents:
+    if Path(os.path.realpath(source)) in Path(os.path.realpath(path)).parents:
         raise InputError(f"{path} is inside the index", hint="choose a path outside of it")
     _refuse_other_index(path)
     total, done, copied = sum(file.stamp.bytes for file in state.files), 0, 0

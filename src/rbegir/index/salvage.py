@@ -21,6 +21,7 @@ change, and how many keywords were deleted, cannot be known.
 """
 
 import contextlib
+import os
 import re
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -91,7 +92,7 @@ class SalvageReport:
 
 def salvage(path: Path, out: Path, *, overwrite: bool = False) -> SalvageReport:
     """Copy what is intact of the index at `path` to a new index at `out`."""
-    if out.absolute() == path.absolute():
+    if os.path.realpath(out) == os.path.realpath(path):
         raise FileError(f"{out} is the damaged index itself", hint="salvage into another directory")
     report = SalvageReport(str(out))
     manifest = _state(path, report)
