@@ -14,13 +14,13 @@ linked into the new one, and only the others are copied.
 from __future__ import annotations
 
 import contextlib
-import filecmp
 import json
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 SEGMENT_ROWS = 1 << 20  # keywords added at a time
 VECTOR_BYTES = 1 << 28  # of vectors held in memory at a time
+COPIED_BYTES = 1 << 20  # of a model's file, read at a time
 BACKUP = "BACKUP"  # the file that marks a backup and names its generation
 
 
@@ -217,18 +218,47 @@ def _refuse_other_index(path: Path) -> None:
 def copy_model(source: Path, new: Path, old: Path | None = None) -> None:
     """Copy the directory of a model and check the copy; files that an older copy has are linked."""
     disk.make_directory(new)
-    for path in sorted(source.rglob("*")):
+    for path in model_paths(source):
         name = path.relative_to(source)
         if path.is_dir():
             disk.make_directory(new / name)
-        else:
-            before = (old or new) / name  # without an older copy there is no such file
-            same = before.is_file() and filecmp.cmp(path, before, shallow=False)
-            if not (same and disk.link(before, new / name)):
-                disk.write_file(new / name, path.read_bytes())
+            continue
+        before = (old or new) / name  # without an older copy there is no such file
+        with open(disk.open_regular(path), "rb") as file:
+            if not (_equal(file, before) and disk.link(before, new / name)):
+                file.seek(0)
+                disk.write_new(new / name, _chunks(file))
     for directory in (new, *filter(Path.is_dir, new.rglob("*"))):
         disk.sync_directory(directory)
     verify_encoder(new)
+
+
+def model_paths(directory: Path) -> list[Path]:
+    """What is in the directory of a model; raises if anything but directories and regular files is."""
+    paths = sorted(disk.refuse_link(directory).rglob("*"))
+    for path in paths:
+        mode = path.lstat().st_mode
+        if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+            raise FileError(
+                f"{path} is a link, a pipe or a device; a model has only directories and regular files",
+                hint="remove it, or put a regular file there",
+            )
+    return paths
+
+
+def _equal(file: BinaryIO, other: Path) -> bool:
+    """Whether the regular file `other` exists and has the bytes of an open file."""
+    try:
+        with open(disk.open_regular(other), "rb") as old:
+            if os.fstat(old.fileno()).st_size != os.fstat(file.fileno()).st_size:
+                return False
+            return all(chunk == old.read(COPIED_BYTES) for chunk in _chunks(file))
+    except (OSError, FileError):
+        return False
+
+
+def _chunks(file: BinaryIO) -> Iterator[bytes]:
+    return iter(lambda: file.read(COPIED_BYTES), b"")
 
 
 def keywords_of(

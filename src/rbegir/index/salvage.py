@@ -36,7 +36,7 @@ from rbegir.codes.planes import check_dimension
 from rbegir.encode.encoder import load_encoder, verify_encoder
 from rbegir.errors import CorruptError, FileError, RbegirError
 from rbegir.index.columns import Int64s, int64_array
-from rbegir.index.creation import copy_model, staged
+from rbegir.index.creation import copy_model, model_paths, staged
 from rbegir.index.format import FileKind
 from rbegir.index.manifest import (
     DELETES_NAME,
@@ -105,6 +105,7 @@ def salvage(path: Path, out: Path, *, overwrite: bool = False) -> SalvageReport:
     if manifest.has_model:
         try:
             verify_encoder(path / MODEL)
+            model_paths(path / MODEL)  # refuses what cannot be copied
             report.model = "intact"
         except FileError:
             report.model = "lost"
