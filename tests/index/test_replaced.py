@@ -10,9 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import rbegir.index.snapshot as snapshots
+from rbegir.encode.binarizer.binarizer import Binarizer
 from rbegir.encode.clsm.model import Model
 from rbegir.errors import CorruptError, FileError, LockedError, MismatchError
 from rbegir.index import creation, writer
@@ -141,6 +143,70 @@ def test_searches_during_refreshes_never_mix_models(path: Path, models: tuple[Mo
             thread.join()
         sys.setswitchinterval(interval)
     assert wrong == []
+
+
+@pytest.fixture
+def binarizers(tmp_path: Path) -> tuple[Path, Path]:
+    """Two indexes whose Binarizers give equal codes different scores."""
+    noise = np.random.default_rng(0).standard_normal((2, 400, 64)).astype(np.float32)
+    noise[1, :, 8:] *= 0.1
+    for seed, (name, vectors) in enumerate(zip("ab", noise, strict=True)):
+        binarizer = Binarizer(64, n=64).fit(vectors)
+        with Index.create(tmp_path / f"{name}.rbe", binarizer) as index:
+            index.add_codes(random_codes(50, seed=seed))
+    return tmp_path / "a.rbe", tmp_path / "b.rbe"
+
+
+def swap(one: Path, other: Path) -> None:
+    one.rename(one.with_name("old"))
+    other.rename(one)
+
+
+QUERY = np.arange(-31, 33, dtype=np.int16)[None]  # [1, 64]
+
+
+def test_scores_during_a_refresh_are_those_of_the_state(
+    binarizers: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = binarizers[0]
+    wanted = [Index.open(one).search_codes(QUERY).scores for one in binarizers]
+    assert not np.allclose(*wanted)
+    index = Index.open(path, read_only=True)
+    assert index.model.n == 64
+    found: list[Any] = []
+    threads: list[threading.Thread] = []
+
+    def switch(self: Index, state: Any) -> None:
+        """Search in another thread after the model has been replaced and before the state is."""
+        threads.append(threading.Thread(target=lambda: found.append(self.search_codes(QUERY))))
+        threads[0].start()
+        threads[0].join(0.5)  # longer than the search takes, if it does not wait for the state
+        self.__dict__["_snapshot"] = state
+
+    swap(*binarizers)
+    monkeypatch.setattr(
+        Index, "_snapshot", property(lambda self: self.__dict__["_snapshot"], switch), raising=False
+    )
+    index.refresh()
+    threads[0].join()
+    assert found[0].scores.tolist() == wanted[1].tolist()
+
+
+def test_codes_are_not_scored_by_the_model_of_another_index(binarizers: tuple[Path, Path]) -> None:
+    wanted = Index.open(binarizers[1]).search_codes(QUERY).scores
+    with Index.open(binarizers[0], read_only=True) as index, Index.open(binarizers[0]) as scored:
+        before = scored.search_codes(QUERY).scores
+        swap(*binarizers)
+        assert (
+            scored.search_codes(QUERY).scores.tolist() == before.tolist()
+        )  # its Binarizer was loaded before
+        with pytest.raises(MismatchError, match="was replaced by an index of another model") as caught:
+            index.search_codes(QUERY)
+        assert "refresh" in caught.value.hint
+        assert "expected" not in index.info()
+        index.refresh()
+        assert index.search_codes(QUERY).scores.tolist() == wanted.tolist()
+        assert "expected" in index.info()
 
 
 def test_a_path_is_absolute_from_the_start(
