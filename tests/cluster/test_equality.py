@@ -10,6 +10,10 @@ import pyarrow.compute as pc
 import pytest
 
 import rbegir
+from rbegir.cluster.fanout import State
+from rbegir.cluster.session import import_ray
+from rbegir.cluster.shard import Loaded
+from rbegir.encode.reranker import Spelling
 from rbegir.errors import FilterError, InputError, MismatchError
 from tests.index.fakes import HashEncoder
 from tests.reranking import make_model, some_texts
@@ -285,6 +289,53 @@ def test_reranked_hits_are_those_of_one_machine(nodes: Any, tmp_path: Path) -> N
             equal(many, one)
             np.testing.assert_array_equal(many.code_scores, one.code_scores)
             np.testing.assert_array_equal(many.why, one.why)
+
+
+def test_shards_have_read_the_words_before_the_first_search(
+    nodes: Any, tmp_path: Path, encoder: HashEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = some_texts(60)
+    model = make_model(tmp_path / "model", texts)
+    with rbegir.Index.create(tmp_path / "x.rbe", model) as made:
+        made.add(texts[:40], ids=range(40))
+        made.add(texts[40:], ids=range(40, 60))
+    rbegir.Index.create(tmp_path / "bare.rbe", encoder).close()
+
+    # what a shard does when it is asked whether it is ready
+    snapshot, built = rbegir.Index.open(tmp_path / "x.rbe").snapshot, []
+    build = Spelling.lexical_index
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            Spelling, "lexical_index", lambda self, texts: (built.append(len(texts)), build(self, texts))[1]
+        )
+        loaded = Loaded(None, snapshot, np.array([0, 40]))  # type: ignore[arg-type]
+        assert (loaded.ready(), built) == (60, [])
+        spelling = model.reranker.spelling  # type: ignore[union-attr]
+        assert loaded.ready((spelling.grams, spelling.words, spelling.mean_words)) == 60
+        assert built == [40, 20]
+
+    # what it is asked
+    asked: list[Any] = []
+    question = State.question
+
+    def watched(self: State, shard: int, method: str, *arguments: Any) -> Any:
+        if arguments[0] == "ready":
+            asked.append(arguments[1])
+        return question(self, shard, method, *arguments)
+
+    monkeypatch.setattr(State, "question", watched)
+    for given in (None, model):
+        asked.clear()
+        with rbegir.Cluster.open(tmp_path / "x.rbe", devices=1, model=given) as cluster:
+            cluster.delete([7])
+            cluster.refresh()
+            assert len(asked) >= 3
+            assert len(set(asked)) == 1
+            (grams, words, mean_words) = import_ray().get(asked[0])
+            assert Spelling(grams, words, mean_words).key == spelling.key
+            asked.clear()
+            cluster.swap(tmp_path / "bare.rbe", model=encoder)
+            assert set(asked) <= {None}
 
 
 def test_codes_of_a_replaced_model_are_not_written(nodes: Any, tmp_path: Path, encoder: HashEncoder) -> None:

@@ -105,10 +105,12 @@ def test_where_files_cannot_be_linked_all_are_copied(
     assert disk.link(path, path) is False
 
 
-def test_an_index_holds_no_backup_of_itself(index: Index) -> None:
+def test_an_index_holds_no_backup_of_itself(index: Index, tmp_path: Path) -> None:
     before = sorted(index.path.iterdir())
-    with pytest.raises(InputError, match="is inside the index"):
-        index.backup(index.path / "copies" / "monday.rbe")
+    (tmp_path / "link").symlink_to(index.path)
+    for path in (index.path, tmp_path / "link"):
+        with pytest.raises(InputError, match="is inside the index"):
+            index.backup(path / "copies" / "monday.rbe")
     assert sorted(index.path.iterdir()) == before
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +18,7 @@ from rbegir.errors import CorruptError, FilterError, InputError, RbegirError
 from rbegir.index import format as file_format
 from rbegir.index import manifest
 from rbegir.index.filter import Filter
+from rbegir.index.segment import MAX_ROWS, Entry
 from rbegir.index.store import Index
 from rbegir.index.where import MAX_TESTS
 from tests.index.fakes import HashEncoder
@@ -154,6 +156,64 @@ def test_crafted_manifests(index: Index, change: Callable[[dict[str, Any]], Any]
     rewrite(index.path, change)
     with pytest.raises(CorruptError, match=message):
         Index.open(index.path)
+
+
+def write_directory(path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[str], str]) -> None:
+    """Replace the manifest by one with sound checksums, whose directory is any text."""
+    with monkeypatch.context() as patch:
+        patch.setattr(file_format, "MANIFEST_LIMIT", 1 << 28)
+        patch.setattr(file_format.json, "dumps", lambda made: change(json.JSONEncoder().encode(made)))
+        rewrite(path, lambda meta: None)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text[:-1] + ', "junk": [[], []]}', "the directory has unknown entries"),
+        (lambda text: text[:-2] + '"junk": [64, 0]}}', "the directory has unknown entries"),
+        (lambda text: text + " " * 2**24, r"its directory has \d+ bytes, at most 16777216 are allowed"),
+    ],
+)
+def test_a_manifest_has_nothing_beside_its_entries(
+    index: Index, monkeypatch: pytest.MonkeyPatch, change: Callable[[str], str], message: str
+) -> None:
+    index.add(["a"])
+    index.close()
+    write_directory(index.path, monkeypatch, lambda text: text)
+    assert len(Index.open(index.path)) == 1
+    write_directory(index.path, monkeypatch, change)
+    with pytest.raises(CorruptError, match=message):
+        Index.open(index.path)
+
+
+def test_the_largest_manifest_has_all_columns_and_very_many_segments(tmp_path: Path) -> None:
+    kind = f"timestamp[ns, tz={'a' * 64}]"
+    size, file = file_format.Stamp(2**62, 2**32 - 1), 10**17
+    segments = [
+        Entry(
+            f"segment-{file + i}.rbs",
+            size,
+            MAX_ROWS,
+            row,
+            row + MAX_ROWS - 1,
+            f"deletes-{file + i}.rbd",
+            MAX_ROWS,
+        )
+        for i, row in enumerate(range(10**18, 10**18 + 68_000 * MAX_ROWS, MAX_ROWS))
+    ]
+    largest = manifest.Manifest(
+        n=64,
+        keyword_planes=2,
+        query_planes=3,
+        fingerprint="f" * 32,
+        next_row=2**61,
+        columns={f"{i:03}" + "😀" * 197: kind for i in range(MAX_COLUMNS)},
+        segments=tuple(segments),
+        deletes={str(entry.deletes): size for entry in segments},
+    )
+    manifest.prepare(tmp_path, largest)
+    manifest.commit(tmp_path)
+    assert manifest.read_manifest(tmp_path) == largest
 
 
 def test_a_change_that_could_not_be_reopened_is_not_made(index: Index) -> None:

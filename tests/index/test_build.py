@@ -106,6 +106,31 @@ def _stopping() -> Iterator[pa.RecordBatch]:
     raise RuntimeError("stop")
 
 
+def test_an_index_is_replaced_through_a_link(tmp_path: Path) -> None:
+    target, link = tmp_path / "version 1" / "ads.rbe", tmp_path / "ads.rbe"
+    link.symlink_to(target)  # to nothing yet
+    for text in ("first", "second"):
+        with Index.create(link, HashEncoder(), overwrite=True) as index:
+            index.add([text])
+        with Index.build(link, HashEncoder(), [pa.record_batch({"text": [text]})], overwrite=True) as index:
+            index.add(["more"])
+        assert [row["text"] for row in Index.open(target).rows()] == [text, "more"]
+    assert link.is_symlink()
+    assert [path.name for path in target.parent.iterdir()] == ["ads.rbe"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ads.rbe", "version 1"]
+
+
+def test_a_link_that_a_build_has_left_is_removed(tmp_path: Path) -> None:
+    other = tmp_path / "other.rbe"
+    with Index.create(other, HashEncoder()) as index:
+        index.add(["kept"])
+    for name, target in (("1", other), ("2", tmp_path / "nothing")):
+        (tmp_path / f".x.rbe.new-{name}").symlink_to(target)
+    Index.create(tmp_path / "x.rbe", HashEncoder()).close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other.rbe", "x.rbe"]
+    assert [row["text"] for row in Index.open(other).rows()] == ["kept"]
+
+
 def test_a_killed_build_leaves_nothing_visible_and_is_tidied_up(tmp_path: Path) -> None:
     script = """
 import os, sys

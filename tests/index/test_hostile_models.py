@@ -11,6 +11,7 @@ import pytest
 
 from rbegir.encode.clsm.model import Model
 from rbegir.errors import FileError
+from rbegir.index import creation
 from rbegir.index.store import Index
 from torture.frontdoor import make_model
 
@@ -62,6 +63,68 @@ def test_a_model_is_made_of_regular_files(
         _ = Index.open(path).model
     with pytest.raises(FileError, match=message):
         Index.open(path).verify()
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def outside(path: Path) -> None:
+    (path.parents[2] / "secret").write_text("not part of the index")
+    path.symlink_to(path.parents[2] / "secret")
+
+
+def zeros(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def folder(path: Path) -> None:
+    path.symlink_to(path.parents[2])
+
+
+@pytest.mark.parametrize("harm", [fifo, outside, zeros, folder])
+def test_a_model_with_anything_but_regular_files_is_not_copied(
+    path: Path, tmp_path: Path, harm: Callable[[Path], None]
+) -> None:
+    harm(path / "model" / "extra")
+    with (
+        Index.open(path) as index,
+        pytest.raises(FileError, match=r"model/extra is a link, a pipe or a device; a model has only"),
+    ):
+        index.backup(tmp_path / "backup.rbe")
+    assert not (tmp_path / "backup.rbe").exists()
+    report = Index.salvage(path, tmp_path / "saved.rbe")
+    assert (report["model"], report["keywords"]) == ("lost", 1)
+    assert not (tmp_path / "saved.rbe" / "model").exists()
+
+
+def test_a_linked_model_is_not_copied(path: Path, tmp_path: Path) -> None:
+    (path / "model").rename(tmp_path / "elsewhere")
+    (path / "model").symlink_to(tmp_path / "elsewhere")
+    with Index.open(path) as index, pytest.raises(FileError, match="model is a link, which is not followed"):
+        index.backup(tmp_path / "backup.rbe")
+    assert Index.salvage(path, tmp_path / "saved.rbe")["model"] == "lost"
+
+
+def test_a_model_is_copied_piece_by_piece(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(creation, "COPIED_BYTES", 1000)
+    sizes: list[int] = []
+    write = creation.disk.write
+    monkeypatch.setattr(creation.disk, "write", lambda to, data: (sizes.append(len(data)), write(to, data)))
+    creation.copy_model(path / "model", tmp_path / "first")
+    assert max(sizes) == 1000
+    sizes.clear()
+    (tmp_path / "first" / "config.json").unlink()
+    (tmp_path / "first" / "config.json").symlink_to(path / "model" / "config.json")
+    creation.copy_model(path / "model", tmp_path / "second", tmp_path / "first")
+    names = sorted(one.name for one in (path / "model").iterdir())
+    assert sorted(one.name for one in (tmp_path / "second").iterdir()) == names
+    for name in names:
+        assert (tmp_path / "second" / name).read_bytes() == (path / "model" / name).read_bytes()
+    assert (tmp_path / "second" / "model.safetensors").stat().st_nlink == 2  # linked
+    assert sum(sizes) == (path / "model" / "config.json").stat().st_size  # a link is no older copy
 
 
 def test_a_link_that_the_user_names_is_followed(path: Path, tmp_path: Path) -> None:

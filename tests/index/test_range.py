@@ -201,6 +201,20 @@ def test_a_scan_refuses_at_once(index: rbegir.Index) -> None:
         index.scan("w1", 0.5, rows=0)
 
 
+def test_a_scan_has_a_column_for_every_attribute(tmp_path: Path) -> None:
+    with rbegir.Index.create(tmp_path / "x.rbe", ENCODER) as index:
+        attributes = {"attribute_query": [3], "query": [4], "attribute_rank": [5], "rank": [6]}
+        index.add(["w1"], attributes=attributes)
+        (batch,) = index.scan("w1", -1.0)
+    assert {name: batch[name].to_pylist() for name in batch.schema.names[4:]} == {
+        "attribute_attribute_query": [3],
+        "attribute_query": [4],
+        "attribute_rank": [5],
+        "rank": [6],
+    }
+    assert batch.schema.names[:4] == ["query", "score", "id", "text"]
+
+
 def test_a_scan_is_of_one_state(tmp_path: Path) -> None:
     with rbegir.Index.create(tmp_path / "a.rbe", ENCODER) as index:
         index.add(WORDS[:100])

@@ -10,11 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import rbegir.index.snapshot as snapshots
+from rbegir.encode.binarizer.binarizer import Binarizer
 from rbegir.encode.clsm.model import Model
-from rbegir.errors import CorruptError, LockedError, MismatchError
+from rbegir.errors import CorruptError, FileError, LockedError, MismatchError
 from rbegir.index import creation, writer
 from rbegir.index.generations import Generations
 from rbegir.index.manifest import read_manifest
@@ -143,6 +145,70 @@ def test_searches_during_refreshes_never_mix_models(path: Path, models: tuple[Mo
     assert wrong == []
 
 
+@pytest.fixture
+def binarizers(tmp_path: Path) -> tuple[Path, Path]:
+    """Two indexes whose Binarizers give equal codes different scores."""
+    noise = np.random.default_rng(0).standard_normal((2, 400, 64)).astype(np.float32)
+    noise[1, :, 8:] *= 0.1
+    for seed, (name, vectors) in enumerate(zip("ab", noise, strict=True)):
+        binarizer = Binarizer(64, n=64).fit(vectors)
+        with Index.create(tmp_path / f"{name}.rbe", binarizer) as index:
+            index.add_codes(random_codes(50, seed=seed))
+    return tmp_path / "a.rbe", tmp_path / "b.rbe"
+
+
+def swap(one: Path, other: Path) -> None:
+    one.rename(one.with_name("old"))
+    other.rename(one)
+
+
+QUERY = np.arange(-31, 33, dtype=np.int16)[None]  # [1, 64]
+
+
+def test_scores_during_a_refresh_are_those_of_the_state(
+    binarizers: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = binarizers[0]
+    wanted = [Index.open(one).search_codes(QUERY).scores for one in binarizers]
+    assert not np.allclose(*wanted)
+    index = Index.open(path, read_only=True)
+    assert index.model.n == 64
+    found: list[Any] = []
+    threads: list[threading.Thread] = []
+
+    def switch(self: Index, state: Any) -> None:
+        """Search in another thread after the model has been replaced and before the state is."""
+        threads.append(threading.Thread(target=lambda: found.append(self.search_codes(QUERY))))
+        threads[0].start()
+        threads[0].join(0.5)  # longer than the search takes, if it does not wait for the state
+        self.__dict__["_snapshot"] = state
+
+    swap(*binarizers)
+    monkeypatch.setattr(
+        Index, "_snapshot", property(lambda self: self.__dict__["_snapshot"], switch), raising=False
+    )
+    index.refresh()
+    threads[0].join()
+    assert found[0].scores.tolist() == wanted[1].tolist()
+
+
+def test_codes_are_not_scored_by_the_model_of_another_index(binarizers: tuple[Path, Path]) -> None:
+    wanted = Index.open(binarizers[1]).search_codes(QUERY).scores
+    with Index.open(binarizers[0], read_only=True) as index, Index.open(binarizers[0]) as scored:
+        before = scored.search_codes(QUERY).scores
+        swap(*binarizers)
+        assert (
+            scored.search_codes(QUERY).scores.tolist() == before.tolist()
+        )  # its Binarizer was loaded before
+        with pytest.raises(MismatchError, match="was replaced by an index of another model") as caught:
+            index.search_codes(QUERY)
+        assert "refresh" in caught.value.hint
+        assert "expected" not in index.info()
+        index.refresh()
+        assert index.search_codes(QUERY).scores.tolist() == wanted.tolist()
+        assert "expected" in index.info()
+
+
 def test_a_path_is_absolute_from_the_start(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,6 +269,99 @@ def test_a_lock_on_what_was_replaced_is_no_lock(
     made[0].add(["kept"])
     made[0].close()
     assert len(Index.open(path)) == 1
+
+
+def stored(path: Path) -> list[str]:
+    """The texts of an index without damage."""
+    with Index.open(path, read_only=True) as index:
+        index.verify()
+        return [row["text"] for row in index.rows()]
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[Path, Path]:
+    """Two indexes whose segments have the same names."""
+    for name in "ab":
+        with Index.create(tmp_path / f"{name}.rbe", HashEncoder()) as index:
+            index.add([f"{name} one"])
+            index.add([f"{name} two"])
+    return tmp_path / "a.rbe", tmp_path / "b.rbe"
+
+
+def relink(link: Path, target: Path) -> None:
+    link.with_name("new link").symlink_to(target)
+    link.with_name("new link").rename(link)
+
+
+def test_a_writer_whose_link_was_changed_writes_to_neither_index(
+    two: tuple[Path, Path], tmp_path: Path
+) -> None:
+    link = tmp_path / "current.rbe"
+    link.symlink_to(two[0])
+    with (
+        Index.open(link, model=HashEncoder()) as index,
+        Index.open(two[1], model=HashEncoder()) as rival,
+    ):
+        index.add(["first"])
+        rival.add(["of the rival"])
+        relink(link, two[1])
+        index.refresh()
+        assert len(index) == 3  # a writer stays with the index that it has locked
+        with pytest.raises(FileError, match=r"current\.rbe is no longer the index that this process"):
+            index.add(["second"])
+        with pytest.raises(LockedError, match=r"b\.rbe is being written by"):
+            index.add(["second"])
+    assert stored(two[0]) == ["a one", "a two", "first"]
+    assert stored(two[1]) == ["b one", "b two", "of the rival"]
+    with Index.open(link, model=HashEncoder()) as index:
+        index.add(["second"])
+    assert stored(two[1])[-1] == "second"
+
+
+@pytest.mark.parametrize("change", ["add", "delete", "update", "compact"])
+def test_a_writer_whose_directory_was_exchanged_changes_nothing(two: tuple[Path, Path], change: str) -> None:
+    changes: dict[str, Callable[[Index], Any]] = {
+        "add": lambda index: index.add(["lost"]),
+        "delete": lambda index: index.delete([0]),
+        "update": lambda index: index.update([0], {"price": [1]}),
+        "compact": lambda index: index.compact(),
+    }
+    with Index.open(two[0], model=HashEncoder()) as index:
+        index.delete([1])
+        two[0].rename(two[0].with_name("moved"))
+        two[1].rename(two[0])
+        with pytest.raises(FileError, match="it was replaced or moved") as caught:
+            changes[change](index)
+        assert caught.value.hint == "open the index again; this change was not made"
+    assert stored(two[0]) == ["b one", "b two"]
+    assert stored(two[0].with_name("moved")) == ["a one"]
+
+
+def test_an_index_that_is_exchanged_during_a_change_keeps_its_files(
+    two: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exchange() -> None:
+        two[0].rename(two[0].with_name("moved"))
+        two[1].rename(two[0])
+
+    with Index.open(two[1], model=HashEncoder()) as index:
+        index.add(["b three"])  # in a segment of the same name as the one that is written below
+    with Index.open(two[0], model=HashEncoder()) as index:
+        hooked(monkeypatch, writer, "write_segment", exchange)
+        with pytest.raises(FileError, match="it was replaced or moved"):
+            index.add(["lost"])
+    assert stored(two[0]) == ["b one", "b two", "b three"]
+    assert stored(two[0].with_name("moved")) == ["a one", "a two"]
+
+
+def test_a_writer_without_its_lock_file_is_refused(two: tuple[Path, Path]) -> None:
+    with Index.open(two[0], model=HashEncoder()) as index:
+        index.add(["a three"])
+        (two[0] / writer.LOCK).unlink()  # so that anyone may lock the index
+        with pytest.raises(FileError, match="no longer the index that this process has locked"):
+            index.add(["lost"])
+        index.add(["a four"])  # with a new lock
+    assert stored(two[0]) == ["a one", "a two", "a three", "a four"]
 
 
 def test_nobody_writes_to_an_index_that_is_being_replaced(

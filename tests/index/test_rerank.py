@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 
 import rbegir
 from rbegir import Hits, Index, Model
-from rbegir.encode.reranker import FEATURES
+from rbegir.encode.reranker import FEATURES, Spelling
 from rbegir.errors import InputError
 from rbegir.search.hits import Why
 from rbegir.search.request import CANDIDATES, SearchRequest, k_group
@@ -49,6 +51,35 @@ def test_hits_are_those_of_a_search_in_memory(index: Index, model: Model) -> Non
     assert hits.reranked
     assert not np.array_equal(hits.scores, hits.code_scores)
     assert (np.diff(hits.scores, axis=1) <= 0).all()
+
+
+def test_threads_build_the_words_of_a_segment_once(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh = Index.open(index.path, read_only=True)
+    assert fresh.model.n == 64
+    wanted, found = index.search(QUERIES), []
+    built: list[int] = []
+    start, building = threading.Barrier(6), threading.Barrier(6)
+    build = Spelling.lexical_index
+
+    def counted(self: Spelling, texts: pa.Array) -> object:
+        built.append(len(texts))
+        with contextlib.suppress(threading.BrokenBarrierError):
+            building.wait(0.5)  # gives all other threads the time to begin to build too
+        return build(self, texts)
+
+    monkeypatch.setattr(Spelling, "lexical_index", counted)
+
+    def search() -> None:
+        start.wait()
+        found.append(fresh.search(QUERIES))
+
+    threads = [threading.Thread(target=search) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert built == [len(TEXTS)]
+    assert [same(hits, wanted) for hits in found] == [True] * 6
 
 
 def test_every_candidate_is_scored_by_its_text(index: Index, model: Model) -> None:

@@ -75,6 +75,21 @@ def test_iteration_and_tables() -> None:
     assert frame["lang"].tolist() == ["en", "de", "fr", "en"]
 
 
+def test_every_attribute_has_a_column_of_its_own() -> None:
+    attributes = {"attribute_rank": 111, "rank": 222, "attribute_attribute_rank": 333, "attribute_price": 4}
+    zero = np.zeros((1, 1), np.int64)
+    hits = Hits(ids=zero, scores=zero.astype(float), keys=zero, rows=zero, attributes=[[attributes]])
+    wanted = {
+        "attribute_attribute_rank": [111],
+        "attribute_rank": [222],
+        "attribute_attribute_attribute_rank": [333],
+        "attribute_price": [4],
+    }
+    table, frame = hits.to_arrow().to_pydict(), hits.to_pandas().to_dict("list")
+    assert {name: table[name] for name in table.keys() - {"query", "rank", "id", "score"}} == wanted
+    assert frame == table
+
+
 def test_bare_hits() -> None:
     hits = Hits(ids=np.array([[3]]), scores=np.array([[0.5]]), keys=np.array([[1]]), rows=np.array([[3]]))
     assert hits[0] == [Hit(3, 0.5, None, None, 0.5)]

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import rbegir
+from rbegir.encode.reranker import Spelling
 from rbegir.search.request import SearchRequest
 from rbegir.serve.app import create_app
 from rbegir.serve.batcher import Batcher, Search
@@ -55,6 +56,26 @@ def test_hits_over_http_are_those_of_the_index(index: rbegir.Index, path: Path) 
             assert [hit["id"] for hit in result["hits"]] == wanted.ids[number].tolist()
             assert [hit["score"] for hit in result["hits"]] == wanted.scores[number].tolist()
             assert [hit["code_score"] for hit in result["hits"]] == wanted.code_scores[number].tolist()
+
+
+def test_a_service_is_ready_when_it_can_rerank(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[int] = []
+    build = Spelling.lexical_index
+    monkeypatch.setattr(
+        Spelling, "lexical_index", lambda self, texts: (built.append(len(texts)), build(self, texts))[1]
+    )
+
+    async def start() -> None:
+        app = create_app(rbegir.Index.open(path, read_only=True), Settings(read_only=True))
+        async with app.router.lifespan_context(app):
+            assert built == [len(TEXTS)]
+            transport = httpx.ASGITransport(app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+                answer = await client.post("/v1/search", json={"queries": ["chess"]})
+        assert answer.status_code == 200
+        assert built == [len(TEXTS)]
+
+    asyncio.run(start())
 
 
 def test_an_explained_hit_has_its_rank_by_code(index: rbegir.Index, path: Path) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import struct
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rbegir.encode.clsm.checkpoint import write
@@ -17,6 +19,7 @@ from rbegir.errors import CorruptError, FileError
 from rbegir.index.store import Index
 from rbegir.index.wreck import WreckedSegment
 from tests.cli.test_index_cli import rbegir
+from tests.index.fakes import random_codes
 from torture import salvage
 from torture.salvage import ENCODER, Specimen
 
@@ -128,11 +131,54 @@ def test_the_model_comes_along_or_is_said_to_be_lost(tmp_path: Path) -> None:
         assert index.search("red shoes", k=2).ids.tolist() == wanted
 
 
+@pytest.mark.parametrize("manifest", ["intact", "rebuilt"])
+def test_an_index_of_very_many_columns(tmp_path: Path, manifest: str) -> None:
+    """A damaged block in the middle of one of 200 columns costs the keywords whose values are in it."""
+    count, block = 2000, 4096
+    columns: dict[str, Any] = {f"c{i:03}": np.arange(count) * (i + 1) for i in range(199)}
+    columns["name"] = [f"keyword {row}" if row % 3 else None for row in range(count)]
+    with Index.create(tmp_path / "x.rbe", n=64, keyword_planes=2) as index:
+        index.add_codes(random_codes(count), attributes=columns)
+        index.add_codes(random_codes(5, seed=1), attributes={"c007": range(5), "late": ["x"] * 5})
+        index.delete([3, 1999])
+        rows = {row["id"]: row for row in index.rows()}
+    path = tmp_path / "x.rbe" / "segment-00000000.rbs"
+    data = bytearray(path.read_bytes())
+    start, end = struct.unpack_from("<QQ", data, len(data) - 36)
+    directory = json.loads(data[start:end])
+    number = [name for name, *_ in directory["meta"]["columns"]].index("c100")
+    offset, size = directory["sections"][f"column.{number}.data"]
+    assert size == 8 * count
+    damaged = -(-offset // block)  # the first block that has no other column's values
+    data[damaged * block + 77] ^= 1
+    path.unlink()
+    path.write_bytes(data)
+    if manifest == "rebuilt":
+        (tmp_path / "x.rbe" / "MANIFEST").unlink()
+    first = (damaged * block - offset) // 8
+    lost = set(range(first, first + block // 8)) - {3, 1999}
+
+    report = Index.salvage(tmp_path / "x.rbe", tmp_path / "saved.rbe")
+    assert report["manifest"] == manifest
+    assert (report["keywords"], report["lost"]) == (len(rows) - len(lost), len(lost))
+    assert report["segments"][0]["rows"] == [[min(lost), max(lost)]]
+    with Index.open(tmp_path / "saved.rbe", read_only=True) as saved:
+        saved.verify()
+        assert len(saved.info()["attributes"]) == 201
+        assert {row["id"]: row for row in saved.rows()} == {
+            id_: row for id_, row in rows.items() if id_ not in lost
+        }
+
+
 def test_what_cannot_be_salvaged(specimen: Specimen, tmp_path: Path) -> None:
     with pytest.raises(FileError, match="there is no such directory"):
         Index.salvage(tmp_path / "nothing", tmp_path / "out")
     with pytest.raises(FileError, match="is the damaged index itself"):
         Index.salvage(specimen.path, specimen.path)
+    (tmp_path / "link").symlink_to(specimen.path)
+    with pytest.raises(FileError, match="is the damaged index itself"):
+        Index.salvage(specimen.path, tmp_path / "link", overwrite=True)
+    (tmp_path / "link").unlink()
     (tmp_path / "empty").mkdir()
     with pytest.raises(CorruptError, match=r"nothing can be salvaged from .*empty: the manifest is lost"):
         Index.salvage(tmp_path / "empty", tmp_path / "out")

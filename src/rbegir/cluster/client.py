@@ -14,6 +14,7 @@ Promised, besides what an index promises:
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -32,10 +33,11 @@ from rbegir.cluster.shard import QUEUE
 from rbegir.cluster.view import READ_ONLY_HINT
 from rbegir.codes.planes import Codes
 from rbegir.encode.encoder import Encoder, check_encoder, encode_keywords, key_scores, load_scorer
+from rbegir.encode.reranker import FOLDER as RERANKER
 from rbegir.encode.reranker import Reranker
-from rbegir.errors import FileError, InputError
+from rbegir.errors import FileError, InputError, MismatchError
 from rbegir.index.location import Location
-from rbegir.index.manifest import check_match, load_stored
+from rbegir.index.manifest import MODEL, Manifest, check_match, load_stored
 from rbegir.index.query import encoded, floors_of, query_values
 from rbegir.index.store import Ids
 from rbegir.search.backend import check_planes
@@ -61,10 +63,11 @@ class Cluster:
         self._writer: WriterHandle | None = None
         # of words: their key, and where they are in Ray's store
         self._shared_weights: tuple[str, Any] | None = None
+        self._stored_words: tuple[str, Any] = ("", None)  # a fingerprint, and the weights of its stored model
         try:
             pool.check()
             self._fanout = Fanout(pool)
-            self._state = prepare(pool, location)
+            self._state = prepare(pool, location, words=self._words(location, model))
         except BaseException:
             self.close()
             raise
@@ -167,7 +170,9 @@ class Cluster:
 
     def refresh(self) -> None:
         """See what writers have done since the index was opened or last refreshed."""
-        self._refresh(PREPARE_SECONDS)
+        with self._mutex:
+            location = self._current().view.location
+            self._refresh(PREPARE_SECONDS, self._words(location, self._model))
 
     def swap(self, path_or_uri: str | Path, *, model: Encoder | None = None, filesystem: Any = None) -> None:
         """Answer from another index from now on, such as one of a new model.
@@ -177,7 +182,8 @@ class Cluster:
         """
         with self._mutex:
             self._current()
-            state = prepare(self._pool, Location.of(path_or_uri, filesystem))
+            location = Location.of(path_or_uri, filesystem)
+            state = prepare(self._pool, location, words=self._words(location, model))
             if model is not None:
                 check_encoder(model)
                 check_match(model, state.view.manifest)
@@ -259,10 +265,10 @@ class Cluster:
             raise InputError("the cluster has been closed", hint="open it again with Cluster.open")
         return self._state
 
-    def _refresh(self, seconds: float) -> None:
+    def _refresh(self, seconds: float, words: Callable[[Manifest], Any] = lambda manifest: None) -> None:
         with self._mutex:
             state = self._current()
-            self._state = prepare(self._pool, state.view.location, state.view, seconds)
+            self._state = prepare(self._pool, state.view.location, state.view, seconds, words)
 
     def _answer(
         self,
@@ -334,6 +340,29 @@ class Cluster:
             arrays = (np.array(spelling.grams), np.array(spelling.words), spelling.mean_words)
             self._shared_weights = (spelling.key, import_ray().put(arrays))
         return self._shared_weights[1]
+
+    def _words(self, location: Location, model: Encoder | None) -> Callable[[Manifest], Any]:
+        """The weights of words by which hits of an index will be reranked; None if they will not be.
+
+        Searches of a tenant need only the words of that tenant, so these are not read in advance.
+        """
+
+        def weights(manifest: Manifest) -> Any:
+            if manifest.tenant is not None:
+                return None
+            if model is not None and model.fingerprint == manifest.fingerprint:
+                reranker = getattr(model, "reranker", None)
+                return None if reranker is None else self._weights(reranker)
+            if self._stored_words[0] != manifest.fingerprint:
+                found = None
+                if manifest.has_model and (location.path / MODEL / RERANKER).is_dir():
+                    with contextlib.suppress(FileError, MismatchError):  # then a search says so
+                        reranker = getattr(load_stored(location.model(), manifest), "reranker", None)
+                        found = None if reranker is None else self._weights(reranker)
+                self._stored_words = manifest.fingerprint, found
+            return self._stored_words[1]
+
+        return weights
 
     def _add(self, texts: Sequence[str], ids: Any, attributes: Any, *, upsert: bool) -> Ids:
         given = check_texts(texts)

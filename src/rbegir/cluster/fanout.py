@@ -27,6 +27,7 @@ from rbegir.cluster.session import import_ray
 from rbegir.cluster.shard import Failure, unpack
 from rbegir.cluster.view import View
 from rbegir.index.location import Location
+from rbegir.index.manifest import Manifest
 from rbegir.index.query import Searcher
 from rbegir.index.snapshot import Snapshot
 
@@ -183,10 +184,15 @@ class State:
 
 
 def prepare(
-    pool: Pool, location: Location, before: View | None = None, seconds: float = PREPARE_SECONDS
+    pool: Pool,
+    location: Location,
+    before: View | None = None,
+    seconds: float = PREPARE_SECONDS,
+    words: Callable[[Manifest], Any] = lambda manifest: None,
 ) -> State:
     """The current state of an index, open and checked on every shard and replica.
 
+    `words` gives the weights of words in Ray's store if hits will be reranked (see `Loaded.ready`), or None.
     A writer may remove files between reading the manifest and opening them; then there is a newer manifest.
     """
     ray = import_ray()
@@ -196,7 +202,8 @@ def prepare(
         refs = {shard: [ray.put(view.share(shard))] for shard in view.used}
         empty = Snapshot(location.path, manifest.without_segments())
         state = State(view, refs, empty, Searcher("cpu", manifest.n, manifest.keyword_planes, 1))
-        questions = {shard: state.question(shard, "read", "ready") for shard in view.used}
+        weights = words(manifest)
+        questions = {shard: state.question(shard, "read", "ready", weights) for shard in view.used}
         try:
             for replica in range(pool.layout.replicas):  # one after the other: the rest keep answering
                 counts = Fanout(pool, only=replica).ask(view.id, questions, time.monotonic() + seconds)

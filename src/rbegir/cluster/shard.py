@@ -186,11 +186,17 @@ class Loaded:
         place, snapshot = self.place(places), self.snapshot
         return snapshot.rows(place), snapshot.ids(place), {n: snapshot.column(n, place) for n in names}
 
-    def ready(self) -> int:
-        """Check the codes, so that the first question is as fast as the next; returns how many they are."""
+    def ready(self, weights: tuple[Any, Any, float] | None = None) -> int:
+        """Check the codes, so that the first question is as fast as the next; returns how many they are.
+
+        If hits will be reranked, `weights` are those of the words, which are read from all texts.
+        """
+        spelling = None if weights is None else Spelling(*weights)
         for part in self.snapshot.segments:
             part.segment.packed()
             _ = part.live
+            if spelling is not None:
+                part.segment.words(spelling)
         return self.snapshot.keywords
 
     def whole_segments(self, request: SearchRequest) -> dict[int, bool]:

@@ -14,13 +14,13 @@ linked into the new one, and only the others are copied.
 from __future__ import annotations
 
 import contextlib
-import filecmp
 import json
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 SEGMENT_ROWS = 1 << 20  # keywords added at a time
 VECTOR_BYTES = 1 << 28  # of vectors held in memory at a time
+COPIED_BYTES = 1 << 20  # of a model's file, read at a time
 BACKUP = "BACKUP"  # the file that marks a backup and names its generation
 
 
@@ -50,13 +51,18 @@ def staged(path: Path, *, overwrite: bool, resumable: bool = False) -> Iterator[
     """Yield the writer of a hidden directory that is renamed to `path` when the block succeeds.
 
     The caller then owns the writer, which still holds the lock. If the block fails, the directory is removed,
-    unless it is resumable: then it stays, and the next resumable build of `path` starts from it.
+    unless it is resumable: then it stays, and the next resumable build of `path` starts from it. If `path` is
+    a link, it stays, and what it points to is replaced.
     """
+    path = Path(os.path.realpath(path))
     with _free(path, overwrite=overwrite):
         pass  # refused before the work
     with disk.explained("create", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         for left in path.parent.glob(f".{path.name}.new-*"):
+            if left.is_symlink():
+                disk.unlink(left)
+                continue
             with contextlib.suppress(LockedError):  # that build is still running; others were interrupted
                 WriterLock(left).release()
                 disk.remove_tree(left)
@@ -166,7 +172,7 @@ def backup(source: Path, path: Path, progress: Progress | None = None) -> dict[s
     source, path = source.absolute(), path.absolute()
     state = Snapshot.open(source)
     manifest = state.manifest
-    if source in path.parents:
+    if Path(os.path.realpath(source)) in Path(os.path.realpath(path)).parents:
         raise InputError(f"{path} is inside the index", hint="choose a path outside of it")
     _refuse_other_index(path)
     total, done, copied = sum(file.stamp.bytes for file in state.files), 0, 0
@@ -212,18 +218,47 @@ def _refuse_other_index(path: Path) -> None:
 def copy_model(source: Path, new: Path, old: Path | None = None) -> None:
     """Copy the directory of a model and check the copy; files that an older copy has are linked."""
     disk.make_directory(new)
-    for path in sorted(source.rglob("*")):
+    for path in model_paths(source):
         name = path.relative_to(source)
         if path.is_dir():
             disk.make_directory(new / name)
-        else:
-            before = (old or new) / name  # without an older copy there is no such file
-            same = before.is_file() and filecmp.cmp(path, before, shallow=False)
-            if not (same and disk.link(before, new / name)):
-                disk.write_file(new / name, path.read_bytes())
+            continue
+        before = (old or new) / name  # without an older copy there is no such file
+        with open(disk.open_regular(path), "rb") as file:
+            if not (_equal(file, before) and disk.link(before, new / name)):
+                file.seek(0)
+                disk.write_new(new / name, _chunks(file))
     for directory in (new, *filter(Path.is_dir, new.rglob("*"))):
         disk.sync_directory(directory)
     verify_encoder(new)
+
+
+def model_paths(directory: Path) -> list[Path]:
+    """What is in the directory of a model; raises if anything but directories and regular files is."""
+    paths = sorted(disk.refuse_link(directory).rglob("*"))
+    for path in paths:
+        mode = path.lstat().st_mode
+        if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+            raise FileError(
+                f"{path} is a link, a pipe or a device; a model has only directories and regular files",
+                hint="remove it, or put a regular file there",
+            )
+    return paths
+
+
+def _equal(file: BinaryIO, other: Path) -> bool:
+    """Whether the regular file `other` exists and has the bytes of an open file."""
+    try:
+        with open(disk.open_regular(other), "rb") as old:
+            if os.fstat(old.fileno()).st_size != os.fstat(file.fileno()).st_size:
+                return False
+            return all(chunk == old.read(COPIED_BYTES) for chunk in _chunks(file))
+    except (OSError, FileError):
+        return False
+
+
+def _chunks(file: BinaryIO) -> Iterator[bytes]:
+    return iter(lambda: file.read(COPIED_BYTES), b"")
 
 
 def keywords_of(

@@ -57,6 +57,9 @@ HEADER = struct.Struct("<8sHHII")
 FOOTER = struct.Struct("<QQQIII")
 BUFFER = 256 * BLOCK  # bytes collected before a write
 DIRECTORY_LIMIT = 1 << 28  # a directory is read whole, so its size is bounded
+# 256 columns take at most 0.6 MB; the rest is enough for 68,000 segments of at most 236 bytes, which hold
+# 3·10¹⁰ keywords even if every segment is just too large to be merged
+MANIFEST_LIMIT = 1 << 24
 
 _RESTORE = "restore the file from a copy; `rbegir index verify` lists all damage"
 
@@ -72,6 +75,11 @@ class Stamp(NamedTuple):
 
     bytes: int
     check: int  # CRC-32C of the footer
+
+
+def directory_limit(kind: FileKind) -> int:
+    """How many bytes the directory of a file may have."""
+    return min(DIRECTORY_LIMIT, MANIFEST_LIMIT) if kind is FileKind.MANIFEST else DIRECTORY_LIMIT
 
 
 def map_file(path: Path, most: int | None = None) -> Mapping:
@@ -93,7 +101,7 @@ class FileWriter:
     """Writes one file front to back; `finish` makes it durable. Nothing refers to an unfinished file."""
 
     def __init__(self, path: Path, kind: FileKind) -> None:
-        self.path = path
+        self.path, self.kind = path, kind
         self._pending = bytearray()
         self._size = 0  # bytes appended so far, including pending ones
         self._sums: list[npt.NDArray[np.uint32]] = []
@@ -129,11 +137,12 @@ class FileWriter:
         """Write directory, table and footer; on return the bytes are durable, but not the file's name."""
         self._append(bytes(-self._size % ALIGN))
         directory = json.dumps({"meta": meta, "sections": self._sections}).encode()
-        if len(directory) > DIRECTORY_LIMIT:
+        most = directory_limit(self.kind)
+        if len(directory) > most:
             raise InputError(
                 f"{self.path.name} would need a directory of {len(directory)} bytes, "
-                f"at most {DIRECTORY_LIMIT} can be read again",
-                hint="use fewer columns, with shorter names",
+                f"at most {most} can be read again",
+                hint="use fewer columns, with shorter names, or compact the index",
             )
         start = self._size
         self._append(directory)
@@ -185,7 +194,10 @@ class File:
         table_bytes = 4 * self.blocks
         if not HEADER.size <= start <= end or end + table_bytes + FOOTER.size != size:
             raise self._corrupt("the footer points outside the file")
-        if end - start > DIRECTORY_LIMIT or crc32c(memoryview(self._map)[start:end]) != directory_sum:
+        most = directory_limit(kind)
+        if end - start > most:
+            raise self._corrupt(f"its directory has {end - start} bytes, at most {most} are allowed")
+        if crc32c(memoryview(self._map)[start:end]) != directory_sum:
             raise self._corrupt("the directory does not match its checksum")
         self._end = end
         self.meta, self._sections = self._read_directory(start, end)
@@ -267,7 +279,7 @@ class File:
     def _read_directory(self, start: int, end: int) -> tuple[dict[str, Any], dict[str, tuple[int, int]]]:
         try:
             directory = json.loads(self._map[start:end])
-            meta, sections = directory["meta"], directory["sections"]
+            meta, sections = directory.pop("meta"), directory.pop("sections")
             spans = {name: (offset, size) for name, (offset, size) in sections.items()}
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise self._corrupt("the directory cannot be understood") from error
@@ -276,6 +288,8 @@ class File:
                 raise self._corrupt(f"section {name!r} has an impossible offset or size")
             if not HEADER.size <= offset <= offset + size <= start:
                 raise self._corrupt(f"section {name!r} lies outside the file")
+        if directory or (spans and self.kind is FileKind.MANIFEST):
+            raise self._corrupt("the directory has unknown entries")
         if not isinstance(meta, dict):
             raise self._corrupt("the directory cannot be understood")
         return meta, spans

@@ -41,7 +41,7 @@ from rbegir.encode.directory import CONFIG, MAX_CONFIG, WEIGHTS
 from rbegir.encode.encoder import BINARIZER
 from rbegir.encode.encoder import NAME as REFERENCE
 from rbegir.errors import CorruptError, FileError, InputError
-from rbegir.index.format import DIRECTORY_LIMIT, File, FileKind, Stamp, file_problem, map_file
+from rbegir.index.format import MANIFEST_LIMIT, File, FileKind, Stamp, file_problem, map_file
 from rbegir.index.manifest import DELETES_NAME, MODEL, NAME, SEGMENT_NAME, Manifest, read_manifest
 
 CHUNK = 1 << 22  # bytes copied at a time
@@ -166,7 +166,7 @@ class Location:
 
     def _state(self) -> tuple[bytes, Manifest]:
         """The manifest, as bytes and parsed."""
-        content = self._read(NAME, DIRECTORY_LIMIT)
+        content = self._read(NAME, MANIFEST_LIMIT + (1 << 16))  # with header, table and footer
         if content is None:
             raise FileError(
                 f"{self.name} is not an rbegir index: it has no MANIFEST", hint="check the address"

@@ -26,7 +26,7 @@ from rbegir.index.manifest import Manifest
 from rbegir.index.snapshot import Snapshot
 from rbegir.index.tenant import TenantSnapshot, within
 from rbegir.search.backend import Backend, Candidates, Partition, check_planes, coarse, open_backend
-from rbegir.search.hits import Cursor, Hits
+from rbegir.search.hits import Cursor, Hits, attribute_column
 from rbegir.search.items import best_of_items, check_item, item_numbers
 from rbegir.search.partition import Int64s, Limits
 from rbegir.search.request import SearchRequest
@@ -148,8 +148,9 @@ class Searcher:
         snapshot, numbers, partitions, limits = asked(snapshot, request, len(values), scores_of)
         backend = self.backend(snapshot)
         types = snapshot.types()
-        named = [(f"attribute_{name}" if name == "query" else name, kind) for name, kind in types.items()]
-        schema = pa.schema([("query", pa.int64()), ("score", pa.float64()), *named])
+        own = {"query": pa.int64(), "score": pa.float64()}
+        named = [(attribute_column(name, own), kind) for name, kind in types.items()]
+        schema = pa.schema([*own.items(), *named])
 
         def batches() -> Iterator[pa.RecordBatch]:
             for first in range(0, len(values), SCANNED):

@@ -21,6 +21,7 @@ change, and how many keywords were deleted, cannot be known.
 """
 
 import contextlib
+import os
 import re
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -35,7 +36,7 @@ from rbegir.codes.planes import check_dimension
 from rbegir.encode.encoder import load_encoder, verify_encoder
 from rbegir.errors import CorruptError, FileError, RbegirError
 from rbegir.index.columns import Int64s, int64_array
-from rbegir.index.creation import copy_model, staged
+from rbegir.index.creation import copy_model, model_paths, staged
 from rbegir.index.format import FileKind
 from rbegir.index.manifest import (
     DELETES_NAME,
@@ -91,7 +92,7 @@ class SalvageReport:
 
 def salvage(path: Path, out: Path, *, overwrite: bool = False) -> SalvageReport:
     """Copy what is intact of the index at `path` to a new index at `out`."""
-    if out.absolute() == path.absolute():
+    if os.path.realpath(out) == os.path.realpath(path):
         raise FileError(f"{out} is the damaged index itself", hint="salvage into another directory")
     report = SalvageReport(str(out))
     manifest = _state(path, report)
@@ -104,6 +105,7 @@ def salvage(path: Path, out: Path, *, overwrite: bool = False) -> SalvageReport:
     if manifest.has_model:
         try:
             verify_encoder(path / MODEL)
+            model_paths(path / MODEL)  # refuses what cannot be copied
             report.model = "intact"
         except FileError:
             report.model = "lost"

@@ -13,6 +13,7 @@ chunk by chunk, so that a merge of any size needs little memory.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -233,6 +234,7 @@ class Segment:
             keys = SortedKeys.named(self.file, "tenant", self.count)
             self._tenants = keys, self.file.section("tenant.order")
         self._words: tuple[str, LexicalIndex] | None = None
+        self._building = threading.Lock()  # held while `_words` is made
         self.filters: dict[str, masks.Mask] = {}  # the masks of recent filters, by text; see filter.py
 
     @property
@@ -287,11 +289,12 @@ class Segment:
 
     def words(self, spelling: Spelling) -> LexicalIndex:
         """The words of all texts; built by the first call, which reads every text, and cached."""
-        made = self._words
-        if made is None or made[0] != spelling.key:
-            texts = self.whole("text") if "text" in self.types else pa.nulls(self.count, pa.string())
-            made = self._words = (spelling.key, spelling.lexical_index(pc.fill_null(texts, "")))
-        return made[1]
+        with self._building:  # threads that search a new segment at the same time build them once
+            made = self._words
+            if made is None or made[0] != spelling.key:
+                texts = self.whole("text") if "text" in self.types else pa.nulls(self.count, pa.string())
+                made = self._words = (spelling.key, spelling.lexical_index(pc.fill_null(texts, "")))
+            return made[1]
 
     def find(self, ids: pa.Array) -> Int64s:
         """The position of each id, or −1 if the segment does not have it. Deleted keywords are found too."""

@@ -47,7 +47,15 @@ from rbegir.encode.encoder import (
 from rbegir.errors import CorruptError, FileError, InputError, LockedError, MismatchError, whole_number
 from rbegir.index.creation import SEGMENT_ROWS, backup, fill, make, staged
 from rbegir.index.join import Join, groups
-from rbegir.index.manifest import MODEL, Manifest, check_adds, check_match, first_manifest, load_stored
+from rbegir.index.manifest import (
+    MODEL,
+    Manifest,
+    check_adds,
+    check_match,
+    first_manifest,
+    load_stored,
+    read_manifest,
+)
 from rbegir.index.maxsim import maxsim
 from rbegir.index.query import Searcher, encode_queries, encoded, is_code, query_texts
 from rbegir.index.segment import KeywordRows
@@ -98,6 +106,7 @@ class Index:
         self._mutex = threading.RLock()  # held by changes
         self._compacting = threading.RLock()  # held by a compaction, which takes the mutex only to swap
         self._loading = threading.Lock()  # held while the model loads; searches do not take the mutex
+        self._switching = threading.Lock()  # held while `_snapshot` and `_model` change together
         self._closed = False
 
     @classmethod
@@ -508,7 +517,7 @@ class Index:
     def info(self) -> dict[str, Any]:
         """The size, shape and columns of the index, and the expected accuracy if a Binarizer measured it."""
         facts = {"path": self._name, **self._state().manifest.facts()}
-        with contextlib.suppress(FileError):  # a damaged Binarizer: searches and `verify` say so
+        with contextlib.suppress(FileError, MismatchError):  # damaged or replaced: searches say so
             if (measured := expected(self._scoring()[1])) is not None:
                 facts["expected"] = measured
         return facts
@@ -572,10 +581,18 @@ class Index:
         Of a stored model only a Binarizer is loaded. This does not wait for a model that another thread
         loads, so two threads may load the same Binarizer.
         """
-        state, model, scorer = self._state(), self._model, self._scorer
+        self._state()
+        with self._switching:
+            state, model, scorer = self._snapshot, self._model, self._scorer
         name = state.manifest.fingerprint
         if model is None and state.manifest.has_model and scorer[0] != name:
-            scorer = self._scorer = name, load_scorer(self._path / MODEL)
+            scorer = name, load_scorer(self._path / MODEL)
+            if read_manifest(self._path).fingerprint != name:
+                raise MismatchError(
+                    f"{self._path} was replaced by an index of another model, whose scores would be wrong",
+                    hint="call refresh, or open the index again",
+                )
+            self._scorer = scorer
         return within(state, tenant), scorer[1] if model is None else model
 
     def _encoded(self, texts: pa.Array, report: Report | None) -> tuple[Codes, str]:
@@ -585,8 +602,12 @@ class Index:
         return encode_keywords(model, texts, report), state.manifest.fingerprint
 
     def _reopen(self, before: Snapshot) -> None:
-        """Switch to the state on disk and to its model: both change, or neither."""
-        state = Snapshot.open(self._path, before)
+        """Switch to the state on disk and to its model: both change, or neither.
+
+        A writer stays with the index that it has locked, even if a link has come to name another one.
+        """
+        directory = self._path if self._writer is None else self._writer.directory
+        state = Snapshot.open(directory, before)
         old, new = before.manifest, state.manifest
         if new.shape != old.shape:
             raise MismatchError(
@@ -595,12 +616,14 @@ class Index:
                 hint="open it again with Index.open",
             )
         with self._loading:
-            if new.fingerprint != old.fingerprint and self._model is not None:
+            model = self._model
+            if new.fingerprint != old.fingerprint and model is not None:
                 if self._given is None:
-                    self._model = load_stored(self._path / MODEL, new)
+                    model = load_stored(directory / MODEL, new)
                 else:
                     check_match(self._given, new)
-            self._snapshot = state
+            with self._switching:
+                self._model, self._snapshot = model, state
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[Writer]:
@@ -612,8 +635,10 @@ class Index:
                     f"{self._path} was opened read-only", hint="open it without read_only to change it"
                 )
             if self._writer is None:
-                self._writer = self._first_change(state)
+                self._first_change(state)
+            assert self._writer is not None
             try:
+                self._writer.check(self._path)
                 yield self._writer
             except (InputError, LockedError, MismatchError):
                 raise
@@ -623,17 +648,16 @@ class Index:
                     self._reopen(self._snapshot)
                 raise
 
-    def _first_change(self, state: Snapshot) -> Writer:
+    def _first_change(self, state: Snapshot) -> None:
         """Take the lock, read the latest state, and remove the leftovers of interrupted writers."""
-        writer = Writer(self._path)
+        self._writer = Writer(self._path)
         try:
             self._reopen(state)
             with explained("write to", self._path):
-                writer.clean(self._snapshot)
+                self._writer.clean(self._snapshot)
         except BaseException:
-            writer.close()
+            self._drop_writer()
             raise
-        return writer
 
     def _drop_writer(self) -> None:
         if self._writer is not None:

@@ -16,6 +16,7 @@ KEPT_ROWS keywords in total.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -91,7 +92,7 @@ class TenantSegment(Segment):
         self.count, self.has_ids, self._columns = at.size, segment.has_ids, segment._columns
         self._rows_here = segment.rows(at)
         self._packed = layout.pack(segment.codes(at))
-        self._words, self.filters = None, {}
+        self._words, self._building, self.filters = None, threading.Lock(), {}
 
     def packed(self) -> npt.NDArray[np.uint8]:
         return self._packed

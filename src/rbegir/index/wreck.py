@@ -22,13 +22,13 @@ from rbegir.index.columns import Int64s
 from rbegir.index.format import (
     ALIGN,
     BLOCK,
-    DIRECTORY_LIMIT,
     FOOTER,
     HEADER,
     File,
     FileKind,
     Section,
     Stamp,
+    directory_limit,
     map_file,
 )
 from rbegir.index.segment import Segment
@@ -40,7 +40,7 @@ class Wreck(File):
     """A file of which some blocks are intact; raises CorruptError if nothing of it can be read."""
 
     def __init__(self, path: Path, kind: FileKind, stamp: Stamp | None = None) -> None:
-        self.path = path
+        self.path, self.kind = path, kind
         self._map = map_file(path, None if stamp is None else stamp.bytes)  # ignore what was appended
         size = len(self._map)
         if stamp is not None and size != stamp.bytes:
@@ -75,12 +75,12 @@ class Wreck(File):
         if check == crc32c(raw[:-4]):
             if stamp is not None and stamp != self.stamp:
                 raise self._corrupt("it is in order, but it is not the file that the manifest names")
-            known = HEADER.size <= start <= self._end <= start + DIRECTORY_LIMIT
+            known = HEADER.size <= start <= self._end <= start + directory_limit(self.kind)
             if known and crc32c(memoryview(self._map)[start : self._end]) == directory_sum:
                 return self._read_directory(start, self._end)
         else:
             start = self._end // ALIGN * ALIGN
-            lowest = max(HEADER.size, self._end - DIRECTORY_LIMIT)
+            lowest = max(HEADER.size, self._end - directory_limit(self.kind))
             while start >= lowest and not self._is_json(start):
                 start -= ALIGN
             if start >= lowest and self.intact[start // BLOCK :].all():

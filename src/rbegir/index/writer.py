@@ -24,7 +24,9 @@ with its rows (`salvage.py` relies on that), so its delete file is on disk befor
 *One writer at a time.* From its first change until the index is closed, a writer holds an advisory lock on
 the file LOCK, which names the holder. The kernel releases the lock however the process ends, so locks never
 become stale. A forked child gives up its copy of the lock, so that the lock does not outlive the writer.
-Readers ignore the lock.
+Readers ignore the lock. The path of an index may come to name another one (a link is changed, a directory is
+moved), so links are resolved when the lock is taken, and a change is refused unless LOCK is still the file
+that the writer has locked.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ from typing import Any
 import numpy as np
 
 from rbegir.base import disk, masks
-from rbegir.errors import InputError, LockedError
+from rbegir.errors import FileError, InputError, LockedError
 from rbegir.index.manifest import DELETES_NAME, NEW, SEGMENT_NAME, UNNAMED, commit, prepare
 from rbegir.index.segment import MAX_ROWS, Entry, KeywordRows, LiveRows, write_segment
 from rbegir.index.snapshot import LiveSegment, Positions, Snapshot, write_deletes
@@ -88,12 +90,24 @@ class WriterLock:
             ) from error
         return os.path.samestat(os.fstat(self._descriptor), os.stat(path))
 
+    def holds(self, directory: Path) -> bool:
+        """Whether this is the lock of the index that is at `directory` now."""
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), os.stat(directory / LOCK))
+        except OSError:  # nothing is there any more
+            return False
+
     def check(self, directory: Path) -> None:
-        """Refuse to write in a forked child of the process that holds the lock."""
+        """Refuse to write in a forked child of the process that holds the lock, or to another index."""
         if os.getpid() != self._owner:
             raise LockedError(
                 f"{directory} is being written by process {self._owner}, from which this one was forked",
                 hint="open the index again in this process to read it; write from one process only",
+            )
+        if not self.holds(directory):
+            raise FileError(
+                f"{directory} is no longer the index that this process has locked: it was replaced or moved",
+                hint="open the index again; this change was not made",
             )
 
     def __enter__(self) -> WriterLock:
@@ -127,13 +141,17 @@ class Writer:
     """The one writer of a directory. Every method takes the current state and writes the next one."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self._lock = WriterLock(directory)
+        self.directory = Path(os.path.realpath(directory))
+        self._lock = WriterLock(self.directory)
         self._compaction: Compaction | None = None  # the one that is running
         self._rewritten_rows = 0  # it rewrites the rows below this
 
     def close(self) -> None:
         self._lock.release()
+
+    def check(self, path: Path) -> None:
+        """Raise unless `path` names the index that this writer has locked."""
+        self._lock.check(path)
 
     def add(self, before: Snapshot, rows: KeywordRows, replaced: Positions) -> None:
         """Add rows and delete the ones that they replace, in one change."""
@@ -203,21 +221,24 @@ class Writer:
     @contextlib.contextmanager
     def _change(self, before: Snapshot) -> Iterator[_Change]:
         self._lock.check(self.directory)
-        change = _Change(self.directory, before)
+        change = _Change(self.directory, before, self._lock)
         with disk.explained("write to", self.directory):
             try:
                 yield change
             except BaseException:
-                _remove(change.uncommitted)
+                if self._lock.holds(self.directory):  # another index may have files of the same names
+                    _remove(change.uncommitted)
                 raise
-            self._remove_others(change.files)
+            if self._lock.holds(self.directory):
+                self._remove_others(change.files)
 
 
 class _Change:
     """The next state while it is being written."""
 
-    def __init__(self, directory: Path, before: Snapshot) -> None:
+    def __init__(self, directory: Path, before: Snapshot, lock: WriterLock) -> None:
         self._directory = directory
+        self._lock = lock
         self._snapshot = before
         self._before = before.manifest
         self._entries: list[Entry] = []
@@ -265,6 +286,7 @@ class _Change:
         self._snapshot.check_mapped()  # zeros read from a missing page must not become permanent
         self.uncommitted.append(self._directory / NEW)
         prepare(self._directory, after)
+        self._lock.check(self._directory)  # writing the segments may have taken long
         self.uncommitted.clear()  # from here on the files may be part of the index
         commit(self._directory)
         self.files = after.files

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 SHOWN = 100  # rows of a table in a notebook
 ARRAYS = ("ids", "scores", "code_scores", "keys", "rows", "texts", "why")  # of Hits, each [queries, k]
 START = 2**63 - 1  # above every order key
+PREFIX = "attribute_"  # see `attribute_column`
 
 
 class Cursor(NamedTuple):
@@ -245,9 +246,8 @@ class Hits:
         if self.attributes is not None:
             flat = [attributes for row in self.attributes for attributes in row]
             names = dict.fromkeys(name for attributes in flat for name in attributes)
-            for name in names:
-                # an attribute with the name of one of our columns gets a prefix
-                columns[f"attribute_{name}" if name in columns else name] = [a.get(name) for a in flat]
+            named = {attribute_column(name, columns): name for name in names}
+            columns |= {column: [a.get(name) for a in flat] for column, name in named.items()}
         return columns
 
     def to_arrow(self) -> pa.Table:
@@ -261,6 +261,18 @@ class Hits:
         with needing("to_pandas needs pandas", "pip install pandas, or use to_arrow()"):
             import pandas as pd
         return pd.DataFrame(self._columns())
+
+
+def attribute_column(name: str, own: Container[str]) -> str:
+    """The column of an attribute in a table whose other columns are `own`.
+
+    An attribute that is called like one of these gets a prefix. So does one that is called like one of these
+    with the prefix, once or more, so that different attributes have different columns.
+    """
+    bare = name
+    while bare.startswith(PREFIX):
+        bare = bare.removeprefix(PREFIX)
+    return f"{PREFIX}{name}" if bare in own else name
 
 
 def hit_fields(hits: Hits, query: int) -> Iterator[tuple[Any, ...]]:

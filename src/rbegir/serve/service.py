@@ -61,9 +61,16 @@ class Service:
         await self.stop()
 
     def prepare(self) -> None:
-        """Load the model, check the codes, and become the writer of the index; an error says who else is."""
+        """Load the model, check the codes, and become the writer of the index; an error says who else is.
+
+        If hits are reranked, the words of all texts are read too. Searches of a tenant do not need them.
+        """
         self.encodes = self._encodes()
-        self.index.search_codes(np.ones((1, self.index.info()["n"]), np.int16), 1)
+        info = self.index.info()
+        self.index.search_codes(np.ones((1, info["n"]), np.int16), 1)
+        reranked = self.encodes == "texts" and getattr(self.index.model, "reranker", None) is not None
+        if reranked and "tenant" not in info:
+            self.index.search("a", 1)
         if not self.settings.read_only:
             self.index.delete([])  # takes the lock and changes nothing
 

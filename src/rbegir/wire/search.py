@@ -14,7 +14,6 @@ mode paper as JSON, and `searched`, the share of the keywords that a cluster sea
 """
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -26,7 +25,7 @@ import pyarrow as pa
 from rbegir.base.arguments import type_named
 from rbegir.codes.planes import MAX_PLANES, Codes
 from rbegir.errors import InputError
-from rbegir.search.hits import Cursor, Hits, Why, hit_fields
+from rbegir.search.hits import PREFIX, Cursor, Hits, Why, attribute_column, hit_fields
 from rbegir.search.missrate import MissCertificate
 from rbegir.search.partition import NO_KEY, Candidates
 from rbegir.search.request import OPTIONS, SearchRequest
@@ -47,8 +46,6 @@ OWN = {
         {"meaning": pa.float64(), "spelling": pa.float64(), "words": pa.float64(), "code_rank": pa.int64()}
     ),  # of reranked hits, where it was asked for
 }  # columns of a stream that are not attributes
-PREFIX = "attribute_"  # of an attribute that is called like one of them, or like one with the prefix
-_TAKEN = re.compile(f"({PREFIX})*({'|'.join(OWN)})")
 
 
 def named_path(path: str, index: str) -> str | None:
@@ -176,7 +173,7 @@ def write_hits(parts: Sequence[Hits], info: Mapping[str, Any], *, attributes: bo
     if parts[0].why is None:
         del types["why"]
     names = list(info["attributes"]) if attributes else []
-    columns = {f"{PREFIX}{name}" if _TAKEN.fullmatch(name) else name: name for name in names}
+    columns = {attribute_column(name, OWN): name for name in names}
     types |= {column: type_named(info["attributes"][name]) for column, name in columns.items()}
     schema = pa.schema(list(types.items()), metadata=_about(parts))
     sink = pa.BufferOutputStream()
@@ -259,7 +256,7 @@ def read_hits(raw: bytes, queries: int, after: str | None = None) -> Hits:
             raise TypeError(f"a column is {table.schema.field('why').type}, expected {OWN['why']}")
         why = np.full(real.shape, None, object)
         why[real] = [Why(**one) for one in own["why"]]
-    names = [name.removeprefix(PREFIX) if _TAKEN.fullmatch(name) else name for name in columns]
+    names = [name.removeprefix(PREFIX) if attribute_column(name, OWN) != name else name for name in columns]
     values = [np.array([*column.to_pylist(), None], object)[:-1] for column in columns.values()]
     return Hits.of(
         found,
