@@ -11,7 +11,7 @@ import typer
 
 import rbegir
 from rbegir.cli import options
-from rbegir.cli.options import needing, option, print_json
+from rbegir.cli.options import needing, option, print_json, shown
 from rbegir.cli.search import hits_as_json
 from rbegir.cli.train import evaluate_all
 from rbegir.errors import FileError
@@ -142,6 +142,7 @@ def _show(
     reports: dict[str, Evaluation], queries: list[str], meant: list[str], hits: Hits, by_code: Hits
 ) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from rbegir.evaluate.evaluator import report_table
@@ -150,16 +151,22 @@ def _show(
     console.print(report_table(reports))
     table = Table("query", "meant", "rank", "by code", *(f"hit {i + 1}" for i in range(SHOWN_HITS)))
 
+    def plain(text: object) -> str:
+        return escape(shown(text))
+
     def rank(found: list[str | None], wanted: str) -> str:
         return str(found.index(wanted) + 1) if wanted in found else f"> {len(found)}"
 
     for number, (query, wanted) in enumerate(zip(queries, meant, strict=True)):
         texts, coded = ([hit.text for hit in found[number]] for found in (hits, by_code))
-        best = [f"{hit.text} [dim]{hit.score:.1f}[/]" for hit in hits[number][:SHOWN_HITS]]
-        table.add_row(f"[bold]{query}[/]", wanted, rank(texts, wanted), rank(coded, wanted), *best)
+        best = [f"{plain(hit.text)} [dim]{hit.score:.1f}[/]" for hit in hits[number][:SHOWN_HITS]]
+        ranks = rank(texts, wanted), rank(coded, wanted)
+        table.add_row(f"[bold]{plain(query)}[/]", plain(wanted), *ranks, *best)
     console.print(table)
     console.print("Why each first hit is there:")
     for query, (first, *_) in zip(queries, hits, strict=True):
         console.print(
-            f"  [bold]{query}[/] → {first.text}  [dim]{first.why}[/]", highlight=False, soft_wrap=True
+            f"  [bold]{plain(query)}[/] → {plain(first.text)}  [dim]{first.why}[/]",
+            highlight=False,
+            soft_wrap=True,
         )
