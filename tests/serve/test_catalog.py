@@ -264,6 +264,21 @@ def test_a_wrong_file_of_names_is_named(folder: Path, said: str) -> None:
         in_folder(folder).names()
 
 
+def test_names_are_followed_again_after_an_unexpected_error(folder: Path) -> None:
+    indexes = in_folder(folder, read_only=True)
+    with serving(indexes, read_only=True, refresh_s=0.01) as client:
+
+        def names() -> dict[str, str]:
+            raise OSError(errno.EMFILE, "too many open files")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(indexes, "names", names)
+            wait_until(lambda: client.get("/readyz").status_code == 503)
+            said = problem(client.get("/readyz"), 503, "not-ready")
+            assert said["detail"] == "the names of the indexes could not be followed"
+        wait_until(lambda: client.get("/readyz").status_code == 200)
+
+
 def test_readiness_names_the_index(folder: Path) -> None:
     with serving(in_folder(folder)) as client:
         catalog: Catalog = client.app.state.catalog  # type: ignore[attr-defined]

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rbegir.base import disk
-from rbegir.errors import FileError, RbegirError
+from rbegir.errors import FileError
 from rbegir.index import manifest
 from rbegir.serve.auth import Guard
 from rbegir.serve.batcher import cancelled
@@ -275,10 +275,10 @@ class Catalog:
                 if list(names.items()) != [(name, service.name) for name, service in self.services.items()]:
                     await self._change(folder, names, save=False)
                 self._failure = None
-            except RbegirError as error:
+            except Exception as error:  # the loop must go on
                 if self._failure is None:
                     self.log.error("following the names failed", error)
-                self._failure = error.message
+                self._failure = str(error)
 
     def trim_soon(self) -> None:
         """Return the memory of a large request to the system, a moment later, when it has been freed."""
