@@ -225,6 +225,13 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
         able = search.texts is not None and getattr(self._index.model, "reranker", None) is not None
         return bool(search.request.rerank) or able
 
+    def candidates(self, search: Search) -> int:
+        """How many candidates by code all queries of a request have reranked, given or by default."""
+        if not self._reranks(search):
+            return 0
+        request = search.request
+        return search.count * (request.pool if search.texts is not None else request.vector_pool)
+
     def forget(self, job: QueuedSearch) -> None:
         """Take what is left of a request out of the queue."""
         jobs = self._groups.get(job.group)

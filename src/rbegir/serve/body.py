@@ -117,13 +117,11 @@ def _explained(error: ValidationError) -> Problem:
     return Problem("invalid", f"{field}: {first['msg']}{more}", hint=DOCUMENT, errors=errors)
 
 
-def at_most(field: str, value: int, limit: int, unit: str = "items") -> None:
+def at_most(
+    field: str, value: int, limit: int, unit: str = "items", hint: str = "GET /v1/index lists the limits"
+) -> None:
     if value > limit:
-        raise Problem(
-            "invalid",
-            f"{field}: at most {limit} {unit}".rstrip() + f", got {value}",
-            hint="GET /v1/index lists the limits",
-        )
+        raise Problem("invalid", f"{field}: at most {limit} {unit}".rstrip() + f", got {value}", hint=hint)
 
 
 def search_of(body: SearchQueries, settings: Settings, index: ServedIndex) -> Search:

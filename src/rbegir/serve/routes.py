@@ -60,6 +60,8 @@ class Handlers:
         search = search_of(body, self._settings, self._index)
         if search.values is None:
             self._check_encodes("vectors" if search.texts is None else "texts", "search by codes")
+            candidates, hint = service.batcher.candidates(search), "send fewer queries, or set rerank to false"
+            at_most("queries times candidates", candidates, self._settings.max_hits, "candidates", hint)
         request.scope["state"]["log"].update(queries=search.count, k=search.request.k)
         if service.log.queries:
             request.scope["state"]["log"]["texts"] = search.texts
