@@ -337,6 +337,26 @@ def test_the_queue_is_bounded(index: rbegir.Index) -> None:
     run(index, work, max_waiting=10)
 
 
+def test_a_client_that_fills_the_queue_does_not_keep_others_out(index: rbegir.Index) -> None:
+    async def work(gated: Gated, batcher: Batcher) -> None:
+        await busy(gated, batcher)
+        jobs = [batcher.submit(values_of(GREEDY, 4), "greedy") for _ in range(3)]
+        refused = [("greedy", 1), ("modest", 7)]  # more than its share, which is half of the queue
+        for client, count in refused:
+            with pytest.raises(Problem, match="12 queries are waiting; nothing was done"):
+                batcher.submit(values_of(MODEST, count), client)
+        jobs += [batcher.submit(values_of(MODEST, 3), "modest") for _ in range(2)]
+        jobs += [batcher.submit(values_of(MODEST, 4), "third")]  # a third of it
+        for client in ("greedy", "modest", "third"):
+            with pytest.raises(Problem, match="22 queries are waiting; nothing was done"):
+                batcher.submit(values_of(MODEST, 1), client)
+        gated.gate.set()
+        await asyncio.gather(*(job.future for job in jobs))
+        assert batcher.waiting == 0
+
+    run(index, work, max_waiting=12)
+
+
 def test_what_is_cancelled_leaves_the_queue(index: rbegir.Index) -> None:
     async def work(gated: Gated, batcher: Batcher) -> None:
         first = await busy(gated, batcher)

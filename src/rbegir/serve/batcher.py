@@ -13,12 +13,15 @@ Fair: clients take turns to choose the next scan. The places of a scan are divid
 that wait for one of its kind, and those of a client among its requests, the oldest first. So a thousand
 queries of one client are spread over several scans, and a single query of another client is in the next one.
 
-Bounded: `submit` refuses more than `max_waiting` queries. A request that is cancelled leaves the queue.
+Bounded: beyond `max_waiting` queries, `submit` refuses a client that has its share of the queue already.
+Others are admitted up to their share, so n clients hold at most 1 + 1/2 + … + 1/n times as many. A request
+that is cancelled leaves the queue.
 """
 
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -39,7 +42,7 @@ from rbegir.serve.settings import Settings
 from rbegir.wire.problems import overloaded
 
 Values = npt.NDArray[np.int16]
-Job = TypeVar("Job", bound=Any)  # has a `future`
+Job = TypeVar("Job", bound=Any)  # has a `future`, a `client`, and how much of it is `left` in the queue
 Share = TypeVar("Share")
 T = TypeVar("T")
 REFUSALS = (InputError, MismatchError)  # errors of a request, and not of the service
@@ -67,6 +70,16 @@ class BatchLoop(Generic[Job, Share]):
         for job in self._queued():
             job.future.cancel()
         await asyncio.to_thread(self._thread.shutdown)
+
+    def _admits(self, size: int, client: Hashable, most: int) -> bool:
+        """Whether a client may queue `size` more: there is room, or it stays within its share of a queue that
+        others have filled. The clients that wait have equal shares."""
+        if not self.waiting or self.waiting + size <= most:
+            return True
+        held = Counter({client: size})
+        for job in self._queued():
+            held[job.client] += job.left
+        return held[client] <= most // len(held)
 
     async def _run(self) -> None:
         while True:
@@ -207,7 +220,7 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
 
     def submit(self, search: Search, client: Hashable = None) -> QueuedSearch:
         """Queue a request; its `future` will hold the hits, in slices. Always `forget` it in the end."""
-        if self.waiting and self.waiting + search.count > self._settings.max_waiting:
+        if not self._admits(search.count, client, self._settings.max_waiting):
             raise overloaded(f"{self.waiting} queries are waiting", self.waiting * self._query_seconds)
         group = (search.request.share_key(), self._reranks(search), k_group(search.request.depth))
         future: asyncio.Future[list[BatchSlice]] = asyncio.get_running_loop().create_future()

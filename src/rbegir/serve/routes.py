@@ -60,8 +60,13 @@ class Handlers:
         search = search_of(body, self._settings, self._index)
         if search.values is None:
             self._check_encodes("vectors" if search.texts is None else "texts", "search by codes")
-            candidates, hint = service.batcher.candidates(search), "send fewer queries, or set rerank to false"
-            at_most("queries times candidates", candidates, self._settings.max_hits, "candidates", hint)
+            at_most(
+                "queries times candidates",
+                service.batcher.candidates(search),
+                self._settings.max_hits,
+                "candidates",
+                "send fewer queries, or set rerank to false",
+            )
         request.scope["state"]["log"].update(queries=search.count, k=search.request.k)
         if service.log.queries:
             request.scope["state"]["log"]["texts"] = search.texts
@@ -190,7 +195,8 @@ class Handlers:
 
     async def _committed(self, request: Request, change: Change) -> int:
         """Keywords changed, unless the client leaves while the change still waits."""
-        work = asyncio.ensure_future(self._service.committer.commit(change))
+        client = request.scope["state"]["client"]
+        work = asyncio.ensure_future(self._service.committer.commit(change, client))
         return await unless_client_leaves(request, work)
 
     async def _slices(self, request: Request, search: Search) -> list[BatchSlice]:

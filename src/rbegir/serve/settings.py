@@ -22,9 +22,10 @@ class Settings:
 
     # micro-batching
     max_batch: int = 128  # queries scored in one scan; 1 switches micro-batching off
-    max_waiting: int = 4096  # queries that may wait for a scan; beyond that the response is 503
     max_write_batch: int = 4096  # keywords committed in one durable write; 1: every request alone
-    max_waiting_writes: int = 65_536  # keywords that may wait to be written; beyond that the response is 503
+    # beyond these the response is 503, except for clients that hold less than an equal share of the queue
+    max_waiting: int = 4096  # queries that may wait for a scan
+    max_waiting_writes: int = 65_536  # keywords that may wait to be written
 
     # limits on a client: a token, or without tokens an address
     max_client_requests: int = 0  # under way at once; beyond that the response is 429. 0: no limit
