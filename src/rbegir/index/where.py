@@ -34,13 +34,14 @@ from typing import Any, NamedTuple, NoReturn
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rbegir.base.arguments import is_list, words_pattern
+from rbegir.base.arguments import any_word_pattern, is_list, words_in, words_pattern
 from rbegir.errors import FilterError
 
 MAX_LENGTH = 1 << 20
 MAX_DEPTH = 64
 MAX_TESTS = 10_000
 CHAIN = 8  # tests that stand side by side for Arrow
+JOINED = 256  # words that are looked for together
 
 _TOKEN = re.compile(
     r"""(?P<space>\s+)
@@ -91,6 +92,8 @@ class Parser:
         self.named: dict[str, None] = {}  # columns, in the order of the text
         # tests of lists, for which Arrow has no expression: name of the result → column, wanted items
         self.item_tests: dict[str, tuple[str, pa.Array]] = {}
+        # tests for one word, by the id of their expression, which is kept so that no other gets its id
+        self._word_tests: dict[int, tuple[pc.Expression, str, str]] = {}
 
     def parse(self) -> pc.Expression:
         if self._peek().kind == "end":
@@ -114,10 +117,29 @@ class Parser:
         parts = [part()]
         while self._accept("word", word):
             parts.append(part())
+        if word == "or" and len(parts) > 1:
+            parts = self._joined(parts)
         while len(parts) > CHAIN:
             chains = [functools.reduce(join, parts[at : at + CHAIN]) for at in range(0, len(parts), CHAIN)]
             parts = [~~chain for chain in chains]
         return functools.reduce(join, parts)
+
+    def _joined(self, parts: list[pc.Expression]) -> list[pc.Expression]:
+        """The alternatives of an `or`, with all tests of a column for single words as one: it reads a text
+        once, whereas separate tests read it once for each word."""
+        words: dict[str, list[str]] = {}
+        others: list[pc.Expression] = []
+        for part in parts:
+            if id(part) in self._word_tests:
+                _, column, word = self._word_tests[id(part)]
+                words.setdefault(column, []).append(word)
+            else:
+                others.append(part)
+        return others + [
+            pc.match_substring_regex(pc.field(column), any_word_pattern(of_column[at : at + JOINED]))
+            for column, of_column in words.items()
+            for at in range(0, len(of_column), JOINED)
+        ]
 
     def _one(self) -> pc.Expression:
         self._depth += 1
@@ -186,7 +208,10 @@ class Parser:
         pattern = words_pattern(value.value)
         if pattern is None:
             self._fail("contains needs a word: letters or digits", value.at, hint="like finds any text")
-        return pc.match_substring_regex(pc.field(column.name), pattern)
+        found = pc.match_substring_regex(pc.field(column.name), pattern)
+        if len(words := words_in(value.value)) == 1:
+            self._word_tests[id(found)] = found, column.name, words[0]
+        return found
 
     def _like(self, column: _Column) -> pc.Expression:
         value = self._value()
