@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import rbegir
 from rbegir.errors import FilterError, TextError
+from rbegir.index import filter as filters
 from rbegir.search.hits import Hits
 from rbegir.search.request import SearchRequest
 from rbegir.serve.batcher import Batcher, BatchSlice, Search, deal
@@ -370,6 +371,41 @@ def test_what_is_cancelled_leaves_the_queue(index: rbegir.Index) -> None:
         assert batcher.waiting == 0
 
     assert run(index, work).scans[1:] == [(1, 2)]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_filter_of_a_request_that_has_left_is_not_evaluated_further(
+    index: rbegir.Index, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    monkeypatch.setattr(filters, "BLOCK_ROWS", 64)
+    monkeypatch.setattr(filters, "LEAST_ROWS", 64)
+    begun, go = threading.Event(), threading.Event()
+    blocks: list[int] = []
+    evaluate = filters.Filter._evaluate
+
+    def noted(self: filters.Filter, table: Any) -> Any:
+        if table.num_rows:
+            blocks.append(table.num_rows)
+            begun.set()
+            assert go.wait(PATIENT)
+        return evaluate(self, table)
+
+    async def work(gated: Gated, batcher: Batcher) -> None:
+        await busy(gated, batcher)
+        where = f"price < 20 and id != {1000 + shared}"
+        gone = batcher.submit(texts_of(["hat"], 3, where=where))
+        stays = batcher.submit(texts_of(["red hat"], 3, where=where if shared else None))
+        monkeypatch.setattr(filters.Filter, "_evaluate", noted)
+        gated.gate.set()
+        assert await asyncio.to_thread(begun.wait, PATIENT)
+        gone.future.cancel()
+        go.set()
+        (found,) = await stays.future
+        assert sum(blocks) == (len(TEXTS) if shared else 64)
+        alone = index.search(["red hat"], 3, where=where if shared else None)
+        assert found.hits.ids.tolist() == alone.ids.tolist()
+
+    run(index, work)
 
 
 def test_stopping_cancels_what_waits(index: rbegir.Index) -> None:

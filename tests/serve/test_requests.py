@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from rbegir.errors import FileError
+from rbegir.index import filter as filters
 from rbegir.wire.problems import KINDS, URN, from_error
-from tests.serve.conftest import TEXTS, Local
+from tests.serve.conftest import PATIENT, TEXTS, Local
 
 Start = Callable[..., Local]
 SEARCH = "/v1/search"
@@ -174,6 +177,36 @@ def test_deadlines(service: Local) -> None:
         headers = {"x-timeout-ms": wrong}
         problem(service.client.post(SEARCH, json={"queries": ["a"]}, headers=headers), 400, "bad-header")
     assert service.post(SEARCH, {"queries": ["a"]}, **{"x-timeout-ms": "20000"}).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/keywords:count", "/v1/keywords"])
+def test_a_filter_ends_with_the_deadline(service: Local, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    monkeypatch.setattr(filters, "BLOCK_ROWS", 64)
+    monkeypatch.setattr(filters, "LEAST_ROWS", 64)
+    blocks, go, done = [], threading.Event(), threading.Event()
+    evaluate, evaluated = filters.Filter._evaluate, filters.Filter._evaluated
+
+    def noted(self: filters.Filter, table: pa.Table) -> Any:
+        if table.num_rows:
+            blocks.append(table.num_rows)
+            assert go.wait(PATIENT)
+        return evaluate(self, table)
+
+    def watched(self: filters.Filter, segment: Any) -> Any:
+        try:
+            return evaluated(self, segment)
+        finally:
+            done.set()
+
+    monkeypatch.setattr(filters.Filter, "_evaluate", noted)
+    monkeypatch.setattr(filters.Filter, "_evaluated", watched)
+    given = {"where": f"price < 7 and id != {9000 + len(path)}"}
+    answer = service.client.get(path, params=given, headers={"x-timeout-ms": "50"})
+    problem(answer, 504, "deadline")
+    go.set()
+    assert done.wait(PATIENT)
+    assert blocks == [64]
+    assert service.client.get("/v1/keywords:count", params=given).json() == {"keywords": 28}
 
 
 def test_unexpected_failures_say_nothing_of_their_cause() -> None:

@@ -92,6 +92,7 @@ class Parser:
         self.named: dict[str, None] = {}  # columns, in the order of the text
         # tests of lists, for which Arrow has no expression: name of the result → column, wanted items
         self.item_tests: dict[str, tuple[str, pa.Array]] = {}
+        self.slow_tests = 0  # of texts for words or a pattern, and of lists; a phrase counts once per word
         # tests for one word, by the id of their expression, which is kept so that no other gets its id
         self._word_tests: dict[int, tuple[pc.Expression, str, str]] = {}
 
@@ -209,7 +210,9 @@ class Parser:
         if pattern is None:
             self._fail("contains needs a word: letters or digits", value.at, hint="like finds any text")
         found = pc.match_substring_regex(pc.field(column.name), pattern)
-        if len(words := words_in(value.value)) == 1:
+        words = words_in(value.value)
+        self.slow_tests += len(words)
+        if len(words) == 1:
             self._word_tests[id(found)] = found, column.name, words[0]
         return found
 
@@ -218,6 +221,7 @@ class Parser:
         if _family(column.type) != "text" or not isinstance(value.value, str):
             came = f"{column.type} and {value.value!r}"
             self._fail(f"like compares a column of texts with a pattern in quotes, got {came}", value.at)
+        self.slow_tests += 1
         return pc.match_like(pc.field(column.name), value.value)
 
     def _in(self, column: _Column) -> pc.Expression:
@@ -236,6 +240,7 @@ class Parser:
     def _any_in(self, column: _Column, values: list[_Value]) -> pc.Expression:
         """Whether any item of a list is one of the values."""
         name = f"\0{len(self.item_tests)}"
+        self.slow_tests += 1
         options = self._options(column._replace(type=column.type.value_type), values)
         self.item_tests[name] = column.name, options
         return pc.field(name)

@@ -33,7 +33,7 @@ import numpy.typing as npt
 
 from rbegir.codes.planes import Codes
 from rbegir.errors import InputError, MismatchError, RbegirError
-from rbegir.index.query import watching
+from rbegir.index.query import for_awaited, watching
 from rbegir.search.hits import Hits, cut
 from rbegir.search.request import SearchRequest, k_group
 from rbegir.serve.monitor import IndexMetrics
@@ -342,7 +342,8 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
         counts = [share.count for share, _ in shares]
         requests = [share.request for share, _ in shares]
         request = SearchRequest.joined(requests, counts)
-        with watching(self._stopwatch()):
+        jobs = [share.job for share, _ in shares for _ in range(share.count)]  # of each query
+        with watching(self._stopwatch()), for_awaited(lambda query: not jobs[query].future.done()):
             if self._reranks(shares[0][0].job.search):
                 queries = joined([share for share, _ in shares])
                 hits = self._index.search(queries, request.k, **request.options())
