@@ -116,7 +116,7 @@ def test_a_filter_is_evaluated_once_and_kept(path: Path) -> None:
 
 
 def test_a_filter_that_nobody_waits_for_is_given_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the block that is being evaluated; queries with other filters, or with the same, are not touched."""
+    """After the block that is being evaluated; queries with other filters are not touched."""
     monkeypatch.setattr(filters, "BLOCK_ROWS", 128)
     monkeypatch.setattr(filters, "LEAST_ROWS", 64)
     left, kept = "contains(text, 'w1') and contains(text, 'w3')", "contains(text, 'w5') and price < 60"

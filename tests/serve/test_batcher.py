@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +199,27 @@ def test_a_filter_that_is_refused_fails_alone(index: rbegir.Index) -> None:
                 assert one[0].hits.rows.tolist() == index.search(["hat"], 2, where=where).rows.tolist()
 
     run(index, work)
+
+
+def test_a_scan_has_no_more_slow_tests_than_a_request_may_have(index: rbegir.Index) -> None:
+    most = Settings().max_slow_tests
+
+    def slow(number: int, tests: int = most // 2) -> Search:
+        where = f"contains(text, 'w{number}') or price < 20"
+        return replace(texts_of(["hat"], 2, where=where), slow_tests=tests)
+
+    async def work(gated: Gated, batcher: Batcher) -> None:
+        await busy(gated, batcher)
+        jobs = [batcher.submit(slow(number), "greedy") for number in range(4)]
+        jobs += [batcher.submit(slow(9, 1), "modest"), batcher.submit(values_of(MODEST, 1), "modest")]
+        gated.gate.set()
+        await asyncio.gather(*(job.future for job in jobs))
+        assert batcher.waiting == 0
+
+    gated = run(index, work)
+    # two slow ones and what has no filter; then the client that had to wait comes first
+    assert [count for count, _ in gated.scans[1:]] == [3, 2, 1]
+    assert gated.modest[1:] == [1, 0, 0]
 
 
 def test_small_and_large_k_are_not_put_together(index: rbegir.Index) -> None:

@@ -17,6 +17,7 @@ from tests.serve.conftest import PATIENT, TEXTS, Local
 
 Start = Callable[..., Local]
 SEARCH = "/v1/search"
+FILTER = " or ".join(["text like 'contains in%'"] * 40 + ["contains(text, 'it''s b')"] * 29)
 JSON = {"content-type": "application/json"}
 
 
@@ -79,6 +80,18 @@ def test_malformed_json(service: Local, body: bytes, detail: str) -> None:
         ({"queries": ["a"] * 1000, "k": 10_000}, "queries times k: at most 200000 hits, got 10000000"),
         ({"queries": ["a"] * 11, "k": 100, "explain": True}, "with explain: at most 1000 hits, got 1100"),
         ({"queries": ["a"], "where": "x" * 5000}, "where: at most 4096 characters, got 5000"),
+        (
+            {"queries": ["a"] * 20, "where": [f"id != {i} and text != '{'x' * 4000}'" for i in range(20)]},
+            "filters: at most 65536 characters, got 80450",
+        ),
+        (
+            {"queries": ["a"] * 3, "where": [" and ".join(["not contains(text, 'b')"] * 90)] * 2 + [FILTER]},
+            "filters: at most 256 words or patterns to look for, got 257",
+        ),
+        (
+            {"queries": ["a"] * 257, "must": [f"word{i}" for i in range(257)]},
+            "filters: at most 256 words or patterns to look for, got 257",
+        ),
         ({"queries": ["a"], "k": float("nan")}, "k: Input should be a valid integer"),
         ({"codes": [[]]}, "codes.0 has 0 integers, expected n = 64"),
         ({"codes": [["0" * 16] * 9]}, "codes.0 has 9 planes, expected 1 to 8"),
@@ -92,6 +105,13 @@ def test_wrong_searches(service: Local, body: Any, detail: str) -> None:
     content = body if isinstance(body, bytes) else json.dumps(body)
     found = problem(service.client.post(SEARCH, content=content, headers=JSON), 422, "invalid")
     assert detail in json.dumps(found, ensure_ascii=False)
+
+
+def test_equal_filters_count_once(service: Local) -> None:
+    where = " and ".join(["not contains(text, 'b')"] * 120)
+    assert len(service.search(queries=["a"] * 100, where=[where] * 100, k=1)) == 100
+    many = [f"id = {number} or lang in ('contains', 'like')" for number in range(1000)]
+    assert len(service.search(queries=["a"] * 1000, where=many, k=1)) == 1000
 
 
 def test_a_text_without_words_and_a_wrong_filter(service: Local) -> None:

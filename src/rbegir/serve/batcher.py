@@ -7,7 +7,8 @@ one takes all that has arrived in the meantime, up to `max_batch` queries.
 Requests may share a scan if all or none of them are reranked, and if they differ in k and in their filters
 only (`SearchRequest.share_key`). The scan uses the largest k, and each request gets its own first k, which is
 the same result, because hits have one total order. So that ten hits do not wait for ten thousand, only
-requests with k in the same power of four share. A request whose filter is refused fails alone.
+requests with k in the same power of four share. Filters of one scan may have as many slow tests as those of a
+request. A request whose filter is refused fails alone.
 
 Fair: clients take turns to choose the next scan. The places of a scan are divided evenly among the clients
 that wait for one of its kind, and those of a client among its requests, the oldest first. So a thousand
@@ -152,6 +153,7 @@ class Search:
     texts: list[str] | None = None
     vectors: npt.NDArray[np.float64] | None = None  # [queries, dims]
     values: Values | None = None
+    slow_tests: int = 0  # in its filters
 
     @cached_property
     def queries(self) -> Any:
@@ -292,16 +294,19 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
             of_client[job.client].append(job)
         wanted = [sum(job.left for job in own) for own in of_client.values()]
         batch: list[_Share] = []
+        slow = 0
         for (client, own), places in zip(
             of_client.items(), deal(wanted, self._settings.max_batch), strict=True
         ):
             for job, count in zip(own, deal([job.left for job in own], places), strict=True):
-                if count:
+                more = job.search.slow_tests
+                if count and (not more or not slow or slow + more <= self._settings.max_slow_tests):
                     batch.append(_Share(job, job.taken, count))
+                    slow += more
                     job.taken += count
                     if not job.left:
                         self._remove(job, jobs)
-            if places and client in self._turns:
+            if client in self._turns and batch and batch[-1].job.client == client:
                 self._turns[client] = self._turns.pop(client)  # at the end: the others come first
         self.waiting -= sum(share.count for share in batch)
         if jobs:

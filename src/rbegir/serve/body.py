@@ -10,7 +10,7 @@ parsed in a thread: the parser calls Python for most values, so the event loop g
 
 import asyncio
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -19,6 +19,8 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
+from rbegir.base.arguments import words_in
+from rbegir.index.where import slow_tests_in
 from rbegir.serve.batcher import Search
 from rbegir.serve.committer import KeywordChange, RowId
 from rbegir.serve.middleware import header
@@ -145,16 +147,19 @@ def search_of(body: SearchQueries, settings: Settings, index: ServedIndex) -> Se
     at_most("queries times k", count * k, settings.max_hits, "hits")
     at_most("queries times candidates", count * (request.candidates or 0), settings.max_hits, "candidates")
     sizes = {"allow": 0, "deny": 0}
+    texts: dict[tuple[str, str], None] = {}  # the different filters
     for filters in request.each_filter(count if request.filters_each else 1) if request.filtered else ():
         for name, words in (("where", filters["where"]), ("must", filters["must"])):
             at_most(name, len(str(words or "")), settings.max_where_chars, "characters")
+            texts[name, str(words or "")] = None
         for name, ids in (("allow", filters["allow"]), ("deny", filters["deny"])):
             sizes[name] += 0 if ids is None else len(ids)
             at_most(name, sizes[name], settings.max_keywords)
+    slow = _slow_tests(texts, settings, index) if texts else 0
     if body.explain:
         at_most("queries times k with explain", count * k, settings.max_explained, "hits")
     if body.codes:
-        return Search(request, values=code_values(body.codes, index.info()["n"]))
+        return Search(request, values=code_values(body.codes, index.info()["n"]), slow_tests=slow)
     if body.vectors:
         lengths = {len(vector) for vector in body.vectors}
         if len(lengths) > 1:
@@ -163,8 +168,20 @@ def search_of(body: SearchQueries, settings: Settings, index: ServedIndex) -> Se
                 f"vectors: different lengths {sorted(lengths)}",
                 hint="give vectors of equal length",
             )
-        return Search(request, vectors=np.array(body.vectors, np.float64))
-    return Search(request, texts=body.queries)
+        return Search(request, vectors=np.array(body.vectors, np.float64), slow_tests=slow)
+    return Search(request, texts=body.queries, slow_tests=slow)
+
+
+def _slow_tests(texts: Iterable[tuple[str, str]], settings: Settings, index: ServedIndex) -> int:
+    """The slow tests in the different filters of a request, `where` or `must`, held against the limits."""
+    fewer = "use fewer or shorter filters, or send the queries in several requests"
+    at_most("filters", sum(len(text) for _, text in texts), settings.max_filter_chars, "characters", fewer)
+    lists = any(kind.startswith("list") for kind in index.info()["attributes"].values())
+    slow = sum(
+        len(words_in(text)) if name == "must" else slow_tests_in(text, lists=lists) for name, text in texts
+    )
+    at_most("filters", slow, settings.max_slow_tests, "words or patterns to look for", fewer)
+    return slow
 
 
 def rows_of(

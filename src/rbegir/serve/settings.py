@@ -40,6 +40,8 @@ class Settings:
     max_keywords: int = 10_000  # in one upsert or delete
     max_text_chars: int = 4096
     max_where_chars: int = 4096
+    max_filter_chars: int = 65_536  # of all different filters of a search together
+    max_slow_tests: int = 256  # the words and patterns that they look for in texts and lists
 
     # time, in seconds
     timeout_s: float = 30.0  # deadline of a request, and the most that its header may ask for
