@@ -6,11 +6,16 @@
 The size limit holds while bytes arrive, whatever Content-Length says or leaves out, and the time limit covers
 the whole body, so a client that sends a byte per second does not keep a handler for long. Large bodies are
 parsed in a thread: the parser calls Python for most values, so the event loop gets its turn.
+
+All bodies that are being received and parsed share a budget (`Bodies`), because a client may send most of a
+body on each of many connections and withhold the rest.
 """
 
 import asyncio
+import contextlib
 import datetime
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -40,22 +45,63 @@ MAX_ERRORS = 1000  # that are looked at one by one
 _PARSER = ThreadPoolExecutor(1, "rbegir-parse")  # one at a time: a parsed body is many times as large
 
 
+class Bodies:
+    """The bytes of all bodies that are being received and parsed: at most `most`.
+
+    The first LARGE bytes of a body are not counted, so that small requests always get through. If there is no
+    room, a client that holds less than an equal share still gets it.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held: Counter[Hashable] = Counter()
+
+    @contextlib.contextmanager
+    def receiving(self, client: Hashable) -> Iterator[Callable[[int], None]]:
+        """Around a body of a client. Gives a function that is told its size so far, and may refuse it."""
+        counted = 0
+
+        def grown(size: int) -> None:
+            nonlocal counted
+            more = max(0, size - LARGE) - counted
+            own, total = self._held[client] + more, self._held.total() + more
+            if more and total > self._most and own > self._most // len(self._held):
+                raise Problem(
+                    "overloaded",
+                    "too many large bodies are being received; nothing was done",
+                    hint="try again after the time in Retry-After, or send smaller bodies",
+                    headers={"Retry-After": "1", "Connection": "close"},
+                )
+            counted += more
+            self._held[client] += more
+
+        self._held[client] += 0
+        try:
+            yield grown
+        finally:
+            self._held[client] -= counted
+            if not self._held[client]:
+                del self._held[client]
+
+
 async def received(model: type[Model], request: Request, settings: Settings) -> Model:
     """The body of a request, read, held against the limits of its kind and validated; or a Problem."""
     searching = issubclass(model, SearchQueries)
     most = settings.max_body_bytes
-    body = await read_body(request, settings, min(most, settings.max_search_bytes) if searching else most)
-    if len(body) <= LARGE:
-        return parse(model, body)
-    request.scope["state"]["large"] = True
-    at_most("body", body.count(b","), MAX_VALUES, "values")
-    parts = sum(map(body.count, b"[{:"))
-    at_most("body", parts, MAX_SEARCH_PARTS if searching else MAX_PARTS, "lists, objects and fields")
-    return await asyncio.get_running_loop().run_in_executor(_PARSER, parse, model, body)
+    limit = min(most, settings.max_search_bytes) if searching else most
+    bodies: Bodies = request.app.state.catalog.bodies
+    with bodies.receiving(request.scope["state"]["client"]) as grown:
+        body = await read_body(request, settings, limit, grown)
+        if len(body) <= LARGE:
+            return parse(model, body)
+        at_most("body", body.count(b","), MAX_VALUES, "values")
+        parts = sum(map(body.count, b"[{:"))
+        at_most("body", parts, MAX_SEARCH_PARTS if searching else MAX_PARTS, "lists, objects and fields")
+        return await asyncio.get_running_loop().run_in_executor(_PARSER, parse, model, body)
 
 
-async def read_body(request: Request, settings: Settings, limit: int) -> bytes:
-    """The whole body, or a Problem."""
+async def read_body(request: Request, settings: Settings, limit: int, grown: Callable[[int], None]) -> bytes:
+    """The whole body, or a Problem; `grown` is called with its size whenever more has arrived."""
     media = (header(request, b"content-type") or "").partition(";")[0].strip().lower()
     if media != JSON:
         raise Problem(
@@ -76,8 +122,11 @@ async def read_body(request: Request, settings: Settings, limit: int) -> bytes:
                     raise ClientDisconnect
                 chunks.append(message.get("body", b""))
                 size += len(chunks[-1])
+                if size > LARGE:
+                    request.scope["state"]["large"] = True
                 if size > limit:
                     raise _too_large(limit)
+                grown(size)
                 if not message.get("more_body"):
                     return b"".join(chunks)
     except TimeoutError:

@@ -23,6 +23,7 @@ from rbegir.errors import FileError
 from rbegir.index import manifest
 from rbegir.serve.auth import Guard
 from rbegir.serve.batcher import cancelled
+from rbegir.serve.body import Bodies
 from rbegir.serve.monitor import Metrics, RequestLog, trim_memory
 from rbegir.serve.served import ServedIndex
 from rbegir.serve.service import Service
@@ -99,6 +100,7 @@ class Catalog:
         self.settings = settings
         self.log = log
         self.guard = Guard(settings)
+        self.bodies = Bodies(settings.max_received_bytes)
         self.metrics = Metrics(named=isinstance(indexes, (Mapping, IndexFolder)))
         self.draining = False
         self._folder = indexes if isinstance(indexes, IndexFolder) else None

@@ -65,6 +65,7 @@ class Settings:
     compact_deleted: float = 0.25  # compact when this share of the rows is deleted …
     compact_min_deleted: int = 10_000  # … and at least this many rows; a share of 0: never
     max_connections: int = 1024
+    max_received_bytes: int = 128 << 20  # of all large bodies that are being received and parsed
     max_unsent_bytes: int = 256 << 20  # of all responses that clients have yet to read
     log_queries: bool = False
     access_log: bool = True
