@@ -34,6 +34,7 @@ from rbegir.search.rerank import VectorReranker, by_code_alone, find_candidates,
 
 SCANNED = 64  # queries whose hits are found together
 _watcher: ContextVar[Callable[[str], None] | None] = ContextVar("watcher", default=None)
+_weigher: ContextVar[Callable[[npt.NDArray[np.int64]], None] | None] = ContextVar("weigher", default=None)
 _awaited: ContextVar[Callable[[int], bool] | None] = ContextVar("awaited", default=None)
 
 
@@ -118,6 +119,9 @@ class Searcher:
         stage_done("scan")
         places = snapshot.locate(numbers, found.positions[found.positions >= 0])
         names = snapshot.manifest.columns if request.attributes else ()
+        if (weigh := _weigher.get()) is not None:
+            sizes = snapshot.sizes([*names, *(["text"] if request.texts else [])], places)
+            weigh(np.bincount(np.nonzero(found.positions >= 0)[0], sizes, len(values)).astype(np.int64))
         hits = Hits.of(
             found,
             code_scores(found.keys),
@@ -418,3 +422,14 @@ def for_awaited(awaited: Callable[[int], bool]) -> Iterator[None]:
         yield
     finally:
         _awaited.reset(token)
+
+
+@contextmanager
+def weighing(weigh: Callable[[npt.NDArray[np.int64]], None]) -> Iterator[None]:
+    """Call `weigh` with the bytes [queries] of the texts and attributes of hits before searches that this
+    thread or task runs in the block read them; it may raise."""
+    token = _weigher.set(weigh)
+    try:
+        yield
+    finally:
+        _weigher.reset(token)

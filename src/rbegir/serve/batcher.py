@@ -34,7 +34,7 @@ import numpy.typing as npt
 
 from rbegir.codes.planes import Codes
 from rbegir.errors import InputError, MismatchError, RbegirError
-from rbegir.index.query import for_awaited, watching
+from rbegir.index.query import for_awaited, watching, weighing
 from rbegir.search.hits import Hits, cut
 from rbegir.search.request import SearchRequest, k_group
 from rbegir.serve.monitor import IndexMetrics
@@ -172,6 +172,7 @@ class BatchSlice:
     hits: Hits
     values: Values  # [queries, n]
     request: SearchRequest
+    bytes: int = 0  # of the texts and attributes of the hits
 
 
 @dataclass(eq=False)
@@ -279,6 +280,8 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
                 settle(job.future, outcome)
                 continue
             job.done.append(outcome)
+            if sum(slice_.bytes for slice_ in job.done) > self._settings.max_hit_bytes:
+                settle(job.future, self._too_heavy())
             if sum(len(slice_.values) for slice_ in job.done) == job.search.count:
                 settle(job.future, job.done)
 
@@ -348,7 +351,15 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
         requests = [share.request for share, _ in shares]
         request = SearchRequest.joined(requests, counts)
         jobs = [share.job for share, _ in shares for _ in range(share.count)]  # of each query
-        with watching(self._stopwatch()), for_awaited(lambda query: not jobs[query].future.done()):
+        sizes = np.zeros(len(values), np.int64)  # [queries] bytes
+
+        def weigh(found: npt.NDArray[np.int64]) -> None:
+            sizes[:] = found
+            if found.sum() > self._settings.max_hit_bytes:
+                raise self._too_heavy()
+
+        awaited = for_awaited(lambda query: not jobs[query].future.done())
+        with watching(self._stopwatch()), weighing(weigh), awaited:
             if self._reranks(shares[0][0].job.search):
                 queries = joined([share for share, _ in shares])
                 hits = self._index.search(queries, request.k, **request.options())
@@ -357,9 +368,20 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
         self._metrics.batch_queries.observe(len(values))
         starts = np.cumsum([0, *counts]).tolist()
         return [
-            BatchSlice(cut(hits, start, share.count, part.k), own, part)
+            BatchSlice(
+                cut(hits, start, share.count, part.k),
+                own,
+                part,
+                int(sizes[start : start + share.count].sum()),
+            )
             for start, part, (share, own) in zip(starts, requests, shares, strict=False)
         ]
+
+    def _too_heavy(self) -> InputError:
+        return InputError(
+            f"the texts and attributes of the hits have more than {self._settings.max_hit_bytes} bytes",
+            hint="lower k, send fewer queries, or leave out texts and attributes",
+        )
 
     def _stopwatch(self) -> Callable[[str], None]:
         """Observes the time between the stages of one search."""

@@ -36,6 +36,7 @@ class Settings:
     max_queries: int = 1024  # in one search request
     max_k: int = 10_000
     max_hits: int = 200_000  # queries times k of one request
+    max_hit_bytes: int = 64 << 20  # of texts and attributes of the hits of one request
     max_explained: int = 1000  # the same with explain, which searches once more for every plane
     max_keywords: int = 10_000  # in one upsert or delete
     max_text_chars: int = 4096
