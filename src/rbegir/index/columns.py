@@ -146,7 +146,8 @@ class Column:
         """How many bytes each of these values has, found without reading them."""
         for section, starts, stops in self.spans(positions):
             if section is self._data:  # the last; `take` checks it
-                return np.maximum(stops - starts, 0)
+                sizes: Int64s = np.maximum(stops - starts, 0)
+                return sizes
             if np.any(starts < 0) or np.any(stops < starts) or np.any(stops > section.bytes):
                 raise section.corrupt("is too short for the offsets that point into it")
             section.touch(starts, stops)
