@@ -6,12 +6,16 @@ A real service on loopback is attacked, one attack per try, while it is asked fo
     pipelines    megabytes of requests whose responses nobody reads
     trailers     megabytes behind a chunked body
     readers      many large responses, not read
+    unfinished   many large bodies whose end is withheld
+    filters      filters of many slow tests, with a deadline that they miss
     models       an index is replaced by one of another model while it is open
     files        a stored model with links, pipes, sparse files and wild JSON
 
 A try is lost if the health check had to wait for more than HEALTH_CPU seconds of the service's own CPU time
-(so that a busy machine is not counted), if the service holds more than MEMORY bytes more than at the start
-after an attack, if an acknowledged keyword is gone or a search finds another one, or if an error is not ours.
+(so that a busy machine is not counted), or the search of another client for more than SEARCH_CPU; if the
+service holds more than MEMORY bytes more than at the start after an attack, or more than UNFINISHED_MEMORY
+while bodies are withheld; if an acknowledged keyword is gone or a search finds another one, or if an error is
+not ours.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +53,9 @@ HEALTH_CPU = 0.25  # seconds
 MEMORY = 300 * MIB
 SETTLE_S = 120.0  # at most
 JSON = {"content-type": "application/json"}
-READERS = 20
+READERS = 40
+UNFINISHED, UNFINISHED_MEMORY = 60, 200 * MIB  # bodies of SIZE bytes, which would be 420 MB
+BOMBS, SEARCH_CPU = 8, 1.5  # requests at once, and seconds: a few blocks of one filter
 
 # ---- bodies ----
 
@@ -127,6 +134,43 @@ class Attacks:
                 client = opened.enter_context(self._connect())
                 client.sendall(head + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
                 assert client.recv(1) == b"H"  # and no more
+
+    def unfinished(self) -> None:
+        head = b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        request = head + b"Content-Length: %d\r\n\r\n" % SIZE + b" " * (SIZE - 1)
+        before = self.server.memory()
+        with contextlib.ExitStack() as opened:
+            for _ in range(UNFINISHED):
+                client = opened.enter_context(self._connect())
+                with contextlib.suppress(OSError):  # refused
+                    client.sendall(request)
+            growth = self.server.memory() - before
+            assert growth < UNFINISHED_MEMORY, f"unfinished bodies hold {growth >> 20} MB"
+
+    def filters(self) -> None:
+        salt = self.chance.randrange(10**6)  # so that no filter is known already
+
+        def bomb(number: int) -> str:
+            return " and ".join(f"not contains(text,'{salt}x{number}x{test}')" for test in range(100))
+
+        def ask(wheres: list[str], milliseconds: int) -> int:
+            body = {"queries": ["base"] * len(wheres), "k": 1, "where": wheres}
+            headers = {"X-Timeout-Ms": str(milliseconds)}
+            return httpx.post(
+                f"{self.server.url}/v1/search", json=body, headers=headers, timeout=120
+            ).status_code
+
+        assert ask([bomb(number) for number in range(18)], 1000) == 422
+        with ThreadPoolExecutor(BOMBS) as threads:
+            pairs = [[bomb(100 + 2 * number), bomb(101 + 2 * number)] for number in range(BOMBS)]
+            statuses = list(threads.map(ask, pairs, [100] * BOMBS))
+        assert set(statuses) <= {200, 504}, f"filters: {statuses}"
+        assert self.server.process is not None
+        before = cpu_seconds(self.server.process.pid)
+        body = {"queries": ["base"], "k": 1}
+        assert httpx.post(f"{self.server.url}/v1/search", json=body, timeout=120).status_code == 200
+        waited = cpu_seconds(self.server.process.pid) - before
+        assert waited <= SEARCH_CPU, f"a search waited for {waited:.2f} s of CPU time"
 
     def _connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.server.port), timeout=600)
@@ -293,7 +337,7 @@ def run(limits: Limits) -> dict[str, Any]:
         witness.write(10**6)
         witness.check()
         before, most = server.memory(), 0
-        kinds = ["body", "pipeline", "trailers", "readers", "models", "files"]
+        kinds = ["body", "pipeline", "trailers", "readers", "unfinished", "filters", "models", "files"]
         while sum(tries.values()) < limits.points and time.monotonic() < end:
             kind = kinds[sum(tries.values()) % len(kinds)]
             own = folder / "own"

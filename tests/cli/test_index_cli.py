@@ -18,8 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rbegir.cli import demo, main
 from rbegir.cli import index as index_commands
-from rbegir.cli import main
+from rbegir.cli.options import print_table
 from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.model import Model
 from rbegir.encode.clsm.presets import ModelConfig, tensor_shapes
@@ -306,6 +307,51 @@ def test_what_is_stored_gives_no_orders_to_the_terminal(model: Path, tmp_path: P
     refused = rbegir("search", path, "tea", "--where", "\x1b[31m")
     assert refused.status == 1
     assert "\x1b" not in refused.err
+
+
+def test_hostile_names_and_texts_are_shown_as_they_are_by_every_command(model: Path, tmp_path: Path) -> None:
+    orders, unsafe = "\x1b]0;pwned\x07 tea [/x] \x9b31m\u202e", set("\x1b\x07\x9b\u202e")
+    path, rows = tmp_path / "x.rbe", tmp_path / "rows.parquet"
+    columns = {"id": ["a", "b"], "text": [orders, "tea"], "[/x]": [1, 2], orders: ["[/x]", orders]}
+    pq.write_table(pa.table(columns), rows)
+    commands: list[list[object]] = [
+        ["index", "build", model, rows, "--out", path],
+        ["index", "info", path],
+        ["index", "add", path, rows, "--upsert"],
+        ["index", "delete", path, "b"],
+        ["index", "compact", path],
+        ["search", path, orders],
+        ["index", "verify", path],
+        ["index", "backup", path, tmp_path / "copy.rbe"],
+    ]
+    for command in commands:
+        done = rbegir(*command)
+        assert done.status == 0, done.err
+        assert not unsafe & set(done.out + done.err), command
+        if command[1] not in ("verify", "backup"):
+            assert "[/x]" in done.out, command
+    assert rbegir("index", "info", path, "--json").json["attributes"] == {"[/x]": "int64", orders: "string"}
+
+
+def test_tables_show_cells_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(["[/x]", "b\x1b"], [["[/y]", "\x1b[31m"], ["[bold]z", "c"]])
+    shown = capsys.readouterr().out
+    assert all(text in shown for text in ("[/x]", "[/y]", "[bold]z"))
+    assert "\x1b" not in shown
+
+
+def test_the_demo_shows_texts_as_they_are(model: Path, tmp_path: Path) -> None:
+    odd = "tea [/x] \x1b]0;pwned"
+    with Index.create(tmp_path / "x.rbe", Model.load(model)) as index:
+        index.add([odd])
+        hits = index.search([odd], 1)
+    out = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out):
+        patch.setenv("COLUMNS", "200")
+        patch.setattr("rbegir.evaluate.evaluator.report_table", lambda _: "")
+        demo._show({}, [odd], [odd], hits, hits)
+    assert out.getvalue().count("tea [/x] \\u001b]0;pwned") == 5
+    assert "\x1b" not in out.getvalue()
 
 
 def test_join_writes_the_neighbors_of_every_keyword(built: Path, tmp_path: Path) -> None:

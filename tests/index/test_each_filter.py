@@ -14,6 +14,7 @@ import rbegir
 from rbegir.codes import score
 from rbegir.errors import FilterError, InputError
 from rbegir.index import filter as filters
+from rbegir.index.query import for_awaited
 from tests.index.fakes import HashEncoder
 from tests.reranking import make_model, some_texts
 
@@ -112,6 +113,38 @@ def test_a_filter_is_evaluated_once_and_kept(path: Path) -> None:
             index.search(["w2"] * 128, 3, where=wheres * 2)
             index.search("w2", 3, where=wheres[7])
             assert evaluated.call_count == 64 * 3
+
+
+def test_a_filter_that_nobody_waits_for_is_given_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the block that is being evaluated; queries with other filters are not touched."""
+    monkeypatch.setattr(filters, "BLOCK_ROWS", 128)
+    monkeypatch.setattr(filters, "LEAST_ROWS", 64)
+    left, kept = "contains(text, 'w1') and contains(text, 'w3')", "contains(text, 'w5') and price < 60"
+    queries, wheres = ["a", "b", "c", "d"], [left, kept, left, None]
+    gone: set[int] = set()
+    rows: list[int] = []
+    evaluate = filters.Filter._evaluate
+
+    def noted(self: filters.Filter, table: Any) -> Any:
+        if table.num_rows:
+            rows.append(table.num_rows)
+        if len(rows) == 3:
+            gone.add(0)
+        if len(rows) == 5:
+            gone.add(2)
+        return evaluate(self, table)
+
+    monkeypatch.setattr(filters.Filter, "_evaluate", noted)
+    index = rbegir.Index.open(path, model=ENCODER, read_only=True)
+    with for_awaited(lambda query: query not in gone):
+        hits = index.search(queries, 9, where=wheres)
+    assert rows[:6] == [64] * 5 + [128]  # two tests of texts, then one
+    assert sum(rows) == 5 * 64 + COUNT
+    alone = [index.search(query, 9, where=where) for query, where in zip(queries, wheres, strict=True)]
+    assert hits.counts.tolist() == [0, *alone[1].counts, 0, *alone[3].counts]
+    for number in (1, 3):
+        assert hits.ids[number, : hits.counts[number]].tolist() == alone[number].ids[0].tolist()
+    assert sum(rows) == 5 * 64 + 2 * COUNT  # what was given up is not kept as if it were complete
 
 
 def test_the_least_recently_used_masks_are_evicted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import rbegir
 from rbegir.errors import InputError
+from rbegir.index import where
 from rbegir.index.store import Index
 from tests.index.fakes import HashEncoder, PlainIndex
 from tests.index.test_where import words
@@ -48,6 +50,33 @@ def test_equal_to_a_full_sort(tmp_path: Path) -> None:
                 ),
             )
             assert hits.ids[number, : hits.counts[number]].tolist() == [one for one, _, _ in wanted]
+
+
+@pytest.mark.parametrize("count", [1, 2, where.JOINED - 1, where.JOINED, where.JOINED + 1])
+def test_any_of_many_words_is_one_test(tmp_path: Path, count: int) -> None:
+    some = ["DATA", "river", "É", "no1", *(f"w{number}" for number in range(count))][:count]
+    texts = [*TEXTS, "Data!", "the-river", "databank", "é w1", "w11", "éa"]
+    notes = [None if number % 2 else text for number, text in enumerate(texts)]
+    any_word = " or ".join(f"contains(text, '{word}')" for word in some)
+    any_note = " or ".join(f"(contains(note, '{word}'))" for word in some)
+    with Index.create(tmp_path / "x.rbe", HashEncoder()) as index:
+        index.add(texts, ids=range(len(texts)), attributes={"note": notes})
+
+        def passing(filter_: str) -> list[int]:
+            return [row["id"] for row in index.rows(where=filter_)]
+
+        found = [number for number, text in enumerate(texts) if any(has(text, word) for word in some)]
+        even = [number for number in found if number % 2 == 0]
+        others = [number for number in range(0, len(texts), 2) if number not in found]
+        assert passing(any_word) == found
+        assert passing(any_note) == even
+        assert passing(f"not ({any_note})") == others  # a null passes neither
+        assert passing(f"id = 1 or {any_note} or note is null and id < 4") == sorted({1, 3, *even})
+        assert passing(f"({any_word}) and ({any_note})") == even
+        assert passing(f"{any_word} or contains(text, 'no such words')") == found
+    types = {"text": pa.string(), "note": pa.string()}
+    shown = str(where.Parser(f"{any_word} or {any_note}", types).parse())
+    assert shown.count("match_substring_regex") == 2 * -(-count // where.JOINED)
 
 
 def test_reranked_hits_have_the_words_too(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import rbegir
 from rbegir.base import disk
 from rbegir.codes.planes import Codes
 from rbegir.errors import InputError
-from rbegir.index import writer
+from rbegir.index import snapshot, writer
 from rbegir.serve.app import create_app
 from rbegir.wire import schema
 from tests.serve.conftest import PATIENT, TEXTS, Local
@@ -487,3 +487,29 @@ def test_logs_hold_query_texts_when_asked(local: Start) -> None:
     loud = local(log_queries=True)
     loud.search(queries=["secret words"])
     assert json.loads(loud.log.getvalue().splitlines()[-1])["texts"] == ["secret words"]
+
+
+def test_the_texts_of_a_response_are_bounded(local: Start) -> None:
+    service = local(max_hit_bytes=30_000, max_batch=4)
+    rows = [{"id": 1000 + i, "text": f"long {i} " + "é" * 2000} for i in range(10)]
+    assert service.post("/v1/keywords", {"keywords": rows}).status_code == 200
+    only = {"where": "id >= 1000", "k": 10}
+    assert len(service.search(queries=["long"], **(only | {"k": 7}))[0]["hits"]) == 7
+    in_one_scan, in_several = {"queries": ["long"], **only}, {"queries": ["long"] * 40, **only, "k": 1}
+    for body in (in_one_scan, in_several):
+        said = problem(service.post("/v1/search", body), 422, "invalid")
+        assert said["detail"] == "the texts and attributes of the hits have more than 30000 bytes"
+        assert said["hint"] == "lower k, send fewer queries, or leave out texts and attributes"
+        assert service.post("/v1/search", {**body, "texts": False}).status_code == 200
+
+
+def test_an_export_reads_few_long_texts_at_a_time(local: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "BATCH_BYTES", 10_000)
+    service = local()
+    rows = [{"id": 1000 + i, "text": f"long {i} " + "x" * 3900} for i in range(20)]
+    assert service.post("/v1/keywords", {"keywords": rows}).status_code == 200
+    sizes = [batch.num_rows for batch in service.index.batches(where="id >= 1000")]
+    assert sum(sizes) == 20
+    assert max(sizes) <= 3
+    lines = service.client.get("/v1/keywords").text.splitlines()
+    assert [json.loads(line)["id"] for line in lines] == [*range(200), *range(1000, 1020)]

@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 import rbegir
 from rbegir.errors import FilterError, TextError
+from rbegir.index import filter as filters
 from rbegir.search.hits import Hits
 from rbegir.search.request import SearchRequest
 from rbegir.serve.batcher import Batcher, BatchSlice, Search, deal
@@ -199,6 +201,27 @@ def test_a_filter_that_is_refused_fails_alone(index: rbegir.Index) -> None:
     run(index, work)
 
 
+def test_a_scan_has_no_more_slow_tests_than_a_request_may_have(index: rbegir.Index) -> None:
+    most = Settings().max_slow_tests
+
+    def slow(number: int, tests: int = most // 2) -> Search:
+        where = f"contains(text, 'w{number}') or price < 20"
+        return replace(texts_of(["hat"], 2, where=where), slow_tests=tests)
+
+    async def work(gated: Gated, batcher: Batcher) -> None:
+        await busy(gated, batcher)
+        jobs = [batcher.submit(slow(number), "greedy") for number in range(4)]
+        jobs += [batcher.submit(slow(9, 1), "modest"), batcher.submit(values_of(MODEST, 1), "modest")]
+        gated.gate.set()
+        await asyncio.gather(*(job.future for job in jobs))
+        assert batcher.waiting == 0
+
+    gated = run(index, work)
+    # two slow ones and what has no filter; then the client that had to wait comes first
+    assert [count for count, _ in gated.scans[1:]] == [3, 2, 1]
+    assert gated.modest[1:] == [1, 0, 0]
+
+
 def test_small_and_large_k_are_not_put_together(index: rbegir.Index) -> None:
     async def work(gated: Gated, batcher: Batcher) -> None:
         await busy(gated, batcher)
@@ -337,6 +360,26 @@ def test_the_queue_is_bounded(index: rbegir.Index) -> None:
     run(index, work, max_waiting=10)
 
 
+def test_a_client_that_fills_the_queue_does_not_keep_others_out(index: rbegir.Index) -> None:
+    async def work(gated: Gated, batcher: Batcher) -> None:
+        await busy(gated, batcher)
+        jobs = [batcher.submit(values_of(GREEDY, 4), "greedy") for _ in range(3)]
+        refused = [("greedy", 1), ("modest", 7)]  # more than its share, which is half of the queue
+        for client, count in refused:
+            with pytest.raises(Problem, match="12 queries are waiting; nothing was done"):
+                batcher.submit(values_of(MODEST, count), client)
+        jobs += [batcher.submit(values_of(MODEST, 3), "modest") for _ in range(2)]
+        jobs += [batcher.submit(values_of(MODEST, 4), "third")]  # a third of it
+        for client in ("greedy", "modest", "third"):
+            with pytest.raises(Problem, match="22 queries are waiting; nothing was done"):
+                batcher.submit(values_of(MODEST, 1), client)
+        gated.gate.set()
+        await asyncio.gather(*(job.future for job in jobs))
+        assert batcher.waiting == 0
+
+    run(index, work, max_waiting=12)
+
+
 def test_what_is_cancelled_leaves_the_queue(index: rbegir.Index) -> None:
     async def work(gated: Gated, batcher: Batcher) -> None:
         first = await busy(gated, batcher)
@@ -350,6 +393,41 @@ def test_what_is_cancelled_leaves_the_queue(index: rbegir.Index) -> None:
         assert batcher.waiting == 0
 
     assert run(index, work).scans[1:] == [(1, 2)]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_filter_of_a_request_that_has_left_is_not_evaluated_further(
+    index: rbegir.Index, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    monkeypatch.setattr(filters, "BLOCK_ROWS", 64)
+    monkeypatch.setattr(filters, "LEAST_ROWS", 64)
+    begun, go = threading.Event(), threading.Event()
+    blocks: list[int] = []
+    evaluate = filters.Filter._evaluate
+
+    def noted(self: filters.Filter, table: Any) -> Any:
+        if table.num_rows:
+            blocks.append(table.num_rows)
+            begun.set()
+            assert go.wait(PATIENT)
+        return evaluate(self, table)
+
+    async def work(gated: Gated, batcher: Batcher) -> None:
+        await busy(gated, batcher)
+        where = f"price < 20 and id != {1000 + shared}"
+        gone = batcher.submit(texts_of(["hat"], 3, where=where))
+        stays = batcher.submit(texts_of(["red hat"], 3, where=where if shared else None))
+        monkeypatch.setattr(filters.Filter, "_evaluate", noted)
+        gated.gate.set()
+        assert await asyncio.to_thread(begun.wait, PATIENT)
+        gone.future.cancel()
+        go.set()
+        (found,) = await stays.future
+        assert sum(blocks) == (len(TEXTS) if shared else 64)
+        alone = index.search(["red hat"], 3, where=where if shared else None)
+        assert found.hits.ids.tolist() == alone.ids.tolist()
+
+    run(index, work)
 
 
 def test_stopping_cancels_what_waits(index: rbegir.Index) -> None:

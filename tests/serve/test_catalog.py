@@ -116,6 +116,26 @@ def test_one_index_has_a_name_too_and_metrics_without_one(folder: Path) -> None:
         assert "/v1/aliases/{name}" not in client.get("/openapi.json").json()["paths"]
 
 
+def test_the_open_document_tells_no_names_to_strangers(model: rbegir.Model, tmp_path: Path) -> None:
+    made = {name: rbegir.Index.create(tmp_path / name, model) for name in ("secret-one", "secret-two")}
+    made["secret-one"].add(["tea"], attributes={"secret-band": ["a"]})
+    with serving(made, read_token=READ, write_token=WRITE) as client:
+
+        def document(authorization: str = "") -> str:
+            return client.get("/openapi.json", headers={"authorization": authorization}).text
+
+        told, open_ = document(f"Bearer {READ}"), client.get("/openapi.json").text
+        for name in ("secret-one", "secret-two", "secret-band"):
+            assert name in told
+        assert "secret" not in open_
+        assert json.loads(open_)["paths"].keys() == json.loads(told)["paths"].keys()
+        assert document(f"Bearer {WRITE}") == told
+        for wrong in ("", "Bearer a-stranger", f"Basic {READ}"):
+            assert document(wrong) == open_
+    with serving(rbegir.Index.open(tmp_path / "secret-one")) as client:
+        assert "secret-band" in client.get("/openapi.json").text  # without tokens everyone may read
+
+
 def test_names_are_told_to_readers_only(folder: Path) -> None:
     with serving(in_folder(folder), read_token=READ, write_token=WRITE) as client:
         for name in ("ads", "none"):
@@ -242,6 +262,21 @@ def test_a_wrong_file_of_names_is_named(folder: Path, said: str) -> None:
     (folder / ALIASES).write_text(said)
     with pytest.raises(FileError, match=ALIASES):
         in_folder(folder).names()
+
+
+def test_names_are_followed_again_after_an_unexpected_error(folder: Path) -> None:
+    indexes = in_folder(folder, read_only=True)
+    with serving(indexes, read_only=True, refresh_s=0.01) as client:
+
+        def names() -> dict[str, str]:
+            raise OSError(errno.EMFILE, "too many open files")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(indexes, "names", names)
+            wait_until(lambda: client.get("/readyz").status_code == 503)
+            said = problem(client.get("/readyz"), 503, "not-ready")
+            assert said["detail"] == "the names of the indexes could not be followed"
+        wait_until(lambda: client.get("/readyz").status_code == 200)
 
 
 def test_readiness_names_the_index(folder: Path) -> None:

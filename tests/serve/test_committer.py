@@ -268,6 +268,49 @@ def test_the_queue_is_bounded_and_can_be_left(index_path: Path) -> None:
     assert run(index_path, work, max_waiting_writes=3) == [("upsert", 1)]
 
 
+def test_a_client_that_fills_the_queue_does_not_keep_others_out(index_path: Path) -> None:
+    async def work(gated: Gated, committer: Committer) -> None:
+        tasks = [asyncio.ensure_future(committer.commit(upsert((1, "one")), "greedy"))]
+        assert await asyncio.to_thread(gated.started.acquire, timeout=PATIENT)
+        done: list[str] = []
+
+        async def change(client: str, *keys: int) -> None:
+            await committer.commit(upsert(*((key, f"{client} {key}") for key in keys)), client)
+            done.append(f"{client} {keys[0]}")
+
+        greedy = [("greedy", (2, 3)), ("greedy", (4, 5)), ("greedy", (2, 6))]
+        for client, keys in (*greedy, ("modest", (2,)), ("modest", (7,))):
+            tasks.append(asyncio.ensure_future(change(client, *keys)))  # type: ignore[arg-type]
+            await asyncio.sleep(0)
+        for client in ("greedy", "another"):
+            with pytest.raises(Problem, match="8 keywords are waiting to be written; nothing was done"):
+                await committer.commit(upsert(*((key, "late") for key in range(10, 13))), client)
+        gated.gate.set()
+        await asyncio.gather(*tasks)
+        # of four places half for each client while it wants them, and changes of a client in their order
+        assert done == ["greedy 2", "modest 2", "modest 7", "greedy 4", "greedy 2"]
+        assert gated.get([2])[0]["text"] == "greedy 2"
+
+    writes = run(index_path, work, max_waiting_writes=6, max_write_batch=4)
+    assert writes == [("upsert", 1), ("upsert", 3), ("upsert", 4)]
+
+
+def test_a_change_larger_than_a_write_has_its_turn(index_path: Path) -> None:
+    async def work(gated: Gated, committer: Committer) -> None:
+        tasks = [asyncio.ensure_future(committer.commit(upsert((1, "one")), "modest"))]
+        assert await asyncio.to_thread(gated.started.acquire, timeout=PATIENT)
+        changes = [("modest", 1), ("modest", 1), ("large", 5), ("modest", 1)]
+        for number, (client, count) in enumerate(changes):
+            rows = [(10 * number + place, "text") for place in range(count)]
+            tasks.append(asyncio.ensure_future(committer.commit(upsert(*rows), client)))
+            await asyncio.sleep(0)
+        gated.gate.set()
+        await asyncio.gather(*tasks)
+
+    writes = run(index_path, work, max_write_batch=2)
+    assert [size for _, size in writes] == [1, 2, 5, 1]
+
+
 def test_compaction_when_enough_is_deleted(index_path: Path) -> None:
     async def work(gated: Gated, committer: Committer) -> None:
         gated.gate.set()

@@ -9,6 +9,7 @@ import contextlib
 import gc
 import json
 import resource
+import select
 import shutil
 import socket
 import threading
@@ -20,7 +21,9 @@ import pytest
 
 import rbegir
 from rbegir.serve import protocol
-from tests.serve.conftest import PATIENT, Local, get, listening
+from rbegir.serve.body import LARGE, Bodies
+from rbegir.wire.problems import Problem
+from tests.serve.conftest import PATIENT, Local, get, listening, post
 from tests.serve.test_requests import JSON, problem
 from tests.serve.test_socket import clients, connect, read, request_bytes, wait_until
 from torture.frontdoor import MIB, SEARCHES, UPSERTS, columns
@@ -188,3 +191,48 @@ def test_responses_that_nobody_reads_are_bounded(address: str, monkeypatch: pyte
         wait_until(lambda: not clients(address))  # the server has closed its ends
     assert MIB < max(held) <= 16 * MIB
     assert get(f"{address}/healthz").status_code == 200
+
+
+def test_unfinished_bodies_share_a_budget(index_path: Path) -> None:
+    """Connections that send most of a body and withhold the rest; small requests are answered meanwhile."""
+    size, body = 8 * MIB, b'{"queries":["hat"],"k":1}'
+    unfinished = request_bytes(b" " * (size - 100), f"Content-Length: {size}")
+    limits = {"max_received_bytes": 20 * MIB, "body_timeout_s": PATIENT}
+    with (
+        listening(rbegir.Index.open(index_path), **limits) as address,
+        contextlib.ExitStack() as opened,
+    ):
+        with bounded(seconds=10, memory=60 * MIB):
+            many = [opened.enter_context(connect(address)) for _ in range(20)]
+            for client in many:
+                with contextlib.suppress(OSError):  # it was refused before the last byte
+                    client.sendall(unfinished)
+            wait_until(lambda: sum(map(is_answered, many)) == 18)  # two of 8 MB fit
+        said = next(client for client in many if is_answered(client)).recv(1 << 16)
+        assert said.startswith(b"HTTP/1.1 503")
+        assert b"retry-after: 1" in said.lower()
+        assert b"too many large bodies are being received; nothing was done" in said
+        assert post(f"{address}/v1/search", content=body, headers=JSON).status_code == 200
+        large = body + b" " * (6 * MIB)
+        problem(post(f"{address}/v1/search", content=large, headers=JSON), 503, "overloaded")
+        for client in many:
+            client.close()
+        wait_until(lambda: post(f"{address}/v1/search", content=large, headers=JSON).status_code == 200)
+
+
+def is_answered(client: socket.socket) -> bool:
+    """Whether a response has begun."""
+    return bool(select.select([client], [], [], 0)[0])
+
+
+def test_the_budget_of_bodies_is_shared_fairly() -> None:
+    bodies = Bodies(10 * LARGE)
+    with bodies.receiving("greedy") as greedy, bodies.receiving("modest") as modest:
+        greedy(11 * LARGE)
+        for refused, size in ((greedy, 11 * LARGE + 1), (modest, 6 * LARGE + 1)):
+            with pytest.raises(Problem, match="too many large bodies"):
+                refused(size)
+        modest(6 * LARGE)  # half of the budget, and what is not counted
+        with bodies.receiving("greedy") as small:
+            small(LARGE)
+    assert not bodies._held

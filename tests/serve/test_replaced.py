@@ -69,6 +69,26 @@ def test_a_service_that_cannot_follow_says_so(local: Start, index_path: Path) ->
     assert self_hits(service) == 30  # it goes on with what it has
 
 
+def test_a_service_goes_on_following_after_an_unexpected_error(
+    local: Start, index_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = local(read_only=True, refresh_s=0.01)
+
+    def refresh() -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(service.index, "refresh", refresh)
+        wait_until(lambda: service.client.get("/readyz").status_code == 503)
+        said = problem(service.client.get("/readyz"), 503, "not-ready")
+        assert said["detail"] == "the index could not be refreshed"
+    wait_until(lambda: service.client.get("/readyz").status_code == 200)
+    assert service.log.getvalue().count("refresh failed") == 1
+    with rbegir.Index.open(index_path) as writer:
+        writer.add(["a late keyword"])
+    wait_until(lambda: len(service.index) == len(TEXTS) + 1)
+
+
 def test_a_service_learns_that_its_index_takes_vectors(local: Start, index_path: Path) -> None:
     service = local(read_only=True, refresh_s=0.01)
     vectors = np.random.default_rng(0).standard_normal((300, 64)).astype("float32")

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from rbegir.errors import FileError
+from rbegir.index import filter as filters
 from rbegir.wire.problems import KINDS, URN, from_error
-from tests.serve.conftest import TEXTS, Local
+from tests.serve.conftest import PATIENT, TEXTS, Local
 
 Start = Callable[..., Local]
 SEARCH = "/v1/search"
+FILTER = " or ".join(["text like 'contains in%'"] * 40 + ["contains(text, 'it''s b')"] * 29)
 JSON = {"content-type": "application/json"}
 
 
@@ -76,6 +80,18 @@ def test_malformed_json(service: Local, body: bytes, detail: str) -> None:
         ({"queries": ["a"] * 1000, "k": 10_000}, "queries times k: at most 200000 hits, got 10000000"),
         ({"queries": ["a"] * 11, "k": 100, "explain": True}, "with explain: at most 1000 hits, got 1100"),
         ({"queries": ["a"], "where": "x" * 5000}, "where: at most 4096 characters, got 5000"),
+        (
+            {"queries": ["a"] * 20, "where": [f"id != {i} and text != '{'x' * 4000}'" for i in range(20)]},
+            "filters: at most 65536 characters, got 80450",
+        ),
+        (
+            {"queries": ["a"] * 3, "where": [" and ".join(["not contains(text, 'b')"] * 90)] * 2 + [FILTER]},
+            "filters: at most 256 words or patterns to look for, got 257",
+        ),
+        (
+            {"queries": ["a"] * 257, "must": [f"word{i}" for i in range(257)]},
+            "filters: at most 256 words or patterns to look for, got 257",
+        ),
         ({"queries": ["a"], "k": float("nan")}, "k: Input should be a valid integer"),
         ({"codes": [[]]}, "codes.0 has 0 integers, expected n = 64"),
         ({"codes": [["0" * 16] * 9]}, "codes.0 has 9 planes, expected 1 to 8"),
@@ -89,6 +105,13 @@ def test_wrong_searches(service: Local, body: Any, detail: str) -> None:
     content = body if isinstance(body, bytes) else json.dumps(body)
     found = problem(service.client.post(SEARCH, content=content, headers=JSON), 422, "invalid")
     assert detail in json.dumps(found, ensure_ascii=False)
+
+
+def test_equal_filters_count_once(service: Local) -> None:
+    where = " and ".join(["not contains(text, 'b')"] * 120)
+    assert len(service.search(queries=["a"] * 100, where=[where] * 100, k=1)) == 100
+    many = [f"id = {number} or lang in ('contains', 'like')" for number in range(1000)]
+    assert len(service.search(queries=["a"] * 1000, where=many, k=1)) == 1000
 
 
 def test_a_text_without_words_and_a_wrong_filter(service: Local) -> None:
@@ -174,6 +197,36 @@ def test_deadlines(service: Local) -> None:
         headers = {"x-timeout-ms": wrong}
         problem(service.client.post(SEARCH, json={"queries": ["a"]}, headers=headers), 400, "bad-header")
     assert service.post(SEARCH, {"queries": ["a"]}, **{"x-timeout-ms": "20000"}).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/keywords:count", "/v1/keywords"])
+def test_a_filter_ends_with_the_deadline(service: Local, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    monkeypatch.setattr(filters, "BLOCK_ROWS", 64)
+    monkeypatch.setattr(filters, "LEAST_ROWS", 64)
+    blocks, go, done = [], threading.Event(), threading.Event()
+    evaluate, evaluated = filters.Filter._evaluate, filters.Filter._evaluated
+
+    def noted(self: filters.Filter, table: pa.Table) -> Any:
+        if table.num_rows:
+            blocks.append(table.num_rows)
+            assert go.wait(PATIENT)
+        return evaluate(self, table)
+
+    def watched(self: filters.Filter, segment: Any) -> Any:
+        try:
+            return evaluated(self, segment)
+        finally:
+            done.set()
+
+    monkeypatch.setattr(filters.Filter, "_evaluate", noted)
+    monkeypatch.setattr(filters.Filter, "_evaluated", watched)
+    given = {"where": f"price < 7 and id != {9000 + len(path)}"}
+    answer = service.client.get(path, params=given, headers={"x-timeout-ms": "50"})
+    problem(answer, 504, "deadline")
+    go.set()
+    assert done.wait(PATIENT)
+    assert blocks == [64]
+    assert service.client.get("/v1/keywords:count", params=given).json() == {"keywords": 28}
 
 
 def test_unexpected_failures_say_nothing_of_their_cause() -> None:

@@ -118,6 +118,17 @@ def test_a_request_cannot_ask_for_endless_reranking(path: Path) -> None:
     assert "queries times candidates: at most 200000" in answer.text
 
 
+def test_the_candidates_of_the_default_count_too(path: Path) -> None:
+    answer = ask(path, {"queries": ["river"] * 401, "k": 1})
+    assert answer.status_code == 422
+    said = answer.json()
+    assert said["detail"] == "queries times candidates: at most 200000 candidates, got 200500"
+    assert said["hint"] == "send fewer queries, or set rerank to false"
+    for fewer in ({"rerank": False}, {"candidates": 2}, {"min_score": 0.0}):
+        assert ask(path, {"queries": ["river"] * 401, "k": 1, **fewer}).status_code == 200
+    assert ask(path, {"codes": [[1] * 64] * 401, "k": 1}).status_code == 200
+
+
 def test_requests_that_share_a_scan_get_their_own_hits(index: rbegir.Index) -> None:
     async def together() -> None:
         batcher = Batcher(index, Metrics().of(), Settings())

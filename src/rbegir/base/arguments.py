@@ -90,14 +90,24 @@ def check_ids(ids: Any, argument: str = "ids", *, unique: bool = False) -> pa.Ar
     return array
 
 
-def words_pattern(phrase: str) -> str | None:
-    """A regular expression (RE2) for texts that contain the words of a phrase side by side, in any case.
+BETWEEN = r"[^\pL\pM\pN]"  # a character between words, for RE2
 
-    Words are runs of letters, marks and digits. None if the phrase has no word.
-    """
-    words = "".join(one if unicodedata.category(one)[0] in "LMN" else " " for one in phrase).split()
-    between = r"[^\pL\pM\pN]"
-    return f"(?i)(?:^|{between}){f'{between}+'.join(words)}(?:$|{between})" if words else None
+
+def words_in(phrase: str) -> list[str]:
+    """Its runs of letters, marks and digits."""
+    return "".join(one if unicodedata.category(one)[0] in "LMN" else " " for one in phrase).split()
+
+
+def words_pattern(phrase: str) -> str | None:
+    """A regular expression (RE2) for texts that contain the words of a phrase side by side, in any case; None
+    if the phrase has no word."""
+    words = words_in(phrase)
+    return f"(?i)(?:^|{BETWEEN}){f'{BETWEEN}+'.join(words)}(?:$|{BETWEEN})" if words else None
+
+
+def any_word_pattern(words: Sequence[str]) -> str:
+    """The same for texts that contain at least one of these words."""
+    return f"(?i)(?:^|{BETWEEN})(?:{'|'.join(words)})(?:$|{BETWEEN})"
 
 
 def _complete(array: pa.Array, argument: str, expected: str, hint: str = "") -> pa.Array:

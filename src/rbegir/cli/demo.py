@@ -12,7 +12,7 @@ import typer
 
 import rbegir
 from rbegir.cli import options
-from rbegir.cli.options import needing, option, print_json
+from rbegir.cli.options import needing, option, print_json, shown
 from rbegir.cli.search import hits_as_json
 from rbegir.cli.train import evaluate_all
 from rbegir.errors import FileError
@@ -163,19 +163,22 @@ def _show(
     console.print(report_table(reports))
     table = Table("query", "meant", "rank", "by code", *(f"hit {i + 1}" for i in range(SHOWN_HITS)))
 
+    def plain(text: object) -> str:
+        return escape(shown(text))
+
     def rank(found: list[str | None], wanted: str) -> str:
         return str(found.index(wanted) + 1) if wanted in found else f"> {len(found)}"
 
     for number, (query, wanted) in enumerate(zip(queries, meant, strict=True)):
         texts, coded = ([hit.text for hit in found[number]] for found in (hits, by_code))
-        best = [f"{escape(str(hit.text))} [dim]{hit.score:.1f}[/]" for hit in hits[number][:SHOWN_HITS]]
-        bold = f"[bold]{escape(query)}[/]"
-        table.add_row(bold, escape(wanted), rank(texts, wanted), rank(coded, wanted), *best)
+        best = [f"{plain(hit.text)} [dim]{hit.score:.1f}[/]" for hit in hits[number][:SHOWN_HITS]]
+        ranks = rank(texts, wanted), rank(coded, wanted)
+        table.add_row(f"[bold]{plain(query)}[/]", plain(wanted), *ranks, *best)
     console.print(table)
     console.print("Why each first hit is there:")
     for query, (first, *_) in zip(queries, hits, strict=True):
         console.print(
-            f"  [bold]{escape(query)}[/] → {escape(str(first.text))}  [dim]{first.why}[/]",
+            f"  [bold]{plain(query)}[/] → {plain(first.text)}  [dim]{first.why}[/]",
             highlight=False,
             soft_wrap=True,
         )

@@ -18,6 +18,7 @@ from rbegir.cli.options import (
     names_in,
     option,
     print_json,
+    shown,
     take_texts,
     tell,
     whole_option,
@@ -222,7 +223,7 @@ def verify(
         found = [error.message]
     facts: dict[str, Any] = {"ok": not found, "damage": found}
     for message in [] if as_json else found:
-        print(f"damaged: {message}", file=sys.stderr)
+        print(f"damaged: {shown(message)}", file=sys.stderr)
     if salvage is not None:
         facts["salvage"] = rbegir.Index.salvage(index, salvage)
     state = f"{len(found)} damaged" if found else "every byte is as it was written"
@@ -387,12 +388,14 @@ def _report(index: rbegir.Index, as_json: bool, **more: Any) -> None:
         return
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text  # a plain str would be read as markup
 
     table = Table(show_header=False, box=None)
     for name, value in facts.items():
         if isinstance(value, dict):
             value = ", ".join(f"{key}: {part}" for key, part in value.items()) or "none"
-        table.add_row(name.replace("_", " "), f"{value:,}" if type(value) is int else str(value))
+        text = Text(f"{value:,}" if type(value) is int else shown(value))
+        table.add_row(name.replace("_", " "), text)
     Console().print(table)
 
 

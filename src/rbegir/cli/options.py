@@ -152,12 +152,13 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], **notes: str
     """A table for people, right-aligned after the first column; `notes` are a title and a caption."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text  # a plain str would be read as markup
 
     table = Table(title=notes.get("title"), caption=notes.get("caption"))
     for number, name in enumerate(head):
-        table.add_column(name, justify="right" if number else "left")
+        table.add_column(Text(shown(name)), justify="right" if number else "left")
     for row in rows:
-        table.add_row(*map(shown, row))
+        table.add_row(*(Text(shown(cell)) for cell in row))
     Console().print(table)
 
 

@@ -126,7 +126,7 @@ def _show(queries: list[str], hits: Hits, chosen: list[str] | None) -> None:
         if unknown:
             listed = ", ".join(known) or "none"
             raise InputError(f"hits have no attribute {unknown[0]!r}", hint=f"--columns: {listed}")
-        table = Table("", "score", "id", "text", title=Text(query), title_justify="left", box=None)
+        table = Table("", "score", "id", "text", title=Text(shown(query)), title_justify="left", box=None)
         for name in names:
             table.add_column(Text(shown(name)))
         for rank, hit in enumerate(found, 1):

@@ -142,6 +142,17 @@ class Column:
             raise self._data.corrupt("does not hold valid values") from error
         return found.cast(self.type) if found.type != self.type else found
 
+    def sizes(self, positions: Int64s) -> Int64s:
+        """How many bytes each of these values has, found without reading them."""
+        for section, starts, stops in self.spans(positions):
+            if section is self._data:  # the last; `take` checks it
+                sizes: Int64s = np.maximum(stops - starts, 0)
+                return sizes
+            if np.any(starts < 0) or np.any(stops < starts) or np.any(stops > section.bytes):
+                raise section.corrupt("is too short for the offsets that point into it")
+            section.touch(starts, stops)
+        raise AssertionError("a column has data")
+
     def spans(self, positions: Int64s) -> Iterator[tuple[Section, Int64s, Int64s]]:
         """Yield each section and the byte ranges [start, stop) of it that hold the values.
 

@@ -7,12 +7,18 @@ columns that it names. The result is a mask, and the scan scores only keywords i
 top k is the true top k of the keywords that pass, for any selectivity. Segments never change, so each caches
 the masks of recent textual filters, and repeating a filter costs nothing. A segment caches as many masks as
 fit into KEPT_BYTES, and at least KEPT; the least recently used are evicted.
+
+Tests of texts and lists are slow, a hundred of them take minutes over a large index. A caller that may lose
+interest says so with `while_wanted`: the evaluation then ends after the current block, whose size depends on
+the number of such tests, so that a block takes a fraction of a second.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,8 +31,23 @@ from rbegir.index.segment import Segment
 from rbegir.index.where import Parser
 
 BLOCK_ROWS = 1 << 20  # rows evaluated at a time: whole words of a mask
+LEAST_ROWS = 1 << 14  # the same for a filter with many slow tests; Arrow prepares each test once per block
 KEPT, KEPT_BYTES = 16, 32 << 20  # masks kept per segment
 KEPT_MOST = 1024
+_wanted: ContextVar[Callable[[], bool] | None] = ContextVar("wanted", default=None)
+
+
+@contextmanager
+def while_wanted(wanted: Callable[[], bool] | None) -> Iterator[None]:
+    """Abandon filters that this thread or task evaluates in the block when `wanted` returns False.
+
+    Nothing passes an abandoned filter, so its result must not be used.
+    """
+    token = _wanted.set(wanted)
+    try:
+        yield
+    finally:
+        _wanted.reset(token)
 
 
 class Filter:
@@ -39,10 +60,11 @@ class Filter:
             parser = Parser(where, types)
             self._expression = parser.parse()
             self._columns, self._item_tests = list(parser.named), parser.item_tests
+            self._rows = max(LEAST_ROWS, BLOCK_ROWS // max(1, parser.slow_tests) // 64 * 64)
             self._evaluate(_nothing({name: types[name] for name in self._columns}))
         elif isinstance(where, pc.Expression):
             self._key = None
-            self._expression, self._item_tests = where, {}
+            self._expression, self._item_tests, self._rows = where, {}, BLOCK_ROWS
             self._columns = self._named_columns()
         else:
             raise FilterError(
@@ -54,6 +76,8 @@ class Filter:
         """The positions of the segment for which the filter is true."""
         kept = None if self._key is None else segment.filters.pop(self._key, None)
         mask = self._evaluated(segment) if kept is None else kept
+        if mask is None:
+            return masks.empty(segment.count)
         if self._key is not None:
             segment.filters[self._key] = masks.freeze(mask)
             room = min(max(KEPT, KEPT_BYTES // max(1, mask.nbytes)), KEPT_MOST)
@@ -61,12 +85,16 @@ class Filter:
                 segment.filters.pop(old, None)
         return mask
 
-    def _evaluated(self, segment: Segment) -> masks.Mask:
+    def _evaluated(self, segment: Segment) -> masks.Mask | None:
+        """The positions that pass; None if that is not wanted any more."""
         here = {"id", *segment.types}
         columns = {name: segment.whole(name) if name in here else None for name in self._columns}
         mask = masks.empty(segment.count)
-        for start in range(0, segment.count, BLOCK_ROWS):
-            size = min(BLOCK_ROWS, segment.count - start)
+        wanted = _wanted.get()
+        for start in range(0, segment.count, self._rows):
+            if wanted is not None and not wanted():
+                return None
+            size = min(self._rows, segment.count - start)
             arrays = [
                 pa.nulls(size, self._types[name]) if column is None else column.slice(start, size)
                 for name, column in columns.items()

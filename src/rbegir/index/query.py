@@ -21,7 +21,7 @@ from rbegir.codes.score import QUERY_LIMIT, KeyScores, cosines, least_keys
 from rbegir.encode.encoder import Encoder, decoder, key_scores, takes_vectors
 from rbegir.encode.reranker import Reranker
 from rbegir.errors import InputError, MismatchError, describe
-from rbegir.index.filter import Filter
+from rbegir.index.filter import Filter, while_wanted
 from rbegir.index.manifest import Manifest
 from rbegir.index.snapshot import Snapshot
 from rbegir.index.tenant import TenantSnapshot, within
@@ -34,6 +34,8 @@ from rbegir.search.rerank import VectorReranker, by_code_alone, find_candidates,
 
 SCANNED = 64  # queries whose hits are found together
 _watcher: ContextVar[Callable[[str], None] | None] = ContextVar("watcher", default=None)
+_weigher: ContextVar[Callable[[npt.NDArray[np.int64]], None] | None] = ContextVar("weigher", default=None)
+_awaited: ContextVar[Callable[[int], bool] | None] = ContextVar("awaited", default=None)
 
 
 class Searcher:
@@ -117,6 +119,9 @@ class Searcher:
         stage_done("scan")
         places = snapshot.locate(numbers, found.positions[found.positions >= 0])
         names = snapshot.manifest.columns if request.attributes else ()
+        if (weigh := _weigher.get()) is not None:
+            sizes = snapshot.sizes([*names, *(["text"] if request.texts else [])], places)
+            weigh(np.bincount(np.nonzero(found.positions >= 0)[0], sizes, len(values)).astype(np.int64))
         hits = Hits.of(
             found,
             code_scores(found.keys),
@@ -261,16 +266,19 @@ def scope(snapshot: Snapshot, request: SearchRequest, queries: int) -> Scope:
         return snapshot.passes([Filter.of(one, types) for one in wheres if one is not None], allow, deny)
 
     if not request.filters_each:
-        return Scope(*snapshot.candidates(passes(**request.filters())), numbers)
-    known: dict[Any, tuple[int, list[Mask | None]]] = {}
+        with while_wanted(_any_awaited(range(queries))):
+            return Scope(*snapshot.candidates(passes(**request.filters())), numbers)
+    known: dict[Any, tuple[Any, list[int]]] = {}  # filters, and the queries that have them
     for query, each in enumerate(request.each_filter(queries)):
         where, *ids = each["where"], each["allow"], each["deny"]
         key = (where if isinstance(where, str) else id(where), each["must"], *map(id, ids))
         if any(value is not None for value in each.values()):
-            if key not in known:
-                known[key] = len(known), passes(**each)
-            numbers[query] = known[key][0]
-    masks = [found for _, found in known.values()]
+            known.setdefault(key, (each, []))[1].append(query)
+    masks: list[list[Mask | None]] = []
+    for each, having in known.values():
+        numbers[having] = len(masks)
+        with while_wanted(_any_awaited(having)):
+            masks.append(passes(**each))
     if len(masks) == 1 and np.all(numbers == 0):
         return Scope(*snapshot.candidates(masks[0]), np.full(queries, -1))
     segments, parts = snapshot.candidates()
@@ -279,6 +287,12 @@ def scope(snapshot: Snapshot, request: SearchRequest, queries: int) -> Scope:
         for number, part in zip(segments, parts, strict=True)
     ]
     return Scope(segments, parts, numbers)
+
+
+def _any_awaited(queries: Sequence[int]) -> Callable[[], bool] | None:
+    """Whether someone still waits for the hits of one of these queries; None: always."""
+    awaited = _awaited.get()
+    return None if awaited is None else lambda: any(map(awaited, queries))
 
 
 def asked(
@@ -398,3 +412,25 @@ def watching(watcher: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         _watcher.reset(token)
+
+
+@contextmanager
+def for_awaited(awaited: Callable[[int], bool]) -> Iterator[None]:
+    """Let searches that this thread or task runs in the block give up the filters of queries, by number, that
+    nobody waits for any more. Such queries get no hits."""
+    token = _awaited.set(awaited)
+    try:
+        yield
+    finally:
+        _awaited.reset(token)
+
+
+@contextmanager
+def weighing(weigh: Callable[[npt.NDArray[np.int64]], None]) -> Iterator[None]:
+    """Call `weigh` with the bytes [queries] of the texts and attributes of hits before searches that this
+    thread or task runs in the block read them; it may raise."""
+    token = _weigher.set(weigh)
+    try:
+        yield
+    finally:
+        _weigher.reset(token)

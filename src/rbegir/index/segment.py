@@ -14,7 +14,7 @@ chunk by chunk, so that a merge of any size needs little memory.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -280,6 +280,14 @@ class Segment:
     def column(self, name: str, positions: Int64s) -> pa.Array:
         """A column at these positions; the segment must have it (see `types`)."""
         return self._columns[name].take(positions)
+
+    def sizes(self, names: Iterable[str], positions: Int64s) -> Int64s:
+        """The bytes of these columns at each position, of those that the segment has."""
+        found = np.zeros(positions.shape, np.int64)
+        for name in names:
+            if name in self.types:
+                found += self._columns[name].sizes(positions)
+        return found
 
     def whole(self, name: str) -> pa.Array:
         """A whole column, or all ids, for filters; validated on the first call."""

@@ -35,6 +35,8 @@ from rbegir.index.manifest import MODEL, NAME, Manifest, read_manifest
 from rbegir.index.segment import Entry, LiveRows, Segment, read_column
 from rbegir.search.backend import Partition
 
+BATCH_BYTES = 8 << 20  # of texts and attributes in an exported batch, and one more keyword
+
 
 @dataclass(frozen=True, eq=False)
 class Positions:
@@ -264,6 +266,11 @@ class Snapshot:
             order.append(where)
         return pa.concat_arrays(parts).take(int64_array(np.argsort(np.concatenate(order))))
 
+    def sizes(self, names: Sequence[str], places: Positions) -> Int64s:
+        """The bytes of these columns for each keyword."""
+        found = np.zeros(places.segment.shape, np.int64)
+        return self._gather(places, found, lambda one, at: one.sizes(names, at))
+
     def check_mapped(self) -> None:
         """Raise if a page read from this state was missing; call this before returning what was read."""
         for file in self.files:
@@ -291,16 +298,19 @@ class Snapshot:
                     yield one.segment, span[start : start + rows]
 
     def batches(self, rows: int, where: Any = None) -> Iterator[pa.RecordBatch]:
-        """The live keywords that pass as batches of id, text and attributes; the first may be empty."""
+        """The live keywords that pass as batches of id, text and attributes, each of at most `rows` keywords
+        and about BATCH_BYTES; the first may be empty."""
         types = self.types()
         schema = pa.schema(list(types.items()))
         empty = True
-        for segment, positions in self.spans(rows, where):
-            columns = [read_column(segment, name, dtype, positions) for name, dtype in types.items()]
-            batch = pa.record_batch(columns, schema=schema)
-            segment.file.check_mapped()
-            yield batch
-            empty = False
+        for segment, span in self.spans(rows, where):
+            ends = np.cumsum(segment.sizes(types, span))
+            for positions in np.split(span, np.flatnonzero(np.diff(ends // BATCH_BYTES)) + 1):
+                columns = [read_column(segment, name, dtype, positions) for name, dtype in types.items()]
+                batch = pa.record_batch(columns, schema=schema)
+                segment.file.check_mapped()
+                yield batch
+                empty = False
         if empty:
             yield pa.RecordBatch.from_pylist([], schema)
 

@@ -17,6 +17,7 @@ KEPT_ROWS keywords in total.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -108,6 +109,9 @@ class TenantSegment(Segment):
 
     def column(self, name: str, positions: Int64s) -> pa.Array:
         return self._segment.column(name, self.at[positions])
+
+    def sizes(self, names: Iterable[str], positions: Int64s) -> Int64s:
+        return self._segment.sizes(names, self.at[positions])
 
     def whole(self, name: str) -> pa.Array:
         return self._segment.ids(self.at) if name == "id" else self._segment.column(name, self.at)

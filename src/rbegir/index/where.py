@@ -34,13 +34,14 @@ from typing import Any, NamedTuple, NoReturn
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rbegir.base.arguments import is_list, words_pattern
+from rbegir.base.arguments import any_word_pattern, is_list, words_in, words_pattern
 from rbegir.errors import FilterError
 
 MAX_LENGTH = 1 << 20
 MAX_DEPTH = 64
 MAX_TESTS = 10_000
 CHAIN = 8  # tests that stand side by side for Arrow
+JOINED = 256  # words that are looked for together
 
 _TOKEN = re.compile(
     r"""(?P<space>\s+)
@@ -52,6 +53,8 @@ _TOKEN = re.compile(
       | (?P<mark>[(),])""",
     re.VERBOSE,
 )
+_SLOW = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\b(?:contains|like|in)\b""", re.IGNORECASE)
+_WORD = re.compile(r"[^\W_]+")
 _WORDS = {"and", "or", "not", "in", "is", "null", "true", "false"}
 _COMPARE = {"=": "__eq__", "!=": "__ne__", "<": "__lt__", "<=": "__le__", ">": "__gt__", ">=": "__ge__"}
 _SAME = {"==": "=", "<>": "!="}
@@ -91,6 +94,9 @@ class Parser:
         self.named: dict[str, None] = {}  # columns, in the order of the text
         # tests of lists, for which Arrow has no expression: name of the result → column, wanted items
         self.item_tests: dict[str, tuple[str, pa.Array]] = {}
+        self.slow_tests = 0  # of texts for words or a pattern, and of lists; a phrase counts once per word
+        # tests for one word, by the id of their expression, which is kept so that no other gets its id
+        self._word_tests: dict[int, tuple[pc.Expression, str, str]] = {}
 
     def parse(self) -> pc.Expression:
         if self._peek().kind == "end":
@@ -114,10 +120,29 @@ class Parser:
         parts = [part()]
         while self._accept("word", word):
             parts.append(part())
+        if word == "or" and len(parts) > 1:
+            parts = self._joined(parts)
         while len(parts) > CHAIN:
             chains = [functools.reduce(join, parts[at : at + CHAIN]) for at in range(0, len(parts), CHAIN)]
             parts = [~~chain for chain in chains]
         return functools.reduce(join, parts)
+
+    def _joined(self, parts: list[pc.Expression]) -> list[pc.Expression]:
+        """The alternatives of an `or`, with all tests of a column for single words as one: it reads a text
+        once, whereas separate tests read it once for each word."""
+        words: dict[str, list[str]] = {}
+        others: list[pc.Expression] = []
+        for part in parts:
+            if id(part) in self._word_tests:
+                _, column, word = self._word_tests[id(part)]
+                words.setdefault(column, []).append(word)
+            else:
+                others.append(part)
+        return others + [
+            pc.match_substring_regex(pc.field(column), any_word_pattern(of_column[at : at + JOINED]))
+            for column, of_column in words.items()
+            for at in range(0, len(of_column), JOINED)
+        ]
 
     def _one(self) -> pc.Expression:
         self._depth += 1
@@ -186,13 +211,19 @@ class Parser:
         pattern = words_pattern(value.value)
         if pattern is None:
             self._fail("contains needs a word: letters or digits", value.at, hint="like finds any text")
-        return pc.match_substring_regex(pc.field(column.name), pattern)
+        found = pc.match_substring_regex(pc.field(column.name), pattern)
+        words = words_in(value.value)
+        self.slow_tests += len(words)
+        if len(words) == 1:
+            self._word_tests[id(found)] = found, column.name, words[0]
+        return found
 
     def _like(self, column: _Column) -> pc.Expression:
         value = self._value()
         if _family(column.type) != "text" or not isinstance(value.value, str):
             came = f"{column.type} and {value.value!r}"
             self._fail(f"like compares a column of texts with a pattern in quotes, got {came}", value.at)
+        self.slow_tests += 1
         return pc.match_like(pc.field(column.name), value.value)
 
     def _in(self, column: _Column) -> pc.Expression:
@@ -211,6 +242,7 @@ class Parser:
     def _any_in(self, column: _Column, values: list[_Value]) -> pc.Expression:
         """Whether any item of a list is one of the values."""
         name = f"\0{len(self.item_tests)}"
+        self.slow_tests += 1
         options = self._options(column._replace(type=column.type.value_type), values)
         self.item_tests[name] = column.name, options
         return pc.field(name)
@@ -367,6 +399,18 @@ class Parser:
         raise FilterError(
             f"where cannot be understood at character {at + 1}: {what}: {around.strip()}", hint=hint
         )
+
+
+def slow_tests_in(text: str, *, lists: bool) -> int:
+    """About how many slow tests (`Parser.slow_tests`) a filter has, found without parsing it; with `lists`,
+    each `in` may be one."""
+    found = 0
+    for token in _SLOW.findall(text):
+        if token[0] == "'":
+            found += max(0, len(_WORD.findall(token)) - 1)  # the first is counted with its test
+        elif token[0] != '"':
+            found += lists or token.lower() != "in"
+    return found
 
 
 def _widest(dtype: pa.DataType) -> pa.DataType:

@@ -43,7 +43,8 @@ class SiteHandlers:
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self._openapi: tuple[Any, bytes] = None, b""  # the document, and the facts that it was made from
+        # with names and without: the facts that the document was made from, and the document
+        self._openapi: dict[bool, tuple[Any, bytes]] = {}
 
     def routes(self) -> list[tuple[Operation, Handler]]:
         """Every route, and what answers it."""
@@ -86,6 +87,13 @@ class SiteHandlers:
                 raise Problem(
                     "read-only", "this service does not change its index", hint="send changes to the writer"
                 )
+
+    def _may_read(self, request: Request) -> bool:
+        try:
+            self._check(request, "read")
+        except Problem:
+            return False
+        return True
 
     @operation("read", "GET /v1/indexes", None, IndexesResponse)
     async def indexes(self, request: Request) -> Response:
@@ -130,18 +138,20 @@ class SiteHandlers:
 
     @operation("all", "GET /openapi.json", None, None, media={JSON: {"type": "object"}})
     async def openapi(self, request: Request) -> Response:
-        """This document."""
+        """This document. Names of indexes and attributes are only in it for those who may read them."""
+        told = self._may_read(request)
         service = self._catalog.default
         info, encodes = service.index.info(), service.encodes
         names = list(self._catalog.services)
         shape = (info["n"], info["keyword_planes"], info["id_type"], bool(info["keywords"]))
         key = (encodes, *shape, *info["attributes"].items(), *names)
-        if self._openapi[0] != key:
+        if told not in self._openapi or self._openapi[told][0] != key:
             every = [operation for operation, _ in self.routes()]
             if not self._catalog.in_folder:
                 every = [operation for operation in every if "/v1/aliases/" not in operation.path]
-            self._openapi = key, to_bytes(document(every, self._catalog.settings, info, encodes, names))
-        return Response(self._openapi[1], media_type=JSON)
+            made = document(every, self._catalog.settings, info, encodes, names if told else None)
+            self._openapi[told] = key, to_bytes(made)
+        return Response(self._openapi[told][1], media_type=JSON)
 
 
 def create_app(

@@ -7,18 +7,22 @@ one takes all that has arrived in the meantime, up to `max_batch` queries.
 Requests may share a scan if all or none of them are reranked, and if they differ in k and in their filters
 only (`SearchRequest.share_key`). The scan uses the largest k, and each request gets its own first k, which is
 the same result, because hits have one total order. So that ten hits do not wait for ten thousand, only
-requests with k in the same power of four share. A request whose filter is refused fails alone.
+requests with k in the same power of four share. Filters of one scan may have as many slow tests as those of a
+request. A request whose filter is refused fails alone.
 
 Fair: clients take turns to choose the next scan. The places of a scan are divided evenly among the clients
 that wait for one of its kind, and those of a client among its requests, the oldest first. So a thousand
 queries of one client are spread over several scans, and a single query of another client is in the next one.
 
-Bounded: `submit` refuses more than `max_waiting` queries. A request that is cancelled leaves the queue.
+Bounded: beyond `max_waiting` queries, `submit` refuses a client that has its share of the queue already.
+Others are admitted up to their share, so n clients hold at most 1 + 1/2 + … + 1/n times as many. A request
+that is cancelled leaves the queue.
 """
 
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -30,7 +34,7 @@ import numpy.typing as npt
 
 from rbegir.codes.planes import Codes
 from rbegir.errors import InputError, MismatchError, RbegirError
-from rbegir.index.query import watching
+from rbegir.index.query import for_awaited, watching, weighing
 from rbegir.search.hits import Hits, cut
 from rbegir.search.request import SearchRequest, k_group
 from rbegir.serve.monitor import IndexMetrics
@@ -39,7 +43,7 @@ from rbegir.serve.settings import Settings
 from rbegir.wire.problems import overloaded
 
 Values = npt.NDArray[np.int16]
-Job = TypeVar("Job", bound=Any)  # has a `future`
+Job = TypeVar("Job", bound=Any)  # has a `future`, a `client`, and how much of it is `left` in the queue
 Share = TypeVar("Share")
 T = TypeVar("T")
 REFUSALS = (InputError, MismatchError)  # errors of a request, and not of the service
@@ -67,6 +71,16 @@ class BatchLoop(Generic[Job, Share]):
         for job in self._queued():
             job.future.cancel()
         await asyncio.to_thread(self._thread.shutdown)
+
+    def _admits(self, size: int, client: Hashable, most: int) -> bool:
+        """Whether a client may queue `size` more: there is room, or it stays within its share of a queue that
+        others have filled. The clients that wait have equal shares."""
+        if not self.waiting or self.waiting + size <= most:
+            return True
+        held = Counter({client: size})
+        for job in self._queued():
+            held[job.client] += job.left
+        return held[client] <= most // len(held)
 
     async def _run(self) -> None:
         while True:
@@ -139,6 +153,7 @@ class Search:
     texts: list[str] | None = None
     vectors: npt.NDArray[np.float64] | None = None  # [queries, dims]
     values: Values | None = None
+    slow_tests: int = 0  # in its filters
 
     @cached_property
     def queries(self) -> Any:
@@ -157,6 +172,7 @@ class BatchSlice:
     hits: Hits
     values: Values  # [queries, n]
     request: SearchRequest
+    bytes: int = 0  # of the texts and attributes of the hits
 
 
 @dataclass(eq=False)
@@ -207,7 +223,7 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
 
     def submit(self, search: Search, client: Hashable = None) -> QueuedSearch:
         """Queue a request; its `future` will hold the hits, in slices. Always `forget` it in the end."""
-        if self.waiting and self.waiting + search.count > self._settings.max_waiting:
+        if not self._admits(search.count, client, self._settings.max_waiting):
             raise overloaded(f"{self.waiting} queries are waiting", self.waiting * self._query_seconds)
         group = (search.request.share_key(), self._reranks(search), k_group(search.request.depth))
         future: asyncio.Future[list[BatchSlice]] = asyncio.get_running_loop().create_future()
@@ -224,6 +240,13 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
             return False
         able = search.texts is not None and getattr(self._index.model, "reranker", None) is not None
         return bool(search.request.rerank) or able
+
+    def candidates(self, search: Search) -> int:
+        """How many candidates by code all queries of a request have reranked, given or by default."""
+        if not self._reranks(search):
+            return 0
+        request = search.request
+        return search.count * (request.pool if search.texts is not None else request.vector_pool)
 
     def forget(self, job: QueuedSearch) -> None:
         """Take what is left of a request out of the queue."""
@@ -257,6 +280,8 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
                 settle(job.future, outcome)
                 continue
             job.done.append(outcome)
+            if sum(slice_.bytes for slice_ in job.done) > self._settings.max_hit_bytes:
+                settle(job.future, self._too_heavy())
             if sum(len(slice_.values) for slice_ in job.done) == job.search.count:
                 settle(job.future, job.done)
 
@@ -272,16 +297,19 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
             of_client[job.client].append(job)
         wanted = [sum(job.left for job in own) for own in of_client.values()]
         batch: list[_Share] = []
+        slow = 0
         for (client, own), places in zip(
             of_client.items(), deal(wanted, self._settings.max_batch), strict=True
         ):
             for job, count in zip(own, deal([job.left for job in own], places), strict=True):
-                if count:
+                more = job.search.slow_tests
+                if count and (not more or not slow or slow + more <= self._settings.max_slow_tests):
                     batch.append(_Share(job, job.taken, count))
+                    slow += more
                     job.taken += count
                     if not job.left:
                         self._remove(job, jobs)
-            if places and client in self._turns:
+            if client in self._turns and batch and batch[-1].job.client == client:
                 self._turns[client] = self._turns.pop(client)  # at the end: the others come first
         self.waiting -= sum(share.count for share in batch)
         if jobs:
@@ -322,7 +350,16 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
         counts = [share.count for share, _ in shares]
         requests = [share.request for share, _ in shares]
         request = SearchRequest.joined(requests, counts)
-        with watching(self._stopwatch()):
+        jobs = [share.job for share, _ in shares for _ in range(share.count)]  # of each query
+        sizes = np.zeros(len(values), np.int64)  # [queries] bytes
+
+        def weigh(found: npt.NDArray[np.int64]) -> None:
+            sizes[:] = found
+            if found.sum() > self._settings.max_hit_bytes:
+                raise self._too_heavy()
+
+        awaited = for_awaited(lambda query: not jobs[query].future.done())
+        with watching(self._stopwatch()), weighing(weigh), awaited:
             if self._reranks(shares[0][0].job.search):
                 queries = joined([share for share, _ in shares])
                 hits = self._index.search(queries, request.k, **request.options())
@@ -331,9 +368,20 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
         self._metrics.batch_queries.observe(len(values))
         starts = np.cumsum([0, *counts]).tolist()
         return [
-            BatchSlice(cut(hits, start, share.count, part.k), own, part)
+            BatchSlice(
+                cut(hits, start, share.count, part.k),
+                own,
+                part,
+                int(sizes[start : start + share.count].sum()),
+            )
             for start, part, (share, own) in zip(starts, requests, shares, strict=False)
         ]
+
+    def _too_heavy(self) -> InputError:
+        return InputError(
+            f"the texts and attributes of the hits have more than {self._settings.max_hit_bytes} bytes",
+            hint="lower k, send fewer queries, or leave out texts and attributes",
+        )
 
     def _stopwatch(self) -> Callable[[str], None]:
         """Observes the time between the stages of one search."""

@@ -6,11 +6,16 @@
 The size limit holds while bytes arrive, whatever Content-Length says or leaves out, and the time limit covers
 the whole body, so a client that sends a byte per second does not keep a handler for long. Large bodies are
 parsed in a thread: the parser calls Python for most values, so the event loop gets its turn.
+
+All bodies that are being received and parsed share a budget (`Bodies`), because a client may send most of a
+body on each of many connections and withhold the rest.
 """
 
 import asyncio
+import contextlib
 import datetime
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -19,6 +24,8 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
+from rbegir.base.arguments import words_in
+from rbegir.index.where import slow_tests_in
 from rbegir.serve.batcher import Search
 from rbegir.serve.committer import KeywordChange, RowId
 from rbegir.serve.middleware import header
@@ -38,22 +45,63 @@ MAX_ERRORS = 1000  # that are looked at one by one
 _PARSER = ThreadPoolExecutor(1, "rbegir-parse")  # one at a time: a parsed body is many times as large
 
 
+class Bodies:
+    """The bytes of all bodies that are being received and parsed: at most `most`.
+
+    The first LARGE bytes of a body are not counted, so that small requests always get through. If there is no
+    room, a client that holds less than an equal share still gets it.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held: Counter[Hashable] = Counter()
+
+    @contextlib.contextmanager
+    def receiving(self, client: Hashable) -> Iterator[Callable[[int], None]]:
+        """Around a body of a client. Gives a function that is told its size so far, and may refuse it."""
+        counted = 0
+
+        def grown(size: int) -> None:
+            nonlocal counted
+            more = max(0, size - LARGE) - counted
+            own, total = self._held[client] + more, self._held.total() + more
+            if more and total > self._most and own > self._most // len(self._held):
+                raise Problem(
+                    "overloaded",
+                    "too many large bodies are being received; nothing was done",
+                    hint="try again after the time in Retry-After, or send smaller bodies",
+                    headers={"Retry-After": "1", "Connection": "close"},
+                )
+            counted += more
+            self._held[client] += more
+
+        self._held[client] += 0
+        try:
+            yield grown
+        finally:
+            self._held[client] -= counted
+            if not self._held[client]:
+                del self._held[client]
+
+
 async def received(model: type[Model], request: Request, settings: Settings) -> Model:
     """The body of a request, read, held against the limits of its kind and validated; or a Problem."""
     searching = issubclass(model, SearchQueries)
     most = settings.max_body_bytes
-    body = await read_body(request, settings, min(most, settings.max_search_bytes) if searching else most)
-    if len(body) <= LARGE:
-        return parse(model, body)
-    request.scope["state"]["large"] = True
-    at_most("body", body.count(b","), MAX_VALUES, "values")
-    parts = sum(map(body.count, b"[{:"))
-    at_most("body", parts, MAX_SEARCH_PARTS if searching else MAX_PARTS, "lists, objects and fields")
-    return await asyncio.get_running_loop().run_in_executor(_PARSER, parse, model, body)
+    limit = min(most, settings.max_search_bytes) if searching else most
+    bodies: Bodies = request.app.state.catalog.bodies
+    with bodies.receiving(request.scope["state"]["client"]) as grown:
+        body = await read_body(request, settings, limit, grown)
+        if len(body) <= LARGE:
+            return parse(model, body)
+        at_most("body", body.count(b","), MAX_VALUES, "values")
+        parts = sum(map(body.count, b"[{:"))
+        at_most("body", parts, MAX_SEARCH_PARTS if searching else MAX_PARTS, "lists, objects and fields")
+        return await asyncio.get_running_loop().run_in_executor(_PARSER, parse, model, body)
 
 
-async def read_body(request: Request, settings: Settings, limit: int) -> bytes:
-    """The whole body, or a Problem."""
+async def read_body(request: Request, settings: Settings, limit: int, grown: Callable[[int], None]) -> bytes:
+    """The whole body, or a Problem; `grown` is called with its size whenever more has arrived."""
     media = (header(request, b"content-type") or "").partition(";")[0].strip().lower()
     if media != JSON:
         raise Problem(
@@ -74,8 +122,11 @@ async def read_body(request: Request, settings: Settings, limit: int) -> bytes:
                     raise ClientDisconnect
                 chunks.append(message.get("body", b""))
                 size += len(chunks[-1])
+                if size > LARGE:
+                    request.scope["state"]["large"] = True
                 if size > limit:
                     raise _too_large(limit)
+                grown(size)
                 if not message.get("more_body"):
                     return b"".join(chunks)
     except TimeoutError:
@@ -117,13 +168,11 @@ def _explained(error: ValidationError) -> Problem:
     return Problem("invalid", f"{field}: {first['msg']}{more}", hint=DOCUMENT, errors=errors)
 
 
-def at_most(field: str, value: int, limit: int, unit: str = "items") -> None:
+def at_most(
+    field: str, value: int, limit: int, unit: str = "items", hint: str = "GET /v1/index lists the limits"
+) -> None:
     if value > limit:
-        raise Problem(
-            "invalid",
-            f"{field}: at most {limit} {unit}".rstrip() + f", got {value}",
-            hint="GET /v1/index lists the limits",
-        )
+        raise Problem("invalid", f"{field}: at most {limit} {unit}".rstrip() + f", got {value}", hint=hint)
 
 
 def search_of(body: SearchQueries, settings: Settings, index: ServedIndex) -> Search:
@@ -147,16 +196,19 @@ def search_of(body: SearchQueries, settings: Settings, index: ServedIndex) -> Se
     at_most("queries times k", count * k, settings.max_hits, "hits")
     at_most("queries times candidates", count * (request.candidates or 0), settings.max_hits, "candidates")
     sizes = {"allow": 0, "deny": 0}
+    texts: dict[tuple[str, str], None] = {}  # the different filters
     for filters in request.each_filter(count if request.filters_each else 1) if request.filtered else ():
         for name, words in (("where", filters["where"]), ("must", filters["must"])):
             at_most(name, len(str(words or "")), settings.max_where_chars, "characters")
+            texts[name, str(words or "")] = None
         for name, ids in (("allow", filters["allow"]), ("deny", filters["deny"])):
             sizes[name] += 0 if ids is None else len(ids)
             at_most(name, sizes[name], settings.max_keywords)
+    slow = _slow_tests(texts, settings, index) if texts else 0
     if body.explain:
         at_most("queries times k with explain", count * k, settings.max_explained, "hits")
     if body.codes:
-        return Search(request, values=code_values(body.codes, index.info()["n"]))
+        return Search(request, values=code_values(body.codes, index.info()["n"]), slow_tests=slow)
     if body.vectors:
         lengths = {len(vector) for vector in body.vectors}
         if len(lengths) > 1:
@@ -165,8 +217,20 @@ def search_of(body: SearchQueries, settings: Settings, index: ServedIndex) -> Se
                 f"vectors: different lengths {sorted(lengths)}",
                 hint="give vectors of equal length",
             )
-        return Search(request, vectors=np.array(body.vectors, np.float64))
-    return Search(request, texts=body.queries)
+        return Search(request, vectors=np.array(body.vectors, np.float64), slow_tests=slow)
+    return Search(request, texts=body.queries, slow_tests=slow)
+
+
+def _slow_tests(texts: Iterable[tuple[str, str]], settings: Settings, index: ServedIndex) -> int:
+    """The slow tests in the different filters of a request, `where` or `must`, held against the limits."""
+    fewer = "use fewer or shorter filters, or send the queries in several requests"
+    at_most("filters", sum(len(text) for _, text in texts), settings.max_filter_chars, "characters", fewer)
+    lists = any(kind.startswith("list") for kind in index.info()["attributes"].values())
+    slow = sum(
+        len(words_in(text)) if name == "must" else slow_tests_in(text, lists=lists) for name, text in texts
+    )
+    at_most("filters", slow, settings.max_slow_tests, "words or patterns to look for", fewer)
+    return slow
 
 
 def rows_of(

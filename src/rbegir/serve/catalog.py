@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from rbegir.base import disk
-from rbegir.errors import FileError, RbegirError
+from rbegir.errors import FileError
 from rbegir.index import manifest
 from rbegir.serve.auth import Guard
 from rbegir.serve.batcher import cancelled
+from rbegir.serve.body import Bodies
 from rbegir.serve.monitor import Metrics, RequestLog, trim_memory
 from rbegir.serve.served import ServedIndex
 from rbegir.serve.service import Service
@@ -99,6 +100,7 @@ class Catalog:
         self.settings = settings
         self.log = log
         self.guard = Guard(settings)
+        self.bodies = Bodies(settings.max_received_bytes)
         self.metrics = Metrics(named=isinstance(indexes, (Mapping, IndexFolder)))
         self.draining = False
         self._folder = indexes if isinstance(indexes, IndexFolder) else None
@@ -275,10 +277,10 @@ class Catalog:
                 if list(names.items()) != [(name, service.name) for name, service in self.services.items()]:
                     await self._change(folder, names, save=False)
                 self._failure = None
-            except RbegirError as error:
+            except Exception as error:  # the loop must go on
                 if self._failure is None:
                     self.log.error("following the names failed", error)
-                self._failure = error.message
+                self._failure = str(error)
 
     def trim_soon(self) -> None:
         """Return the memory of a large request to the system, a moment later, when it has been freed."""

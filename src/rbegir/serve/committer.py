@@ -6,6 +6,9 @@ wins). If the merged write is refused, halves are tried, so that a bad request f
 filter, updates of attributes, and requests that would make a new attribute column (whose type the first value
 decides) are written alone, in their turn.
 
+Fair: if more waits than fits into a write, its places are divided among the clients. Each client's changes
+are made in the order in which they came.
+
 Deleted and replaced keywords stay in large segments, masked but scanned, until a compaction. That is started
 here, after a write, when a quarter of the rows is dead: rows are then rewritten at most once for every third
 of the index that changes. It has a thread of its own, so searches and changes continue.
@@ -13,8 +16,10 @@ of the index that changes. It has a thread of its own, so searches and changes c
 
 import asyncio
 import contextlib
+import heapq
 import time
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -69,6 +74,11 @@ class _QueuedChange:
     change: Change
     future: asyncio.Future[int]
     arrived: float
+    client: Hashable = None
+
+    @property
+    def left(self) -> int:
+        return self.change.size
 
 
 class Committer(BatchLoop[_QueuedChange, _QueuedChange]):
@@ -82,18 +92,19 @@ class Committer(BatchLoop[_QueuedChange, _QueuedChange]):
         self._metrics = metrics
         self._log = log
         self._settings = settings
-        self._jobs: dict[_QueuedChange, None] = {}
+        self._jobs: dict[_QueuedChange, None] = {}  # by arrival
+        self._turns: list[Hashable] = []  # clients whose changes the last write did not all take, in turn
         self._write_seconds = 0.01
         self._compactor = ThreadPoolExecutor(1, "rbegir-compact")
         self._housekeeping: asyncio.Future[None] | None = None
         self.failure: str | None = None  # of the last write, if the disk refused it
 
-    async def commit(self, change: Change) -> int:
+    async def commit(self, change: Change, client: Hashable = None) -> int:
         """Make a change durable. Returns how many keywords were upserted or deleted."""
         size = change.size
-        if self.waiting and self.waiting + size > self._settings.max_waiting_writes:
+        if not self._admits(size, client, self._settings.max_waiting_writes):
             raise overloaded(f"{self.waiting} keywords are waiting to be written", self._write_seconds)
-        job = _QueuedChange(change, asyncio.get_running_loop().create_future(), time.perf_counter())
+        job = _QueuedChange(change, asyncio.get_running_loop().create_future(), time.perf_counter(), client)
         self._jobs[job] = None
         self.waiting += size
         self._arrival.set()
@@ -131,15 +142,27 @@ class Committer(BatchLoop[_QueuedChange, _QueuedChange]):
             self._housekeeping = loop.run_in_executor(self._compactor, self._keep_house)
 
     def _take(self) -> list[_QueuedChange]:
-        """The oldest changes that fit into one write."""
-        batch: list[_QueuedChange] = []
-        size = 0
+        """The next write: again and again the oldest change of the client that has the fewest keywords in it,
+        if it fits. The changes of a client keep their order."""
+        of_client: dict[Hashable, deque[_QueuedChange]] = {client: deque() for client in self._turns}
         for job in self._jobs:
-            more = job.change.size
-            if batch and size + more > self._settings.max_write_batch:
-                break
-            batch.append(job)
-            size += more
+            of_client.setdefault(job.client, deque()).append(job)
+        heap = [(0, turn, own) for turn, own in enumerate(of_client.values()) if own]
+        chosen: set[_QueuedChange] = set()
+        size = 0
+        while heap:
+            taken, turn, own = heapq.heappop(heap)
+            if chosen and size + own[0].left > self._settings.max_write_batch:
+                continue
+            chosen.add(own[0])
+            size += own[0].left
+            taken += own.popleft().left
+            if own:
+                heapq.heappush(heap, (taken, turn, own))
+        served = {job.client for job in chosen}
+        left = [client for client, own in of_client.items() if own]
+        self._turns = sorted(left, key=served.__contains__)  # those that got nothing come first
+        batch = [job for job in self._jobs if job in chosen]
         for job in batch:
             del self._jobs[job]
         self.waiting -= size

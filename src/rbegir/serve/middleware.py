@@ -97,7 +97,9 @@ class Edge:
                 self._catalog.log.error("request failed", error, id=request_id)
             if status != 499:  # the response has begun and can only be broken off
                 raise
-            await problem_response(problem)(scope, receive, respond)
+            answer = problem_response(problem)
+            del problem  # its trace leads back to this frame: until a collection it would keep the body alive
+            await answer(scope, receive, respond)
         finally:
             if "service" in state:
                 state["service"].leave()

@@ -119,16 +119,17 @@ def operation(
 
 
 def document(
-    operations: Sequence[Operation], settings: Settings, info: Facts, encodes: str, indexes: list[str]
+    operations: Sequence[Operation], settings: Settings, info: Facts, encodes: str, indexes: list[str] | None
 ) -> dict[str, Any]:
     """The document of a service whose default index encodes texts, vectors or nothing; `indexes` are the
-    names that may stand in a path."""
+    names that may stand in a path. None: for someone who may not read, so without any names of indexes and
+    attributes."""
     paths: dict[str, Any] = {}
     for one in operations:
         said = {"summary": one.name.title(), "description": one.description, **_operation(one, info)}
         paths.setdefault(one.path.replace(":path}", "}"), {})[one.method.lower()] = said
         if (named := named_path(one.path, "{index}")) is not None:
-            said = {**said, **_operation(one, info, indexes), "operationId": f"{one.name}_named"}
+            said = {**said, **_operation(one, info, indexes or []), "operationId": f"{one.name}_named"}
             said["summary"] += " by name"
             paths.setdefault(named.replace(":path}", "}"), {})[one.method.lower()] = said
     bearer = {"type": "http", "scheme": "bearer", "description": "Needed where tokens are configured."}
@@ -141,14 +142,15 @@ def document(
         },
         "paths": paths,
         "components": {
-            "schemas": _schemas(operations, settings, info, encodes),
+            "schemas": _schemas(operations, settings, info, encodes, names=indexes is not None),
             "securitySchemes": {"bearer": bearer},
         },
     }
 
 
 def _operation(one: Operation, info: Facts, indexes: list[str] | None = None) -> dict[str, Any]:
-    """What a handler reads and responds with; `indexes` are the names that may stand in its path."""
+    """What a handler reads and responds with; `indexes` are the names that may stand in its path, [] if they
+    are not told."""
     schemas = one.media if one.response is None else {JSON: _ref(one.response), **one.media}
     content = {kind: {"schema": found} for kind, found in schemas.items()}
     responses: dict[str, dict[str, Any]] = {"200": {"description": "Done", "content": content}}
@@ -170,7 +172,8 @@ def _operation(one: Operation, info: Facts, indexes: list[str] | None = None) ->
             "A name that GET /v1/indexes lists. Shapes in this document, such as the number of dimensions, "
             "are those of the default index."
         )
-        parameters.append(parameter("index", "path", description, indexes[0], type="string", enum=indexes))
+        names = {"enum": indexes} if indexes else {"pattern": NAME["schema"]["pattern"]}
+        parameters.append(parameter("index", "path", description, *indexes[:1], type="string", **names))
     said: dict[str, Any] = {"operationId": one.name, "parameters": parameters, "responses": responses}
     if one.request is not None:
         said["requestBody"] = {"required": True, "content": {JSON: {"schema": _ref(one.request)}}}
@@ -188,9 +191,9 @@ def _ref(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _schemas(
-    operations: Sequence[Operation], settings: Settings, info: Facts, encodes: str
+    operations: Sequence[Operation], settings: Settings, info: Facts, encodes: str, *, names: bool
 ) -> dict[str, Any]:
-    """The schemas of all bodies, under their titles."""
+    """The schemas of all bodies, under their titles; with the names of attributes if `names`."""
     used: set[type[BaseModel]] = {schema.ProblemDocument}
     used |= {model for one in operations for model in (one.request, one.response) if model is not None}
     models = sorted(used, key=lambda model: model.__name__)
@@ -201,6 +204,9 @@ def _schemas(
         text = text.replace(json.dumps(REF.format(model=name)), json.dumps(REF.format(model=title)))
     schemas = {titles[name]: found for name, found in json.loads(text).items()}
     _narrow(schemas, settings, info, encodes)
+    item = schemas["SearchRequest"]["properties"].get("item")
+    if item is not None and not names:
+        del item["anyOf"][0]["enum"]
     return schemas
 
 

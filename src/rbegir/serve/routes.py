@@ -8,8 +8,10 @@ only when the client has taken the one before. A client that takes nothing until
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import re
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from itertools import chain
@@ -22,6 +24,7 @@ from starlette.responses import Response, StreamingResponse
 
 from rbegir.base.arguments import tenant_named
 from rbegir.errors import InputError
+from rbegir.index.filter import while_wanted
 from rbegir.serve.batcher import BatchSlice, Search
 from rbegir.serve.body import at_most, attributes_of, received, rows_of, search_of, unless_client_leaves
 from rbegir.serve.committer import Change
@@ -60,6 +63,13 @@ class Handlers:
         search = search_of(body, self._settings, self._index)
         if search.values is None:
             self._check_encodes("vectors" if search.texts is None else "texts", "search by codes")
+            at_most(
+                "queries times candidates",
+                service.batcher.candidates(search),
+                self._settings.max_hits,
+                "candidates",
+                "send fewer queries, or set rerank to false",
+            )
         request.scope["state"]["log"].update(queries=search.count, k=search.request.k)
         if service.log.queries:
             request.scope["state"]["log"]["texts"] = search.texts
@@ -128,7 +138,8 @@ class Handlers:
         """How many keywords there are, or how many of `tenant` pass `where`."""
         index = self._listed()
         selection = self._selection(parameters(request, self._settings, "where", "tenant"))
-        return answer({"keywords": await asyncio.to_thread(lambda: index.count(**selection))})
+        with filters_until_left():
+            return answer({"keywords": await asyncio.to_thread(lambda: index.count(**selection))})
 
     @operation("read", "GET /v1/keywords", None, None, 422, 501, media=STREAMS, parameters=[LIMIT, WHERE])
     async def export(self, request: Request) -> Response:
@@ -136,7 +147,8 @@ class Handlers:
         `limit`: a JSON object per line, or an Arrow IPC stream."""
         index = self._listed()
         given = parameters(request, self._settings, "limit", "where", "tenant")
-        batches = await asyncio.to_thread(begun, index.batches(**self._selection(given)))
+        with filters_until_left():
+            batches = await asyncio.to_thread(begun, index.batches(**self._selection(given)))
         batches = first_rows(batches, int(given["limit"])) if "limit" in given else batches
         request.state.clock.reschedule(None)  # `within` restarts it for every chunk
         chunks = arrow_stream(batches) if wants_arrow(request) else json_lines(batches)
@@ -188,7 +200,8 @@ class Handlers:
 
     async def _committed(self, request: Request, change: Change) -> int:
         """Keywords changed, unless the client leaves while the change still waits."""
-        work = asyncio.ensure_future(self._service.committer.commit(change))
+        client = request.scope["state"]["client"]
+        work = asyncio.ensure_future(self._service.committer.commit(change, client))
         return await unless_client_leaves(request, work)
 
     async def _slices(self, request: Request, search: Search) -> list[BatchSlice]:
@@ -248,6 +261,17 @@ def parameters(request: Request, settings: Settings, *known: str) -> dict[str, s
         raise Problem("invalid", f"limit must be a whole number from 1 to {MAX_LIMIT}, got {limit[:40]!r}")
     at_most("where", len(given.get("where", "")), settings.max_where_chars, "characters")
     return given
+
+
+@contextlib.contextmanager
+def filters_until_left() -> Iterator[None]:
+    """Threads that are started in the block give up their filters when it is left, as by a deadline."""
+    left = threading.Event()
+    try:
+        with while_wanted(lambda: not left.is_set()):
+            yield
+    finally:
+        left.set()
 
 
 def begun(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

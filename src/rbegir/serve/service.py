@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rbegir.encode.encoder import takes_vectors
-from rbegir.errors import FileError, RbegirError
+from rbegir.errors import FileError
 from rbegir.serve.batcher import Batcher, cancelled
 from rbegir.serve.committer import Committer
 from rbegir.serve.monitor import Metrics, RequestLog
@@ -133,7 +133,7 @@ class Service:
                 await asyncio.to_thread(self.index.refresh)
                 self.encodes = await asyncio.to_thread(self._encodes)  # the index may have been replaced
                 self._refresh_failure = None
-            except RbegirError as error:
+            except Exception as error:  # the loop must go on
                 if self._refresh_failure is None:
                     self.log.error("refresh failed", error)
-                self._refresh_failure = error.message
+                self._refresh_failure = str(error)

@@ -22,9 +22,10 @@ class Settings:
 
     # micro-batching
     max_batch: int = 128  # queries scored in one scan; 1 switches micro-batching off
-    max_waiting: int = 4096  # queries that may wait for a scan; beyond that the response is 503
     max_write_batch: int = 4096  # keywords committed in one durable write; 1: every request alone
-    max_waiting_writes: int = 65_536  # keywords that may wait to be written; beyond that the response is 503
+    # beyond these the response is 503, except for clients that hold less than an equal share of the queue
+    max_waiting: int = 4096  # queries that may wait for a scan
+    max_waiting_writes: int = 65_536  # keywords that may wait to be written
 
     # limits on a client: a token, or without tokens an address
     max_client_requests: int = 0  # under way at once; beyond that the response is 429. 0: no limit
@@ -35,10 +36,13 @@ class Settings:
     max_queries: int = 1024  # in one search request
     max_k: int = 10_000
     max_hits: int = 200_000  # queries times k of one request
+    max_hit_bytes: int = 64 << 20  # of texts and attributes of the hits of one request
     max_explained: int = 1000  # the same with explain, which searches once more for every plane
     max_keywords: int = 10_000  # in one upsert or delete
     max_text_chars: int = 4096
     max_where_chars: int = 4096
+    max_filter_chars: int = 65_536  # of all different filters of a search together
+    max_slow_tests: int = 256  # the words and patterns that they look for in texts and lists
 
     # time, in seconds
     timeout_s: float = 30.0  # deadline of a request, and the most that its header may ask for
@@ -62,6 +66,7 @@ class Settings:
     compact_deleted: float = 0.25  # compact when this share of the rows is deleted …
     compact_min_deleted: int = 10_000  # … and at least this many rows; a share of 0: never
     max_connections: int = 1024
+    max_received_bytes: int = 128 << 20  # of all large bodies that are being received and parsed
     max_unsent_bytes: int = 256 << 20  # of all responses that clients have yet to read
     log_queries: bool = False
     access_log: bool = True
