@@ -6,6 +6,8 @@ The model was not trained on these queries, so code and guide are as good on the
 query whose keyword is not among its candidates is left out.
 """
 
+from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +21,7 @@ from rbegir.encode.reranker import FEATURES, Combination, Floats, Reranker, Spel
 from rbegir.evaluate.groups import distinct
 from rbegir.evaluate.retrieval import CUTOFFS, Targets
 from rbegir.evaluate.scorers import BM25, ModelScorer, RerankScorer, Scorer, TriletterCosine
+from rbegir.index.keys import keys_of
 from rbegir.read.pairs import PairStream
 from rbegir.search.rerank import TextSearch, code_scores
 from rbegir.training.corpus import corpus_pairs
@@ -41,16 +44,28 @@ class Lists(NamedTuple):
     offsets: npt.NDArray[np.int64]  # [queries + 1]
 
 
-def searched_texts(stream: PairStream | None, corpus: pa.Array | None, held: pa.Table) -> pa.Array:
-    """The texts that held-out queries search: corpus and keywords, distinct, up to TEXTS of them."""
-    kept = [held["keyword"].combine_chunks().cast(pa.large_string())]
-    if corpus is not None:
-        kept.append(corpus.slice(0, TEXTS).cast(pa.large_string()))
-    for batch in stream or ():
-        if sum(map(len, kept)) > TEXTS:
-            break
-        kept.append(batch["keyword"].cast(pa.large_string()).unique())
-    return pa.concat_arrays(kept).unique()
+def searched_texts(stream: PairStream | None, corpus: pa.Array | None, held: pa.Table, seed: int) -> pa.Array:
+    """The texts that held-out queries search: their keywords, and TEXTS others of corpus and pairs.
+
+    A hash of each text decides which ones, and their order, so that neither the order of a file nor being
+    wanted matters.
+    """
+    salt = np.random.default_rng(seed).integers(2**64, dtype=np.uint64)
+
+    def shuffled(texts: Sequence[pa.Array]) -> pa.Array:
+        unique = pa.concat_arrays(texts).unique()
+        return unique.take(pa.array(np.argsort(keys_of(unique) ^ salt, kind="stable")))
+
+    kept, last = [pa.array([], pa.large_string())], np.uint64(2**64 - 1)
+    keywords = (batch["keyword"].unique() for batch in stream or ())
+    for some in chain([] if corpus is None else [corpus], keywords):
+        texts = some.cast(pa.large_string())
+        kept.append(texts.filter(pa.array(keys_of(texts) ^ salt <= last)))
+        if sum(map(len, kept)) > 2 * TEXTS:
+            kept = [shuffled(kept).slice(0, TEXTS)]
+            last = (keys_of(kept[0]) ^ salt).max()
+    wanted = held["keyword"].combine_chunks().cast(pa.large_string())
+    return shuffled([wanted, shuffled(kept).slice(0, TEXTS)])
 
 
 def fit_reranker(
@@ -69,11 +84,17 @@ def fit_reranker(
     return reranker
 
 
-def compare(model: Model, texts: pa.Array, pairs: pa.Table) -> dict[str, dict[str, float]]:
-    """Recall of pairs that nothing was fitted on, compared with methods that need no training."""
-    wanted = pairs["keyword"].combine_chunks().cast(texts.type)
-    some = pa.concat_arrays([wanted, texts.slice(0, COMPARED_TEXTS)]).unique()
-    targets = Targets(pairs.slice(0, COMPARED), some)
+def compare(model: Model, texts: pa.Array, pairs: pa.Table, seed: int) -> dict[str, dict[str, float]]:
+    """Recall of pairs that nothing was fitted on, compared with methods that need no training.
+
+    Pairs and texts are drawn at random, and so is the order of the texts, which decides ties.
+    """
+    draw = np.random.default_rng(seed)
+    pairs = pairs.take(pa.array(draw.permutation(pairs.num_rows)[:COMPARED]))
+    wanted = pc.is_in(texts, value_set=pairs["keyword"].combine_chunks().cast(texts.type))
+    others = draw.permutation(len(texts))[:COMPARED_TEXTS]
+    some = texts.take(pa.array(draw.permutation(np.union1d(others, np.flatnonzero(wanted)))))
+    targets = Targets(pairs, some)
     scorers: dict[str, Scorer] = {
         "reranked": RerankScorer(model),
         "codes": ModelScorer(model),

@@ -27,7 +27,7 @@ from rbegir.training.data import MAX_VALIDATION, TrainingData
 from rbegir.training.distributed import Exchange, Rank, join_processes
 from rbegir.training.loop import Folder, Run, Validation, train_all
 from rbegir.training.progress import Bar
-from rbegir.training.rerank import compare, divide, fit_reranker, searched_texts
+from rbegir.training.rerank import COMPARED, compare, divide, fit_reranker, searched_texts
 from rbegir.training.step import Learner, resolve_device
 from rbegir.training.teacher import Teacher
 
@@ -180,12 +180,12 @@ def run(
         if settings.rerank and guide and held is not None and _searchable(shape) and rank.number == 0:
             bar.begin("fitting the reranker", 1.0)
             to_fit, to_measure = divide(held)
-            searched = searched_texts(stream, texts, held)
+            searched = searched_texts(stream, texts, held, settings.seed)
             made = Model.load(folder.path)
             fit_reranker(made, guide, searched, to_fit, settings.seed).write(folder.path, made.fingerprint)
             if to_measure.num_rows:
-                recall = compare(Model.load(folder.path), searched, to_measure)
-                _tell(recall, to_measure.num_rows, bar)
+                recall = compare(Model.load(folder.path), searched, to_measure, settings.seed)
+                _tell(recall, min(COMPARED, to_measure.num_rows), bar)
         run.close()
         model = Model.load(folder.path)
         _ = model.reranker  # is read before a temporary folder goes
