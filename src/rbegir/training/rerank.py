@@ -31,6 +31,7 @@ COMPARED, COMPARED_TEXTS = 500, 100_000  # pairs and texts of the comparison wit
 FEW = 1000  # held-out pairs; below, pairs made of their keywords are added
 QUERIES = 3000  # that a fit learns from
 BLOCK = 256  # queries searched at a time
+UNTRAINED = {"tri-letter cosine": TriletterCosine, "BM25": BM25}
 HIDDEN = 16
 STEPS, STEP_QUERIES = 500, 32
 LEARNING_RATE, DECAY = 1e-2, 1e-2
@@ -95,12 +96,9 @@ def compare(model: Model, texts: pa.Array, pairs: pa.Table, seed: int) -> dict[s
     others = draw.permutation(len(texts))[:COMPARED_TEXTS]
     some = texts.take(pa.array(draw.permutation(np.union1d(others, np.flatnonzero(wanted)))))
     targets = Targets(pairs, some)
-    scorers: dict[str, Scorer] = {
-        "reranked": RerankScorer(model),
-        "codes": ModelScorer(model),
-        "tri-letter cosine": TriletterCosine(),
-        "BM25": BM25(),
-    }
+    scorers: dict[str, Scorer] = {} if model.reranker is None else {"reranked": RerankScorer(model)}
+    scorers["codes" if model.keyword_planes else "vectors"] = ModelScorer(model)
+    scorers |= {method: scorer() for method, scorer in UNTRAINED.items()}
     found = {}
     for name, scorer in scorers.items():
         positions = scorer.search(targets.queries, some, max(CUTOFFS), lambda done: None)
