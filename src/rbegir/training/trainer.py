@@ -129,7 +129,9 @@ def run(
         strict=strict,
     )
     if directory is not None and state.finished(directory, settings, resume=resume):
-        return _already_done(directory)
+        done = _already_done(directory)
+        if done.model.reranker is not None or not _reranks(done, settings):
+            return done
     if teacher is not None and not (settings.guide and settings.teacher):
         raise InputError("a teacher needs a guide, which this recipe lacks", hint="use the default recipe")
     rank = join_processes(chosen)
@@ -325,6 +327,12 @@ def _validation(pairs: pa.Table, shape: ModelConfig, valid: Any, bar: Bar) -> Va
             hint="give more pairs, a file of validation pairs, or train without validation (--no-valid)",
         )
     return Validation(pairs, hash_buckets=shape.hash_buckets, threads=cpu_count(), notify=bar.show)
+
+
+def _reranks(done: TrainResult, settings: TrainConfig) -> bool:
+    """Whether a run with this model asked for a reranker; one that was stopped while fitting it has none."""
+    validated = any("roc_auc" in epoch for epoch in done.history)
+    return settings.rerank and settings.guide > 0 and validated and _searchable(done.model.config)
 
 
 def _already_done(out: Path) -> TrainResult:
