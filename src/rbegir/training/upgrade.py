@@ -129,7 +129,7 @@ def upgrade(
     table, held_out = _split(_table(pairs), None if valid is None else _table(valid))
     if corpus is None:
         corpus = pa.concat_arrays([part["keyword"].unique() for part in (table, held_out)])
-    settings = settings.for_pairs(table.num_rows)
+    settings = settings.for_pairs(table.num_rows, most_epochs=40)  # it does not start from nothing
     names = list(getattr(before, "same_keywords", (before.fingerprint,)))  # of the codes that are stored
     training = {**settings.to_dict(), "pairs": table.num_rows}
     extra: dict[str, Any] = {"reads": names, "training": training}
