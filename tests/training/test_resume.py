@@ -117,8 +117,9 @@ def _about(out: Path) -> str:
 
 
 @pytest.mark.usefixtures("short_fits")
+@pytest.mark.parametrize("written", [False, True])  # the first file of the reranker
 def test_a_run_that_was_stopped_while_fitting_its_reranker_is_not_finished(
-    pairs_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    written: bool, pairs_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No state was saved: the run was shorter than the time between two saves."""
     settings = {"config": SMALL, "device": "cpu", "batch_size": 1000, "epochs": 1}
@@ -129,6 +130,9 @@ def test_a_run_that_was_stopped_while_fitting_its_reranker_is_not_finished(
         with pytest.raises(KeyboardInterrupt):
             run(pairs_file, out=broken, **settings)
     assert not (broken / state.NAME).exists()
+    if written:
+        (broken / "rerank").mkdir()
+        shutil.copy(whole / "rerank" / "model.safetensors", broken / "rerank")
     assert run(pairs_file, out=broken, resume=True, **settings).model.reranker is not None
     for name in ("model.safetensors", "config.json", "rerank/model.safetensors", "rerank/config.json"):
         assert (broken / name).read_bytes() == (whole / name).read_bytes()

@@ -8,6 +8,7 @@ query whose keyword is not among its candidates is left out.
 
 from collections.abc import Sequence
 from itertools import chain
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,8 @@ import pyarrow.compute as pc
 import torch
 
 from rbegir.encode.clsm.model import Model
-from rbegir.encode.reranker import FEATURES, Combination, Floats, Reranker, Spelling
+from rbegir.encode.directory import CONFIG
+from rbegir.encode.reranker import FEATURES, FOLDER, Combination, Floats, Reranker, Spelling
 from rbegir.evaluate.groups import distinct
 from rbegir.evaluate.retrieval import CUTOFFS, Targets
 from rbegir.evaluate.scorers import BM25, ModelScorer, RerankScorer, Scorer, TriletterCosine
@@ -67,6 +69,11 @@ def searched_texts(stream: PairStream | None, corpus: pa.Array | None, held: pa.
             last = (keys_of(kept[0]) ^ salt).max()
     wanted = held["keyword"].combine_chunks().cast(pa.large_string())
     return shuffled([wanted, shuffled(kept).slice(0, TEXTS)])
+
+
+def has_reranker(model: Path) -> bool:
+    """Whether a model's directory has its reranker; not if a run was stopped before it was written."""
+    return (model / FOLDER / CONFIG).exists() and Model.load(model).reranker is not None
 
 
 def fit_reranker(

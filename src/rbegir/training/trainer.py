@@ -28,7 +28,15 @@ from rbegir.training.data import MAX_VALIDATION, TrainingData
 from rbegir.training.distributed import Exchange, Rank, join_processes
 from rbegir.training.loop import Folder, Run, Validation, train_all
 from rbegir.training.progress import Bar
-from rbegir.training.rerank import COMPARED, UNTRAINED, compare, divide, fit_reranker, searched_texts
+from rbegir.training.rerank import (
+    COMPARED,
+    UNTRAINED,
+    compare,
+    divide,
+    fit_reranker,
+    has_reranker,
+    searched_texts,
+)
 from rbegir.training.step import Learner, resolve_device
 from rbegir.training.teacher import Teacher
 
@@ -130,7 +138,7 @@ def run(
     )
     if directory is not None and state.finished(directory, settings, resume=resume):
         done = _already_done(directory)
-        if done.model.reranker is not None or not _reranks(done, settings):
+        if has_reranker(directory) or not _reranks(done, settings):
             return done
     if teacher is not None and not (settings.guide and settings.teacher):
         raise InputError("a teacher needs a guide, which this recipe lacks", hint="use the default recipe")

@@ -64,7 +64,7 @@ from rbegir.training.data import TrainingData, hold_out_below
 from rbegir.training.loop import Folder, Progress, Run, train_all
 from rbegir.training.loss import Guide, group_loss
 from rbegir.training.progress import Bar
-from rbegir.training.rerank import fit_reranker, searched_texts
+from rbegir.training.rerank import fit_reranker, has_reranker, searched_texts
 from rbegir.training.step import Learner, Output
 
 KEPT = ("keyword_planes", "conv", "hidden", "hash_buckets", "time_varying", "residual_weights", "bias")
@@ -122,8 +122,8 @@ def upgrade(
     path = None if out is None else Path(out)
     reranker = getattr(before, "reranker", None) if settings.rerank and settings.guide else None
     finished = path is not None and state.finished(path, settings, resume=resume)
-    if path is not None and finished and reranker is not None:  # stopped while the reranker was fitted?
-        finished = Model.load(path).reranker is not None
+    if path is not None and finished and reranker is not None:
+        finished = has_reranker(path)
     if settings.negatives != "in_batch":
         raise InputError("an upgrade is trained with in-batch negatives", hint="leave negatives out")
     table, held_out = _split(_table(pairs), None if valid is None else _table(valid))
