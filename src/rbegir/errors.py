@@ -19,6 +19,8 @@ RbegirError                     one sentence: what was expected, what came; `.hi
 └── MissingExtraError           an optional dependency is not installed
 
 The command line prints `error: …` and `hint: …` for these and nothing else; a traceback is a bug.
+
+TrainingWarning, a UserWarning, is about a model that was trained but is worse than expected.
 """
 
 import contextlib
@@ -100,6 +102,10 @@ class DeadlineError(ClusterError):
 
 class MissingExtraError(RbegirError):
     """An optional dependency is not installed."""
+
+
+class TrainingWarning(UserWarning):
+    """A trained model is worse than what needs no training."""
 
 
 @contextlib.contextmanager

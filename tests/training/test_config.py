@@ -13,8 +13,12 @@ from rbegir.training.config import RECIPES, TrainConfig, recipe
 @pytest.mark.parametrize(
     ("pairs", "batch_size", "epochs"),
     [
-        (2, 512, 40),
-        (10_000, 512, 40),
+        (2, 512, 100),
+        (2_000, 512, 100),
+        (5_000, 512, 82),
+        (10_000, 512, 41),
+        (12_000, 512, 40),
+        (20_000, 512, 31),
         (150_000, 1024, 8),
         (300_000, 2048, 8),
         (1_333_000, 16384, 15),
@@ -24,6 +28,7 @@ from rbegir.training.config import RECIPES, TrainConfig, recipe
 def test_settings_by_size(pairs: int, batch_size: int, epochs: int) -> None:
     config = TrainConfig().for_pairs(pairs)
     assert (config.batch_size, config.epochs) == (batch_size, epochs)
+    assert TrainConfig().for_pairs(pairs, most_epochs=40).epochs == min(40, epochs)
     chosen = TrainConfig(batch_size=77, epochs=3).for_pairs(pairs)
     assert (chosen.batch_size, chosen.epochs) == (77, 3)
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from rbegir.errors import CorruptError, MismatchError, VersionError
-from rbegir.training import state
+from rbegir.training import state, trainer
 from rbegir.training.trainer import TrainResult, run
 
 from .conftest import SMALL, TRAINED
@@ -114,6 +114,48 @@ def _about(out: Path) -> str:
 
     with safe_open(out / state.NAME, framework="pt") as file:
         return str(file.metadata()["state"])
+
+
+@pytest.mark.usefixtures("short_fits")
+@pytest.mark.parametrize("written", [False, True])  # the first file of the reranker
+def test_a_run_that_was_stopped_while_fitting_its_reranker_is_not_finished(
+    written: bool, pairs_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No state was saved: the run was shorter than the time between two saves."""
+    settings = {"config": SMALL, "device": "cpu", "batch_size": 1000, "epochs": 1}
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    run(pairs_file, out=whole, **settings)
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "fit_reranker", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run(pairs_file, out=broken, **settings)
+    assert not (broken / state.NAME).exists()
+    if written:
+        (broken / "rerank").mkdir()
+        shutil.copy(whole / "rerank" / "model.safetensors", broken / "rerank")
+    assert run(pairs_file, out=broken, resume=True, **settings).model.reranker is not None
+    for name in ("model.safetensors", "config.json", "rerank/model.safetensors", "rerank/config.json"):
+        assert (broken / name).read_bytes() == (whole / name).read_bytes()
+
+    def trains(*args: object) -> None:
+        raise AssertionError("a finished run was trained again")
+
+    monkeypatch.setattr(trainer, "train_all", trains)
+    run(pairs_file, out=broken, resume=True, **settings)
+    shutil.rmtree(broken / "rerank")
+    with pytest.raises(AssertionError):
+        run(pairs_file, out=broken, resume=True, **settings)
+
+
+@pytest.mark.parametrize("given", [{"rerank": False}, {"valid": False}])
+def test_a_run_that_asked_for_no_reranker_is_finished_without(
+    given: dict[str, bool], pairs_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"config": SMALL, "device": "cpu", "batch_size": 1000, "epochs": 1, **given}
+    first = run(pairs_file, out=tmp_path / "out", **settings)
+    monkeypatch.setattr(trainer, "train_all", None)
+    again = run(pairs_file, out=tmp_path / "out", resume=True, **settings)
+    assert again.model.fingerprint == first.model.fingerprint
 
 
 QUICK = {"config": SMALL, "device": "cpu", "batch_size": 1000, "epochs": 1, "rerank": False}

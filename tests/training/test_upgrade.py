@@ -23,9 +23,11 @@ from rbegir.errors import FileError, InputError, LockedError, MismatchError
 from rbegir.training.config import TrainConfig
 from rbegir.training.loss import group, group_loss
 from rbegir.training.progress import Bar
+from rbegir.training.rerank import compare
 from rbegir.training.trainer import train
 from rbegir.training.upgrade import KeywordSide, Upgrade, adopt, in_generation, upgrade
 from tests.index.fakes import HashEncoder
+from tests.reranking import short_fits
 from tests.training.conftest import synthetic_pairs
 
 SMALL = ModelConfig(conv=24, hash_buckets=64)
@@ -319,6 +321,73 @@ def test_a_stopped_upgrade_goes_on_to_the_same_model(
     assert not (out / "resume.safetensors").exists()
     with pytest.raises(MismatchError, match=r"had other settings: epochs was \d+, now 9 \(hint"):
         upgrade(old, table, out=out, resume=True, **{**arguments, "epochs": 9})
+
+
+# ---- reranking ----
+
+
+@pytest.fixture(scope="module")
+def reranking(pairs: tuple[pa.Table, pa.Table], tmp_path_factory: pytest.TempPathFactory) -> rbegir.Model:
+    """An old model with a reranker."""
+    few = {"epochs": 2, "batch_size": 128, "settings": TrainConfig(guide_dims=64)}
+    with short_fits():
+        model = train(pairs[0].slice(0, 900), config=SMALL, out=tmp_path_factory.mktemp("o") / "m", **few)
+    assert model.reranker is not None
+    return model
+
+
+@pytest.mark.usefixtures("short_fits")
+@pytest.mark.parametrize("keywords", ["new", "keep"])
+def test_an_upgrade_keeps_reranking(
+    keywords: KeywordSide,
+    reranking: rbegir.Model,
+    pairs: tuple[pa.Table, pa.Table],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table, settings = pairs[0].slice(0, 500), replace(SETTINGS, epochs=2)
+    arguments: dict[str, Any] = {"valid": pairs[1], "keywords": keywords, "settings": settings}
+    whole = upgrade(reranking, table, out=tmp_path / "whole", **arguments)
+    old, new = reranking.reranker, whole.model.reranker
+    assert old is not None
+    assert new is not None
+    for name, value in old.guide.items():  # learned further, on from the old one
+        assert new.guide[name].shape == value.shape
+        assert (new.guide[name] != value).any()
+        assert np.corrcoef(new.guide[name].ravel(), value.ravel())[0, 1] > 0.5
+    texts = pairs[1]["keyword"].unique()
+    if keywords == "keep":
+        assert whole.model.encode_keywords(texts) == reranking.encode_keywords(texts)
+    found = compare(whole.model, texts.cast(pa.large_string()), pairs[1], 0)
+    assert found["reranked"]["recall@1"] > found["codes"]["recall@1"]
+
+    out = tmp_path / "stopped"
+    with monkeypatch.context() as patch:
+        patch.setattr("rbegir.training.upgrade.fit_reranker", lambda *args: (_ for _ in ()).throw(Stopped))
+        with pytest.raises(Stopped):
+            upgrade(reranking, table, out=out, **arguments)
+    upgrade(reranking, table, out=out, resume=True, **arguments)
+    for file in ("model.safetensors", "config.json", "rerank/model.safetensors", "rerank/config.json"):
+        assert (out / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
+    monkeypatch.setattr("rbegir.training.upgrade.train_all", None)
+    upgrade(reranking, table, out=out, resume=True, **arguments)  # only measured
+
+
+@pytest.mark.usefixtures("short_fits")
+def test_an_index_reranks_with_the_model_that_it_adopted(
+    reranking: rbegir.Model, pairs: tuple[pa.Table, pa.Table], tmp_path: Path
+) -> None:
+    few = {"valid": pairs[1], "keywords": "keep", "epochs": 1, "batch_size": 128}
+    with rbegir.Index.create(tmp_path / "a.rbe", reranking) as index:
+        index.add(["red shoes", "blue hats"])
+        assert index.search("red shoes", k=2).reranked
+    made = upgrade(tmp_path / "a.rbe", pairs[0].slice(0, 300), **few)  # type: ignore[arg-type]
+    adopt(tmp_path / "a.rbe", made.model)
+    with rbegir.Index.open(tmp_path / "a.rbe") as index:
+        assert index.search("red shoes", k=2).reranked
+    without = TrainConfig(rerank=False)
+    plain = upgrade(reranking, pairs[0].slice(0, 300), settings=without, **few)  # type: ignore[arg-type]
+    assert plain.model.reranker is None
 
 
 # ---- bad input ----

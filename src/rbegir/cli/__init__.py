@@ -6,13 +6,16 @@ command is imported, so `rbegir search` does not wait for what `rbegir train` ne
 
 import importlib
 import sys
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import typer
 
 import rbegir
 from rbegir.cli.options import shown, with_cluster_address
-from rbegir.errors import RbegirError
+from rbegir.errors import RbegirError, TrainingWarning
 
 COMMANDS = {  # command → the file that has it
     "demo": "demo",
@@ -61,11 +64,29 @@ def build(names: Iterable[str] = (*COMMANDS, *GROUPS)) -> typer.Typer:
     return root
 
 
+@contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    """Print warnings about a training without the line of Python that they come from."""
+    show = warnings.showwarning
+
+    def show_plainly(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, TrainingWarning):
+            print(f"warning: {shown(str(message))}", file=sys.stderr)
+        else:
+            show(message, category, *where, **more)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", TrainingWarning)
+        warnings.showwarning = show_plainly
+        yield
+
+
 def main() -> None:
     """Run the command line; every expected failure is one line on stderr and exit status 1."""
     known = [name for name in sys.argv[1:2] if name in COMMANDS or name in GROUPS]
     try:
-        build(known or (*COMMANDS, *GROUPS))(with_cluster_address(sys.argv[1:]))
+        with _warnings_in_one_line():
+            build(known or (*COMMANDS, *GROUPS))(with_cluster_address(sys.argv[1:]))
     except RbegirError as error:
         print(f"error: {shown(error.message)}", file=sys.stderr)
         if error.hint:

@@ -5,7 +5,10 @@ side, 10 negatives by cross sampling, fixed γ, no dropout). Two settings depend
 they are given:
 
     batch_size   the largest power of two up to pairs / 80, from 512 to 16,384
-    epochs       as many as make STEPS steps, from 5 to 40
+    epochs       as many as make STEPS steps, from 5 to 40; up to 100 where 40 make less than LEAST_STEPS
+
+Smaller batches would make more steps of few pairs, but they have fewer negatives, and recall falls
+(dev/LOG.md, H44).
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from typing import Any, Literal
 from rbegir.errors import InputError, whole_number
 from rbegir.training.loss import MAX_GAMMA
 
-STEPS = 1200
+STEPS, LEAST_STEPS = 1200, 800
 
 Precision = Literal["auto", "float32", "bfloat16"]
 
@@ -69,10 +72,11 @@ class TrainConfig:
         if self.precision not in ("auto", "float32", "bfloat16"):
             raise InputError(f"precision must be auto, float32 or bfloat16, got {self.precision!r}")
 
-    def for_pairs(self, pairs: int) -> TrainConfig:
+    def for_pairs(self, pairs: int, *, most_epochs: int = 100) -> TrainConfig:
         """With the settings that depend on the amount of data filled in."""
         batch = self.batch_size or 2 ** int(math.log2(max(512, min(16384, pairs / 80))))
-        epochs = self.epochs or max(5, min(40, round(STEPS * batch / pairs)))
+        most, least = (round(steps * batch / pairs) for steps in (STEPS, LEAST_STEPS))
+        epochs = self.epochs or max(5, min(40, most), min(most_epochs, least))
         return replace(self, batch_size=batch, epochs=epochs)
 
     @property

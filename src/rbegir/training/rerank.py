@@ -6,6 +6,9 @@ The model was not trained on these queries, so code and guide are as good on the
 query whose keyword is not among its candidates is left out.
 """
 
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -15,10 +18,12 @@ import pyarrow.compute as pc
 import torch
 
 from rbegir.encode.clsm.model import Model
-from rbegir.encode.reranker import FEATURES, Combination, Floats, Reranker, Spelling
+from rbegir.encode.directory import CONFIG
+from rbegir.encode.reranker import FEATURES, FOLDER, Combination, Floats, Reranker, Spelling
 from rbegir.evaluate.groups import distinct
 from rbegir.evaluate.retrieval import CUTOFFS, Targets
 from rbegir.evaluate.scorers import BM25, ModelScorer, RerankScorer, Scorer, TriletterCosine
+from rbegir.index.keys import keys_of
 from rbegir.read.pairs import PairStream
 from rbegir.search.rerank import TextSearch, code_scores
 from rbegir.training.corpus import corpus_pairs
@@ -28,6 +33,7 @@ COMPARED, COMPARED_TEXTS = 500, 100_000  # pairs and texts of the comparison wit
 FEW = 1000  # held-out pairs; below, pairs made of their keywords are added
 QUERIES = 3000  # that a fit learns from
 BLOCK = 256  # queries searched at a time
+UNTRAINED = {"tri-letter cosine": TriletterCosine, "BM25": BM25}
 HIDDEN = 16
 STEPS, STEP_QUERIES = 500, 32
 LEARNING_RATE, DECAY = 1e-2, 1e-2
@@ -41,16 +47,33 @@ class Lists(NamedTuple):
     offsets: npt.NDArray[np.int64]  # [queries + 1]
 
 
-def searched_texts(stream: PairStream | None, corpus: pa.Array | None, held: pa.Table) -> pa.Array:
-    """The texts that held-out queries search: corpus and keywords, distinct, up to TEXTS of them."""
-    kept = [held["keyword"].combine_chunks().cast(pa.large_string())]
-    if corpus is not None:
-        kept.append(corpus.slice(0, TEXTS).cast(pa.large_string()))
-    for batch in stream or ():
-        if sum(map(len, kept)) > TEXTS:
-            break
-        kept.append(batch["keyword"].cast(pa.large_string()).unique())
-    return pa.concat_arrays(kept).unique()
+def searched_texts(stream: PairStream | None, corpus: pa.Array | None, held: pa.Table, seed: int) -> pa.Array:
+    """The texts that held-out queries search: their keywords, and TEXTS others of corpus and pairs.
+
+    A hash of each text decides which ones, and their order, so that neither the order of a file nor being
+    wanted matters.
+    """
+    salt = np.random.default_rng(seed).integers(2**64, dtype=np.uint64)
+
+    def shuffled(texts: Sequence[pa.Array]) -> pa.Array:
+        unique = pa.concat_arrays(texts).unique()
+        return unique.take(pa.array(np.argsort(keys_of(unique) ^ salt, kind="stable")))
+
+    kept, last = [pa.array([], pa.large_string())], np.uint64(2**64 - 1)
+    keywords = (batch["keyword"].unique() for batch in stream or ())
+    for some in chain([] if corpus is None else [corpus], keywords):
+        texts = some.cast(pa.large_string())
+        kept.append(texts.filter(pa.array(keys_of(texts) ^ salt <= last)))
+        if sum(map(len, kept)) > 2 * TEXTS:
+            kept = [shuffled(kept).slice(0, TEXTS)]
+            last = (keys_of(kept[0]) ^ salt).max()
+    wanted = held["keyword"].combine_chunks().cast(pa.large_string())
+    return shuffled([wanted, shuffled(kept).slice(0, TEXTS)])
+
+
+def has_reranker(model: Path) -> bool:
+    """Whether a model's directory has its reranker; not if a run was stopped before it was written."""
+    return (model / FOLDER / CONFIG).exists() and Model.load(model).reranker is not None
 
 
 def fit_reranker(
@@ -69,17 +92,20 @@ def fit_reranker(
     return reranker
 
 
-def compare(model: Model, texts: pa.Array, pairs: pa.Table) -> dict[str, dict[str, float]]:
-    """Recall of pairs that nothing was fitted on, compared with methods that need no training."""
-    wanted = pairs["keyword"].combine_chunks().cast(texts.type)
-    some = pa.concat_arrays([wanted, texts.slice(0, COMPARED_TEXTS)]).unique()
-    targets = Targets(pairs.slice(0, COMPARED), some)
-    scorers: dict[str, Scorer] = {
-        "reranked": RerankScorer(model),
-        "codes": ModelScorer(model),
-        "tri-letter cosine": TriletterCosine(),
-        "BM25": BM25(),
-    }
+def compare(model: Model, texts: pa.Array, pairs: pa.Table, seed: int) -> dict[str, dict[str, float]]:
+    """Recall of pairs that nothing was fitted on, compared with methods that need no training.
+
+    Pairs and texts are drawn at random, and so is the order of the texts, which decides ties.
+    """
+    draw = np.random.default_rng(seed)
+    pairs = pairs.take(pa.array(draw.permutation(pairs.num_rows)[:COMPARED]))
+    wanted = pc.is_in(texts, value_set=pairs["keyword"].combine_chunks().cast(texts.type))
+    others = draw.permutation(len(texts))[:COMPARED_TEXTS]
+    some = texts.take(pa.array(draw.permutation(np.union1d(others, np.flatnonzero(wanted)))))
+    targets = Targets(pairs, some)
+    scorers: dict[str, Scorer] = {} if model.reranker is None else {"reranked": RerankScorer(model)}
+    scorers["codes" if model.keyword_planes else "vectors"] = ModelScorer(model)
+    scorers |= {method: scorer() for method, scorer in UNTRAINED.items()}
     found = {}
     for name, scorer in scorers.items():
         positions = scorer.search(targets.queries, some, max(CUTOFFS), lambda done: None)

@@ -1,5 +1,6 @@
 """Training from a file of clicked pairs to a checkpoint: the options, the checks of the data, the result."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from rbegir.encode.clsm.model import Model
 from rbegir.encode.clsm.presets import FLOAT, ModelConfig
 from rbegir.encode.clsm.presets import preset as named_preset
 from rbegir.encode.clsm.twotower import TwoTower
-from rbegir.errors import InputError
+from rbegir.errors import InputError, TrainingWarning
 from rbegir.evaluate.evaluator import corpus_texts
 from rbegir.read.pairs import PairStream, TextStream, read_pairs, read_texts
 from rbegir.read.tokenizer import tokenize
@@ -29,7 +30,15 @@ from rbegir.training.data import MAX_VALIDATION, TrainingData
 from rbegir.training.distributed import Exchange, Rank, join_processes
 from rbegir.training.loop import Folder, Run, Validation, train_all
 from rbegir.training.progress import Bar
-from rbegir.training.rerank import compare, divide, fit_reranker, searched_texts
+from rbegir.training.rerank import (
+    COMPARED,
+    UNTRAINED,
+    compare,
+    divide,
+    fit_reranker,
+    has_reranker,
+    searched_texts,
+)
 from rbegir.training.step import Learner, resolve_device
 from rbegir.training.teacher import Teacher
 
@@ -46,7 +55,7 @@ class TrainResult:
     pairs_per_s: float  # of the training steps alone, without validation and saving
     gamma: float
     skipped: dict[str, int]  # rows of the file that were left out, by reason
-    # recall of held-out pairs by method: the model reranked and by codes, and what needs no training
+    # recall of held-out pairs by method: the model (reranked and by codes), and what needs no training
     recall: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -130,7 +139,9 @@ def run(
         strict=strict,
     )
     if directory is not None and state.finished(directory, settings, resume=resume):
-        return _already_done(directory)
+        done = _already_done(directory)
+        if has_reranker(directory) or not _reranks(done, settings):
+            return done
     if teacher is not None and not (settings.guide and settings.teacher):
         raise InputError("a teacher needs a guide, which this recipe lacks", hint="use the default recipe")
     rank = join_processes(chosen)
@@ -179,15 +190,18 @@ def run(
         about = {"pairs": data.pairs, "history": run.history, "best_epoch": run.best_epoch}
         guide = run.finish({"training": {**settings.to_dict(), **about}})
         recall: dict[str, dict[str, float]] = {}
-        if settings.rerank and guide and held is not None and _searchable(shape) and rank.number == 0:
-            bar.begin("fitting the reranker", 1.0)
-            to_fit, to_measure = divide(held)
-            searched = searched_texts(stream, texts, held)
-            made = Model.load(folder.path)
-            fit_reranker(made, guide, searched, to_fit, settings.seed).write(folder.path, made.fingerprint)
+        if held is not None and rank.number == 0:
+            to_measure, searched = held, searched_texts(stream, texts, held, settings.seed)
+            if settings.rerank and guide and _searchable(shape):
+                bar.begin("fitting the reranker", 1.0)
+                to_fit, to_measure = divide(held)
+                made = Model.load(folder.path)
+                reranker = fit_reranker(made, guide, searched, to_fit, settings.seed)
+                reranker.write(folder.path, made.fingerprint)
             if to_measure.num_rows:
-                recall = compare(Model.load(folder.path), searched, to_measure)
-                _tell(recall, to_measure.num_rows, bar)
+                bar.begin("comparing with methods that need no training", 1.0)
+                recall = compare(Model.load(folder.path), searched, to_measure, settings.seed)
+                _tell(recall, min(COMPARED, to_measure.num_rows), bar, pairs=stream, corpus=texts)
         run.close()
         model = Model.load(folder.path)
         _ = model.reranker  # is read before a temporary folder goes
@@ -210,16 +224,29 @@ def _searchable(shape: ModelConfig) -> bool:
     return shape.keyword_planes != FLOAT and (shape.residual_weights or planes == 1)
 
 
-def _tell(recall: dict[str, dict[str, float]], pairs: int, bar: Bar) -> None:
-    """Print how the model compares with methods that need no training, and a way out if it is behind."""
-    bar.say(f"{pairs:,} held-out pairs that nothing was fitted on:")
+def _tell(
+    recall: dict[str, dict[str, float]],
+    measured: int,
+    bar: Bar,
+    *,
+    pairs: PairStream | None,
+    corpus: pa.Array | None,
+) -> None:
+    """Print how the model compares with methods that need no training, and warn if it is behind."""
+    bar.say(f"{measured:,} held-out pairs that nothing was fitted on:")
     for method, figures in recall.items():
         bar.say(f"  {method:18}" + "".join(f"  {name} {value:.3f}" for name, value in figures.items()))
-    best, ours = max(figures["recall@10"] for figures in recall.values()), recall["reranked"]["recall@10"]
-    if ours < best:
-        bar.say(
-            "warning: the model finds less than a method that needs no training; "
-            "give more pairs, or the texts that will be searched (--corpus)"
+    found = {method: figures["recall@10"] for method, figures in recall.items()}
+    ours = next(iter(found.values()))  # as an index with this model searches
+    best = max(UNTRAINED, key=found.__getitem__)
+    if ours < found[best]:
+        more = "more pairs" if pairs is not None else "clicked pairs"
+        texts = ", or the texts that will be searched as a corpus" if corpus is None else ""
+        warnings.warn(
+            f"the model finds less than {best}, which needs no training: "
+            f"recall@10 is {ours:.3f} and {found[best]:.3f}; give {more}{texts}",
+            TrainingWarning,
+            stacklevel=4,  # the caller of `train`
         )
 
 
@@ -318,6 +345,12 @@ def _validation(pairs: pa.Table, shape: ModelConfig, valid: Any, bar: Bar) -> Va
             hint="give more pairs, a file of validation pairs, or train without validation (--no-valid)",
         )
     return Validation(pairs, hash_buckets=shape.hash_buckets, threads=cpu_count(), notify=bar.show)
+
+
+def _reranks(done: TrainResult, settings: TrainConfig) -> bool:
+    """Whether a run with this model asked for a reranker; one that was stopped while fitting it has none."""
+    validated = any("roc_auc" in epoch for epoch in done.history)
+    return settings.rerank and settings.guide > 0 and validated and _searchable(done.model.config)
 
 
 def _already_done(out: Path) -> TrainResult:

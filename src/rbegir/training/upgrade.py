@@ -20,6 +20,9 @@ old ones as the constant codes that encoding stored, new ones as the new keyword
 A keyword of one generation has to beat the others of *all* generations, which makes their scores comparable.
 The positive's own codes in other generations are left out, because they are right answers.
 
+*The reranker.* Where the old model has one, a guide is trained beside the codes, starting from the old guide,
+and a reranker is fitted on the held-out pairs.
+
 *Rejected.* Two models trained apart, a query code for each, results merged by score: their cosines are not
 on one scale, and the generation with the higher ones hides the other (measured in `benchmarks/upgrade.py`).
 Mapping old codes to new ones: that is encoding again, with an error on top.
@@ -46,20 +49,22 @@ from rbegir.encode.clsm.model import Model
 from rbegir.encode.clsm.presets import ModelConfig, Side, tensor_shapes
 from rbegir.encode.clsm.twotower import TwoTower
 from rbegir.encode.encoder import Encoder, encode_keywords
+from rbegir.encode.reranker import Reranker
 from rbegir.errors import InputError, MismatchError
-from rbegir.evaluate.evaluator import evaluate_model
+from rbegir.evaluate.evaluator import corpus_texts, evaluate_model
 from rbegir.evaluate.groups import distinct
 from rbegir.index.manifest import MODEL, read_manifest
 from rbegir.index.writer import WriterLock
-from rbegir.read.pairs import read_pairs
+from rbegir.read.pairs import PairStream, read_pairs
 from rbegir.read.split import positions
 from rbegir.training import state
 from rbegir.training.batches import StepBatch
 from rbegir.training.config import TrainConfig, change
 from rbegir.training.data import TrainingData, hold_out_below
 from rbegir.training.loop import Folder, Progress, Run, train_all
-from rbegir.training.loss import group_loss
+from rbegir.training.loss import Guide, group_loss
 from rbegir.training.progress import Bar
+from rbegir.training.rerank import fit_reranker, has_reranker, searched_texts
 from rbegir.training.step import Learner, Output
 
 KEPT = ("keyword_planes", "conv", "hidden", "hash_buckets", "time_varying", "residual_weights", "bias")
@@ -115,11 +120,16 @@ def upgrade(
         raise InputError("there is nothing to resume without out", hint="name the directory of the run")
     settings = change(settings or TrainConfig(), epochs=epochs, batch_size=batch_size, seed=seed)
     path = None if out is None else Path(out)
+    reranker = getattr(before, "reranker", None) if settings.rerank and settings.guide else None
     finished = path is not None and state.finished(path, settings, resume=resume)
+    if path is not None and finished and reranker is not None:
+        finished = has_reranker(path)
     if settings.negatives != "in_batch":
         raise InputError("an upgrade is trained with in-batch negatives", hint="leave negatives out")
     table, held_out = _split(_table(pairs), None if valid is None else _table(valid))
-    settings = settings.for_pairs(table.num_rows)
+    if corpus is None:
+        corpus = pa.concat_arrays([part["keyword"].unique() for part in (table, held_out)])
+    settings = settings.for_pairs(table.num_rows, most_epochs=40)  # it does not start from nothing
     names = list(getattr(before, "same_keywords", (before.fingerprint,)))  # of the codes that are stored
     training = {**settings.to_dict(), "pairs": table.num_rows}
     extra: dict[str, Any] = {"reads": names, "training": training}
@@ -132,14 +142,22 @@ def upgrade(
         # the numbers of keyword texts in the data's one chunk are those of this dictionary
         codes = encode_keywords(before, distinct(table["keyword"])[0])
         stored = torch.from_numpy(codes.values().astype(np.float32))  # [texts, n]
-        plain = replace(settings, gamma="learned", guide=0.0, gram_dropout=0.0, precision="float32")
+        plain = replace(settings, gamma="learned", gram_dropout=0.0, precision="float32")
         identity = {"model": shape.to_dict(), "keywords": keywords, **extra}
+        if reranker is None:
+            plain = replace(plain, guide=0.0)
+        else:
+            plain = replace(plain, guide_dims=len(reranker.guide["query.weight"]))
+            identity["reranked"] = True
 
         def learner() -> Learner:
             new = TwoTower(shape)
             _start_from(new, before)
             new.keyword.requires_grad_(keywords == "new")
-            return StoredCodesLearner(new, plain, stored, renew=keywords == "new")
+            made = StoredCodesLearner(new, plain, stored, renew=keywords == "new")
+            if made.guide is not None and reranker is not None:
+                _start_guide_from(made.guide, reranker)
+            return made
 
         shown = not callable(progress) and wanted(progress)
         with (
@@ -150,11 +168,16 @@ def upgrade(
             report = bar.show if shown else progress if callable(progress) else None
             with Run(learner, plain, data, folder=folder, progress=report) as run:
                 train_all([run])
-                run.finish(extra)
+                guide = run.finish(extra)
+                if guide:
+                    bar.begin("fitting the reranker", 1.0)
+                    made = Model.load(folder.path)
+                    texts = searched_texts(None, corpus_texts(corpus), held_out, settings.seed)
+                    fitted = fit_reranker(made, guide, texts, held_out, settings.seed)
+                    fitted.write(folder.path, made.fingerprint)
                 run.close()
             model = Model.load(folder.path)
-    if corpus is None:
-        corpus = pa.concat_arrays([part["keyword"].unique() for part in (table, held_out)])
+            _ = model.reranker  # is read before a temporary folder goes
     return Upgrade(model, keywords, measure(before, model, held_out, corpus))
 
 
@@ -243,7 +266,11 @@ class StoredCodesLearner(Learner):
 
     def _embed(self, side: Side, batch: TowerBatch) -> Output:
         if side == "keyword" and not self.renew:
-            return Output(self.stored[:0], None, None)
+            if self.guide is None:
+                return Output(self.stored[:0], None, None)
+            with torch.no_grad():
+                features = self.model.embed(side, batch).features
+            return Output(self.stored[:0], None, self.guide(side, features))
         return super()._embed(side, batch)
 
     def _prepare_randomness(self, batch: StepBatch, progress: float) -> None:
@@ -260,7 +287,11 @@ class StoredCodesLearner(Learner):
             groups = in_generation(target, known, len(stored), generation, generations)
             losses.append(group_loss(query.vector, columns, self.gamma(), *groups, *rest)[0])
         loss = torch.stack(losses).mean()
-        loss.backward()  # type: ignore[no-untyped-call]
+        whole = loss
+        if self.guide is not None and query.guide is not None and keyword.guide is not None:
+            beside = group_loss(query.guide, keyword.guide, self.guide.gamma(), target, known, *rest)[0]
+            whole = loss + self.config.guide * beside
+        whole.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
 
@@ -290,6 +321,14 @@ def _start_from(new: TwoTower, old: Encoder) -> None:
             if shapes.get(source) == tuple(parameter.shape):
                 parameter.copy_(torch.from_numpy(old.tensor(source).copy()))
                 break
+
+
+def _start_guide_from(guide: Guide, old: Reranker) -> None:
+    """Begin with the guide of the old model's reranker if its tower is as wide."""
+    tensors = {name: torch.from_numpy(value.copy()) for name, value in old.guide.items()}
+    own = guide.state_dict()
+    if all(name in own and own[name].shape == value.shape for name, value in tensors.items()):
+        guide.load_state_dict(tensors, strict=False)  # γ is not kept with a reranker
 
 
 def _encoder(old: Any) -> Encoder:
@@ -344,10 +383,15 @@ def _table(pairs: str | Path | pa.Table) -> pa.Table:
     return pairs if isinstance(pairs, pa.Table) else read_pairs(pairs).read_all()
 
 
-def _split(pairs: pa.Table, valid: pa.Table | None) -> tuple[pa.Table, pa.Table]:
-    """Training and validation pairs; without the latter, keywords are held out as in any training."""
+def _weighted(pairs: pa.Table) -> pa.Table:
     if "weight" not in pairs.column_names:
         pairs = pairs.append_column("weight", pa.array(np.ones(pairs.num_rows, np.float32)))
+    return pairs.select(PairStream.schema.names).cast(PairStream.schema)
+
+
+def _split(pairs: pa.Table, valid: pa.Table | None) -> tuple[pa.Table, pa.Table]:
+    """Training and validation pairs; without the latter, keywords are held out as in any training."""
+    pairs, valid = (None if part is None else _weighted(part) for part in (pairs, valid))
     if valid is None:
         distinct = pairs["keyword"].unique()
         places = positions(distinct.to_pylist())
