@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 
 from rbegir.errors import InputError
 from rbegir.read.rows import Checker, Stream, as_binary, id_texts, number_column, reject_long, text_column
-from rbegir.read.source import Source, open_source, require_columns
+from rbegir.read.source import Source, attributes_of, open_source, require_columns
 
 GRADES = {"bad": 0.0, "fair": 1.0, "good": 2.0, "excellent": 3.0}
 _SPELLINGS = {
@@ -101,16 +101,10 @@ class TextStream(Stream):
     ) -> None:
         super().__init__(source, strict=strict)
         self._text, self._id, self._id_type = text_column, id_column, id_type
-        others = [name for name in source.columns if name not in (text_column, id_column)]
-        chosen = others if columns is None else [name for name in others if name in columns]
+        chosen = attributes_of(source, (text_column, id_column), columns)
         self.has_ids = id_column in source.columns
         self._order = [text_column, *([id_column] if self.has_ids else []), *chosen]
         require_columns(source, [("text", name) for name in self._order])
-        for name in columns or ():
-            if name not in others:
-                raise InputError(
-                    f"{source.path} has no attribute {name!r}", hint=f"--columns: {', '.join(others)}"
-                )
         self._names = [text_column]
         if self.has_ids and {".csv", ".tsv"} & {suffix.lower() for suffix in source.path.suffixes}:
             self._names.append(id_column)  # as text: inferred numbers would lose leading zeros

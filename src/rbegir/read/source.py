@@ -193,6 +193,17 @@ def require_columns(source: Source, wanted: Sequence[tuple[str, str]]) -> None:
             raise InputError(f"{source.path} has {found.count(name)} columns named {name!r}, expected one")
 
 
+def attributes_of(source: Source, taken: Sequence[str], columns: Sequence[str] | None) -> list[str]:
+    """The columns of a file besides those taken: all of them, or the ones asked for, which must exist."""
+    others = [name for name in source.columns if name not in taken]
+    for name in columns or ():
+        if name not in others:
+            raise InputError(
+                f"{source.path} has no attribute {name!r}", hint=f"--columns: {', '.join(others)}"
+            )
+    return others if columns is None else [name for name in others if name in columns]
+
+
 class ByteStream:
     """The bytes of a file, decompressed if its name ends in .gz; `done` is the fraction read so far."""
 
