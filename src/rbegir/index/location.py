@@ -199,7 +199,8 @@ class Location:
         part = final.with_name(f".{final.name}.{tag}.part")
         with disk.explained("write to", self.path):
             final.parent.mkdir(parents=True, exist_ok=True)
-            with disk.locked(part) as descriptor:
+            with open(disk.open_locked(part, wait=True), "r+b", buffering=0) as file:
+                descriptor = file.fileno()
                 if not problem(final):  # another process was faster
                     part.unlink()
                     return

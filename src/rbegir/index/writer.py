@@ -43,7 +43,7 @@ from typing import Any
 import numpy as np
 
 from rbegir.base import disk, masks
-from rbegir.errors import InputError, LockedError
+from rbegir.errors import FileError, InputError, LockedError
 from rbegir.index.manifest import DELETES_NAME, NEW, SEGMENT_NAME, UNNAMED, commit, prepare
 from rbegir.index.segment import MAX_ROWS, Entry, KeywordRows, LiveRows, write_segment
 from rbegir.index.snapshot import LiveSegment, Positions, Snapshot, write_deletes
@@ -69,24 +69,15 @@ class WriterLock:
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         note = json.dumps({"pid": self._owner, "host": socket.gethostname(), "since": since}).encode()
         with disk.explained("lock", path):
-            while not self._acquired(path):  # the index was replaced: this was the lock of the old one
-                self.release()
+            try:
+                self._descriptor = disk.open_locked(path, wait=False)
+            except BlockingIOError as error:
+                raise LockedError(
+                    f"{directory} is being written by {_holder(path)}",
+                    hint="wait until it is done, or stop it; reading is possible meanwhile",
+                ) from error
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, note, 0)
-
-    def _acquired(self, path: Path) -> bool:
-        """Lock the file at `path`; False if the path has come to name another file."""
-        self._descriptor = disk.open_lock(path)
-        try:
-            disk.lock(self._descriptor, wait=False)
-        except BlockingIOError as error:
-            holder = _holder(self._descriptor)
-            self.release()
-            raise LockedError(
-                f"{path.parent} is being written by {holder}",
-                hint="wait until it is done, or stop it; reading is possible meanwhile",
-            ) from error
-        return os.path.samestat(os.fstat(self._descriptor), os.stat(path))
 
     def check(self, directory: Path) -> None:
         """Refuse to write in a forked child of the process that holds the lock."""
@@ -398,10 +389,10 @@ def _without(before: Snapshot, gone: Positions) -> list[LiveSegment]:
     return [one for one in kept if one.entry.live]
 
 
-def _holder(descriptor: int) -> str:
+def _holder(path: Path) -> str:
     """Who holds the lock, for an error message; the lock works even if the note is unreadable."""
     try:
-        note = json.loads(os.pread(descriptor, 4096, 0))
+        note = json.loads(disk.read_small(path, 4096))
         return f"process {int(note['pid'])} on {note['host']} since {note['since']}"
-    except (ValueError, KeyError, TypeError):
+    except (FileError, ValueError, KeyError, TypeError):
         return "another process"
