@@ -537,7 +537,7 @@ class Index:
         """Copy what is intact of a damaged index to a new one; returns what was saved and what was lost."""
         from rbegir.index.salvage import salvage
 
-        return salvage(Path(path), Path(out), overwrite=overwrite).to_dict()
+        return salvage(Path(path), Path(out), overwrite=overwrite)
 
     # ---- internal ----
 
