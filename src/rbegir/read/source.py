@@ -7,7 +7,7 @@ which is removed with its source.
 
 A format is a `Source`: its columns, and `blocks`, which streams Arrow RecordBatches of the columns asked for
 and reports malformed rows (a lone field, a line that is not JSON). Rows are numbered from 0 in file order,
-counting malformed rows but not blank lines, so that `place` can say where a row is.
+counting malformed rows, so that `place` can say where a row is.
 """
 
 from __future__ import annotations
