@@ -28,7 +28,15 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from rbegir.errors import InputError
-from rbegir.read.source import BLOCK_BYTES, EMPTY, Block, ByteStream, FileRequest, line_blocks
+from rbegir.read.source import (
+    BLOCK_BYTES,
+    EMPTY,
+    MAX_ROW_BYTES,
+    Block,
+    ByteStream,
+    FileRequest,
+    line_blocks,
+)
 
 WRONG_FIELDS = "wrong number of fields"
 _MARKER = "\U0010ffff"
@@ -87,6 +95,7 @@ class DelimitedSource:
 
     def place(self, number: int) -> str:
         """The line of a row; Arrow does not keep it, so lines (or quoted records) are counted again."""
+        csv.field_size_limit(MAX_ROW_BYTES)  # the row may be a bad one because its field is long
         opened = gzip.open if self.path.suffix.lower() == ".gz" else open
         newline = "" if self._quoted else None
         with opened(self.path, "rt", encoding="utf-8", errors="replace", newline=newline) as file:
