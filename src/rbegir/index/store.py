@@ -477,7 +477,9 @@ class Index:
         state, wanted = self._state(), check_ids(ids)
         places = state.find(wanted)
         _refuse_missing(wanted, places)
-        return state.codes(places)
+        codes = state.codes(places)
+        state.check_mapped()
+        return codes
 
     def coarse_rows(
         self,
@@ -503,7 +505,10 @@ class Index:
 
     def count(self, where: Where = None, *, tenant: Tenant = None) -> int:
         """How many keywords pass a filter."""
-        return sum(rows.count for rows in within(self._state(), tenant).passing(where))
+        state = within(self._state(), tenant)
+        found = sum(rows.count for rows in state.passing(where))
+        state.check_mapped()
+        return found
 
     def info(self) -> dict[str, Any]:
         """The size, shape and columns of the index, and the expected accuracy if a Binarizer measured it."""
