@@ -74,7 +74,6 @@ def maxsim(state: Snapshot, queries: Sequence[Any], request: SearchRequest, thre
         of_query = np.full(best.size, number), np.arange(1, best.size + 1)
         stored = snapshot.array(item, places), pa.array(scores[best]), snapshot.array("id", places)
         found.append([*map(pa.array, of_query), *stored])
-    snapshot.check_mapped()
     kinds = (pa.int64(), pa.int64(), snapshot.types()[item], pa.float64(), snapshot.types()["id"])
     schema = pa.schema(list(zip(names, kinds, strict=True)))
     return pa.Table.from_batches([pa.record_batch(columns, schema=schema) for columns in found], schema)

@@ -130,7 +130,6 @@ class Searcher:
             recall=recall,
             after=request.after,
         )
-        snapshot.check_mapped()
         stage_done("fetch")
         return hits
 
@@ -155,6 +154,7 @@ class Searcher:
             for first in range(0, len(values), SCANNED):
                 these = np.arange(first, min(first + SCANNED, len(values)))
                 found = backend.search(partitions, values[these], None, limits and limits.of(these))
+                snapshot.check_mapped()  # also if there is no hit to read
                 scores = key_scores(scorer, values[these])(found.keys)
                 for query, count in enumerate(found.counts.tolist()):
                     for start in range(0, count, rows):
@@ -162,7 +162,6 @@ class Searcher:
                         places = snapshot.locate(numbers, found.positions[query, part])
                         number = pa.array(np.full(part.stop - start, first + query))
                         columns = [snapshot.array(name, places) for name in types]
-                        snapshot.check_mapped()
                         yield pa.record_batch(
                             [number, pa.array(scores[query, part]), *columns], schema=schema
                         )
@@ -184,7 +183,6 @@ class Searcher:
         backend = open_backend("cpu", n, check_planes(planes, all_planes))
         rows = backend.search(coarse(partitions, n, planes), values, request.k, limits).positions.copy()
         rows[rows >= 0] = snapshot.rows(snapshot.locate(numbers, rows[rows >= 0]))
-        snapshot.check_mapped()
         return rows
 
 

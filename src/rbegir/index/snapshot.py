@@ -174,6 +174,7 @@ class Snapshot:
                 here[here] = masks.contains(live, found[here])
             segment[todo[here]], position[todo[here]] = number, found[here]
             todo = todo[~here]
+        self.check_mapped()
         return Positions(segment, position)
 
     def candidates(
@@ -236,6 +237,7 @@ class Snapshot:
         found = np.zeros(places.segment.size, np.int64)
         for number, where in places.by_segment:
             found[where] = self.segments[number].segment.rows(places.position[where])
+        self.check_mapped()
         return found
 
     def ids(self, places: Positions) -> npt.NDArray[Any]:
@@ -249,6 +251,7 @@ class Snapshot:
         found = np.zeros((planes, places.segment.size, n // 64), np.uint64)
         for number, where in places.by_segment:
             found[:, where] = self.segments[number].segment.codes(places.position[where]).planes
+        self.check_mapped()
         return Codes(found, n)
 
     def column(self, name: str, places: Positions) -> npt.NDArray[Any]:
@@ -265,10 +268,12 @@ class Snapshot:
             parts.append(read_column(segment, name, dtype, places.position[where]))
             at[where] = np.arange(size, size + where.size)
             size += where.size
+        self.check_mapped()
         return pa.concat_arrays(parts).take(int64_array(at))
 
     def check_mapped(self) -> None:
-        """Raise if a page read from this state was missing; call this before returning what was read."""
+        """Raise if a page read from this state was missing. Whatever reads without the methods above, such as
+        a scan of codes, calls this before it returns what it read."""
         for file in self.files:
             file.check_mapped()
 

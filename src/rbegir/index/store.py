@@ -466,7 +466,6 @@ class Index:
         state, wanted = self._state(), check_ids(ids)
         places = state.find(wanted)
         columns = {name: state.column(name, places) for name in ("text", *state.manifest.columns)}
-        state.check_mapped()
         return [
             None if segment < 0 else {"id": given, **{name: values[i] for name, values in columns.items()}}
             for i, (given, segment) in enumerate(zip(wanted.to_pylist(), places.segment, strict=True))
@@ -477,9 +476,7 @@ class Index:
         state, wanted = self._state(), check_ids(ids)
         places = state.find(wanted)
         _refuse_missing(wanted, places)
-        codes = state.codes(places)
-        state.check_mapped()
-        return codes
+        return state.codes(places)
 
     def coarse_rows(
         self,

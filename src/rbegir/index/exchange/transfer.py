@@ -58,9 +58,7 @@ def read_codes(source: Index | Codes) -> tuple[Codes, npt.NDArray[Any]]:
         return source, np.arange(len(source))
     snapshot = _state(source)
     places = snapshot.select(None)
-    codes, ids = snapshot.codes(places), snapshot.ids(places)
-    snapshot.check_mapped()
-    return codes, ids
+    return snapshot.codes(places), snapshot.ids(places)
 
 
 def _state(source: Index) -> Snapshot:
