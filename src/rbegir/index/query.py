@@ -312,20 +312,17 @@ def limits_of(
     return limits if limits.bounds_keys or np.any(searched.filters >= 0) else None
 
 
-class Encoded(NamedTuple):
-    """Queries as a search needs them."""
+def encoded(
+    model: Encoder, queries: Any, request: SearchRequest
+) -> tuple[Codes, list[str] | None, Reranker | VectorReranker | None]:
+    """The codes of texts or vectors, the texts, and what may order the hits of this request again.
 
-    codes: Codes
-    texts: list[str] | None
-    reranker: Reranker | VectorReranker | None  # what may order the hits of this request again
-
-
-def encoded(model: Encoder, queries: Any, request: SearchRequest) -> Encoded:
-    """Encode texts or vectors for a request. Hits of a Binarizer are reranked only if that is asked for."""
+    Hits of a Binarizer are reranked only if that is asked for.
+    """
     texts, binarizer = query_texts(queries), decoder(model) if request.rerank else None
     if binarizer is None:
         reranker = getattr(model, "reranker", None) if request.may_rerank else None
-        return Encoded(encode_queries(model, queries), texts, reranker)
+        return encode_queries(model, queries), texts, reranker
     if binarizer.metric == "ip":
         raise InputError(
             "rerank=True changes nothing for metric='ip': hits are in the order of the decoded vectors",
@@ -333,7 +330,7 @@ def encoded(model: Encoder, queries: Any, request: SearchRequest) -> Encoded:
         )
     given: Any = _checked(model, queries)
     vectors = given if takes_vectors(model) else cast(Any, model).vectors(given, "query")
-    return Encoded(binarizer.encode_queries(vectors), texts, VectorReranker(binarizer, vectors))
+    return binarizer.encode_queries(vectors), texts, VectorReranker(binarizer, vectors)
 
 
 def encode_queries(model: Encoder, queries: Any) -> Codes:

@@ -118,7 +118,7 @@ class Snapshot:
         self.deletes = deletes
         self.files = [*deletes.values(), *(one.segment.file for one in self.segments)]
         self.tenants: dict[Any, Any] = {}  # the keywords of recent tenants; see tenant.py
-        self.items: dict[str, Any] = {}  # the keywords by item, for attributes that name items; see maxsim.py
+        self.items: dict[str, tuple[Int64s, Int64s]] = {}  # the keywords by item; see maxsim.py
 
     @classmethod
     def open(cls, directory: Path, before: Snapshot | None = None) -> Snapshot:
