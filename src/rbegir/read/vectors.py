@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 
 from rbegir.base.arguments import is_list
 from rbegir.errors import CorruptError, FileError, InputError
+from rbegir.read.pairs import Reading
 from rbegir.read.parquet import ParquetSource
 from rbegir.read.rows import Skipped
 from rbegir.read.source import FileRequest, attributes_of, reading, require_columns
@@ -181,29 +182,20 @@ class MappedVectors(VectorStream):
 class VectorTable(VectorStream):
     """A column of a Parquet file, with other columns."""
 
-    def __init__(
-        self,
-        path: Path,
-        vector_column: str,
-        *,
-        text_column: str = "text",
-        id_column: str = "id",
-        id_type: str | None = None,
-        columns: Sequence[str] | None = None,
-    ) -> None:
+    def __init__(self, path: Path, vector_column: str, wanted: Reading) -> None:
         super().__init__()
         if path.suffix.lower() not in (".parquet", ".pq"):
             raise InputError(f"{path} has no columns of vectors", hint="name a Parquet file")
         if not path.is_file():
             raise FileError(f"there is no file {path}")
-        self.path, self._vector, self._id_type = path, vector_column, id_type
+        self.path, self._vector, self._id_type = path, vector_column, wanted.id_type
         with reading(path):
             self._source = ParquetSource(path)
         require_columns(self._source, [("vector", vector_column)])
-        attributes = attributes_of(self._source, (vector_column, text_column, id_column), columns)
-        kept = (text_column, id_column, *attributes)
+        self._renamed = {wanted.text_column: "text", wanted.id_column: "id"}
+        attributes = attributes_of(self._source, (vector_column, *self._renamed), wanted.columns)
+        kept = (*self._renamed, *attributes)
         self._others = [name for name in self._source.columns if name in kept]
-        self._renamed = {text_column: "text", id_column: "id"}
         self.rows = self._source.rows
         first = next(self._blocks(alone=True), None)
         if first is None:
@@ -237,4 +229,4 @@ def read_vectors(
     """
     if vector_column is None:
         return MappedVectors(Path(path))
-    return VectorTable(Path(path), vector_column, **columns)
+    return VectorTable(Path(path), vector_column, Reading(**columns))
