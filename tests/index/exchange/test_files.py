@@ -165,6 +165,8 @@ def test_bad_arrays(tmp_path: Path) -> None:
     np.save(tmp_path / "codes.npy", np.zeros((2, 3, 1), np.uint64))
     with pytest.raises(InputError, match="ids has 2 values for 3 rows"):
         import_npy(tmp_path / "codes.npy", tmp_path / "x.rbe", ids=[1, 2])
+    with pytest.raises(InputError, match="ids must hold values of one type"):
+        import_npy(tmp_path / "codes.npy", tmp_path / "x.rbe", ids=[1, "a", 2])
     holed = np.ones((9, 4), np.float32)
     holed[4, 2] = np.inf
     np.save(tmp_path / "holed.npy", holed)

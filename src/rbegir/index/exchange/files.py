@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from rbegir.base.arguments import check_ids
 from rbegir.base.progress import Progress
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, WORD, Codes
 from rbegir.encode.binarizer.binarizer import Binarizer
@@ -238,7 +239,7 @@ def import_npy(
     """
     found = read_npy(path)
     count = len(found)
-    given = pa.array(np.arange(count)) if ids is None else pa.array(ids)
+    given = pa.array(np.arange(count)) if ids is None else check_ids(ids)
     if len(given) != count:
         raise InputError(f"ids has {len(given)} values for {count} rows of {path}")
     table = pa.table({"id": given})
