@@ -47,7 +47,7 @@ from rbegir.encode.encoder import (
 from rbegir.errors import CorruptError, FileError, InputError, LockedError, MismatchError, whole_number
 from rbegir.index.creation import SEGMENT_ROWS, backup, fill, make, staged
 from rbegir.index.join import Join, groups
-from rbegir.index.manifest import MODEL, Manifest, check_adds, check_match, first_manifest, load_stored
+from rbegir.index.manifest import MODEL, check_adds, check_match, first_manifest, load_stored
 from rbegir.index.maxsim import maxsim
 from rbegir.index.query import Searcher, encode_queries, encoded, is_code, query_texts
 from rbegir.index.segment import KeywordRows
@@ -674,10 +674,15 @@ class Index:
                         )
                     # the index was replaced while its texts were encoded
                     encoded = self._encoded(texts, report)
-                id_type = _id_type(manifest, given)
+                strings = manifest.id_type == "string"
+                if strings and given is None:
+                    raise InputError(
+                        "ids must be given: the ids of this index are strings",
+                        hint="pass ids=, or name their column with --id-column",
+                    )
                 columns = check_attributes(attributes, count, manifest.columns)
                 if encoded is None or not count:
-                    return np.zeros(0, object if id_type == "string" else np.int64)
+                    return np.zeros(0, object if strings else np.int64)
                 check_tenants(columns, manifest.tenant)
                 if texts is not None:
                     columns = {"text": texts, **columns}
@@ -713,17 +718,3 @@ def _refuse_missing(ids: pa.Array, places: Positions) -> None:
     missing = np.flatnonzero(places.segment < 0)
     if missing.size:
         raise InputError(f"id {ids[int(missing[0])].as_py()!r} is not in the index")
-
-
-def _id_type(manifest: Manifest, given: pa.Array | None) -> str:
-    """The type of the given ids (None: the rows are the ids), which must be that of the index."""
-    came = "int64" if given is None else str(given.type)
-    known = manifest.id_type
-    if known == "string" and given is None:
-        raise InputError(
-            "ids must be given: the ids of this index are strings",
-            hint="pass ids=, or name their column with --id-column",
-        )
-    if known is not None and came != known:
-        raise MismatchError(f"ids are {came}, the ids of this index are {known}")
-    return came
