@@ -86,26 +86,23 @@ def open_source(given: Any) -> Source:
             if not path.stat().st_size:
                 raise InputError("standard input is empty", hint="pipe one text per line into the command")
         else:
+            import pyarrow.parquet as pq
+
             path = folder / "table.parquet"
-            _write_parquet(given, path)
+            try:
+                pq.write_table(_table_of(given), path)
+            except pa.ArrowException as error:
+                raise InputError(f"the rows do not make a table: {str(error).splitlines()[0]}") from error
         source = _open_file(path)
         weakref.finalize(source, kept.pop_all().close)
     return source
 
 
-def _write_parquet(given: Any, path: Path) -> None:
-    """Write a DataFrame, an Arrow table, or a list of texts, of pairs or of dicts to a file."""
-    import pyarrow.parquet as pq
-
-    try:
-        table = as_table(given)
-        pq.write_table(_table_of(given) if table is None else table, path)
-    except pa.ArrowException as error:
-        raise InputError(f"the rows do not make a table: {str(error).splitlines()[0]}") from error
-
-
 def _table_of(given: Any) -> pa.Table:
-    """A list of texts, of pairs or of dicts as a table."""
+    """A DataFrame, an Arrow table, or a list of texts, of pairs or of dicts as a table."""
+    table = as_table(given)
+    if table is not None:
+        return table
     rows = given if isinstance(given, (list, tuple)) else []
     if rows and all(isinstance(row, str) for row in rows):
         return pa.table({"text": list(rows)})
