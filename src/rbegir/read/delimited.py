@@ -35,6 +35,7 @@ from rbegir.read.source import (
     Block,
     ByteStream,
     FileRequest,
+    Source,
     line_blocks,
 )
 
@@ -43,12 +44,11 @@ _MARKER = "\U0010ffff"
 _WRONG = re.compile("[\udc80-\udcff]+")  # what errors="surrogateescape" makes of bytes that are not UTF-8
 
 
-class DelimitedSource:
+class DelimitedSource(Source):
     """One CSV (quoted) or TSV file with a header."""
 
     def __init__(self, path: Path, *, quoted: bool) -> None:
         self.path = path
-        self.rows = None
         self._quoted = quoted
         self._delimiter = "," if quoted else "\t"
         with ByteStream(path) as stream:

@@ -23,7 +23,7 @@ import pyarrow as pa
 from pyarrow.types import is_floating, is_integer
 
 from rbegir.errors import InputError
-from rbegir.read.source import EMPTY, NOT_UTF8, Block, ByteStream, FileRequest, line_blocks
+from rbegir.read.source import EMPTY, NOT_UTF8, Block, ByteStream, FileRequest, Source, line_blocks
 
 NOT_JSON = "not a JSON object"
 WRONG_TYPE = "wrong type of value"
@@ -31,12 +31,11 @@ WRONG_TYPE = "wrong type of value"
 Row = dict[str, Any]
 
 
-class JsonLinesSource:
+class JsonLinesSource(Source):
     """One file of JSON objects."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.rows = None
         with ByteStream(path) as stream:
             lines = next((found for block in line_blocks(stream, path) if (found := _lines(block))), None)
         if lines is None:
@@ -95,9 +94,6 @@ class JsonLinesSource:
             good = [i for i in range(len(rows)) if i not in wrong]
             batch, kept = batch.take(pa.array(good, pa.int64())), [kept[i] for i in good]
         return batch, kept
-
-    def place(self, number: int) -> str:
-        return f"line {number + 1:,}"
 
 
 def _lines(block: bytes, start: int = 0) -> dict[int, str]:

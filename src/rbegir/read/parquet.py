@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from rbegir.errors import CorruptError, FileError, InputError
 from rbegir.read.pairs import Reading, TextStream
-from rbegir.read.source import Block, FileRequest
+from rbegir.read.source import Block, FileRequest, Source
 
 BATCH_ROWS = 1 << 16
 
@@ -34,7 +34,7 @@ class Group:
     rows: int
 
 
-class ParquetSource:
+class ParquetSource(Source):
     """One Parquet file, or one row group of it; rows are numbered as in the whole file."""
 
     def __init__(self, path: Path, group: Group | None = None) -> None:
@@ -61,13 +61,13 @@ class ParquetSource:
 
     def blocks(self, asked: FileRequest) -> Iterator[Block]:
         columns = None if asked.others else list(asked.names)
-        behind = 0
+        behind, rows = 0, sum(group.rows for group in self.groups)
         with pq.ParquetFile(self.path) as file:
             for group in self.groups:
                 start, end = group.first_row, group.first_row + group.rows
                 if asked.wanted is None or asked.wanted(start, end).any():
                     for batch in file.iter_batches(BATCH_ROWS, row_groups=[group.number], columns=columns):
-                        done = (behind + start + batch.num_rows - group.first_row) / self.rows
+                        done = (behind + start + batch.num_rows - group.first_row) / rows
                         yield Block(batch, np.arange(start, start + batch.num_rows), done)
                         start += batch.num_rows
                 behind += group.rows

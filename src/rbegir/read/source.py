@@ -16,10 +16,11 @@ import shutil
 import sys
 import tempfile
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -56,21 +57,20 @@ class Block(NamedTuple):
     done: float
 
 
-class Source(Protocol):
+class Source(ABC):
     """One file of one format, known to exist, with its columns read."""
 
     path: Path
     columns: list[str]
+    rows: int | None = None  # if it is known without reading the file
 
-    @property
-    def rows(self) -> int | None:
-        """The number of rows if it is known without reading the file."""
-
+    @abstractmethod
     def blocks(self, asked: FileRequest) -> Iterator[Block]:
         """Stream the file from its beginning."""
 
     def place(self, number: int) -> str:
         """Where a row is, for messages: 'line 17' or 'row 17'. May read the file again."""
+        return f"line {number + 1:,}"
 
 
 def open_source(given: Any) -> Source:
@@ -238,13 +238,11 @@ def line_blocks(stream: ByteStream, path: Path) -> Iterator[bytes]:
         yield carry
 
 
-class LineSource:
+class LineSource(Source):
     """Plain lines: one text per line in the column `text`. A blank line is an empty text."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.columns = ["text"]
-        self.rows = None
+        self.path, self.columns = path, ["text"]
 
     def blocks(self, asked: FileRequest) -> Iterator[Block]:
         with ByteStream(self.path) as stream:
@@ -255,6 +253,3 @@ class LineSource:
                 batch = pa.RecordBatch.from_arrays([lines], names=["text"])
                 yield Block(batch, np.arange(start, start + len(lines)), stream.done)
                 start += len(lines)
-
-    def place(self, number: int) -> str:
-        return f"line {number + 1:,}"

@@ -196,7 +196,7 @@ class VectorTable(VectorStream):
         attributes = attributes_of(self._source, (vector_column, *self._renamed), wanted.columns)
         kept = (*self._renamed, *attributes)
         self._others = [name for name in self._source.columns if name in kept]
-        self.rows = self._source.rows
+        self.rows = sum(group.rows for group in self._source.groups)
         first = next(self._blocks(alone=True), None)
         if first is None:
             raise InputError(f"{path} holds no vector")
