@@ -133,7 +133,7 @@ class Location:
         while True:
             content, manifest = self._state()
             try:
-                self.fetch(files_of(manifest))
+                self.fetch(manifest.files)
                 if manifest.has_model:
                     self.model()
                 break
@@ -258,13 +258,6 @@ class Location:
             (self.path / name).parent.mkdir(parents=True, exist_ok=True)
             with disk.staged(self.path / name) as staged:
                 staged.write_bytes(content)
-
-
-def files_of(manifest: Manifest) -> dict[str, tuple[FileKind, Stamp]]:
-    """The files of a manifest: its segments and the deletes that they use."""
-    used = {entry.deletes for entry in manifest.segments}
-    deletes = {name: (FileKind.DELETES, stamp) for name, stamp in manifest.deletes.items() if name in used}
-    return {entry.file: (FileKind.SEGMENT, entry.stamp) for entry in manifest.segments} | deletes
 
 
 def cache_directory() -> Path:

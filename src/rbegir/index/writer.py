@@ -35,7 +35,7 @@ import os
 import socket
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -184,7 +184,7 @@ class Writer:
         self._remove_others(current.manifest.files)
         _remove(path for path in self.directory.iterdir() if UNNAMED.fullmatch(path.name))
 
-    def _remove_others(self, files: set[str]) -> None:
+    def _remove_others(self, files: Collection[str]) -> None:
         # segments before deletes, without which deleted keywords would look live to salvage
         for path in sorted(self.directory.iterdir(), reverse=True):
             ours = SEGMENT_NAME.fullmatch(path.name) or DELETES_NAME.fullmatch(path.name) or path.name == NEW
@@ -216,7 +216,7 @@ class _Change:
         self._next_file = self._before.next_file
         self._renames: list[tuple[Path, Path]] = []
         self.uncommitted: list[Path] = []  # files to remove if the change fails
-        self.files: set[str] = set()  # of the new state
+        self.files: Collection[str] = ()  # of the new state
 
     def keep(self, entry: Entry, dead: masks.Mask | None = None) -> None:
         """Keep a segment; `dead` has all its deleted positions if the change deletes any."""
