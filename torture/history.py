@@ -72,7 +72,7 @@ def no_fsync() -> Any:
 
 def left_over(path: Path) -> set[str]:
     """Files in the directory of an index that nothing names, and named files that are not there."""
-    named = manifest.read_manifest(path).files | {manifest.NAME, writer.LOCK}
+    named = {*manifest.read_manifest(path).files, manifest.NAME, writer.LOCK}
     return set(os.listdir(path)) ^ named
 
 

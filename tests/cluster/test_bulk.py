@@ -22,8 +22,7 @@ from rbegir.cluster.bulk import STATE, build, ranges, repeated
 from rbegir.codes.planes import Codes
 from rbegir.errors import FileError, InputError, MismatchError
 from rbegir.index.segment import CodeShape, Segment
-from rbegir.read.pairs import read_texts
-from rbegir.read.parquet import Reading
+from rbegir.read.pairs import Reading, read_texts
 from tests.index.fakes import HashEncoder
 
 from .conftest import equal, until, words

@@ -72,7 +72,7 @@ def everything(index: Index) -> list[Any]:
 
 def names(index: Index) -> None:
     """There are no files but those of the state."""
-    there = read_manifest(index.path).files | {NAME, writer.LOCK}
+    there = {*read_manifest(index.path).files, NAME, writer.LOCK}
     assert set(os.listdir(index.path)) == there
 
 

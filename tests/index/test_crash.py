@@ -90,7 +90,7 @@ def _check_survivor(path: Path, acknowledged: int) -> None:
         index.verify()
         index.upsert(["later"], [100], {"price": [1]})
         assert _contents(index) == {**found, 100: "later"}
-        names = manifest.read_manifest(path).files | {manifest.NAME, writer.LOCK}
+        names = {*manifest.read_manifest(path).files, manifest.NAME, writer.LOCK}
         assert set(os.listdir(path)) == names
     with Index.open(path, model=ENCODER, read_only=True, threads=1) as index:
         assert _contents(index) == {**found, 100: "later"}

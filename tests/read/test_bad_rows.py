@@ -127,3 +127,15 @@ def test_strict_counts_lines_through_quoted_newlines(tmp_path: Path) -> None:
     path = put(tmp_path / "p.csv", b'query,keyword\n"two\nlines",k\n\nq,"..\n"\nq,k\n')
     with pytest.raises(InputError, match="line 5: no letter or digit"):
         read_pairs(path, strict=True).read_all()
+
+
+def test_strict_counts_lines_of_unicode_spaces(tmp_path: Path) -> None:
+    path = put(tmp_path / "p.jsonl", '{"query": "q", "keyword": "k"}\n\u2003\nlone\n'.encode())
+    with pytest.raises(InputError, match="line 3: not a JSON object"):
+        read_pairs(path, strict=True).read_all()
+
+
+def test_strict_names_the_line_of_a_very_long_field(tmp_path: Path) -> None:
+    path = put(tmp_path / "p.csv", b'query,keyword\nq,k\n"' + b"long " * 40_000 + b'",\nq,k\n')
+    with pytest.raises(InputError, match="line 3: no letter or digit"):
+        read_pairs(path, strict=True).read_all()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pyarrow.compute as pc
 import pytest
 
 from rbegir._native._core import broken, guard, unguard
@@ -20,6 +21,7 @@ from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.presets import ModelConfig, random_tensors
 from rbegir.errors import CorruptError
 from rbegir.index import manifest, writer
+from rbegir.index.exchange.transfer import keyword_batches
 from rbegir.index.format import map_file
 from rbegir.index.store import Index
 from tests.index.fakes import HashEncoder
@@ -45,6 +47,9 @@ ASKING: dict[str, Callable[[Index], Any]] = {
     "paper": lambda index: index.search("t5", k=10, mode="paper"),
     "progressive": lambda index: index.search("t5", k=10, planes=1),
     "get": lambda index: index.get([2500]),
+    "codes": lambda index: index.codes([2500]),
+    "count": lambda index: index.count(where=pc.field("price") > 2000),
+    "export": lambda index: list(keyword_batches(index)),
 }
 
 

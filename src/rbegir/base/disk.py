@@ -49,29 +49,20 @@ def read_small(path: Path, most: int) -> bytes:
         return file.read(most)
 
 
-def open_lock(path: Path) -> int:
-    """Open a lock file, creating it if necessary."""
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+def open_locked(path: Path, *, wait: bool) -> int:
+    """Open a file for writing, creating it if necessary, and lock it until it is closed.
 
-
-def lock(descriptor: int, *, wait: bool) -> None:
-    """Lock an open file until it is closed. Without `wait`, raise BlockingIOError if the lock is taken."""
-    fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[int]:
-    """Open a file for writing, creating it if necessary, and wait until no other process locks it."""
+    Without `wait`, raise BlockingIOError if another process has locked it.
+    """
     while True:
-        descriptor = open_lock(path)
-        try:
-            lock(descriptor, wait=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        with contextlib.ExitStack() as failed:
+            failed.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
             with contextlib.suppress(FileNotFoundError):  # renamed or removed by the previous holder
                 if os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                    yield descriptor
-                    return
-        finally:
-            os.close(descriptor)
+                    failed.pop_all()
+                    return descriptor
 
 
 def refuse_link(directory: Path) -> Path:

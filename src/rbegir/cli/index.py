@@ -103,7 +103,7 @@ def build(
         if id_type:
             raise InputError("--cluster keeps the types of ids", hint="leave out --id-type or --cluster")
         from rbegir.cluster.bulk import build as build_bulk
-        from rbegir.read.parquet import Reading
+        from rbegir.read.pairs import Reading
 
         with bar("building") as show:
             built = build_bulk(

@@ -48,7 +48,8 @@ from rbegir.index.manifest import (
     read_manifest,
 )
 from rbegir.index.segment import MAX_ROWS, CodeShape, Entry, KeywordRows, LiveRows, Segment, write_segment
-from rbegir.read.parquet import Group, Reading, Slice, count_usable, cut, find_files, find_groups, read_chunk
+from rbegir.read.pairs import Reading
+from rbegir.read.parquet import Group, Slice, count_usable, cut, find_files, find_groups, read_chunk
 
 STATE = "BUILD"
 TEMPORARY = ".chunk-"

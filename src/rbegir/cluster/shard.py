@@ -343,7 +343,7 @@ class Shard:
             loaded = self._views.get(share.view)
             if loaded is None:
                 others = [v for v in self._views.values() if v.share.location == share.location]
-                directory = share.location.fetch(share.files)
+                directory = share.location.fetch(share.manifest.files)
                 snapshot = Snapshot(directory, share.manifest, others[-1].snapshot if others else None)
                 loaded = Loaded(share, snapshot, np.asarray(share.starts, np.int64))
                 while len(self._views) >= VIEWS:

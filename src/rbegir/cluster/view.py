@@ -18,8 +18,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from rbegir.index.format import FileKind, Stamp
-from rbegir.index.location import Location, files_of
+from rbegir.index.format import Stamp
+from rbegir.index.location import Location
 from rbegir.index.manifest import Manifest
 from rbegir.index.segment import Entry
 
@@ -36,10 +36,6 @@ class Assignment:
     manifest: Manifest  # with the shard's own segments only
     numbers: tuple[int, ...]  # of those segments in the whole index
     starts: tuple[int, ...]  # places at which they begin
-
-    @property
-    def files(self) -> dict[str, tuple[FileKind, Stamp]]:
-        return files_of(self.manifest)
 
 
 @dataclass(frozen=True)

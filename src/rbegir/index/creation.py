@@ -106,18 +106,30 @@ def fill(
     `progress` is as for `Index.build`.
     """
     whole_number("segment_rows", segment_rows)
-    added = 0
+    added = read = finished = 0
+    if hasattr(batches, "__arrow_c_stream__"):
+        batches = pa.RecordBatchReader.from_stream(batches)
+
+    def counted() -> Iterator[pa.RecordBatch]:
+        nonlocal read
+        for batch in batches:
+            read += batch.num_rows
+            yield batch
+
+    def encoded(done: int, total: int) -> None:
+        """Report rows of a table that is being added; all rows are estimated from the share that was read."""
+        share = getattr(batches, "progress", None)
+        report(finished + done, round(read / share) if share else None)
+
     with bars.reported(progress, "encoding") as report:
-        if hasattr(batches, "__arrow_c_stream__"):
-            batches = pa.RecordBatchReader.from_stream(batches)
-        stream = _Counted(batches, report)
-        for table in _tables(stream, segment_rows):
+        for table in _tables(counted(), segment_rows):
             kept = _last_of_each_id(table) if upsert else table
             if not upsert and "id" in table.column_names:
                 ids = table.column("id").combine_chunks()
                 refuse_repeats(ids, hint="remove all but one, or let upsert keep the last")
-            added += _add(index, kept, upsert, stream.encoded)
-            stream.finish(table.num_rows)
+            added += _add(index, kept, upsert, encoded)
+            encoded(table.num_rows, table.num_rows)  # some rows may have been left out
+            finished += table.num_rows
     return added
 
 
@@ -135,32 +147,6 @@ def _add(index: Index, table: pa.Table, upsert: bool, progress: bars.Report) -> 
     texts, ids, attributes = keywords_of(table)
     add = index.upsert if upsert else index.add
     return len(add(texts, ids, attributes, progress=progress))
-
-
-class _Counted:
-    """Batches, and how many of their rows have been encoded.
-
-    The number of all rows is estimated from the share of the file that was read, if the batches know it.
-    """
-
-    def __init__(self, batches: Iterable[pa.RecordBatch], report: bars.Report) -> None:
-        self._batches, self._report = batches, report
-        self._read = self._finished = 0
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        for batch in self._batches:
-            self._read += batch.num_rows
-            yield batch
-
-    def encoded(self, done: int, total: int) -> None:
-        """Report rows of a table that is being added."""
-        share = getattr(self._batches, "progress", None)
-        self._report(self._finished + done, round(self._read / share) if share else None)
-
-    def finish(self, rows: int) -> None:
-        """Report a table of so many rows as added; some may have been left out."""
-        self.encoded(rows, rows)
-        self._finished += rows
 
 
 def backup(source: Path, path: Path, progress: Progress | None = None) -> dict[str, Any]:

@@ -26,8 +26,8 @@ Files are written once, front to back, and never changed: readers map them and s
 is at the end because a stream of unknown length can then be written in one pass. There is one file per
 segment rather than one per column, so that a small add costs one fsync and a segment exists entirely or not.
 
-A mapped file that shrinks is caught by the guard of `rbegir.base.mapping`: every reader calls `check_mapped`
-before it returns or commits what it read.
+A mapped file that shrinks is caught by the guard of `rbegir.base.mapping`: `check_mapped` is called before
+anything that was read is returned or committed.
 """
 
 from __future__ import annotations

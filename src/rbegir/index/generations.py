@@ -37,6 +37,7 @@ from rbegir.base.arguments import check_ids
 from rbegir.codes.planes import Codes
 from rbegir.encode.encoder import Encoder
 from rbegir.errors import InputError, MismatchError, whole_number
+from rbegir.index.creation import keywords_of
 from rbegir.index.query import encode_queries
 from rbegir.index.store import Ids, Index
 from rbegir.search.hits import Cursor, Hits, keep, merge
@@ -202,15 +203,19 @@ class Generations:
         They are re-encoded from their stored texts and keep their ids and attributes. Returns how many moved;
         0 when none is left. Keywords stored without a text cannot be re-encoded and stay.
         """
-        from rbegir.index.exchange.transfer import read_keywords
-
-        whole_number("count", count)
+        left = whole_number("count", count)
         for index in self.indexes[:-1]:
-            found = read_keywords(index, limit=count, with_text=True)
-            if len(found):
-                assert found.texts is not None
-                self.upsert(found.texts, found.ids, found.attributes or None)
-                return len(found)
+            found: list[pa.RecordBatch] = []
+            for batch in index.batches(where="text is not null"):
+                found.append(batch.slice(0, left))
+                left -= found[-1].num_rows
+                if not left:
+                    break
+            table = pa.Table.from_batches(found)
+            if table.num_rows:
+                texts, ids, attributes = keywords_of(table)
+                self.upsert(texts, ids, attributes)
+                return int(table.num_rows)
         return 0
 
     def _visible(

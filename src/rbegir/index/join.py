@@ -162,7 +162,6 @@ class Join:
             columns.append(read_column(segment, "text", pa.string(), positions).take(at))
             columns.append(self.keywords.array("text", places))
         self.queries.check_mapped()
-        self.keywords.check_mapped()
         return pa.record_batch(columns, schema=self.schema)
 
 
@@ -231,7 +230,6 @@ def groups(state: Snapshot, scorer: Encoder | None, backend: Backend, min_score:
     order = np.argsort(group, kind="stable")
     places = state.locate(numbers, keywords[members[order]])
     stored = {name: state.array(name, places) for name in ("id", "text")}
-    state.check_mapped()
     return pa.table({"group": int64_array(group[order]), **stored})
 
 

@@ -51,32 +51,14 @@ FAILURES = (OSError, HTTPException, pa.ArrowException)
 COPY_HINT = "check access to it and free space in the cache directory (RBEGIR_CACHE); copying can be resumed"
 
 
-@dataclass(frozen=True)
-class Web:
-    """The files below a URL."""
-
-    url: str
-
-    def open(self, path: str, start: int) -> tuple[Any, int]:
-        """Stream a file from `start`, or from 0 if the server has no ranges; also returns where it starts."""
-        parts = urlsplit(self.url)
-        address = urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{quote(path)}"))
-        request = Request(address, headers={"Range": f"bytes={start}-"} if start else {})
-        try:
-            response = urlopen(request, timeout=TIMEOUT_S)
-        except HTTPError as error:
-            error.close()
-            if error.code in (404, 410):
-                raise FileNotFoundError(f"there is no {path}") from error
-            raise OSError(f"the server answered {error.code}") from error
-        return response, start if response.status == 206 else 0
+WEB = "web"  # the file system of http:// and https://
 
 
 @dataclass(frozen=True)
 class Location:
     """An index directory; `filesystem` is None if it is on a mounted file system."""
 
-    root: str  # an absolute path, or a path inside the file system
+    root: str  # an absolute path, a path inside the file system, or the URL of a directory on the web
     name: str  # for messages, without credentials
     filesystem: Any = None
 
@@ -103,7 +85,7 @@ class Location:
             return cls(path, path)
         name = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
         if parts.scheme in ("http", "https"):
-            return cls("", name, Web(text))
+            return cls(text, name, WEB)
         try:
             found, root = _file_system(text)
         except (*FAILURES, ImportError, ValueError) as error:
@@ -151,7 +133,7 @@ class Location:
         while True:
             content, manifest = self._state()
             try:
-                self.fetch(files_of(manifest))
+                self.fetch(manifest.files)
                 if manifest.has_model:
                     self.model()
                 break
@@ -199,7 +181,8 @@ class Location:
         part = final.with_name(f".{final.name}.{tag}.part")
         with disk.explained("write to", self.path):
             final.parent.mkdir(parents=True, exist_ok=True)
-            with disk.locked(part) as descriptor:
+            with open(disk.open_locked(part, wait=True), "r+b", buffering=0) as file:
+                descriptor = file.fileno()
                 if not problem(final):  # another process was faster
                     part.unlink()
                     return
@@ -235,11 +218,22 @@ class Location:
                 lost = _reason(error)
 
     def _open(self, name: str, start: int = 0) -> tuple[Any, int]:
-        if isinstance(self.filesystem, Web):
-            return self.filesystem.open(name, start)
-        source = self.filesystem.open_input_file(f"{self.root}/{name}")
-        source.seek(start)
-        return source, start
+        """Stream a file from `start`, or from 0 if a server has no ranges; also returns where it starts."""
+        if self.filesystem != WEB:
+            source = self.filesystem.open_input_file(f"{self.root}/{name}")
+            source.seek(start)
+            return source, start
+        parts = urlsplit(self.root)
+        address = urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{quote(name)}"))
+        request = Request(address, headers={"Range": f"bytes={start}-"} if start else {})
+        try:
+            response = urlopen(request, timeout=TIMEOUT_S)
+        except HTTPError as error:
+            error.close()
+            if error.code in (404, 410):
+                raise FileNotFoundError(f"there is no {name}") from error
+            raise OSError(f"the server answered {error.code}") from error
+        return response, start if response.status == 206 else 0
 
     def _read(self, name: str, most: int) -> bytes | None:
         """The bytes of a small file, or None if it does not exist."""
@@ -264,13 +258,6 @@ class Location:
             (self.path / name).parent.mkdir(parents=True, exist_ok=True)
             with disk.staged(self.path / name) as staged:
                 staged.write_bytes(content)
-
-
-def files_of(manifest: Manifest) -> dict[str, tuple[FileKind, Stamp]]:
-    """The files of a manifest: its segments and the deletes that they use."""
-    used = {entry.deletes for entry in manifest.segments}
-    deletes = {name: (FileKind.DELETES, stamp) for name, stamp in manifest.deletes.items() if name in used}
-    return {entry.file: (FileKind.SEGMENT, entry.stamp) for entry in manifest.segments} | deletes
 
 
 def cache_directory() -> Path:

@@ -67,9 +67,11 @@ class Manifest:
         return CodeShape(self.n, self.keyword_planes)
 
     @property
-    def files(self) -> set[str]:
-        """The files that make up this state."""
-        return {entry.file for entry in self.segments} | set(self.deletes)
+    def files(self) -> dict[str, tuple[FileKind, Stamp]]:
+        """The files that make up this state: its segments and the deletes that they use."""
+        used = {entry.deletes for entry in self.segments}
+        deletes = {name: (FileKind.DELETES, stamp) for name, stamp in self.deletes.items() if name in used}
+        return {entry.file: (FileKind.SEGMENT, entry.stamp) for entry in self.segments} | deletes
 
     def without_segments(self) -> Manifest:
         """The manifest of the same index with no keywords."""
@@ -77,8 +79,6 @@ class Manifest:
 
     def facts(self) -> dict[str, Any]:
         """Size, shape and columns, as `Index.info` reports them."""
-        size = sum(entry.stamp.bytes for entry in self.segments)
-        size += sum(stamp.bytes for stamp in self.deletes.values())
         return {
             "keywords": sum(entry.live for entry in self.segments),
             "bytes_per_keyword": self.n * self.keyword_planes // 8,
@@ -87,7 +87,7 @@ class Manifest:
             "query_planes": self.query_planes,
             "deleted": sum(entry.deleted for entry in self.segments),
             "segments": len(self.segments),
-            "disk_bytes": size,
+            "disk_bytes": sum(stamp.bytes for _, stamp in self.files.values()),
             "id_type": self.id_type or "int64",
             "attributes": dict(self.columns),
             "has_model": self.has_model,

@@ -15,7 +15,7 @@ end. Others take several times as long.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,13 +28,6 @@ from rbegir.index.snapshot import Snapshot
 from rbegir.index.tenant import within
 from rbegir.search.items import check_item, item_numbers
 from rbegir.search.request import SearchRequest
-
-
-class ItemOrder(NamedTuple):
-    """The live keywords of a snapshot, item after item; items are in the order of their first keywords."""
-
-    positions: Int64s  # [keywords] counted through all segments
-    starts: Int64s  # [items + 1]
 
 
 def maxsim(state: Snapshot, queries: Sequence[Any], request: SearchRequest, threads: int) -> pa.Table:
@@ -74,23 +67,22 @@ def maxsim(state: Snapshot, queries: Sequence[Any], request: SearchRequest, thre
         of_query = np.full(best.size, number), np.arange(1, best.size + 1)
         stored = snapshot.array(item, places), pa.array(scores[best]), snapshot.array("id", places)
         found.append([*map(pa.array, of_query), *stored])
-    snapshot.check_mapped()
     kinds = (pa.int64(), pa.int64(), snapshot.types()[item], pa.float64(), snapshot.types()["id"])
     schema = pa.schema(list(zip(names, kinds, strict=True)))
     return pa.Table.from_batches([pa.record_batch(columns, schema=schema) for columns in found], schema)
 
 
-def _item_order(snapshot: Snapshot, item: str, begins: Int64s) -> ItemOrder:
-    """The keywords by item, read once for each snapshot."""
-    order: ItemOrder | None = snapshot.items.get(item)
-    if order is None:
+def _item_order(snapshot: Snapshot, item: str, begins: Int64s) -> tuple[Int64s, Int64s]:
+    """The live keywords, item after item: their positions [keywords], counted through all segments, and where
+    each item starts [items + 1]. Items are in the order of their first keywords. Read once per snapshot."""
+    if item not in snapshot.items:
         places = snapshot.select(None)  # in the order of rows
         items = item_numbers(snapshot.array(item, places))
         by_item = np.argsort(items, kind="stable")
         starts = np.flatnonzero(np.diff(items[by_item], prepend=-1))
         positions = (begins[places.segment] + places.position)[by_item]
-        order = snapshot.items[item] = ItemOrder(positions, np.append(starts, items.size))
-    return order
+        snapshot.items[item] = positions, np.append(starts, items.size)
+    return snapshot.items[item]
 
 
 def _best(scores: np.ndarray[Any, np.dtype[np.float64]], k: int) -> Int64s:

@@ -135,7 +135,6 @@ class Searcher:
             recall=recall,
             after=request.after,
         )
-        snapshot.check_mapped()
         stage_done("fetch")
         return hits
 
@@ -161,6 +160,7 @@ class Searcher:
             for first in range(0, len(values), SCANNED):
                 these = np.arange(first, min(first + SCANNED, len(values)))
                 found = backend.search(partitions, values[these], None, limits and limits.of(these))
+                snapshot.check_mapped()  # also if there is no hit to read
                 scores = key_scores(scorer, values[these])(found.keys)
                 for query, count in enumerate(found.counts.tolist()):
                     for start in range(0, count, rows):
@@ -168,7 +168,6 @@ class Searcher:
                         places = snapshot.locate(numbers, found.positions[query, part])
                         number = pa.array(np.full(part.stop - start, first + query))
                         columns = [snapshot.array(name, places) for name in types]
-                        snapshot.check_mapped()
                         yield pa.record_batch(
                             [number, pa.array(scores[query, part]), *columns], schema=schema
                         )
@@ -190,7 +189,6 @@ class Searcher:
         backend = open_backend("cpu", n, check_planes(planes, all_planes))
         rows = backend.search(coarse(partitions, n, planes), values, request.k, limits).positions.copy()
         rows[rows >= 0] = snapshot.rows(snapshot.locate(numbers, rows[rows >= 0]))
-        snapshot.check_mapped()
         return rows
 
 
@@ -329,20 +327,17 @@ def limits_of(
     return limits if limits.bounds_keys or np.any(searched.filters >= 0) else None
 
 
-class Encoded(NamedTuple):
-    """Queries as a search needs them."""
+def encoded(
+    model: Encoder, queries: Any, request: SearchRequest
+) -> tuple[Codes, list[str] | None, Reranker | VectorReranker | None]:
+    """The codes of texts or vectors, the texts, and what may order the hits of this request again.
 
-    codes: Codes
-    texts: list[str] | None
-    reranker: Reranker | VectorReranker | None  # what may order the hits of this request again
-
-
-def encoded(model: Encoder, queries: Any, request: SearchRequest) -> Encoded:
-    """Encode texts or vectors for a request. Hits of a Binarizer are reranked only if that is asked for."""
+    Hits of a Binarizer are reranked only if that is asked for.
+    """
     texts, binarizer = query_texts(queries), decoder(model) if request.rerank else None
     if binarizer is None:
         reranker = getattr(model, "reranker", None) if request.may_rerank else None
-        return Encoded(encode_queries(model, queries), texts, reranker)
+        return encode_queries(model, queries), texts, reranker
     if binarizer.metric == "ip":
         raise InputError(
             "rerank=True changes nothing for metric='ip': hits are in the order of the decoded vectors",
@@ -350,7 +345,7 @@ def encoded(model: Encoder, queries: Any, request: SearchRequest) -> Encoded:
         )
     given: Any = _checked(model, queries)
     vectors = given if takes_vectors(model) else cast(Any, model).vectors(given, "query")
-    return Encoded(binarizer.encode_queries(vectors), texts, VectorReranker(binarizer, vectors))
+    return binarizer.encode_queries(vectors), texts, VectorReranker(binarizer, vectors)
 
 
 def encode_queries(model: Encoder, queries: Any) -> Codes:

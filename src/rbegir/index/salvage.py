@@ -23,7 +23,7 @@ change, and how many keywords were deleted, cannot be known.
 import contextlib
 import os
 import re
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,64 +52,37 @@ from rbegir.index.manifest import (
 from rbegir.index.segment import CodeShape, Entry, LiveRows, write_segment
 from rbegir.index.wreck import Wreck, WreckedSegment, known_deletes
 
-
-@dataclass
-class LostKeywords:
-    """The lost keywords of one segment."""
-
-    file: str
-    keywords: int
-    rows: list[list[int]]  # [first, last] of each run; bounds if the rows themselves are lost
-    reason: str
+Lost = dict[str, Any]  # an entry of the report
 
 
-@dataclass
-class LostDeletes:
-    """Deletes of one segment that cannot be read."""
+def salvage(path: Path, out: Path, *, overwrite: bool = False) -> dict[str, Any]:
+    """Copy what is intact of the index at `path` to a new index at `out`, and report what was lost.
 
-    file: str
-    segment: str
-    unknown: int | None  # deleted keywords that may have come back; None: not known
-    reason: str
-
-
-@dataclass
-class SalvageReport:
-    """What was saved and what was lost."""
-
-    out: str
-    keywords: int = 0  # in the new index
-    lost: int = 0
-    replaced: int = 0  # older keywords left out because a newer one has their id
-    manifest: str = "intact"  # or: rebuilt
-    model: str = "none"  # or: intact, lost
-    segments: list[LostKeywords] = field(default_factory=list)
-    deletes: list[LostDeletes] = field(default_factory=list)
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def salvage(path: Path, out: Path, *, overwrite: bool = False) -> SalvageReport:
-    """Copy what is intact of the index at `path` to a new index at `out`."""
+    keywords   in the new index
+    replaced   older keywords left out because a newer one has their id
+    manifest   intact or rebuilt
+    model      intact, lost or none
+    segments   lost keywords by segment; rows: [first, last] of each run, bounds if their rows are lost too
+    deletes    deletes that cannot be read; unknown: how many keywords may have come back, None: not known
+    """
     if os.path.realpath(out) == os.path.realpath(path):
         raise FileError(f"{out} is the damaged index itself", hint="salvage into another directory")
-    report = SalvageReport(str(out))
-    manifest = _state(path, report)
-    opened = [_open(path, manifest, entry, report) for entry in manifest.segments]
+    manifest, rebuilt = _state(path)
+    segments: list[Lost] = []
+    deletes: list[Lost] = []
+    opened = [_open(path, manifest, entry, segments, deletes) for entry in manifest.segments]
     remains = [rows for rows in opened if rows is not None]
-    if report.deletes or report.manifest != "intact":
-        found = sum(rows.count for rows in remains)
+    found = sum(rows.count for rows in remains)
+    if deletes or rebuilt:
         remains = _newest(remains)
-        report.replaced = found - sum(rows.count for rows in remains)
-    if manifest.has_model:
+    has_model = manifest.has_model
+    if has_model:
         try:
             verify_encoder(path / MODEL)
             model_paths(path / MODEL)  # refuses what cannot be copied
-            report.model = "intact"
         except FileError:
-            report.model = "lost"
-    if report.model == "intact" and report.manifest == "rebuilt":
+            has_model = False
+    if has_model and rebuilt:
         model = load_encoder(path / MODEL)
         manifest = replace(manifest, query_planes=model.query_planes, fingerprint=model.fingerprint)
     with staged(out.absolute(), overwrite=overwrite) as writer:
@@ -118,73 +91,85 @@ def salvage(path: Path, out: Path, *, overwrite: bool = False) -> SalvageReport:
             if rows.count:
                 segment = writer.directory / f"segment-{len(entries):08d}.rbs"
                 entries.append(write_segment(segment, [rows], manifest.shape, manifest.tenant))
-        if report.model == "intact":
+        if has_model:
             copy_model(path / MODEL, writer.directory / MODEL)
         after = manifest.follow(
-            segments=tuple(entries),
-            deletes={},
-            has_model=report.model == "intact",
-            next_file=len(entries),
+            segments=tuple(entries), deletes={}, has_model=has_model, next_file=len(entries)
         )
         prepare(writer.directory, after)
         commit(writer.directory)
     writer.close()
-    report.keywords = sum(entry.count for entry in entries)
-    report.lost = sum(segment.keywords for segment in report.segments)
-    return report
+    saved = sum(entry.count for entry in entries)
+    return {
+        "out": str(out),
+        "keywords": saved,
+        "lost": sum(segment["keywords"] for segment in segments),
+        "replaced": found - saved,
+        "manifest": "rebuilt" if rebuilt else "intact",
+        "model": "intact" if has_model else "lost" if manifest.has_model else "none",
+        "segments": segments,
+        "deletes": deletes,
+    }
 
 
-def _state(path: Path, report: SalvageReport) -> Manifest:
-    """The manifest if its content can be read, else one rebuilt from the other files."""
+def _state(path: Path) -> tuple[Manifest, bool]:
+    """The manifest if its content can be read, else one rebuilt from the other files; and which of both."""
     try:
-        return read_manifest(path)
+        return read_manifest(path), False
     except FileError as error:
         if not path.is_dir():
             raise
         try:
-            return parse(Wreck(path / NAME, FileKind.MANIFEST).meta, path / NAME)
+            return parse(Wreck(path / NAME, FileKind.MANIFEST).meta, path / NAME), False
         except (FileError, OSError):
-            report.manifest = "rebuilt"
-            return _rebuilt(path, error)
+            return _rebuilt(path, error), True
 
 
-def _open(path: Path, manifest: Manifest, entry: Entry, report: SalvageReport) -> LiveRows | None:
-    """The live, readable keywords of a segment; lost keywords are added to the report."""
+def _open(
+    path: Path, manifest: Manifest, entry: Entry, segments: list[Lost], deletes: list[Lost]
+) -> LiveRows | None:
+    """The live, readable keywords of a segment; what is lost is added to the lists of the report."""
     try:
         segment = WreckedSegment(path / entry.file, manifest.shape, entry.stamp)
         segment.check_span(entry)
     except (FileError, OSError) as error:
-        reason = error.message if isinstance(error, FileError) else f"{path / entry.file} is missing"
-        rows = [[entry.first_row, entry.last_row]]
-        report.segments.append(LostKeywords(entry.file, entry.live, rows, reason))
+        reason, rows = _reason(error, path / entry.file), [[entry.first_row, entry.last_row]]
+        segments.append({"file": entry.file, "keywords": entry.live, "rows": rows, "reason": reason})
         return None
-    live = ~masks.to_bools(_dead(path, manifest, entry, report), segment.count)
+    live = ~masks.to_bools(_dead(path, manifest, entry, deletes), segment.count)
     whole = segment.survivors()
     lost = np.flatnonzero(live & ~whole)
     if lost.size:
         bad = np.flatnonzero(~segment.file.intact).tolist()
         more = f" and {len(bad) - 10} more" if len(bad) > 10 else ""
         reason = f"{segment.path} is damaged: checksums of blocks {', '.join(map(str, bad[:10]))}{more}"
-        report.segments.append(LostKeywords(entry.file, int(lost.size), _runs(segment, lost), reason))
+        rows = _runs(segment, lost)
+        segments.append({"file": entry.file, "keywords": int(lost.size), "rows": rows, "reason": reason})
     return LiveRows(segment, masks.from_bools(live & whole))
 
 
-def _dead(path: Path, manifest: Manifest, entry: Entry, report: SalvageReport) -> masks.Mask:
+def _dead(path: Path, manifest: Manifest, entry: Entry, deletes: list[Lost]) -> masks.Mask:
     """The positions of a segment that are known to be deleted."""
+    mask, reason = masks.empty(entry.count), ""
     if entry.deletes is None:
-        return masks.empty(entry.count)
+        return mask
     try:
         file = Wreck(path / entry.deletes, FileKind.DELETES, manifest.deletes.get(entry.deletes))
         mask, unread = known_deletes(file, entry.file, entry.count)
+        if unread:
+            blocks = f"{unread} bytes about {entry.file} are in blocks that do not match"
+            reason = f"{file.path} is damaged: {blocks}"
     except (FileError, OSError) as error:
-        reason = error.message if isinstance(error, FileError) else f"{path / entry.deletes} is missing"
-        report.deletes.append(LostDeletes(entry.deletes, entry.file, entry.deleted or None, reason))
-        return masks.empty(entry.count)
+        reason = _reason(error, path / entry.deletes)
     unknown = entry.deleted - masks.size(mask) if entry.deleted else None
-    if unread and unknown != 0:
-        reason = f"{file.path} is damaged: {unread} bytes about {entry.file} are in blocks that do not match"
-        report.deletes.append(LostDeletes(entry.deletes, entry.file, unknown, reason))
+    if reason and unknown != 0:
+        lost = {"file": entry.deletes, "segment": entry.file, "unknown": unknown, "reason": reason}
+        deletes.append(lost)
     return mask
+
+
+def _reason(error: FileError | OSError, path: Path) -> str:
+    return error.message if isinstance(error, FileError) else f"{path} is missing"
 
 
 def _runs(segment: WreckedSegment, lost: Int64s) -> list[list[int]]:

@@ -12,7 +12,7 @@ list would be longer. For each segment the manifest names the file and how many 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -120,7 +120,7 @@ class Snapshot:
         self.deletes = deletes
         self.files = [*deletes.values(), *(one.segment.file for one in self.segments)]
         self.tenants: dict[Any, Any] = {}  # the keywords of recent tenants; see tenant.py
-        self.items: dict[str, Any] = {}  # the keywords by item, for attributes that name items; see maxsim.py
+        self.items: dict[str, tuple[Int64s, Int64s]] = {}  # the keywords by item; see maxsim.py
 
     @classmethod
     def open(cls, directory: Path, before: Snapshot | None = None) -> Snapshot:
@@ -176,6 +176,7 @@ class Snapshot:
                 here[here] = masks.contains(live, found[here])
             segment[todo[here]], position[todo[here]] = number, found[here]
             todo = todo[~here]
+        self.check_mapped()
         return Positions(segment, position)
 
     def candidates(
@@ -234,14 +235,17 @@ class Snapshot:
         return last
 
     def rows(self, places: Positions) -> Int64s:
-        return self._gather(places, np.zeros(places.segment.shape, np.int64), lambda one, at: one.rows(at))
+        """The rows of keywords, all of which must exist."""
+        found = np.zeros(places.segment.size, np.int64)
+        for number, where in places.by_segment:
+            found[where] = self.segments[number].segment.rows(places.position[where])
+        self.check_mapped()
+        return found
 
     def ids(self, places: Positions) -> npt.NDArray[Any]:
-        """The ids of keywords: int64, or str objects."""
-        strings = self.manifest.id_type == "string"
-        found = np.zeros(places.segment.shape, object if strings else np.int64)
-        convert = _objects if strings else int64_numpy
-        return self._gather(places, found, lambda segment, at: convert(segment.ids(at)))
+        """The ids of keywords, all of which must exist: int64, or str objects."""
+        found = self.array("id", places)
+        return _objects(found) if self.manifest.id_type == "string" else int64_numpy(found)
 
     def codes(self, places: Positions) -> Codes:
         """The codes of keywords, all of which must exist."""
@@ -249,22 +253,25 @@ class Snapshot:
         found = np.zeros((planes, places.segment.size, n // 64), np.uint64)
         for number, where in places.by_segment:
             found[:, where] = self.segments[number].segment.codes(places.position[where]).planes
+        self.check_mapped()
         return Codes(found, n)
 
     def column(self, name: str, places: Positions) -> npt.NDArray[Any]:
-        """A column as Python objects; None for nulls and where a segment lacks the column."""
-        dtype, found = self.types()[name], np.full(places.segment.shape, None, object)
-        return self._gather(places, found, lambda one, at: _objects(read_column(one, name, dtype, at)))
+        """A column as Python objects; None where `array` has a null."""
+        return _objects(self.array(name, places))
 
     def array(self, name: str, places: Positions) -> pa.Array:
-        """A column, or the ids, as an Arrow array; nulls where a segment lacks the column."""
+        """A column, or the ids; null for keywords that do not exist and where a segment lacks the column."""
         dtype = self.types()[name]
-        parts, order = [pa.array([], dtype)], [np.zeros(0, np.int64)]
+        parts, size = [pa.nulls(1, dtype)], 1
+        at = np.zeros(places.segment.size, np.int64)  # the null
         for number, where in places.by_segment:
-            segment, at = self.segments[number].segment, places.position[where]
-            parts.append(read_column(segment, name, dtype, at))
-            order.append(where)
-        return pa.concat_arrays(parts).take(int64_array(np.argsort(np.concatenate(order))))
+            segment = self.segments[number].segment
+            parts.append(read_column(segment, name, dtype, places.position[where]))
+            at[where] = np.arange(size, size + where.size)
+            size += where.size
+        self.check_mapped()
+        return pa.concat_arrays(parts).take(int64_array(at))
 
     def sizes(self, names: Sequence[str], places: Positions) -> Int64s:
         """The bytes of these columns for each keyword."""
@@ -272,7 +279,8 @@ class Snapshot:
         return self._gather(places, found, lambda one, at: one.sizes(names, at))
 
     def check_mapped(self) -> None:
-        """Raise if a page read from this state was missing; call this before returning what was read."""
+        """Raise if a page read from this state was missing. Whatever reads without the methods above, such as
+        a scan of codes, calls this before it returns what it read."""
         for file in self.files:
             file.check_mapped()
 
@@ -313,14 +321,6 @@ class Snapshot:
                 empty = False
         if empty:
             yield pa.RecordBatch.from_pylist([], schema)
-
-    def _gather(
-        self, places: Positions, found: npt.NDArray[Any], read: Callable[[Segment, Int64s], npt.NDArray[Any]]
-    ) -> npt.NDArray[Any]:
-        """Fill `found` with what `read` returns for the keywords of each segment."""
-        for number, where in places.by_segment:
-            found[where] = read(self.segments[number].segment, places.position[where])
-        return found
 
     def damage(self) -> Iterator[CorruptError]:
         """All damage in the files of this state."""

@@ -49,7 +49,6 @@ from rbegir.index.creation import SEGMENT_ROWS, backup, fill, make, staged
 from rbegir.index.join import Join, groups
 from rbegir.index.manifest import (
     MODEL,
-    Manifest,
     check_adds,
     check_match,
     first_manifest,
@@ -475,7 +474,6 @@ class Index:
         state, wanted = self._state(), check_ids(ids)
         places = state.find(wanted)
         columns = {name: state.column(name, places) for name in ("text", *state.manifest.columns)}
-        state.check_mapped()
         return [
             None if segment < 0 else {"id": given, **{name: values[i] for name, values in columns.items()}}
             for i, (given, segment) in enumerate(zip(wanted.to_pylist(), places.segment, strict=True))
@@ -512,7 +510,10 @@ class Index:
 
     def count(self, where: Where = None, *, tenant: Tenant = None) -> int:
         """How many keywords pass a filter."""
-        return sum(rows.count for rows in within(self._state(), tenant).passing(where))
+        state = within(self._state(), tenant)
+        found = sum(rows.count for rows in state.passing(where))
+        state.check_mapped()
+        return found
 
     def info(self) -> dict[str, Any]:
         """The size, shape and columns of the index, and the expected accuracy if a Binarizer measured it."""
@@ -546,7 +547,7 @@ class Index:
         """Copy what is intact of a damaged index to a new one; returns what was saved and what was lost."""
         from rbegir.index.salvage import salvage
 
-        return salvage(Path(path), Path(out), overwrite=overwrite).to_dict()
+        return salvage(Path(path), Path(out), overwrite=overwrite)
 
     # ---- internal ----
 
@@ -696,10 +697,15 @@ class Index:
                         )
                     # the index was replaced while its texts were encoded
                     encoded = self._encoded(texts, report)
-                id_type = _id_type(manifest, given)
+                strings = manifest.id_type == "string"
+                if strings and given is None:
+                    raise InputError(
+                        "ids must be given: the ids of this index are strings",
+                        hint="pass ids=, or name their column with --id-column",
+                    )
                 columns = check_attributes(attributes, count, manifest.columns)
                 if encoded is None or not count:
-                    return np.zeros(0, object if id_type == "string" else np.int64)
+                    return np.zeros(0, object if strings else np.int64)
                 check_tenants(columns, manifest.tenant)
                 if texts is not None:
                     columns = {"text": texts, **columns}
@@ -735,17 +741,3 @@ def _refuse_missing(ids: pa.Array, places: Positions) -> None:
     missing = np.flatnonzero(places.segment < 0)
     if missing.size:
         raise InputError(f"id {ids[int(missing[0])].as_py()!r} is not in the index")
-
-
-def _id_type(manifest: Manifest, given: pa.Array | None) -> str:
-    """The type of the given ids (None: the rows are the ids), which must be that of the index."""
-    came = "int64" if given is None else str(given.type)
-    known = manifest.id_type
-    if known == "string" and given is None:
-        raise InputError(
-            "ids must be given: the ids of this index are strings",
-            hint="pass ids=, or name their column with --id-column",
-        )
-    if known is not None and came != known:
-        raise MismatchError(f"ids are {came}, the ids of this index are {known}")
-    return came

@@ -37,7 +37,7 @@ import os
 import socket
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -71,24 +71,15 @@ class WriterLock:
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         note = json.dumps({"pid": self._owner, "host": socket.gethostname(), "since": since}).encode()
         with disk.explained("lock", path):
-            while not self._acquired(path):  # the index was replaced: this was the lock of the old one
-                self.release()
+            try:
+                self._descriptor = disk.open_locked(path, wait=False)
+            except BlockingIOError as error:
+                raise LockedError(
+                    f"{directory} is being written by {_holder(path)}",
+                    hint="wait until it is done, or stop it; reading is possible meanwhile",
+                ) from error
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, note, 0)
-
-    def _acquired(self, path: Path) -> bool:
-        """Lock the file at `path`; False if the path has come to name another file."""
-        self._descriptor = disk.open_lock(path)
-        try:
-            disk.lock(self._descriptor, wait=False)
-        except BlockingIOError as error:
-            holder = _holder(self._descriptor)
-            self.release()
-            raise LockedError(
-                f"{path.parent} is being written by {holder}",
-                hint="wait until it is done, or stop it; reading is possible meanwhile",
-            ) from error
-        return os.path.samestat(os.fstat(self._descriptor), os.stat(path))
 
     def holds(self, directory: Path) -> bool:
         """Whether this is the lock of the index that is at `directory` now."""
@@ -211,7 +202,7 @@ class Writer:
         self._remove_others(current.manifest.files)
         _remove(path for path in self.directory.iterdir() if UNNAMED.fullmatch(path.name))
 
-    def _remove_others(self, files: set[str]) -> None:
+    def _remove_others(self, files: Collection[str]) -> None:
         # segments before deletes, without which deleted keywords would look live to salvage
         for path in sorted(self.directory.iterdir(), reverse=True):
             ours = SEGMENT_NAME.fullmatch(path.name) or DELETES_NAME.fullmatch(path.name) or path.name == NEW
@@ -246,7 +237,7 @@ class _Change:
         self._next_file = self._before.next_file
         self._renames: list[tuple[Path, Path]] = []
         self.uncommitted: list[Path] = []  # files to remove if the change fails
-        self.files: set[str] = set()  # of the new state
+        self.files: Collection[str] = ()  # of the new state
 
     def keep(self, entry: Entry, dead: masks.Mask | None = None) -> None:
         """Keep a segment; `dead` has all its deleted positions if the change deletes any."""
@@ -420,10 +411,10 @@ def _without(before: Snapshot, gone: Positions) -> list[LiveSegment]:
     return [one for one in kept if one.entry.live]
 
 
-def _holder(descriptor: int) -> str:
+def _holder(path: Path) -> str:
     """Who holds the lock, for an error message; the lock works even if the note is unreadable."""
     try:
-        note = json.loads(os.pread(descriptor, 4096, 0))
+        note = json.loads(disk.read_small(path, 4096))
         return f"process {int(note['pid'])} on {note['host']} since {note['since']}"
-    except (ValueError, KeyError, TypeError):
+    except (FileError, ValueError, KeyError, TypeError):
         return "another process"

@@ -28,19 +28,27 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from rbegir.errors import InputError
-from rbegir.read.source import BLOCK_BYTES, EMPTY, Block, ByteStream, FileRequest, line_blocks
+from rbegir.read.source import (
+    BLOCK_BYTES,
+    EMPTY,
+    MAX_ROW_BYTES,
+    Block,
+    ByteStream,
+    FileRequest,
+    Source,
+    line_blocks,
+)
 
 WRONG_FIELDS = "wrong number of fields"
 _MARKER = "\U0010ffff"
 _WRONG = re.compile("[\udc80-\udcff]+")  # what errors="surrogateescape" makes of bytes that are not UTF-8
 
 
-class DelimitedSource:
+class DelimitedSource(Source):
     """One CSV (quoted) or TSV file with a header."""
 
     def __init__(self, path: Path, *, quoted: bool) -> None:
         self.path = path
-        self.rows = None
         self._quoted = quoted
         self._delimiter = "," if quoted else "\t"
         with ByteStream(path) as stream:
@@ -87,6 +95,7 @@ class DelimitedSource:
 
     def place(self, number: int) -> str:
         """The line of a row; Arrow does not keep it, so lines (or quoted records) are counted again."""
+        csv.field_size_limit(MAX_ROW_BYTES)  # the row may be a bad one because its field is long
         opened = gzip.open if self.path.suffix.lower() == ".gz" else open
         newline = "" if self._quoted else None
         with opened(self.path, "rt", encoding="utf-8", errors="replace", newline=newline) as file:

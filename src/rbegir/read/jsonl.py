@@ -23,7 +23,7 @@ import pyarrow as pa
 from pyarrow.types import is_floating, is_integer
 
 from rbegir.errors import InputError
-from rbegir.read.source import EMPTY, NOT_UTF8, Block, ByteStream, FileRequest, line_blocks
+from rbegir.read.source import EMPTY, NOT_UTF8, Block, ByteStream, FileRequest, Source, line_blocks
 
 NOT_JSON = "not a JSON object"
 WRONG_TYPE = "wrong type of value"
@@ -31,17 +31,16 @@ WRONG_TYPE = "wrong type of value"
 Row = dict[str, Any]
 
 
-class JsonLinesSource:
+class JsonLinesSource(Source):
     """One file of JSON objects."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.rows = None
         with ByteStream(path) as stream:
             lines = next((found for block in line_blocks(stream, path) if (found := _lines(block))), None)
         if lines is None:
             raise InputError(f"{path} is empty", hint=EMPTY)
-        rows = [row for row in _parse(lines) if row is not None]
+        rows = [row for row in _parse([*lines.values()]) if row is not None]
         if not rows:
             raise InputError(
                 f"{path} holds no JSON object in its first lines", hint="one object per line is expected"
@@ -61,30 +60,29 @@ class JsonLinesSource:
         with ByteStream(self.path) as stream:
             start = 0
             for block in line_blocks(stream, self.path):
-                lines = _lines(block)
-                batch, kept = self._convert(_parse(lines), types, start, asked)
-                yield Block(batch, start + np.array(kept, np.int64), stream.done)
-                start += len(lines)
+                batch, numbers = self._convert(_lines(block, start), types, asked)
+                yield Block(batch, np.array(numbers, np.int64), stream.done)
+                start += block.count(b"\n")
 
     def _convert(
-        self, found: Sequence[Row | None], types: dict[str, pa.DataType], start: int, asked: FileRequest
+        self, lines: dict[int, str], types: dict[str, pa.DataType], asked: FileRequest
     ) -> tuple[pa.RecordBatch, list[int]]:
-        """The good objects as columns, and their positions among the lines."""
+        """The good objects as columns, and the numbers of their lines."""
         rows: list[Row] = []
         kept: list[int] = []
-        for position, row in enumerate(found):
+        for number, row in zip(lines, _parse([*lines.values()]), strict=True):
             if row is None:
-                asked.malformed(start + position, NOT_JSON)
+                asked.malformed(number, NOT_JSON)
             elif asked.others and not row.keys() <= types.keys():
                 late = next(name for name in row if name not in types)
                 raise InputError(
-                    f"{self.path}: the column {late!r} first appears at {self.place(start + position)}, "
+                    f"{self.path}: the column {late!r} first appears at {self.place(number)}, "
                     "too late to be read",
                     hint="give it in the first rows too (null where there is none), or use Parquet",
                 )
             else:
                 rows.append(row)
-                kept.append(position)
+                kept.append(number)
         columns, wrong = {}, dict[int, str]()
         for name, kind in types.items():
             columns[name], refused = _column([row.get(name) for row in rows], kind)
@@ -92,27 +90,16 @@ class JsonLinesSource:
         batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
         if wrong:
             for i in sorted(wrong):
-                asked.malformed(start + kept[i], wrong[i])
+                asked.malformed(kept[i], wrong[i])
             good = [i for i in range(len(rows)) if i not in wrong]
             batch, kept = batch.take(pa.array(good, pa.int64())), [kept[i] for i in good]
         return batch, kept
 
-    def place(self, number: int) -> str:
-        with ByteStream(self.path) as stream:
-            line = seen = 0
-            for block in line_blocks(stream, self.path):
-                for text in block.removesuffix(b"\n").split(b"\n"):
-                    line += 1
-                    seen += bool(text.strip())
-                    if seen == number + 1:
-                        return f"line {line:,}"
-        raise AssertionError(f"row {number} is not in {self.path}")
 
-
-def _lines(block: bytes) -> list[str]:
-    """The non-blank lines. Invalid UTF-8 becomes lone surrogates, which Arrow refuses."""
-    text = block.decode("utf-8", errors="surrogateescape")
-    return [line for line in text.split("\n") if line and not line.isspace()]
+def _lines(block: bytes, start: int = 0) -> dict[int, str]:
+    """The non-blank lines by number. Invalid UTF-8 becomes lone surrogates, which Arrow refuses."""
+    lines = block.decode("utf-8", errors="surrogateescape").split("\n")
+    return {i: line for i, line in enumerate(lines, start) if line and not line.isspace()}
 
 
 def _parse(lines: list[str]) -> Sequence[Row | None]:

@@ -19,6 +19,7 @@ strict=True the first one raises an error. A file without any usable row is alwa
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ import pyarrow.compute as pc
 
 from rbegir.errors import InputError
 from rbegir.read.rows import Checker, Stream, as_binary, id_texts, number_column, reject_long, text_column
-from rbegir.read.source import Source, open_source, require_columns
+from rbegir.read.source import Source, attributes_of, open_source, require_columns
 
 GRADES = {"bad": 0.0, "fair": 1.0, "good": 2.0, "excellent": 3.0}
 _SPELLINGS = {
@@ -83,37 +84,33 @@ class LabelStream(_TextPairs):
         return pa.RecordBatch.from_arrays([*texts, labels], schema=self.schema)
 
 
+@dataclass(frozen=True)
+class Reading:
+    """How to read texts: the names of their columns, whether a bad row is an error, which attributes."""
+
+    text_column: str = "text"
+    id_column: str = "id"
+    strict: bool = False
+    columns: Sequence[str] | None = None  # None: all
+    id_type: str | None = None  # "int64" or "string"; None: that of the file
+
+
 class TextStream(Stream):
     """Texts as RecordBatches: `text` (string), `id` if the file has it, then its other columns."""
 
     what = "text"
     _others = True
 
-    def __init__(
-        self,
-        source: Source,
-        *,
-        text_column: str,
-        id_column: str,
-        strict: bool,
-        id_type: str | None = None,
-        columns: Sequence[str] | None = None,
-    ) -> None:
-        super().__init__(source, strict=strict)
-        self._text, self._id, self._id_type = text_column, id_column, id_type
-        others = [name for name in source.columns if name not in (text_column, id_column)]
-        chosen = others if columns is None else [name for name in others if name in columns]
-        self.has_ids = id_column in source.columns
-        self._order = [text_column, *([id_column] if self.has_ids else []), *chosen]
+    def __init__(self, source: Source, reading: Reading) -> None:
+        super().__init__(source, strict=reading.strict)
+        self._text, self._id, self._id_type = reading.text_column, reading.id_column, reading.id_type
+        chosen = attributes_of(source, (self._text, self._id), reading.columns)
+        self.has_ids = self._id in source.columns
+        self._order = [self._text, *([self._id] if self.has_ids else []), *chosen]
         require_columns(source, [("text", name) for name in self._order])
-        for name in columns or ():
-            if name not in others:
-                raise InputError(
-                    f"{source.path} has no attribute {name!r}", hint=f"--columns: {', '.join(others)}"
-                )
-        self._names = [text_column]
+        self._names = [self._text]
         if self.has_ids and {".csv", ".tsv"} & {suffix.lower() for suffix in source.path.suffixes}:
-            self._names.append(id_column)  # as text: inferred numbers would lose leading zeros
+            self._names.append(self._id)  # as text: inferred numbers would lose leading zeros
         self.attributes = tuple(chosen)
 
     def _convert(self, batch: pa.RecordBatch, checker: Checker) -> pa.RecordBatch:
@@ -206,11 +203,4 @@ def read_texts(
     also be `-` for standard input, an Arrow table, a DataFrame or a list. `id_type` is "int64" or "string".
     `columns` are the attributes to read, by default all.
     """
-    return TextStream(
-        open_source(path),
-        text_column=text_column,
-        id_column=id_column,
-        strict=strict,
-        id_type=id_type,
-        columns=columns,
-    )
+    return TextStream(open_source(path), Reading(text_column, id_column, strict, columns, id_type))

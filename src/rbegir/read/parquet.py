@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rbegir.errors import CorruptError, FileError, InputError
-from rbegir.read.pairs import TextStream
-from rbegir.read.source import Block, FileRequest
+from rbegir.read.pairs import Reading, TextStream
+from rbegir.read.source import Block, FileRequest, Source
 
 BATCH_ROWS = 1 << 16
 
@@ -34,7 +34,7 @@ class Group:
     rows: int
 
 
-class ParquetSource:
+class ParquetSource(Source):
     """One Parquet file, or one row group of it; rows are numbered as in the whole file."""
 
     def __init__(self, path: Path, group: Group | None = None) -> None:
@@ -61,29 +61,19 @@ class ParquetSource:
 
     def blocks(self, asked: FileRequest) -> Iterator[Block]:
         columns = None if asked.others else list(asked.names)
-        behind = 0
+        behind, rows = 0, sum(group.rows for group in self.groups)
         with pq.ParquetFile(self.path) as file:
             for group in self.groups:
                 start, end = group.first_row, group.first_row + group.rows
                 if asked.wanted is None or asked.wanted(start, end).any():
                     for batch in file.iter_batches(BATCH_ROWS, row_groups=[group.number], columns=columns):
-                        done = (behind + start + batch.num_rows - group.first_row) / self.rows
+                        done = (behind + start + batch.num_rows - group.first_row) / rows
                         yield Block(batch, np.arange(start, start + batch.num_rows), done)
                         start += batch.num_rows
                 behind += group.rows
 
     def place(self, number: int) -> str:
         return f"row {number + 1:,}"
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How to read texts: the names of their columns, whether a bad row is an error, which attributes."""
-
-    text_column: str = "text"
-    id_column: str = "id"
-    strict: bool = False
-    columns: list[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -117,7 +107,7 @@ def find_groups(files: Sequence[Path], reading: Reading) -> list[Group]:
         if not path.exists():
             raise FileError(f"{path} does not exist")
         source = ParquetSource(path)
-        _stream(source, reading)  # refuses a file without these columns
+        TextStream(source, reading)  # refuses a file without these columns
         if first is not None and not source.schema.equals(first):
             raise InputError(
                 f"{path} and {files[0]} have different columns: {_describe(source.schema)} and "
@@ -131,7 +121,7 @@ def find_groups(files: Sequence[Path], reading: Reading) -> list[Group]:
 
 def count_usable(group: Group, reading: Reading) -> tuple[int, Counter[str]]:
     """The number of usable rows of a row group, and of the others by reason."""
-    stream = _stream(ParquetSource(Path(group.path), group), reading)
+    stream = TextStream(ParquetSource(Path(group.path), group), reading)
     count = sum(batch.num_rows for _, batch in stream.part(None))
     return count, stream.skipped.reasons
 
@@ -157,7 +147,7 @@ def read_chunk(chunk: Sequence[Slice], reading: Reading) -> pa.Table:
     batches: list[pa.RecordBatch] = []
     for part in chunk:
         skip, missing = part.start, part.count
-        stream = _stream(ParquetSource(Path(part.group.path), part.group), reading)
+        stream = TextStream(ParquetSource(Path(part.group.path), part.group), reading)
         for _, batch in stream.part(None):
             here = batch.slice(skip, missing)
             skip = max(0, skip - batch.num_rows)
@@ -172,10 +162,6 @@ def read_chunk(chunk: Sequence[Slice], reading: Reading) -> pa.Table:
                 hint="leave the input as it is until the build is complete, then start again",
             )
     return pa.Table.from_batches(batches)
-
-
-def _stream(source: ParquetSource, reading: Reading) -> TextStream:
-    return TextStream(source, **asdict(reading))
 
 
 def _describe(schema: pa.Schema) -> str:

@@ -63,18 +63,15 @@ class Checker:
     def __init__(self, rows: int) -> None:
         self.good = np.ones(rows, dtype=np.bool_)
         self.reasons: Counter[str] = Counter()
-        self.first: tuple[int, str] | None = None  # the earliest bad row and its reason
+        self.first: dict[int, str] = {}  # the first row that each check rejected, and the reason
 
     def reject(self, bad: npt.NDArray[np.bool_], reason: str) -> None:
         """Mark the rows where `bad` is true, unless they are marked already."""
         bad = bad & self.good
-        count = int(bad.sum())
-        if count:
-            self.reasons[reason] += count
+        if bad.any():
+            self.reasons[reason] += int(bad.sum())
             self.good &= ~bad
-            position = int(bad.argmax())
-            if self.first is None or position < self.first[0]:
-                self.first = position, reason
+            self.first[int(bad.argmax())] = reason
 
 
 class Stream(ABC):
@@ -186,9 +183,7 @@ def _bad_rows(block: Block, checker: Checker, malformed: dict[int, str]) -> dict
         return {}
     last = block.numbers[-1]
     bad = {number: reason for number, reason in malformed.items() if number < last}
-    if checker.first is not None:
-        bad[int(block.numbers[checker.first[0]])] = checker.first[1]
-    return bad
+    return bad | {int(block.numbers[position]): reason for position, reason in checker.first.items()}
 
 
 def text_column(array: pa.Array, name: str, path: Path, checker: Checker) -> pa.StringArray:

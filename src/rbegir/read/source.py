@@ -7,7 +7,7 @@ which is removed with its source.
 
 A format is a `Source`: its columns, and `blocks`, which streams Arrow RecordBatches of the columns asked for
 and reports malformed rows (a lone field, a line that is not JSON). Rows are numbered from 0 in file order,
-counting malformed rows but not blank lines, so that `place` can say where a row is.
+counting malformed rows, so that `place` can say where a row is.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import shutil
 import sys
 import tempfile
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -56,21 +57,20 @@ class Block(NamedTuple):
     done: float
 
 
-class Source(Protocol):
+class Source(ABC):
     """One file of one format, known to exist, with its columns read."""
 
     path: Path
     columns: list[str]
+    rows: int | None = None  # if it is known without reading the file
 
-    @property
-    def rows(self) -> int | None:
-        """The number of rows if it is known without reading the file."""
-
+    @abstractmethod
     def blocks(self, asked: FileRequest) -> Iterator[Block]:
         """Stream the file from its beginning."""
 
     def place(self, number: int) -> str:
         """Where a row is, for messages: 'line 17' or 'row 17'. May read the file again."""
+        return f"line {number + 1:,}"
 
 
 def open_source(given: Any) -> Source:
@@ -86,26 +86,23 @@ def open_source(given: Any) -> Source:
             if not path.stat().st_size:
                 raise InputError("standard input is empty", hint="pipe one text per line into the command")
         else:
+            import pyarrow.parquet as pq
+
             path = folder / "table.parquet"
-            _write_parquet(given, path)
+            try:
+                pq.write_table(_table_of(given), path)
+            except pa.ArrowException as error:
+                raise InputError(f"the rows do not make a table: {str(error).splitlines()[0]}") from error
         source = _open_file(path)
         weakref.finalize(source, kept.pop_all().close)
     return source
 
 
-def _write_parquet(given: Any, path: Path) -> None:
-    """Write a DataFrame, an Arrow table, or a list of texts, of pairs or of dicts to a file."""
-    import pyarrow.parquet as pq
-
-    try:
-        table = as_table(given)
-        pq.write_table(_table_of(given) if table is None else table, path)
-    except pa.ArrowException as error:
-        raise InputError(f"the rows do not make a table: {str(error).splitlines()[0]}") from error
-
-
 def _table_of(given: Any) -> pa.Table:
-    """A list of texts, of pairs or of dicts as a table."""
+    """A DataFrame, an Arrow table, or a list of texts, of pairs or of dicts as a table."""
+    table = as_table(given)
+    if table is not None:
+        return table
     rows = given if isinstance(given, (list, tuple)) else []
     if rows and all(isinstance(row, str) for row in rows):
         return pa.table({"text": list(rows)})
@@ -193,6 +190,17 @@ def require_columns(source: Source, wanted: Sequence[tuple[str, str]]) -> None:
             raise InputError(f"{source.path} has {found.count(name)} columns named {name!r}, expected one")
 
 
+def attributes_of(source: Source, taken: Sequence[str], columns: Sequence[str] | None) -> list[str]:
+    """The columns of a file besides those taken: all of them, or the ones asked for, which must exist."""
+    others = [name for name in source.columns if name not in taken]
+    for name in columns or ():
+        if name not in others:
+            raise InputError(
+                f"{source.path} has no attribute {name!r}", hint=f"--columns: {', '.join(others)}"
+            )
+    return others if columns is None else [name for name in others if name in columns]
+
+
 class ByteStream:
     """The bytes of a file, decompressed if its name ends in .gz; `done` is the fraction read so far."""
 
@@ -230,13 +238,11 @@ def line_blocks(stream: ByteStream, path: Path) -> Iterator[bytes]:
         yield carry
 
 
-class LineSource:
+class LineSource(Source):
     """Plain lines: one text per line in the column `text`. A blank line is an empty text."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.columns = ["text"]
-        self.rows = None
+        self.path, self.columns = path, ["text"]
 
     def blocks(self, asked: FileRequest) -> Iterator[Block]:
         with ByteStream(self.path) as stream:
@@ -247,6 +253,3 @@ class LineSource:
                 batch = pa.RecordBatch.from_arrays([lines], names=["text"])
                 yield Block(batch, np.arange(start, start + len(lines)), stream.done)
                 start += len(lines)
-
-    def place(self, number: int) -> str:
-        return f"line {number + 1:,}"

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,10 @@ import pyarrow.compute as pc
 
 from rbegir.base.arguments import is_list
 from rbegir.errors import CorruptError, FileError, InputError
+from rbegir.read.pairs import Reading
 from rbegir.read.parquet import ParquetSource
 from rbegir.read.rows import Skipped
-from rbegir.read.source import FileRequest, reading, require_columns
+from rbegir.read.source import FileRequest, attributes_of, reading, require_columns
 
 MAPPED = (".npy", ".fvecs", ".bvecs")
 BLOCK_VALUES = 1 << 22  # in a batch: 16 MB of float32
@@ -150,14 +151,8 @@ class VectorStream:
 
     def some(self, count: int, seed: int = 0) -> Array:
         """At most `count` vectors, drawn without replacement, in the order of the file."""
-        if self.rows <= count:
-            return np.concatenate([block for block, _ in self._blocks(alone=True)])
-        chosen = np.sort(np.random.default_rng(seed).choice(self.rows, count, replace=False))
-        return self._at(chosen)
-
-    def _at(self, chosen: npt.NDArray[np.int64]) -> Array:
-        """The vectors with these numbers, which ascend."""
-        found, start = [], 0
+        drawn = np.random.default_rng(seed).choice(self.rows, min(count, self.rows), replace=False)
+        chosen, found, start = np.sort(drawn), [], 0
         for block, _ in self._blocks(alone=True):
             low, high = np.searchsorted(chosen, (start, start + len(block)))
             found.append(block[chosen[low:high] - start])
@@ -183,42 +178,25 @@ class MappedVectors(VectorStream):
         for start in range(0, self.rows, size):
             yield self.vectors[start : start + size], None
 
-    def _at(self, chosen: npt.NDArray[np.int64]) -> Array:
-        return np.asarray(self.vectors[chosen])
-
 
 class VectorTable(VectorStream):
     """A column of a Parquet file, with other columns."""
 
-    def __init__(
-        self,
-        path: Path,
-        vector_column: str,
-        *,
-        text_column: str = "text",
-        id_column: str = "id",
-        id_type: str | None = None,
-        columns: Sequence[str] | None = None,
-    ) -> None:
+    def __init__(self, path: Path, vector_column: str, wanted: Reading) -> None:
         super().__init__()
         if path.suffix.lower() not in (".parquet", ".pq"):
             raise InputError(f"{path} has no columns of vectors", hint="name a Parquet file")
         if not path.is_file():
             raise FileError(f"there is no file {path}")
-        self.path, self._vector, self._id_type = path, vector_column, id_type
+        self.path, self._vector, self._id_type = path, vector_column, wanted.id_type
         with reading(path):
             self._source = ParquetSource(path)
         require_columns(self._source, [("vector", vector_column)])
-        others = [name for name in self._source.columns if name != vector_column]
-        kept = [text_column, id_column, *(others if columns is None else columns)]
-        unknown = [name for name in columns or () if name not in others]
-        if unknown:
-            raise InputError(
-                f"{path} has no attribute {unknown[0]!r}", hint=f"--columns: {', '.join(others)}"
-            )
-        self._others = [name for name in others if name in kept]
-        self._renamed = {text_column: "text", id_column: "id"}
-        self.rows = self._source.rows
+        self._renamed = {wanted.text_column: "text", wanted.id_column: "id"}
+        attributes = attributes_of(self._source, (vector_column, *self._renamed), wanted.columns)
+        kept = (*self._renamed, *attributes)
+        self._others = [name for name in self._source.columns if name in kept]
+        self.rows = sum(group.rows for group in self._source.groups)
         first = next(self._blocks(alone=True), None)
         if first is None:
             raise InputError(f"{path} holds no vector")
@@ -251,4 +229,4 @@ def read_vectors(
     """
     if vector_column is None:
         return MappedVectors(Path(path))
-    return VectorTable(Path(path), vector_column, **columns)
+    return VectorTable(Path(path), vector_column, Reading(**columns))

@@ -46,9 +46,9 @@ def index(tmp_path: Path) -> Any:
 
 def content(index: rbegir.Index) -> list[tuple[Any, ...]]:
     """Everything that an index holds, by id."""
-    rows = transfer.read_keywords(index)
-    values = rows.codes.values()
-    found = index.get(rows.ids)
+    codes, ids = transfer.read_codes(index)
+    values = codes.values()
+    found = index.get(ids)
     assert all(record is not None for record in found)
     return sorted(
         (record["id"], record["text"], record.get("price"), record.get("lang"), values[i].tolist())
@@ -99,8 +99,8 @@ def test_npy_there_and_back(index: rbegir.Index, tmp_path: Path) -> None:
     export_npy(index, tmp_path / "codes.npy")
     codes = read_npy(tmp_path / "codes.npy")
     assert isinstance(codes, Codes)
-    assert codes == transfer.read_keywords(index).codes
-    ids = transfer.read_keywords(index).ids
+    stored, ids = transfer.read_codes(index)
+    assert codes == stored
     with import_npy(tmp_path / "codes.npy", tmp_path / "n.rbe", ids=ids) as back:
         assert back.codes(ids) == codes
         assert np.array_equal(
@@ -165,6 +165,8 @@ def test_bad_arrays(tmp_path: Path) -> None:
     np.save(tmp_path / "codes.npy", np.zeros((2, 3, 1), np.uint64))
     with pytest.raises(InputError, match="ids has 2 values for 3 rows"):
         import_npy(tmp_path / "codes.npy", tmp_path / "x.rbe", ids=[1, 2])
+    with pytest.raises(InputError, match="ids must hold values of one type"):
+        import_npy(tmp_path / "codes.npy", tmp_path / "x.rbe", ids=[1, "a", 2])
     holed = np.ones((9, 4), np.float32)
     holed[4, 2] = np.inf
     np.save(tmp_path / "holed.npy", holed)

@@ -32,21 +32,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rbegir.codes.layout import pack
+from rbegir.codes.layout import pack, unpack
 from rbegir.codes.planes import MAX_N, MIN_N, WORD, Codes
 from rbegir.codes.score import norm_squared
 from rbegir.encode.binarizer.binarizer import Binarizer
 from rbegir.encode.binarizer.vectors import as_rows
 from rbegir.errors import FileError, InputError, MismatchError, needing, whole_number
-from rbegir.index.exchange.transfer import (
-    Keywords,
-    code_shape,
-    keyword_batches,
-    make_index,
-    make_vector_index,
-    read_keywords,
-    staged,
-)
+from rbegir.index.exchange.transfer import ROWS, make_index, make_vector_index, read_codes, staged
 from rbegir.index.store import Index
 from rbegir.search.backend import Partition
 from rbegir.search.cpu import CpuBackend
@@ -134,7 +126,7 @@ def import_faiss(index: Any, out: str | os.PathLike[str], *, binarizer: Binarize
     if isinstance(found, Codes):
         if binarizer is not None:
             raise InputError("a binary FAISS index holds codes, it takes no binarizer", hint="leave it out")
-        return make_index(out, [Keywords(found, table)])
+        return make_index(out, [(found, table)])
     if binarizer is None and len(found):
         metric = "l2" if source.metric_type == METRIC_L2 else "ip"
         if np.all(np.abs(np.linalg.norm(found, axis=1) - 1) < UNIT):
@@ -146,23 +138,22 @@ def import_faiss(index: Any, out: str | os.PathLike[str], *, binarizer: Binarize
 def to_faiss(source: Index | Codes) -> Any:
     """Codes as an IndexBinaryFlat (one plane) or IndexFlatIP, in an IDMap unless ids are 0, 1, 2 …"""
     faiss = load_faiss()
-    n, planes = code_shape(source)
-    ids = [batch.ids for batch in keyword_batches(source)]
-    if any(not pa.types.is_int64(part.type) for part in ids):
+    codes, ids = read_codes(source)
+    n, planes = codes.n, codes.plane_count
+    if ids.dtype != np.int64:
         raise InputError("FAISS ids are integers, this index has strings", hint="export to Parquet")
-    every = np.concatenate([np.asarray(part) for part in ids]) if ids else np.zeros(0, np.int64)
-    counted = np.array_equal(every, np.arange(len(every)))
+    counted = np.array_equal(ids, np.arange(len(ids)))
     made = faiss.IndexBinaryFlat(n) if planes == 1 else faiss.IndexFlatIP(n)
     if not counted:
         made = faiss.IndexBinaryIDMap2(made) if planes == 1 else faiss.IndexIDMap2(made)
-    for batch in keyword_batches(source):
+    for low in range(0, len(codes), ROWS):
+        part = codes[low : low + ROWS]
         if planes == 1:
-            raw = batch.codes.planes[0].astype("<u8", copy=False)  # [count, words]
-            rows = np.ascontiguousarray(raw).view(np.uint8)
+            rows = part.planes[0].astype("<u8", copy=False).view(np.uint8)  # [count, n / 8]
         else:
-            values = batch.codes.values()
+            values = part.values()
             rows = (values / np.sqrt(norm_squared(values))[:, None]).astype(np.float32)
-        made.add(rows) if counted else made.add_with_ids(rows, np.asarray(batch.ids))
+        made.add(rows) if counted else made.add_with_ids(rows, ids[low : low + ROWS])
     return made
 
 
@@ -211,13 +202,12 @@ class IndexRBE:
         if binarizer is not None and binarizer.n_features_in_ != d:
             raise MismatchError(f"d is {d}, the binarizer takes vectors of {binarizer.n_features_in_}")
         self._threads = threads
-        self._parts: list[Codes] = []
-        self._packed: list[Partition] = []  # of the first parts, for searching
+        self._parts: list[Partition] = []
 
     @property
     def ntotal(self) -> int:
         """The number of vectors in the index."""
-        return sum(len(part) for part in self._parts)
+        return sum(part.count for part in self._parts)
 
     def train(self, x: Any) -> None:
         """Fit the codes to vectors [count, d] without adding them."""
@@ -241,10 +231,8 @@ class IndexRBE:
         scores = np.full((len(asked), k), sign * np.finfo(np.float32).min, np.float32)
         ids = np.full((len(asked), k), -1, np.int64)
         if self._parts and len(asked):
-            new = self._parts[len(self._packed) :]
-            self._packed += [Partition(pack(part), len(part)) for part in new]
             backend = CpuBackend(self.binarizer.n, self.binarizer.keyword_planes, threads=self._threads)
-            found = backend.search(self._packed, asked, min(k, self.ntotal))
+            found = backend.search(self._parts, asked, min(k, self.ntotal))
             width = found.positions.shape[1]
             scores[:, :width] = sign * self.binarizer.key_scores(asked)(found.keys)
             if self.binarizer.metric == "ip":  # scores are those of queries of unit length
@@ -262,7 +250,7 @@ class IndexRBE:
         stop = self.ntotal if ni == -1 else n0 + ni
         if not 0 <= n0 <= stop <= self.ntotal:
             raise InputError(f"ids must be from 0 to {self.ntotal - 1}, got {n0} to {stop - 1}")
-        return self._trained().inverse_transform(self._codes()[n0:stop])
+        return self._trained().inverse_transform(self._codes(n0, stop))
 
     def remove_ids(self, ids: Any) -> int:
         """Remove the ids of an array or a FAISS selector and return how many; later ids move up."""
@@ -274,20 +262,19 @@ class IndexRBE:
                 raise InputError("ids must be a one-dimensional integer array, or a selector of FAISS")
             gone = np.isin(np.arange(self.ntotal), wanted)
         if gone.any():
-            kept = self._codes()[np.flatnonzero(~gone)]
+            kept = self._codes(0, self.ntotal)[np.flatnonzero(~gone)]
             self.reset()
             self._append(kept)
         return int(gone.sum())
 
     def reset(self) -> None:
         """Remove all vectors but keep the training."""
-        self._parts, self._packed = [], []
+        self._parts = []
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the index, atomically, as an rbegir index, which `rbegir.Index.open` opens too."""
         with staged(path) as stage, Index.create(stage, self._trained()) as index:
-            for part in self._parts:
-                index.add_codes(part)
+            index.add_codes(self._codes(0, self.ntotal))
 
     @classmethod
     def read(cls, path: str | os.PathLike[str], *, threads: int | None = None) -> Self:
@@ -299,14 +286,14 @@ class IndexRBE:
                     f"{path} was built by a {type(binarizer).__name__}, which takes texts, not vectors",
                     hint="open it with rbegir.Index.open",
                 )
-            rows = read_keywords(stored)
-        if not np.array_equal(np.asarray(rows.ids), np.arange(len(rows))):
+            codes, ids = read_codes(stored)
+        if not np.array_equal(ids, np.arange(len(ids))):
             raise MismatchError(
                 f"the ids of {path} are not 0, 1, 2 …, which a flat FAISS index has",
                 hint="open it with rbegir.Index.open",
             )
         index = cls(binarizer.n_features_in_, threads=threads, binarizer=binarizer)
-        index._append(rows.codes)
+        index._append(codes)
         return index
 
     def _trained(self) -> Binarizer:
@@ -316,12 +303,14 @@ class IndexRBE:
 
     def _append(self, codes: Codes) -> None:
         if len(codes):
-            self._parts.append(codes)
+            self._parts.append(Partition(pack(codes), len(codes)))
 
-    def _codes(self) -> Codes:
-        if not self._parts:
-            planes = np.zeros((self.binarizer.keyword_planes, 0, self.binarizer.n // WORD), np.uint64)
-            return Codes(planes, self.binarizer.n)
-        if len(self._parts) > 1:
-            self._parts, self._packed = [Codes.concat(self._parts)], []
-        return self._parts[0]
+    def _codes(self, start: int, stop: int) -> Codes:
+        """The codes of the ids start … stop − 1."""
+        n, planes = self.binarizer.n, self.binarizer.keyword_planes
+        found, begin = [Codes(np.zeros((planes, 0, n // WORD), np.uint64), n)], 0
+        for packed, count, *_ in self._parts:
+            here = np.arange(max(start - begin, 0), min(stop - begin, count))
+            found.append(unpack(packed, count, n, planes, here))
+            begin += count
+        return Codes.concat(found)

@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from rbegir.base.arguments import check_ids
 from rbegir.base.progress import Progress
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, WORD, Codes
 from rbegir.encode.binarizer.binarizer import Binarizer
@@ -39,7 +40,7 @@ from rbegir.index.exchange.transfer import (
     keyword_batches,
     make_index,
     make_vector_index,
-    read_keywords,
+    read_codes,
     staged,
 )
 from rbegir.index.store import Index
@@ -51,18 +52,17 @@ if TYPE_CHECKING:
 PLANE = "plane_"
 
 
-def to_table(keywords: Keywords) -> pa.Table:
-    """Keywords as rows of the table above."""
-    table = keywords.table
-    first = 1 if keywords.texts is None else 2  # after id and text
-    for t, plane in enumerate(keywords.codes.planes):  # [count, words]
-        name, raw = f"{PLANE}{t}", plane.astype("<u8", copy=False).tobytes()
-        if name in table.column_names:
-            raise InputError(f"an attribute is called {name!r}, which names a column of codes")
-        fixed = pa.binary(keywords.codes.n // 8)
-        column = pa.Array.from_buffers(fixed, len(keywords), [None, pa.py_buffer(raw)])
-        table = table.add_column(first + t, name, column.cast(pa.binary()))
-    return table
+def to_tables(source: Index | Codes) -> Iterator[pa.Table]:
+    """The keywords of an index, or codes alone, as rows of the table above."""
+    for codes, table in keyword_batches(source):
+        first = 2 if "text" in table.column_names else 1  # after id and text
+        for t, plane in enumerate(codes.planes):  # [count, words]
+            name, raw = f"{PLANE}{t}", plane.astype("<u8", copy=False).tobytes()
+            if name in table.column_names:
+                raise InputError(f"an attribute is called {name!r}, which names a column of codes")
+            column = pa.Array.from_buffers(pa.binary(codes.n // 8), len(codes), [None, pa.py_buffer(raw)])
+            table = table.add_column(first + t, name, column.cast(pa.binary()))
+        yield table
 
 
 def from_batch(batch: pa.RecordBatch, start: int = 0) -> Keywords:
@@ -73,7 +73,7 @@ def from_batch(batch: pa.RecordBatch, start: int = 0) -> Keywords:
         raise InputError(f"the columns {', '.join(names)} hold codes of different lengths")
     size = planes[0].shape[1]
     words = np.stack(planes).view("<u8").astype(np.uint64, copy=False)  # [planes, count, words]
-    return Keywords(Codes(words, size * 8), _others(batch, names, start))
+    return Codes(words, size * 8), _others(batch, names, start)
 
 
 def plane_columns(names: Iterable[str]) -> list[str]:
@@ -90,7 +90,7 @@ def plane_columns(names: Iterable[str]) -> list[str]:
 
 def export_parquet(source: Index | Codes, path: str | os.PathLike[str]) -> None:
     """Write codes, ids, texts and attributes as one Parquet file."""
-    tables = (to_table(keywords) for keywords in keyword_batches(source))
+    tables = to_tables(source)
     first = next(tables, None)
     if first is None:
         raise InputError("there is nothing to export: no keywords")
@@ -126,8 +126,7 @@ def import_parquet(
 def to_dataset(source: Index | Codes) -> Dataset:
     """Codes, ids, texts and attributes as a Hugging Face Dataset, in memory."""
     datasets = _datasets()
-    table = pa.concat_tables(to_table(keywords) for keywords in keyword_batches(source))
-    made: Dataset = datasets.Dataset(table)
+    made: Dataset = datasets.Dataset(pa.concat_tables(to_tables(source)))
     return made
 
 
@@ -208,7 +207,7 @@ def _datasets() -> Any:
 
 def export_npy(source: Index | Codes, path: str | os.PathLike[str]) -> None:
     """Write codes, ordered by row, as one .npy file: uint64 [planes, count, words]."""
-    codes = source if isinstance(source, Codes) else read_keywords(source).codes
+    codes, _ = read_codes(source)
     with staged(path) as stage, stage.open("wb") as file:
         np.save(file, np.ascontiguousarray(codes.planes.astype("<u8", copy=False)), allow_pickle=False)
 
@@ -240,7 +239,7 @@ def import_npy(
     """
     found = read_npy(path)
     count = len(found)
-    given = pa.array(np.arange(count)) if ids is None else pa.array(ids)
+    given = pa.array(np.arange(count)) if ids is None else check_ids(ids)
     if len(given) != count:
         raise InputError(f"ids has {len(given)} values for {count} rows of {path}")
     table = pa.table({"id": given})
@@ -248,4 +247,4 @@ def import_npy(
         return make_vector_index(out, found, table, binarizer, progress)
     if not 1 <= found.plane_count <= MAX_KEYWORD_PLANES:
         raise InputError(f"{path} has {found.plane_count} planes, keywords have 1 to {MAX_KEYWORD_PLANES}")
-    return make_index(out, [Keywords(found, table)], binarizer)
+    return make_index(out, [(found, table)], binarizer)
