@@ -11,7 +11,7 @@ under way (at worst all of it), is scanned, S · k candidates are merged, and te
     latency = U·t + t + slowest delay of S + calls + 2 round trips + transfer + merge      U uniform on [0, ρ]
 
 Its simulated 99th percentile must not exceed the requested latency. The search tries S from the smallest that
-memory allows upwards, and R from 1; the first S·R with the fewest machines is taken.
+memory allows upwards, and finds the smallest R for each; the first S·R with the fewest machines is taken.
 
 The binding requirement is the one that saves the most machines when it is dropped (unlimited latency, no
 load, unlimited memory). Clients that merge are counted apart, by cores and by network.
@@ -27,18 +27,18 @@ is later than the 95th percentile, and the first response counts,
 
     J' = min(J, hedge + T + K)      J, K independent draws of the delay, T the usual response time
 
-which costs five per cent more requests. The largest of S independent delays is below x with probability
-F(x)^S, so a draw of it is the quantile U^(1/S) of one.
+which costs five per cent more requests. It is above x if both are: 1 − F'(x) = (1 − F(x)) (1 − F(x − hedge −
+T)). The largest of S independent delays is below x with probability F(x)^S, so a draw of it is the quantile
+U^(1/S) of one.
 """
 
 import json
 import math
 from bisect import bisect_left
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from functools import cache, lru_cache
+from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -47,13 +47,13 @@ from rbegir.errors import InputError, whole_number
 
 ANSWER_BYTES = 16  # per candidate: its key and its position
 LOAD = 0.8  # of the highest rate that a group can sustain
-ALL = 512  # every number of shards below this one is tried;
-STEP = 1.01  # from there on, each is this many times the one before
 BATCHES = 64  # batch sizes that are tried, in equal steps of their logarithm
-ROUND = 1.2  # ratio of the steps to which the usual response time is rounded for hedging
 MOST = 1_000_000  # machines
-SAMPLE = 1 << 17  # delays drawn for one shard
+# numbers of shards that are tried: the same for all requests, so that more load never needs fewer machines
+GRID = [*range(1, 512), *np.geomspace(512, MOST, 762).astype(int).tolist()]
 DRAWS = 4000  # searches per simulation
+# U of the wait and of the slowest delay: evenly spread, in a random order
+ARRIVAL, LATENESS = ((np.random.default_rng(seed).permutation(DRAWS) + 0.5) / DRAWS for seed in (0, 1))
 HEDGE_QUANTILE = 0.95
 SHARDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
@@ -69,7 +69,7 @@ class Constant:
     source: str
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Machine:
     """A measured kind of machine."""
 
@@ -98,7 +98,7 @@ def _line(x: float, xs: list[float], ys: list[float]) -> float:
     return ys[-1] + slope * (x - xs[-1])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Figures:
     """Everything that was measured."""
 
@@ -113,19 +113,12 @@ class Figures:
 @cache
 def load() -> Figures:
     """The packaged figures."""
-    raw = json.loads(resources.files("rbegir.lab").joinpath("plan_figures.json").read_text())
-    return parse(raw)
+    return parse(json.loads(resources.files("rbegir.lab").joinpath("plan_figures.json").read_text()))
 
 
 def parse(raw: dict[str, Any]) -> Figures:
     machines = (
-        Machine(
-            found["name"],
-            Constant(**found["capacity"]),
-            found["cells"],
-            Constant(**found["bandwidth"]),
-            found["source"],
-        )
+        Machine(**{**found, **{key: Constant(**found[key]) for key in ("capacity", "bandwidth")}})
         for found in raw["machines"]
     )
     return Figures(
@@ -138,32 +131,26 @@ def parse(raw: dict[str, Any]) -> Figures:
     )
 
 
-def delays(quantiles: Floats, *, usual_ms: float | None = None, seed: int = 0) -> Floats:
-    """[SAMPLE] ascending delays of one shard in ms; hedged if its usual time is given."""
-    rng = np.random.default_rng(seed)
+def slowest(quantiles: Floats, shards: int, usual_ms: float | None = None) -> Floats:
+    """[DRAWS] the largest delay of `shards` shards in ms; hedged if their usual time is given."""
     grid = np.linspace(0, 1, len(quantiles))
-    # the same draws with and without hedging, so that the two can be compared
-    first, second = (np.interp(rng.random(SAMPLE), grid, quantiles) for _ in range(2))
-    if usual_ms is not None:
-        hedge = np.interp(HEDGE_QUANTILE, grid, quantiles)
-        first = np.minimum(first, hedge + usual_ms + second)
-    return np.sort(first)
+    drawn = LATENESS ** (1 / shards)
+    if usual_ms is None:
+        return np.interp(drawn, grid, quantiles)
+    again = np.interp(HEDGE_QUANTILE, grid, quantiles) + usual_ms
+    x = np.concatenate([quantiles, quantiles + again])
+    x = np.sort(np.concatenate([np.nextafter(x, -np.inf), x]))  # F' may jump: its value before and after
+    later = (1 - np.interp(x, quantiles, grid)) * (1 - np.interp(x - again, quantiles, grid))
+    return np.interp(drawn, 1 - later, x)
 
 
-def slowest(times: Floats, shards: int, *, seed: int = 0, draws: int = DRAWS) -> Floats:
-    """[draws] the largest delay of `shards` shards, from the delays of one in ascending order."""
-    u = np.random.default_rng((seed, 1)).random(draws) ** (1 / shards)
-    return times[(u * len(times)).astype(np.int64)]
-
-
-def tails(quantiles: Floats, usual_ms: float, *, seed: int = 0) -> list[dict[str, Any]]:
+def tails(quantiles: Floats, usual_ms: float) -> list[dict[str, Any]]:
     """Extra latency of the slowest of several shards over a typical one, without and with hedging."""
     found: list[dict[str, Any]] = []
     for hedged in (False, True):
-        late = delays(quantiles, usual_ms=usual_ms if hedged else None, seed=seed)
         for shards in SHARDS:
-            p50, p99 = np.quantile(slowest(late, shards, seed=seed), (0.5, 0.99)).tolist()
-            found.append({"shards": shards, "hedged": hedged, "p50_ms": p50, "p99_ms": p99})
+            p50, p99 = np.quantile(slowest(quantiles, shards, usual_ms if hedged else None), (0.5, 0.99))
+            found.append({"shards": shards, "hedged": hedged, "p50_ms": float(p50), "p99_ms": float(p99)})
     return found
 
 
@@ -180,10 +167,8 @@ class Wish:
     round_trip_ms: float = 0.2
     network_gbit: float = 25.0
     client_cores: int = 16
-    hedged: bool = True
 
-    def check(self) -> None:
-        """Refuse values that make no sense."""
+    def __post_init__(self) -> None:
         for name in ("keywords", "k", "bytes_per_keyword", "replicas", "client_cores"):
             whole_number(name, getattr(self, name))
         for name in ("latency_ms", "network_gbit"):
@@ -198,40 +183,18 @@ class ImpossibleError(Exception):
     """No number of machines is enough; the message says why."""
 
 
-@dataclass(frozen=True)
-class _Try:
+class _Try(NamedTuple):
     shards: int
     groups: int
     batch: float
-    scan_ms: float
     p50: float
     p99: float
-    parts: dict[str, float]
+    parts: dict[str, float]  # of the median, in ms
     rho: float
 
     @property
     def machines(self) -> int:
         return self.shards * self.groups
-
-
-@lru_cache(maxsize=256)
-def _delays(figures: Figures, usual_ms: float | None) -> Floats:
-    """The delays of one shard, drawn once for all kinds of machines and all requests."""
-    return delays(figures.spread, usual_ms=usual_ms)
-
-
-@lru_cache(maxsize=1024)
-def _slowest(figures: Figures, usual_ms: float | None, shards: int) -> Floats:
-    return slowest(_delays(figures, usual_ms), shards)
-
-
-def _grid() -> Iterator[int]:
-    """Numbers of shards, ascending. More keywords or load never need fewer machines on it."""
-    yield from range(1, ALL)
-    shards = ALL
-    while True:
-        yield shards
-        shards = math.ceil(shards * STEP)
 
 
 class Planner:
@@ -240,7 +203,6 @@ class Planner:
     def __init__(self, figures: Figures, machine: Machine) -> None:
         self._figures, self._machine = figures, machine
         self._sizes: list[float] = np.geomspace(1, machine.largest_batch, BATCHES).tolist()
-        self._arrivals = np.random.default_rng(0).random(DRAWS)  # share of the longest wait, per query
 
     def option(self, wish: Wish) -> dict[str, Any]:
         """The fewest machines of this kind as JSON values; ImpossibleError if no number is enough.
@@ -248,10 +210,14 @@ class Planner:
         `usual_ms` is the usual response time of a shard, `without` the machines needed if a requirement were
         dropped.
         """
-        best = self._fewest(wish, self._fewest_shards(wish))
-        without = self._without(wish, best.machines)
-        saved = {name: best.machines - machines for name, machines in without.items()}
-        bound = max(saved, key=lambda name: saved[name]) if max(saved.values()) > 0 else "nothing"
+        best = self.fewest(wish)
+        relaxed = {
+            "latency": self.fewest(replace(wish, latency_ms=1e12)),
+            "throughput": self.fewest(replace(wish, qps=0.0)),
+            "memory": self.fewest(wish, memory=False),
+        }
+        without = {name: min(best.machines, tried.machines) for name, tried in relaxed.items()}
+        binding = min(without, key=lambda name: without[name])
         each = -(-wish.keywords // best.shards)
         return {
             "machine": self._machine.name,
@@ -261,122 +227,69 @@ class Planner:
             "keywords_per_machine": each,
             "memory_bytes_per_machine": each * wish.bytes_per_keyword,
             "batch": round(best.batch, 1),
-            "scan_ms": best.scan_ms,
-            "usual_ms": best.scan_ms + best.parts["network"],
+            "scan_ms": best.parts["scan"],
+            "usual_ms": best.parts["scan"] + best.parts["network"],
             "latency_ms": {"p50": best.p50, "p99": best.p99},
-            "parts_ms": best.parts,  # of the median
+            "parts_ms": best.parts,
             "utilisation": best.rho,
-            "bound_by": bound,
+            "bound_by": binding if without[binding] < best.machines else "nothing",
             "without": without,
-            "clients": self._clients(wish, best),
+            "clients": self._clients(wish, best.shards),
         }
 
-    def _fewest_shards(self, wish: Wish) -> int:
-        return max(1, math.ceil(wish.keywords * wish.bytes_per_keyword / self._machine.capacity.value))
-
-    def _without(self, wish: Wish, count: int) -> dict[str, int]:
-        least = self._fewest_shards(wish)
-        relaxed = {
-            "latency": (replace(wish, latency_ms=1e12), least),
-            "throughput": (replace(wish, qps=0.0), least),
-            "memory": (wish, 1),
-        }
-        fewest = {name: self._fewest(other, shards) for name, (other, shards) in relaxed.items()}
-        return {name: min(count, tried.machines) for name, tried in fewest.items()}
-
-    def _fewest(self, wish: Wish, least: int) -> _Try:
-        """The best of all numbers of shards from `least` on, tried in growing steps."""
+    def fewest(self, wish: Wish, *, memory: bool = True) -> _Try:
+        """The fewest machines; without `memory`, each of them holds any number of keywords."""
+        held = self._machine.capacity.value / wish.bytes_per_keyword if memory else math.inf
         best: _Try | None = None
         reason = "it would take more than a million machines"
-        for shards in (shards for shards in _grid() if shards >= least):  # the same grid for all requests
-            if shards * wish.replicas > (MOST if best is None else best.machines):
+        for shards in GRID[bisect_left(GRID, wish.keywords / held) :]:
+            most = (MOST if best is None else best.machines - 1) // shards
+            if most < wish.replicas:
                 break
-            if best is not None:
-                fewer = (best.machines - 1) // shards
-                if fewer < wish.replicas or self._under_load(wish, shards, fewer) is None:
-                    continue  # it would not be fewer machines than the best so far
-            try:
-                tried = self._groups(wish, shards)
-            except ImpossibleError as error:
-                reason = str(error)
-                floor = self._parts(wish, shards, 1.0, 0.0)
-                if floor["network"] + floor["merge"] > wish.latency_ms:
-                    break  # more shards only make these larger
-            else:
-                if best is None or tried.machines < best.machines:
-                    best = tried
+            tried = self._at(wish, shards, most)
+            if tried is None or tried.p99 > wish.latency_ms:
+                if tried is not None and best is None:
+                    parts = ", ".join(f"{name} {ms:.3g}" for name, ms in tried.parts.items())
+                    reason = f"{shards} shards take {tried.p99:.3g} ms (99th percentile): {parts}"
+                continue
+            groups = range(wish.replicas, most)  # more groups are never slower
+            place = bisect_left(groups, True, key=lambda r: self._in_time(wish, shards, r))
+            best = self._at(wish, shards, wish.replicas + place)
         if best is None:
             raise ImpossibleError(reason)
         return best
 
-    def _groups(self, wish: Wish, shards: int) -> _Try:
-        """The fewest groups of this many shards."""
-        alone = self._at(wish, shards, 0.0, wish.replicas)
-        if alone.p99 > wish.latency_ms:
-            raise ImpossibleError(
-                f"{shards} shards take {alone.p99:.3g} ms (99th percentile) even without load: "
-                + ", ".join(f"{name} {ms:.3g}" for name, ms in alone.parts.items())
-            )
-        low, high = wish.replicas, wish.replicas
-        while (tried := self._under_load(wish, shards, high)) is None:
-            low, high = high, high * 2
-            if shards * high > 2 * MOST:
-                raise ImpossibleError("it would take more than a million machines")
-        while low < high:
-            middle = (low + high) // 2
-            found = self._under_load(wish, shards, middle)
-            if found is None:
-                low = middle + 1
-            else:
-                high, tried = middle, found
-        return tried
+    def _in_time(self, wish: Wish, shards: int, groups: int) -> bool:
+        tried = self._at(wish, shards, groups)
+        return tried is not None and tried.p99 <= wish.latency_ms
 
-    def _under_load(self, wish: Wish, shards: int, groups: int) -> _Try | None:
-        """These machines under their share of the load; None if it is too much for them."""
-        try:
-            tried = self._at(wish, shards, wish.qps / groups, groups)
-        except ImpossibleError:
-            return None
-        return tried if tried.p99 <= wish.latency_ms else None
-
-    def _at(self, wish: Wish, shards: int, rate: float, groups: int) -> _Try:
-        keywords = wish.keywords / shards
-        batch, scan = self._batch(keywords, rate)
-        largest = self._machine.largest_batch
-        rho = rate * self._machine.scan_ms(largest, keywords) / 1e3 / largest
-        parts = self._parts(wish, shards, scan, min(1.0, rate * scan / 1e3))
-        usual = scan + parts["network"]
-        rounded = ROUND ** math.ceil(math.log(usual, ROUND))  # up, so that few sets of delays are drawn
-        delay = _slowest(self._figures, rounded if wish.hedged and groups > 1 else None, shards)
-        wait = 2 * parts["waiting"] * self._arrivals
-        total = wait + usual + np.maximum(delay, -usual) + parts["merge"]
-        p50, p99 = (float(v) for v in np.quantile(total, (0.5, 0.99)))
-        return _Try(shards, groups, batch, scan, p50, p99, parts, rho)
-
-    def _batch(self, keywords: float, rate: float) -> tuple[float, float]:
-        """The batch size in equilibrium, and the time of such a scan in ms."""
-
-        def sustains(batch: float) -> bool:
-            return rate * self._machine.scan_ms(batch, keywords) / 1e3 <= LOAD * batch
-
-        place = bisect_left(self._sizes, True, key=sustains)  # larger batches sustain more
+    def _at(self, wish: Wish, shards: int, groups: int) -> _Try | None:
+        """These machines under the load; None if it is more than they can sustain."""
+        scan_ms, largest = self._machine.scan_ms, self._machine.largest_batch
+        keywords, rate = wish.keywords / shards, wish.qps / groups / 1e3  # queries per ms
+        place = bisect_left(
+            self._sizes, True, key=lambda batch: rate * scan_ms(batch, keywords) <= LOAD * batch
+        )
         if place == len(self._sizes):
-            raise ImpossibleError("the load is more than the largest batches can sustain")
-        return self._sizes[place], self._machine.scan_ms(self._sizes[place], keywords)
-
-    def _parts(self, wish: Wish, shards: int, scan: float, busy: float) -> dict[str, float]:
-        """Parts of the median latency in ms."""
+            return None
+        scan = scan_ms(self._sizes[place], keywords)
         transfer = shards * wish.k * ANSWER_BYTES * 8 / (wish.network_gbit * 1e6)
-        return {
-            "waiting": busy * scan / 2,
+        parts = {
+            "waiting": min(1.0, rate * scan) * scan / 2,
             "scan": scan,
             "network": self._figures.call.value + 2 * wish.round_trip_ms + transfer,
             "merge": shards * wish.k * self._figures.merge.value / 1e6,
         }
+        usual = scan + parts["network"]
+        delay = slowest(self._figures.spread, shards, usual if groups > 1 else None)
+        total = 2 * parts["waiting"] * ARRIVAL + usual + np.maximum(delay, -usual) + parts["merge"]
+        p50, p99 = np.quantile(total, (0.5, 0.99)).tolist()
+        rho = rate * scan_ms(largest, keywords) / largest
+        return _Try(shards, groups, self._sizes[place], p50, p99, parts, rho)
 
-    def _clients(self, wish: Wish, best: _Try) -> dict[str, float]:
+    def _clients(self, wish: Wish, shards: int) -> dict[str, float]:
         """Machines that send queries and merge hits, by the cores and the network they need."""
-        candidates = wish.qps * best.shards * wish.k  # per second
+        candidates = wish.qps * shards * wish.k  # per second
         cores = candidates * self._figures.merge.value / 1e9
         gbit = candidates * ANSWER_BYTES * 8 / 1e9
         needed = max(cores / wish.client_cores, gbit / wish.network_gbit) / LOAD
@@ -385,7 +298,6 @@ class Planner:
 
 def plan(wish: Wish, figures: Figures | None = None, machine: str | None = None) -> dict[str, Any]:
     """The plan for a request as JSON values: the kind with the fewest machines, and the other kinds."""
-    wish.check()
     figures = figures or load()
     chosen = [m for m in figures.machines if machine in (None, m.name)]
     if not chosen:
