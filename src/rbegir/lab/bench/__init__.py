@@ -3,7 +3,7 @@
 | module                  | what is measured                                                               |
 |-------------------------|--------------------------------------------------------------------------------|
 | scan, scan_gpu          | exhaustive search on the CPU, on a GPU                                         |
-| kernels_gpu             | each GPU kernel's cost and equality with the reference; the paper's selection  |
+| kernels_gpu             | each GPU kernel's cost; the paper's selection                                  |
 | encode, train           | texts per second, pairs per second                                             |
 | accuracy                | recall of codes at equal bytes; quantizers and residual are its peers          |
 | serve, load             | the HTTP service under load, and the load generator                            |

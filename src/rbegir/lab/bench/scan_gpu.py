@@ -5,8 +5,7 @@ device, medians over rounds after a warm-up; `wall_ms` is the caller's wait. The
 topk over vectors of the same dimension, in chunks whose best are merged; of several chunk sizes the fastest
 counts. It is measured at the size of the cell: where the vectors do not fit (10⁹ take 128 GB), fewer are held
 and read several times. `cases` are the costs of variations over the largest set of keywords that is one slab;
-`paper` is the published algorithm, and `equality` compares random searches with the reference (both in
-`kernels_gpu`).
+`paper` is the published algorithm (`kernels_gpu.published`).
 
 How this can mislead: codes are random, so hits are spread evenly and the first threshold comes from a good
 sample; the peer is exact in float16, whose ties and rounding differ.
@@ -14,6 +13,7 @@ sample; the peer is exact in float16, whose ties and rounding differ.
 
 import ctypes
 import statistics
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
@@ -214,7 +214,7 @@ def cases(
 
 
 def run(grid: ScanGrid, progress: Progress = quiet) -> Json:
-    """All cells; with `peers` also the peer, the published algorithm, the variations, and equality."""
+    """All cells; with `peers` also the peer, the published algorithm and the variations."""
     keywords, peers, rounds = grid.keywords, grid.peers, grid.rounds
     where = kernels_gpu.chosen_gpu(grid.device, "bench scan")
     check_room(max(keywords), where)
@@ -222,13 +222,12 @@ def run(grid: ScanGrid, progress: Progress = quiet) -> Json:
     cells: list[Json] = []
     papers: list[Json] = []
     result: Json = {
-        "command": command(grid),
+        "command": " ".join(["rbegir", *sys.argv[1:]]),
         "host": describe_card(where),
         "rounds": rounds,
         "cells": cells,
         "cases": [],
         "paper": papers,
-        "equality": {},
     }
     widest = max((count for count in keywords if count <= MAX_SLAB), default=0)
     total = len(keywords) * len(grid.batches) * len(grid.ks)
@@ -236,9 +235,6 @@ def run(grid: ScanGrid, progress: Progress = quiet) -> Json:
     def show(what: str) -> None:
         progress(len(cells) / total, what)
 
-    if peers:
-        show("random searches beside the reference")
-        result["equality"] = kernels_gpu.equality(str(where))
     for count in keywords:
         show(f"{count:,} keywords: preparing")
         pieces = random_pieces(count, where)
@@ -262,13 +258,3 @@ def run(grid: ScanGrid, progress: Progress = quiet) -> Json:
             add_peers(own, count, where, min(rounds, 3))
             torch.cuda.empty_cache()
     return result
-
-
-def command(grid: ScanGrid) -> str:
-    """The command line that measures the same again."""
-    lists = (
-        ",".join(f"{number:g}".replace("e+0", "e") for number in numbers)
-        for numbers in (grid.keywords, grid.batches, grid.ks)
-    )
-    options = "--keywords {} --batches {} -k {}".format(*lists) + " --peers" * grid.peers
-    return f"rbegir bench scan --device {grid.device} {options} --rounds {grid.rounds} --json"
