@@ -13,8 +13,9 @@ import pytest
 from rbegir import cli
 from rbegir.errors import CorruptError, FileError, InputError
 from rbegir.lab.reproduce import job, report, runs
-from rbegir.lab.reproduce.job import ReproduceJob, Request, make, read_results, tables_of, write_report
+from rbegir.lab.reproduce.job import Request, make, read_results, tables_of, write_report
 from rbegir.lab.reproduce.rows import FULL, TABLES, chosen, rows
+from rbegir.lab.reproduce.runs import ReproduceJob
 
 from .conftest import NAMES, TOY, Json
 
@@ -87,8 +88,8 @@ def test_the_first_tier_has_every_seed_before_the_second_begins(tmp_path: Path, 
 
 
 def test_models_of_the_same_batches_go_together() -> None:
-    every = [ReproduceJob(row, seed) for seed in range(2) for row in rows(FULL)]
-    every.append(ReproduceJob(None, 0, "bm25"))
+    every = [ReproduceJob(row.name, seed, row) for seed in range(2) for row in rows(FULL)]
+    every.append(ReproduceJob("bm25", 0, None))
     found = job.groups(every, 3)
     assert sorted(each.name + str(each.seed) for group in found for each in group) == sorted(
         each.name + str(each.seed) for each in every
