@@ -19,9 +19,11 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from rbegir.cluster.client import Cluster
 from rbegir.cluster.gather import ALONG
@@ -39,11 +41,11 @@ SMALL = 200_000  # keywords of the parts that do not measure the scan
 PIECE = 1 << 20  # keywords per add, so that no segments are merged
 
 
-def make_index(path: Path, keywords: int, segments: int = 2) -> None:
-    """Random codes in equal segments."""
+def make_index(path: Path, keywords: int) -> None:
+    """Random codes in at least two equal segments."""
     rng = np.random.default_rng(0)
     with Index.create(path, n=N, keyword_planes=PLANES, query_planes=QUERY_PLANES) as index:
-        for part in np.array_split(np.arange(keywords), max(segments, -(-keywords // PIECE))):
+        for part in np.array_split(np.arange(keywords), max(2, -(-keywords // PIECE))):
             planes = rng.integers(0, 2**64, (PLANES, len(part), N // 64), np.uint64)
             index.add_codes(Codes(planes, N))
 
@@ -61,49 +63,42 @@ def same(ours: Hits, theirs: Hits) -> bool:
 
 def overhead(path: Path, rounds: int) -> Json:
     """Milliseconds of a query with and without a cluster around it; a long list of hits takes two calls."""
-    times: dict[str, list[float]] = {"index_ms": [], "cluster_ms": [], "call_ms": [], "two_calls_ms": []}
     codes = queries(1)
     with Index.open(path, threads=1) as index, Cluster.open(path, devices=1, threads=1) as cluster:
         assert same(cluster.search_codes(codes, 100), index.search_codes(codes, 100))
-        for _ in range(rounds):
-            alone = host.milliseconds(lambda: index.search_codes(codes, 100, texts=False))
-            around = host.milliseconds(lambda: cluster.search_codes(codes, 100, texts=False))
-            times["index_ms"].append(alone)
-            times["cluster_ms"].append(around)
-            times["call_ms"].append(around - alone)
-            alone = host.milliseconds(lambda: index.search_codes(codes, ALONG + 1, texts=False))
-            around = host.milliseconds(lambda: cluster.search_codes(codes, ALONG + 1, texts=False))
-            times["two_calls_ms"].append(around - alone)
-    return {name: _median(values) for name, values in times.items()}
+        ways = [
+            partial(way.search_codes, codes, k, texts=False)
+            for k in (100, ALONG + 1)
+            for way in (index, cluster)
+        ]
+        alone, around, alone_long, around_long = np.array(host.turns(ways, rounds))
+    return {
+        "index_ms": _median(alone),
+        "cluster_ms": _median(around),
+        "call_ms": _median(around - alone),
+        "two_calls_ms": _median(around_long - alone_long),
+    }
 
 
 def scaling(path: Path, rounds: int, batch: int = 64) -> Json:
     """Milliseconds of one and of two shards with a thread each, and of one process's threads, in turns."""
     codes = queries(batch)
-    times: dict[str, list[float]] = {}
     with (
         Cluster.open(path, devices=2, threads=1) as two,
         Cluster.open(path, devices=1, threads=1) as one,
         Index.open(path, threads=1) as thread,
         Index.open(path, threads=2) as threads,
     ):
-        ways = {"one_ms": one, "two_ms": two, "thread_ms": thread, "threads_ms": threads}
-        for _ in range(rounds):
-            for name, way in ways.items():
-                took = host.milliseconds(lambda w=way: w.search_codes(codes, 10, texts=False))  # type: ignore[misc]
-                times.setdefault(name, []).append(took)
-
-    def ratio(slow: str, fast: str) -> list[float]:
-        return [a / b for a, b in zip(times[slow], times[fast], strict=True)]
-
-    speedup = ratio("one_ms", "two_ms")
+        ways = [partial(way.search_codes, codes, 10, texts=False) for way in (one, two, thread, threads)]
+        times = np.array(host.turns(ways, rounds))  # [ways, rounds]
+    names = ("one_ms", "two_ms", "thread_ms", "threads_ms")
     return {
         "batch": batch,
         "threads_per_shard": 1,
-        **{name: _median(values) for name, values in times.items()},
-        "speedup": _median(speedup),
-        "efficiency": _median([value / 2 for value in speedup]),
-        "threads_speedup": _median(ratio("thread_ms", "threads_ms")),
+        **{name: _median(own) for name, own in zip(names, times, strict=True)},
+        "speedup": _median(times[0] / times[1]),
+        "efficiency": _median(times[0] / times[1] / 2),
+        "threads_speedup": _median(times[2] / times[3]),
     }
 
 
@@ -111,9 +106,7 @@ def spread(path: Path, answers: int) -> Json:
     """Quantiles of how much later than usual one shard responds, in ms."""
     codes = queries(1)
     with Cluster.open(path, devices=["cpu"]) as cluster:
-        times = [
-            host.milliseconds(lambda: cluster.search_codes(codes, 100, texts=False)) for _ in range(answers)
-        ]
+        (times,) = host.turns([partial(cluster.search_codes, codes, 100, texts=False)], answers)
     middle = statistics.median(times)
     quantiles = np.quantile(np.array(times) - middle, np.linspace(0, 1, QUANTILES))
     return {
@@ -131,7 +124,8 @@ def merge_cost(rounds: int, shards: int = 16, k: int = 1000) -> Json:
         Hits(ids=place, scores=key.astype(float), keys=key, rows=place)
         for key, place in zip(keys, rng.permutation(shards * k).reshape(shards, 1, k), strict=True)
     ]
-    return _median([host.milliseconds(lambda: merge(parts, k)) * 1e6 / (shards * k) for _ in range(rounds)])
+    (times,) = host.turns([partial(merge, parts, k)], rounds)
+    return _median(np.array(times) * 1e6 / (shards * k))
 
 
 def faults(
@@ -238,6 +232,6 @@ def survival(
     return result
 
 
-def _median(values: list[float]) -> dict[str, float]:
-    low, high = np.quantile(values, (0.1, 0.9))
-    return {"median": statistics.median(values), "p10": float(low), "p90": float(high)}
+def _median(values: npt.NDArray[np.float64]) -> dict[str, float]:
+    low, middle, high = np.quantile(values, (0.1, 0.5, 0.9)).tolist()
+    return {"median": middle, "p10": low, "p90": high}
