@@ -38,12 +38,13 @@ from bisect import bisect_left
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib import resources
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from rbegir.errors import InputError, whole_number
+from rbegir.lab.figures import Json
 
 ANSWER_BYTES = 16  # per candidate: its key and its position
 LOAD = 0.8  # of the highest rate that a group can sustain
@@ -60,34 +61,25 @@ SHARDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Constant:
-    """A number and where it comes from."""
+@cache
+def load() -> Json:
+    """The packaged figures: JSON as `tools/plan_figures.py` writes it; a constant is {value, unit, source}.
 
-    value: float
-    unit: str
-    source: str
+    machines    [{name, capacity, bandwidth, source, cells: [{batch, keywords: [...], ms: [...]}]}]
+    call        ms to request hits from a shard, then their texts; without scan and network
+    merge       ns per candidate that a client merges
+    spread      quantiles 0 … 1 of how many ms later than usual a shard responds, and their source
+    encode      machine → texts per second
+    """
+    found: Json = json.loads(resources.files("rbegir.lab").joinpath("plan_figures.json").read_text())
+    return found
 
 
-@dataclass(frozen=True)
-class Machine:
-    """A measured kind of machine."""
-
-    name: str
-    capacity: Constant  # bytes of codes that it holds
-    cells: list[dict[str, Any]]  # by ascending batch: {batch, keywords: [...], ms: [...]}
-    bandwidth: Constant
-    source: str
-
-    @property
-    def largest_batch(self) -> int:
-        return int(self.cells[-1]["batch"])
-
-    def scan_ms(self, batch: float, keywords: float) -> float:
-        """t(B, K) in ms."""
-        batches = [cell["batch"] for cell in self.cells]
-        times = [_line(keywords, cell["keywords"], cell["ms"]) for cell in self.cells]
-        return math.exp(np.interp(math.log(batch), np.log(batches), np.log(times)))
+def scan_ms(machine: Json, batch: float, keywords: float) -> float:
+    """t(B, K) in ms."""
+    batches = [cell["batch"] for cell in machine["cells"]]
+    times = [_line(keywords, cell["keywords"], cell["ms"]) for cell in machine["cells"]]
+    return math.exp(np.interp(math.log(batch), np.log(batches), np.log(times)))
 
 
 def _line(x: float, xs: list[float], ys: list[float]) -> float:
@@ -98,41 +90,9 @@ def _line(x: float, xs: list[float], ys: list[float]) -> float:
     return ys[-1] + slope * (x - xs[-1])
 
 
-@dataclass(frozen=True)
-class Figures:
-    """Everything that was measured."""
-
-    machines: tuple[Machine, ...]
-    call: Constant  # ms to request hits from a shard, then their texts; without scan and network
-    merge: Constant  # ns per candidate that a client merges
-    spread: Floats  # quantiles 0 … 1 of how many ms later than usual a shard responds
-    spread_source: str
-    encode: dict[str, Constant]  # machine → texts per second
-
-
-@cache
-def load() -> Figures:
-    """The packaged figures."""
-    return parse(json.loads(resources.files("rbegir.lab").joinpath("plan_figures.json").read_text()))
-
-
-def parse(raw: dict[str, Any]) -> Figures:
-    machines = (
-        Machine(**{**found, **{key: Constant(**found[key]) for key in ("capacity", "bandwidth")}})
-        for found in raw["machines"]
-    )
-    return Figures(
-        tuple(machines),
-        Constant(**raw["call"]),
-        Constant(**raw["merge"]),
-        np.asarray(raw["spread"]["quantiles"], np.float64),
-        raw["spread"]["source"],
-        {name: Constant(**value) for name, value in raw["encode"].items()},
-    )
-
-
-def slowest(quantiles: Floats, shards: int, usual_ms: float | None = None) -> Floats:
+def slowest(quantiles: npt.ArrayLike, shards: int, usual_ms: float | None = None) -> Floats:
     """[DRAWS] the largest delay of `shards` shards in ms; hedged if their usual time is given."""
+    quantiles = np.asarray(quantiles, np.float64)
     grid = np.linspace(0, 1, len(quantiles))
     drawn = LATENESS ** (1 / shards)
     if usual_ms is None:
@@ -144,9 +104,9 @@ def slowest(quantiles: Floats, shards: int, usual_ms: float | None = None) -> Fl
     return np.interp(drawn, 1 - later, x)
 
 
-def tails(quantiles: Floats, usual_ms: float) -> list[dict[str, Any]]:
+def tails(quantiles: npt.ArrayLike, usual_ms: float) -> list[Json]:
     """Extra latency of the slowest of several shards over a typical one, without and with hedging."""
-    found: list[dict[str, Any]] = []
+    found: list[Json] = []
     for hedged in (False, True):
         for shards in SHARDS:
             p50, p99 = np.quantile(slowest(quantiles, shards, usual_ms if hedged else None), (0.5, 0.99))
@@ -200,11 +160,11 @@ class _Try(NamedTuple):
 class Planner:
     """Plans for one kind of machine."""
 
-    def __init__(self, figures: Figures, machine: Machine) -> None:
+    def __init__(self, figures: Json, machine: Json) -> None:
         self._figures, self._machine = figures, machine
-        self._sizes: list[float] = np.geomspace(1, machine.largest_batch, BATCHES).tolist()
+        self._sizes: list[float] = np.geomspace(1, machine["cells"][-1]["batch"], BATCHES).tolist()
 
-    def option(self, wish: Wish) -> dict[str, Any]:
+    def option(self, wish: Wish) -> Json:
         """The fewest machines of this kind as JSON values; ImpossibleError if no number is enough.
 
         `usual_ms` is the usual response time of a shard, `without` the machines needed if a requirement were
@@ -220,7 +180,7 @@ class Planner:
         binding = min(without, key=lambda name: without[name])
         each = -(-wish.keywords // best.shards)
         return {
-            "machine": self._machine.name,
+            "machine": self._machine["name"],
             "machines": best.machines,
             "shards": best.shards,
             "groups": best.groups,
@@ -239,7 +199,7 @@ class Planner:
 
     def fewest(self, wish: Wish, *, memory: bool = True) -> _Try:
         """The fewest machines; without `memory`, each of them holds any number of keywords."""
-        held = self._machine.capacity.value / wish.bytes_per_keyword if memory else math.inf
+        held = self._machine["capacity"]["value"] / wish.bytes_per_keyword if memory else math.inf
         best: _Try | None = None
         reason = "it would take more than a million machines"
         for shards in GRID[bisect_left(GRID, wish.keywords / held) :]:
@@ -265,51 +225,52 @@ class Planner:
 
     def _at(self, wish: Wish, shards: int, groups: int) -> _Try | None:
         """These machines under the load; None if it is more than they can sustain."""
-        scan_ms, largest = self._machine.scan_ms, self._machine.largest_batch
         keywords, rate = wish.keywords / shards, wish.qps / groups / 1e3  # queries per ms
-        place = bisect_left(
-            self._sizes, True, key=lambda batch: rate * scan_ms(batch, keywords) <= LOAD * batch
-        )
+
+        def busy(batch: float) -> float:
+            """The share of the time that scans of so many queries take."""
+            return rate * scan_ms(self._machine, batch, keywords) / batch
+
+        place = bisect_left(self._sizes, True, key=lambda batch: busy(batch) <= LOAD)
         if place == len(self._sizes):
             return None
-        scan = scan_ms(self._sizes[place], keywords)
+        scan = scan_ms(self._machine, self._sizes[place], keywords)
         transfer = shards * wish.k * ANSWER_BYTES * 8 / (wish.network_gbit * 1e6)
         parts = {
             "waiting": min(1.0, rate * scan) * scan / 2,
             "scan": scan,
-            "network": self._figures.call.value + 2 * wish.round_trip_ms + transfer,
-            "merge": shards * wish.k * self._figures.merge.value / 1e6,
+            "network": self._figures["call"]["value"] + 2 * wish.round_trip_ms + transfer,
+            "merge": shards * wish.k * self._figures["merge"]["value"] / 1e6,
         }
         usual = scan + parts["network"]
-        delay = slowest(self._figures.spread, shards, usual if groups > 1 else None)
+        delay = slowest(self._figures["spread"]["quantiles"], shards, usual if groups > 1 else None)
         total = 2 * parts["waiting"] * ARRIVAL + usual + np.maximum(delay, -usual) + parts["merge"]
         p50, p99 = np.quantile(total, (0.5, 0.99)).tolist()
-        rho = rate * scan_ms(largest, keywords) / largest
-        return _Try(shards, groups, self._sizes[place], p50, p99, parts, rho)
+        return _Try(shards, groups, self._sizes[place], p50, p99, parts, busy(self._sizes[-1]))
 
     def _clients(self, wish: Wish, shards: int) -> dict[str, float]:
         """Machines that send queries and merge hits, by the cores and the network they need."""
         candidates = wish.qps * shards * wish.k  # per second
-        cores = candidates * self._figures.merge.value / 1e9
+        cores = candidates * self._figures["merge"]["value"] / 1e9
         gbit = candidates * ANSWER_BYTES * 8 / 1e9
         needed = max(cores / wish.client_cores, gbit / wish.network_gbit) / LOAD
         return {"machines": max(1, math.ceil(needed)), "cores": round(cores, 1), "gbit": round(gbit, 2)}
 
 
-def plan(wish: Wish, figures: Figures | None = None, machine: str | None = None) -> dict[str, Any]:
+def plan(wish: Wish, figures: Json | None = None, machine: str | None = None) -> Json:
     """The plan for a request as JSON values: the kind with the fewest machines, and the other kinds."""
     figures = figures or load()
-    chosen = [m for m in figures.machines if machine in (None, m.name)]
+    chosen = [m for m in figures["machines"] if machine in (None, m["name"])]
     if not chosen:
-        names = ", ".join(repr(m.name) for m in figures.machines)
+        names = ", ".join(repr(m["name"]) for m in figures["machines"])
         raise InputError(f"machine must be one of {names}, got {machine!r}")
-    options: list[dict[str, Any]] = []
+    options: list[Json] = []
     reasons: dict[str, str] = {}
     for kind in chosen:
         try:
             options.append(Planner(figures, kind).option(wish))
         except ImpossibleError as error:
-            reasons[kind.name] = str(error)
+            reasons[kind["name"]] = str(error)
     if not options:
         said = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
         raise InputError(
@@ -324,13 +285,13 @@ def plan(wish: Wish, figures: Figures | None = None, machine: str | None = None)
         "why": explain(best),
         "options": options,
         "impossible": reasons,
-        "tails": tails(figures.spread, best["usual_ms"]),
+        "tails": tails(figures["spread"]["quantiles"], best["usual_ms"]),
         "wish": asdict(wish),
-        "constants": {name: asdict(constant) for name, constant in constants(wish, figures).items()},
+        "constants": constants(wish, figures),
     }
 
 
-def explain(best: dict[str, Any]) -> str:
+def explain(best: Json) -> str:
     """The plan in a sentence or two."""
     binds = {
         "memory": "memory for the codes is the binding requirement",
@@ -349,32 +310,28 @@ def explain(best: dict[str, Any]) -> str:
     )
 
 
-def constants(wish: Wish, figures: Figures) -> dict[str, Constant]:
+def constants(wish: Wish, figures: Json) -> dict[str, Json]:
     """Every number that went in."""
-    found = {
-        "bytes_per_keyword": Constant(
-            wish.bytes_per_keyword, "bytes", "rbe_star: 64 dimensions × 2 planes; --bytes-per-keyword"
+    quantiles = figures["spread"]["quantiles"]
+    late = float(np.interp(0.99, np.linspace(0, 1, len(quantiles)), quantiles))
+    numbers = {
+        "bytes_per_keyword": (
+            wish.bytes_per_keyword, "bytes", "rbe_star: 64 dimensions × 2 planes; --bytes-per-keyword",
         ),
-        "round_trip": Constant(wish.round_trip_ms, "ms", "assumed: one data centre; --round-trip-ms"),
-        "network": Constant(wish.network_gbit, "Gbit/s", "assumed: one network card; --network-gbit"),
-        "client_cores": Constant(wish.client_cores, "cores", "assumed: a client machine; --client-cores"),
-        "answer_bytes": Constant(ANSWER_BYTES, "bytes", "a candidate is two 64-bit numbers"),
-        "load": Constant(LOAD, "share", "chosen: headroom under the largest rate"),
-        "hedge_quantile": Constant(HEDGE_QUANTILE, "share", "chosen: when a second replica is asked"),
-        "call": figures.call,
-        "merge": figures.merge,
-        "delay_p99": Constant(
-            float(np.interp(0.99, np.linspace(0, 1, len(figures.spread)), figures.spread)),
-            "ms later than usual",
-            figures.spread_source,
-        ),
-    }
-    for machine in figures.machines:
-        found[f"capacity of {machine.name}"] = machine.capacity
-        found[f"read bandwidth of {machine.name}"] = machine.bandwidth
-        found[f"scan of {machine.name}"] = Constant(
-            machine.scan_ms(1, 1e9), "ms for 1e9 keywords and one query", machine.source
-        )
-    for name, rate in figures.encode.items():
-        found[f"encoding on {name}"] = rate
-    return found
+        "round_trip": (wish.round_trip_ms, "ms", "assumed: one data centre; --round-trip-ms"),
+        "network": (wish.network_gbit, "Gbit/s", "assumed: one network card; --network-gbit"),
+        "client_cores": (wish.client_cores, "cores", "assumed: a client machine; --client-cores"),
+        "answer_bytes": (ANSWER_BYTES, "bytes", "a candidate is two 64-bit numbers"),
+        "load": (LOAD, "share", "chosen: headroom under the largest rate"),
+        "hedge_quantile": (HEDGE_QUANTILE, "share", "chosen: when a second replica is asked"),
+        "delay_p99": (late, "ms later than usual", figures["spread"]["source"]),
+    }  # fmt: skip
+    found = {name: dict(zip(("value", "unit", "source"), one, strict=True)) for name, one in numbers.items()}
+    found |= {"call": figures["call"], "merge": figures["merge"]}
+    for machine in figures["machines"]:
+        name, about = machine["name"], "ms for 1e9 keywords and one query"
+        found[f"capacity of {name}"] = machine["capacity"]
+        found[f"read bandwidth of {name}"] = machine["bandwidth"]
+        scan = {"value": scan_ms(machine, 1, 1e9), "unit": about, "source": machine["source"]}
+        found[f"scan of {name}"] = scan
+    return found | {f"encoding on {name}": rate for name, rate in figures["encode"].items()}
