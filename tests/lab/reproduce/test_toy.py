@@ -58,6 +58,18 @@ def test_it_goes_on_where_it_was(request_: Request, result: Json, tmp_path: Path
     )
 
 
+def test_results_survive_an_end_in_the_middle_of_a_write(
+    request_: Request, result: Json, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "results.json"
+    path.write_text(job.dumps(result))
+    data = runs.load_scaled(request_.data, TOY)
+    monkeypatch.setattr(Path, "write_text", lambda path, text: path.write_bytes(text[:9].encode()) and 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        job.gather(replace(request_, out=tmp_path), data)
+    assert read_results(path)["runs"] == result["runs"]
+
+
 def test_no_run_starts_that_would_end_too_late(request_: Request, tmp_path: Path) -> None:
     lines: list[str] = []
     made = make(replace(request_, out=tmp_path, seconds=1.0), lines.append)

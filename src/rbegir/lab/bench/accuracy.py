@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rbegir.base import disk
 from rbegir.codes.planes import WORD
 from rbegir.encode.binarizer.binarizer import WORK, best_shape
 from rbegir.encode.binarizer.vectors import as_rows, sample, unit_blocks
@@ -111,7 +112,8 @@ def measure(
                 rows.append({**row, "host": len(result["hosts"]) - 1})
                 result["summary"] = summary(rows)
                 if out is not None:
-                    out.write_text(json.dumps(result, indent=1) + "\n")
+                    with disk.staged(out) as stage:
+                        stage.write_text(json.dumps(result, indent=1) + "\n")
                 report(row)
     return result
 

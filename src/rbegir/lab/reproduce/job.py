@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
+from rbegir.base import disk
 from rbegir.errors import CorruptError, FileError, InputError, RbegirError
 from rbegir.lab.bench.host import describe, device_name
 from rbegir.lab.figures import Json
@@ -185,7 +186,8 @@ def gather(request: Request, data: Dataset) -> Json:
     }
     try:
         request.out.mkdir(parents=True, exist_ok=True)
-        (request.out / RESULTS).write_text(dumps(result))
+        with disk.staged(request.out / RESULTS) as stage:
+            stage.write_text(dumps(result))
     except OSError as error:
         raise FileError(f"cannot write {request.out / RESULTS}: {error.strerror}") from None
     return result
