@@ -86,12 +86,12 @@ def section(result: Json) -> Json:
         },
         "slices": slices(results),
         "losses": losses(results, by_key["3"]),
-        "best": best_code(by_key["bytes"]),
+        "best": best_of(by_key["bytes"], "3 bits", quantised=False),
         "best_float": max(
             (found.mean for name in ("m_1", BEST_FLOAT) if (found := results.stat(name, "recall@10"))),
             default=None,
         ),
-        "rivals": {query: best_rival(by_key["bytes"], query) for query in ("3 bits", "float")},
+        "rivals": {query: best_of(by_key["bytes"], query, quantised=True) for query in ("3 bits", "float")},
     }
 
 
@@ -128,25 +128,15 @@ def losses(results: Results, table: Json) -> dict[str, float] | None:
     return {**found, "lowest": fmean(min(curve) for curve in curves["plain"])}
 
 
-def best_code(table: Json) -> tuple[str, Stat] | None:
-    """The trained model of 16 bytes and a 3-bit query with the best recall@10, of those with most seeds."""
+def best_of(table: Json, query: str, *, quantised: bool) -> tuple[str, Stat] | None:
+    """The model or quantiser of 16 bytes with the best recall@10 for queries of a precision, of those with
+    most seeds."""
     found = [
-        (row["model"], Stat(**row["recall@10"]))
+        (row["model"].removeprefix("m_1, "), Stat(**row["recall@10"]))
         for row in table["rows"]
-        if row["bytes"] == 16 and row["query"] == "3 bits" and not row["model"].startswith("m_1, ")
+        if (row["bytes"], row["query"], row["model"].startswith("m_1, ")) == (16, query, quantised)
     ]
-    most = max((value.seeds for _, value in found), default=0)
-    return max((one for one in found if one[1].seeds == most), key=lambda one: one[1].mean, default=None)
-
-
-def best_rival(table: Json, query: str) -> tuple[str, float] | None:
-    """The quantiser of 16 bytes with the best recall@10 for queries of a precision."""
-    found = (
-        (row["model"].removeprefix("m_1, "), float(row["recall@10"]["mean"]))
-        for row in table["rows"]
-        if row["model"].startswith("m_1, ") and row["bytes"] == 16 and row["query"] == query
-    )
-    return max(found, key=lambda one: one[1], default=None)
+    return max(found, key=lambda one: (one[1].seeds, one[1].mean), default=None)
 
 
 def _cell(row: Json, key: str) -> str:
