@@ -106,11 +106,11 @@ def test_the_impossible_is_explained() -> None:
 def test_the_slowest_of_many_agrees_with_theory() -> None:
     """Uniform times: the slowest of S has the median 2^(−1/S); one draw in the tail becomes the rule."""
     for shards in (1, 4, 64):
-        times = planning.slowest(np.linspace(0, 1, 101), shards)
+        times = planning.slowest(np.linspace(0, 1, 101).tolist(), shards)
         assert np.median(times) == pytest.approx(0.5 ** (1 / shards), abs=0.01)
     rare = np.ones(10_001)
     rare[9901:] = 10.0  # one answer in a hundred takes ten times as long
-    found = [np.mean(planning.slowest(rare, shards) > 5) for shards in (1, 100)]
+    found = [np.mean(planning.slowest(rare.tolist(), shards) > 5) for shards in (1, 100)]
     assert found[0] == pytest.approx(0.01, abs=0.006)
     assert found[1] == pytest.approx(1 - 0.99**100, abs=0.03)
 
@@ -118,12 +118,15 @@ def test_the_slowest_of_many_agrees_with_theory() -> None:
 def test_hedging_cuts_the_tail_and_draws_are_fixed() -> None:
     late = np.zeros(10_001)
     late[9951:] = 10.0  # one answer in two hundred is 10 ms late
-    table = {(tail["shards"], tail["hedged"]): tail["p99_ms"] for tail in planning.tails(late, usual_ms=2.0)}
+    table = {
+        (tail["shards"], tail["hedged"]): tail["p99_ms"]
+        for tail in planning.tails(late.tolist(), usual_ms=2.0)
+    }
     for shards in planning.SHARDS:
         assert table[shards, True] <= table[shards, False]
     assert table[64, False] == 10.0
     assert table[64, True] == pytest.approx(2.0)  # asked again elsewhere, which takes the usual time
-    assert planning.tails(late, 2.0) == planning.tails(late, 2.0)
+    assert planning.tails(late.tolist(), 2.0) == planning.tails(late.tolist(), 2.0)
 
 
 def test_hedging_agrees_with_a_simulation() -> None:
@@ -131,6 +134,6 @@ def test_hedging_agrees_with_a_simulation() -> None:
     grid, rng = np.linspace(0, 1, 1001), np.random.default_rng(1)
     first, second = np.interp(rng.random((2, 8, 50_000)), grid, quantiles)  # [8 shards, searches] each
     hedged = np.minimum(first, np.interp(0.95, grid, quantiles) + 0.5 + second).max(axis=0)
-    found = planning.slowest(quantiles, 8, usual_ms=0.5)
+    found = planning.slowest(quantiles.tolist(), 8, usual_ms=0.5)
     for share in (0.1, 0.5, 0.9, 0.99):
         assert np.quantile(found, share) == pytest.approx(np.quantile(hedged, share), rel=0.04)

@@ -35,6 +35,7 @@ U^(1/S) of one.
 import json
 import math
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib import resources
@@ -90,10 +91,9 @@ def _line(x: float, xs: list[float], ys: list[float]) -> float:
     return ys[-1] + slope * (x - xs[-1])
 
 
-def slowest(quantiles: npt.ArrayLike, shards: int, usual_ms: float | None = None) -> Floats:
-    """[DRAWS] the largest delay of `shards` shards in ms; hedged if their usual time is given."""
-    quantiles = np.asarray(quantiles, np.float64)
-    grid = np.linspace(0, 1, len(quantiles))
+def slowest(delays: Sequence[float], shards: int, usual_ms: float | None = None) -> Floats:
+    """[DRAWS] the largest of `shards` delays in ms, given by their quantiles; hedged if the usual time is."""
+    quantiles, grid = np.array(delays), np.linspace(0, 1, len(delays))
     drawn = LATENESS ** (1 / shards)
     if usual_ms is None:
         return np.interp(drawn, grid, quantiles)
@@ -104,12 +104,12 @@ def slowest(quantiles: npt.ArrayLike, shards: int, usual_ms: float | None = None
     return np.interp(drawn, 1 - later, x)
 
 
-def tails(quantiles: npt.ArrayLike, usual_ms: float) -> list[Json]:
+def tails(delays: Sequence[float], usual_ms: float) -> list[Json]:
     """Extra latency of the slowest of several shards over a typical one, without and with hedging."""
     found: list[Json] = []
     for hedged in (False, True):
         for shards in SHARDS:
-            p50, p99 = np.quantile(slowest(quantiles, shards, usual_ms if hedged else None), (0.5, 0.99))
+            p50, p99 = np.quantile(slowest(delays, shards, usual_ms if hedged else None), (0.5, 0.99))
             found.append({"shards": shards, "hedged": hedged, "p50_ms": float(p50), "p99_ms": float(p99)})
     return found
 
