@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -135,33 +136,21 @@ def faults(
     codes = [queries(4, seed) for seed in range(8)]
     with Index.open(path) as index:
         right = [index.search_codes(code, 50) for code in codes]
-    counts = {"asked": 0, "wrong": 0, "failed": 0}
-    errors: Counter[str] = Counter()
-    slow: list[float] = []
-    stop, lock = threading.Event(), threading.Lock()
-    rng = np.random.default_rng(3)
-    with Cluster.open(path, devices=2, replicas=replicas) as cluster:
+    answers: list[tuple[float, bool, str]] = []  # seconds, whether it was right, or the error
+    stop, rng = threading.Event(), np.random.default_rng(3)
+    with Cluster.open(path, devices=2, replicas=replicas) as cluster, ThreadPoolExecutor(clients) as pool:
 
-        def client(number: int) -> None:
-            turn = number
+        def client(turn: int) -> None:
             while not stop.is_set():
                 turn += 1
-                code, wanted = codes[turn % len(codes)], right[turn % len(codes)]
                 start, good, failed = time.monotonic(), False, ""
                 try:
-                    good = same(cluster.search_codes(code, 50), wanted)
+                    good = same(cluster.search_codes(codes[turn % 8], 50), right[turn % 8])
                 except RbegirError as error:
                     failed = f"{type(error).__name__}: {error.message}"
-                with lock:
-                    slow.append(time.monotonic() - start)
-                    counts["asked"] += 1
-                    counts["wrong"] += not good and not failed
-                    counts["failed"] += bool(failed)
-                    errors.update([failed] if failed else [])
+                answers.append((time.monotonic() - start, good, failed))
 
-        threads = [threading.Thread(target=client, args=(number,)) for number in range(clients)]
-        for thread in threads:
-            thread.start()
+        started = [pool.submit(client, number) for number in range(clients)]
         kills, began = 0, time.monotonic()
         try:
             while (now := time.monotonic() - began) < seconds:
@@ -170,16 +159,19 @@ def faults(
                 kills += _kill(cluster, int(rng.integers(2)), int(rng.integers(replicas)))
         finally:
             stop.set()
-            for thread in threads:
-                thread.join()
+        for ended in started:
+            ended.result()  # raises what no client may raise
+    times, _, errors = zip(*answers, strict=True)
     return {
         "replicas": replicas,
         "seconds": round(time.monotonic() - began, 1),
         "kills": kills,
-        **counts,
-        "errors": dict(errors),
+        "asked": len(answers),
+        "wrong": sum(not good and not failed for _, good, failed in answers),
+        "failed": sum(bool(failed) for failed in errors),
+        "errors": dict(Counter(filter(None, errors))),
         "latency_ms": {
-            name: round(1e3 * float(np.quantile(slow, q)), 2)
+            name: round(1e3 * float(np.quantile(times, q)), 2)
             for name, q in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
         },
     }
