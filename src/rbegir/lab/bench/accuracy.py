@@ -8,10 +8,9 @@ The truth is the float vectors' own top 10 and top 100 by cosine:
 All methods see the same training rows and queries. By default they learn from rows that are not searched,
 because large codebooks would memorise them. Each seed draws rows and queries anew. The summary has the mean
 over seeds, its range, the half-width of its 95 % interval (Student's t), and the lead of the Binarizer over
-each peer. Peers search with float32 queries, the Binarizer with 8-bit (or 3-bit) integers
-(`binarizer_reranked`: then a few hundred candidates with float32 queries). A peer that
-decodes is scored by inner product, L2 distance and cosine, and the best counts. Sizes count all that is
-stored per vector. A budget in bits per dimension rounds dimensions up to a multiple of 64.
+each peer. `quantizers` says what peers store and how they are scored; the Binarizer searches with 8-bit (or
+3-bit) integers (`binarizer_reranked`: then a few hundred candidates with float32 queries). A budget in bits
+per dimension rounds dimensions up to a multiple of 64.
 
 With `out`, the result is written after every row, and rows that the file already holds are not measured
 again: a stopped run resumes, and sizes or seeds can be added on another machine (`hosts` lists them).

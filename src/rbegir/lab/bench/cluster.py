@@ -14,11 +14,11 @@ overhead has no wire in it, and clients take cores from shards.
 
 import os
 import signal
-import statistics
 import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -62,17 +62,19 @@ def same(ours: Hits, theirs: Hits) -> bool:
     return all(np.array_equal(a, b) for a, b in pairs) and ours.searched == 1.0
 
 
+def _times(ways: Sequence[Index | Cluster], codes: Codes, k: int, rounds: int) -> npt.NDArray[np.float64]:
+    """Milliseconds [ways, rounds] of a search, in turns."""
+    calls = [partial(way.search_codes, codes, k, texts=False) for way in ways]
+    return np.array(host.turns(calls, rounds))
+
+
 def overhead(path: Path, rounds: int) -> Json:
     """Milliseconds of a query with and without a cluster around it; a long list of hits takes two calls."""
     codes = queries(1)
     with Index.open(path, threads=1) as index, Cluster.open(path, devices=1, threads=1) as cluster:
         assert same(cluster.search_codes(codes, 100), index.search_codes(codes, 100))
-        ways = [
-            partial(way.search_codes, codes, k, texts=False)
-            for k in (100, ALONG + 1)
-            for way in (index, cluster)
-        ]
-        alone, around, alone_long, around_long = np.array(host.turns(ways, rounds))
+        alone, around = _times((index, cluster), codes, 100, rounds)
+        alone_long, around_long = _times((index, cluster), codes, ALONG + 1, rounds)
     return {
         "index_ms": _median(alone),
         "cluster_ms": _median(around),
@@ -90,8 +92,7 @@ def scaling(path: Path, rounds: int, batch: int = 64) -> Json:
         Index.open(path, threads=1) as thread,
         Index.open(path, threads=2) as threads,
     ):
-        ways = [partial(way.search_codes, codes, 10, texts=False) for way in (one, two, thread, threads)]
-        times = np.array(host.turns(ways, rounds))  # [ways, rounds]
+        times = _times((one, two, thread, threads), codes, 10, rounds)
     names = ("one_ms", "two_ms", "thread_ms", "threads_ms")
     return {
         "batch": batch,
@@ -107,9 +108,9 @@ def spread(path: Path, answers: int) -> Json:
     """Quantiles of how much later than usual one shard responds, in ms."""
     codes = queries(1)
     with Cluster.open(path, devices=["cpu"]) as cluster:
-        (times,) = host.turns([partial(cluster.search_codes, codes, 100, texts=False)], answers)
-    middle = statistics.median(times)
-    quantiles = np.quantile(np.array(times) - middle, np.linspace(0, 1, QUANTILES))
+        (times,) = _times((cluster,), codes, 100, answers)
+    middle = float(np.median(times))
+    quantiles = np.quantile(times - middle, np.linspace(0, 1, QUANTILES))
     return {
         "answers": answers,
         "median_ms": middle,
