@@ -115,24 +115,14 @@ def jobs(
 
 
 def groups(todo: list[ReproduceJob], most: int) -> list[list[ReproduceJob]]:
-    """Jobs whose models can be trained side by side, in the order of the first of each group."""
-    found: list[list[ReproduceJob]] = []
+    """Jobs whose models draw the same batches, in the order of the first of each group."""
+    alike: dict[object, list[ReproduceJob]] = {}
     for job in todo:
-        for group in found:
-            if len(group) < most and _batches(group[0]) == _batches(job) is not None:
-                group.append(job)
-                break
-        else:
-            found.append([job])
-    return found
-
-
-def _batches(job: ReproduceJob) -> tuple[object, ...] | None:
-    """What the batches of a job depend on besides the data; None for one without a model."""
-    if job.row is None:
-        return None
-    s = job.row.settings
-    return (job.seed, s.epochs, s.batch_size, s.word_dropout, s.gram_dropout, s.negatives)
+        s = job.row.settings if job.row else None
+        batches = s and (job.seed, s.epochs, s.batch_size, s.word_dropout, s.gram_dropout, s.negatives)
+        alike.setdefault(batches or job, []).append(job)
+    found = [jobs[at : at + most] for jobs in alike.values() for at in range(0, len(jobs), most)]
+    return sorted(found, key=lambda group: todo.index(group[0]))
 
 
 def run(todo: list[list[ReproduceJob]], request: Request, data: Dataset, until: float) -> Iterator[str]:
