@@ -15,6 +15,7 @@ which `report` turns into Markdown and `rbegir reproduce --json` prints.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from rbegir.encode.clsm.presets import FLOAT
@@ -205,18 +206,17 @@ def weights(make: TableMaker) -> Json:
 def top_five(make: TableMaker) -> Json:
     """Table 5: the grades of the first five hits."""
 
-    def counts_of(row: str, titles: str) -> dict[str, float]:
-        return _mean_counts([study["found"][titles] for study in make.results.study(row, "top_five")])
+    def counts_of(row: str, titles: str = "") -> dict[str, float]:
+        """The mean over seeds of a model for some titles, or of a baseline."""
+        many = [study["found"][titles] for study in make.results.study(row, "top_five")]
+        many += [run["top_five"] for run in make.results.runs(row) if "top_five" in run]
+        return {grade: fmean(counts[grade] for counts in many) for grade in many[0]} if many else {}
 
     ours = counts_of("rbe_star", "all titles")
-
-    def lexical(row: str) -> dict[str, float]:
-        return _mean_counts([run["top_five"] for run in make.results.runs(row) if "top_five" in run])
-
     systems = [
         ("rbe*, all titles, 16 bytes each", ours, "rbe_star"),
         ("float model, as many titles as fit the same memory", counts_of("m_1", "the same memory"), "m_1"),
-        *((f"{label}, the same titles", lexical(row), row) for row, label in BASELINES.items()),
+        *((f"{label}, the same titles", counts_of(row), row) for row, label in BASELINES.items()),
         ("float model, all titles (16 times the memory)", counts_of("m_1", "all titles"), "m_1"),
     ]
     mine = _shares(ours)
@@ -306,7 +306,7 @@ def equal_bytes(make: TableMaker) -> Json:
     made: list[Json] = [
         make.row(name, KINDS["bytes"].columns)
         for name, row in make.rows.items()
-        if "bytes" in row.tables and make.results.runs(name)
+        if "bytes" in row.tables.split() and make.results.runs(name)
     ]
     made += _quantised(make)
     made += [
@@ -351,10 +351,6 @@ def _shares(counts: dict[str, float]) -> dict[str, float]:
         return {}
     whole = judged + counts["unjudged"]
     return {"judged": 100 * judged / whole, **{grade: 100 * counts[grade] / judged for grade in GRADES}}
-
-
-def _mean_counts(many: list[dict[str, int]]) -> dict[str, float]:
-    return {grade: sum(c[grade] for c in many) / len(many) for grade in many[0]} if many else {}
 
 
 class _Kind(NamedTuple):
