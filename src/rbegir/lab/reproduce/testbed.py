@@ -19,6 +19,7 @@ eight planes that a search uses, so its figures are those of a search.
 """
 
 import statistics
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -279,12 +280,10 @@ class Judgements:
 
     def count(self, positions: Ids) -> dict[str, int]:
         """How many of the positions [queries, k] have each grade."""
-        counts = dict.fromkeys((*GRADES, "unjudged"), 0)
-        for query, row in enumerate(positions.tolist()):
-            for place in row:
-                grade = self._grade.get((query, place))
-                counts["unjudged" if grade is None else GRADES[grade]] += 1
-        return counts
+        names = (*GRADES, "unjudged")
+        places = ((query, place) for query, row in enumerate(positions.tolist()) for place in row)
+        counts = Counter(names[self._grade.get(key, -1)] for key in places)
+        return {name: counts[name] for name in names}
 
 
 def baseline(scorer: Scorer, data: Dataset) -> Json:
