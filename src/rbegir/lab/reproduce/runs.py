@@ -16,7 +16,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import torch
 
@@ -175,17 +174,11 @@ def read(path: Path) -> Json:
 def write(out: Path, run: Json) -> None:
     """Replace a run's file; figures are rounded to DIGITS."""
     path = path_of(out, run["row"], run["seed"])
+    text = json.dumps(run, default=float)  # of NumPy
+    rounded = json.loads(text, parse_float=lambda number: round(float(number), DIGITS))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with disk.staged(path) as stage:
-            stage.write_text(json.dumps(_rounded(run)) + "\n")
+            stage.write_text(json.dumps(rounded) + "\n")
     except OSError as error:
         raise FileError(f"cannot write {path}: {error.strerror}") from None
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, (float, np.floating)):
-        return round(float(value), DIGITS)
-    if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
-    return [_rounded(item) for item in value] if isinstance(value, (list, tuple)) else value
