@@ -90,6 +90,10 @@ def test_the_impossible_is_explained() -> None:
     ) as caught:
         plan(Wish(10**9, 0.01, 1.0))
     assert "allow more latency" in caught.value.hint
+    with pytest.raises(
+        InputError, match=r"at best, (\d+) shards take [5-9]\.\d+ ms .* merge [0-3]\."
+    ) as caught:
+        plan(Wish(10**11, 5.0, 10_000.0), CALM, CALM["machines"][0]["name"])
     with pytest.raises(InputError, match="machine must be one of 'NVIDIA H200', "):
         plan(BASE, machine="abacus")
     for name, value in (

@@ -201,23 +201,28 @@ class Planner:
         """The fewest machines; without `memory`, each of them holds any number of keywords."""
         held = self._machine["capacity"]["value"] / wish.bytes_per_keyword if memory else math.inf
         best: _Try | None = None
-        reason = "it would take more than a million machines"
+        late: _Try | None = None  # the fastest that was not in time
         for shards in GRID[bisect_left(GRID, wish.keywords / held) :]:
             most = (MOST if best is None else best.machines - 1) // shards
             if most < wish.replicas:
                 break
             tried = self._at(wish, shards, most)
-            if tried is None or tried.p99 > wish.latency_ms:
-                if tried is not None and best is None:
-                    parts = ", ".join(f"{name} {ms:.3g}" for name, ms in tried.parts.items())
-                    reason = f"{shards} shards take {tried.p99:.3g} ms (99th percentile): {parts}"
+            if tried is None:
+                continue
+            if tried.p99 > wish.latency_ms:
+                late = tried if late is None or tried.p99 < late.p99 else late
                 continue
             groups = range(wish.replicas, most)  # more groups are never slower
             place = bisect_left(groups, True, key=lambda r: self._in_time(wish, shards, r))
             best = self._at(wish, shards, wish.replicas + place)
-        if best is None:
-            raise ImpossibleError(reason)
-        return best
+        if best is not None:
+            return best
+        if late is None:
+            raise ImpossibleError("it would take more than a million machines")
+        parts = ", ".join(f"{name} {ms:.3g}" for name, ms in late.parts.items())
+        raise ImpossibleError(
+            f"at best, {late.shards} shards take {late.p99:.3g} ms (99th percentile): {parts}"
+        )
 
     def _in_time(self, wish: Wish, shards: int, groups: int) -> bool:
         tried = self._at(wish, shards, groups)
