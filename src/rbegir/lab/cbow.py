@@ -206,12 +206,20 @@ def _train(network: _Network, corpus: _Corpus, config: CBOWConfig, progress: Pro
         return [(tokens, texts, places) for places in parts]
 
     def loss(batch: tuple[Ints, Ints, Ints]) -> Tensor:
+        """The sampled softmax above, averaged over the numbers of planes."""
         tokens, texts, places = batch
         words, lengths = contexts(tokens, texts, places, config.window)
         starts = np.cumsum(lengths) - lengths
         draws = np.searchsorted(cumulative, rng.random(config.negatives) * cumulative[-1], "right")
-        vectors = network(torch.from_numpy(words), torch.from_numpy(starts))
-        return _loss(network, vectors, torch.from_numpy(tokens[places]), torch.from_numpy(draws), log_noise)
+        target, drawn = torch.from_numpy(tokens[places]), torch.from_numpy(draws)
+        true, other = network.outputs(target), network.outputs(drawn)  # [batch, n], [negatives, n]
+        hit = target[:, None] == drawn  # a drawn word that is the true one is not a negative
+        losses = []
+        for vector in network(torch.from_numpy(words), torch.from_numpy(starts)):
+            positive = (vector * true).sum(dim=1) - log_noise[target]  # [batch]
+            negative = (vector @ other.T - log_noise[drawn]).masked_fill(hit, -torch.inf)
+            losses.append(functional.softplus(torch.logsumexp(negative, dim=1) - positive).mean())
+        return torch.stack(losses).mean()
 
     without_sparse_checks()
     optimisers: list[torch.optim.Optimizer] = [
@@ -221,17 +229,3 @@ def _train(network: _Network, corpus: _Corpus, config: CBOWConfig, progress: Pro
         optimisers.append(torch.optim.Adam(network.rbe.parameters(), lr=config.lr))
     network.train()
     descend(config.epochs, batches, loss, optimisers, progress)
-
-
-def _loss(
-    network: _Network, vectors: list[Tensor], target: Tensor, drawn: Tensor, log_noise: Tensor
-) -> Tensor:
-    """The sampled softmax above, averaged over the numbers of planes."""
-    true, other = network.outputs(target), network.outputs(drawn)  # [batch, n], [negatives, n]
-    hit = target[:, None] == drawn  # a drawn word that is the true one is not a negative
-    losses = []
-    for vector in vectors:
-        positive = (vector * true).sum(dim=1) - log_noise[target]  # [batch]
-        negative = (vector @ other.T - log_noise[drawn]).masked_fill(hit, -torch.inf)
-        losses.append(functional.softplus(torch.logsumexp(negative, dim=1) - positive).mean())
-    return torch.stack(losses).mean()
