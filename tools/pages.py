@@ -21,7 +21,7 @@ from plan_figures import RESULTS, ROOT, load
 
 from rbegir.errors import InputError
 from rbegir.lab.figures import Json, Stat, big, environment
-from rbegir.lab.plan import Wish, parse, plan
+from rbegir.lab.plan import Wish, plan
 from rbegir.lab.reproduce.job import read_results
 from rbegir.lab.reproduce.report import page as reproduction_page
 
@@ -223,15 +223,15 @@ def upgrade() -> Json:
 
 def plans() -> Json:
     """What the planner says to a few requests, and the tails behind it."""
-    known = parse(plan_figures.figures())
+    known = plan_figures.figures()
 
     def options() -> Iterator[tuple[Wish, str, Json | None]]:
         for wish in WISHES:
-            for machine in known.machines:
+            for name in (machine["name"] for machine in known["machines"]):
                 try:
-                    yield wish, machine.name, plan(wish, known, machine.name)["options"][0]
+                    yield wish, name, plan(wish, known, name)["options"][0]
                 except InputError:
-                    yield wish, machine.name, None
+                    yield wish, name, None
 
     tails = plan(WISHES[4], known)["tails"]
     return {

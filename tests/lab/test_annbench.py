@@ -30,7 +30,7 @@ def data(tmp_path: Path) -> Path:
 
 def test_the_calls_of_their_harness(data: Path) -> None:
     """fit, set_query_arguments, query, batch_query, get_batch_results, get_additional, in their order."""
-    train, test, _ = read_data(data)
+    train, test, *_ = read_data(data)
     algorithm = AnnRBE("angular", {"keyword_planes": 3, "n": 64})
     assert algorithm.get_memory_usage() == 0.0
     algorithm.fit(train)

@@ -369,10 +369,10 @@ def costs(
     from rich.console import Console
 
     import rbegir.search.gpu.backend  # noqa: F401  says what to install where torch or triton is missing
-    from rbegir.lab.bench import kernels_gpu
+    from rbegir.lab.bench.scan_gpu import costs as measure
 
     with Console(stderr=True).status("measuring") as status:
-        result = kernels_gpu.costs(device, rounds, lambda what: status.update(what))
+        result = measure(device, rounds, lambda what: status.update(what))
     report(
         result,
         as_json,

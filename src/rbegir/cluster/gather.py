@@ -31,7 +31,7 @@ from rbegir.codes.planes import Codes
 from rbegir.codes.score import KeyScores, cosines
 from rbegir.encode.reranker import Reranker
 from rbegir.errors import ClusterError, InputError
-from rbegir.search.backend import Candidates, check_candidates, check_planes, entry_of, estimate_recall
+from rbegir.search.backend import Candidates, check_candidates, check_planes, estimate_recall, on_cpu
 from rbegir.search.hits import Cursor, Hits
 from rbegir.search.items import best_of_items, item_numbers
 from rbegir.search.missrate import MissCertificate
@@ -87,7 +87,7 @@ class Gatherer:
         self._floors = floors
         if request.mode == "paper":
             return self._paper(values, request)
-        if request.planes is not None and entry_of(device).refines:
+        if request.planes is not None and on_cpu(device):
             return self._progressive(values, request)
         if request.item is not None:
             return Gathered(self._items(values, request, request.item))

@@ -10,8 +10,6 @@ batch.
 """
 
 import os
-import statistics
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,12 +20,14 @@ import numpy.typing as npt
 from rbegir.codes.layout import pack
 from rbegir.encode.binarizer.binarizer import Binarizer
 from rbegir.errors import FileError, InputError, needing, whole_number
+from rbegir.lab.bench.host import describe, milliseconds, turns
 from rbegir.search.backend import Partition
 from rbegir.search.cpu import CpuBackend
 from rbegir.search.partition import recall_of
 
 METRICS = {"angular": "cosine", "cosine": "cosine", "euclidean": "l2", "ip": "ip"}  # theirs → a Binarizer's
 FINEST = 8  # planes of a query
+ARRAYS = ("train", "test", "neighbors")  # of a data set
 
 Ints = npt.NDArray[np.int64]
 
@@ -39,11 +39,9 @@ class AnnRBE:
         if metric not in METRICS:
             raise InputError(f"metric must be one of {', '.join(METRICS)}, got {metric!r}")
         self._metric = METRICS[metric]
-        given: dict[str, Any] = dict(parameters or {})
-        self._threads = given.pop("threads", None)
-        self._given = given
-        unknown = sorted(set(given) - {"n", "keyword_planes"})
-        if unknown:
+        self._given: dict[str, Any] = dict(parameters or {})
+        self._threads = self._given.pop("threads", None)
+        if unknown := sorted(set(self._given) - {"n", "keyword_planes"}):
             raise InputError(
                 f"unknown parameters: {', '.join(unknown)}", hint="known: n, keyword_planes, threads"
             )
@@ -113,6 +111,7 @@ class AnnData(NamedTuple):
     train: npt.NDArray[np.float32]  # [count, dims]
     test: npt.NDArray[np.float32]  # [queries, dims]
     neighbors: Ints  # [queries, depth] true nearest, best first
+    metric: str = "angular"  # that an HDF5 file names
 
 
 def read_data(path: str | os.PathLike[str]) -> AnnData:
@@ -120,29 +119,30 @@ def read_data(path: str | os.PathLike[str]) -> AnnData:
     name = Path(path)
     if not name.is_file():
         raise FileError(f"there is no data set {name}")
+    metric = AnnData._field_defaults["metric"]
     try:
         if name.suffix in (".hdf5", ".h5"):
-            arrays = _read_hdf5(name)
+            with needing("HDF5 data sets need h5py", "pip install h5py, or convert the data set to .npz"):
+                import h5py  # type: ignore[import-not-found]
+            with h5py.File(name, "r") as file:
+                arrays = {key: np.asarray(file[key]) for key in ARRAYS if key in file}
+                metric = str(file.attrs.get("distance", metric))
         else:
             with np.load(name, allow_pickle=False) as file:
-                arrays = {key: file[key] for key in AnnData._fields if key in file}
+                arrays = {key: file[key] for key in ARRAYS if key in file}
     except (OSError, ValueError, EOFError, AttributeError) as error:
         raise FileError(
             f"{name} cannot be read as a data set: {error}", hint="pass an .hdf5 or .npz file"
         ) from error
-    missing = [key for key in AnnData._fields if key not in arrays]
+    missing = [key for key in ARRAYS if key not in arrays]
     if missing:
         raise InputError(f"{name} has no array {missing[0]!r}; a data set has train, test and neighbors")
-    data = AnnData(*(arrays[key] for key in AnnData._fields))
-    if data.train.ndim != 2 or data.test.ndim != 2 or data.train.shape[1] != data.test.shape[1]:
-        raise InputError(
-            f"train {list(data.train.shape)} and test {list(data.test.shape)} do not belong together"
-        )
-    if data.neighbors.ndim != 2 or len(data.neighbors) != len(data.test):
-        raise InputError(
-            f"neighbors {list(data.neighbors.shape)} must have a row for each of {len(data.test)} tests"
-        )
-    return data._replace(neighbors=data.neighbors.astype(np.int64))
+    train, test, neighbors = (arrays[key] for key in ARRAYS)
+    if train.ndim != 2 or test.ndim != 2 or train.shape[1] != test.shape[1]:
+        raise InputError(f"train {list(train.shape)} and test {list(test.shape)} do not belong together")
+    if neighbors.ndim != 2 or len(neighbors) != len(test):
+        raise InputError(f"neighbors {list(neighbors.shape)} must have a row for each of {len(test)} tests")
+    return AnnData(train, test, neighbors.astype(np.int64), metric)
 
 
 def run(
@@ -153,47 +153,38 @@ def run(
     parameters: dict[str, int] | None = None,
     rounds: int = 3,
     metric: str | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Callable[[str], None] = lambda what: None,
 ) -> dict[str, Any]:
     """Recall and speed on a data set, one row for each number of query planes.
 
     `metric` None is the one that an HDF5 file names, or else "angular".
     """
-    from rbegir.lab.bench.host import describe
-
     data = read_data(path)
     if not 1 <= k <= data.neighbors.shape[1]:
         raise InputError(
             f"k must be from 1 to {data.neighbors.shape[1]}, the depth of the true neighbours; got {k}"
         )
-    say = progress or (lambda what: None)
-    metric = metric or _distance(Path(path)) or "angular"
+    metric = metric or data.metric
     algorithm = AnnRBE(metric, parameters)
-    say("fitting")
-    start = time.perf_counter()
-    algorithm.fit(data.train)
-    fitted = time.perf_counter() - start
+    progress("fitting")
+    fitted = milliseconds(lambda: algorithm.fit(data.train)) / 1e3
     rows = []
     for count in planes:
         algorithm.set_query_arguments(count)
-        say(str(algorithm))
-        single, batch = [], []
-        for _ in range(rounds):
-            start = time.perf_counter()
-            found = [algorithm.query(vector, k) for vector in data.test]
-            single.append(len(data.test) / (time.perf_counter() - start))
-            start = time.perf_counter()
-            algorithm.batch_query(data.test, k)
-            batch.append(len(data.test) / (time.perf_counter() - start))
-        assert np.array_equal(np.stack(found), algorithm.get_batch_results())
+        progress(str(algorithm))
+        ways = [
+            lambda: [algorithm.query(vector, k) for vector in data.test],
+            lambda: algorithm.batch_query(data.test, k),
+        ]
+        single, batch = 1e3 * len(data.test) / np.array(turns(ways, rounds))  # [rounds] queries per second
         rows.append(
             {
                 "algorithm": str(algorithm),
                 "recall": recall_of(algorithm.get_batch_results(), data.neighbors[:, :k]),
-                "qps": statistics.median(single),
-                "qps_spread": [min(single), max(single)],
-                "batch_qps": statistics.median(batch),
-                "batch_qps_spread": [min(batch), max(batch)],
+                "qps": float(np.median(single)),
+                "qps_spread": [single.min(), single.max()],
+                "batch_qps": float(np.median(batch)),
+                "batch_qps_spread": [batch.min(), batch.max()],
                 **algorithm.get_additional(),
             }
         )
@@ -209,23 +200,3 @@ def run(
         "memory_kb": algorithm.get_memory_usage(),
         "rows": rows,
     }
-
-
-def _h5py() -> Any:
-    with needing("HDF5 data sets need h5py", "pip install h5py, or convert the data set to .npz"):
-        import h5py  # type: ignore[import-not-found]
-    return h5py
-
-
-def _read_hdf5(path: Path) -> dict[str, npt.NDArray[Any]]:
-    with _h5py().File(path, "r") as file:
-        return {key: np.asarray(file[key]) for key in AnnData._fields if key in file}
-
-
-def _distance(path: Path) -> str | None:
-    """The metric that a file names: the attribute `distance` of HDF5."""
-    if path.suffix not in (".hdf5", ".h5"):
-        return None
-    with _h5py().File(path, "r") as file:
-        named = file.attrs.get("distance")
-    return None if named is None else str(named)

@@ -13,13 +13,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import ClassVar, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from rbegir.codes.planes import MAX_KEYWORD_PLANES, MAX_PLANES, Codes, check_dimension
 from rbegir.encode.clsm.rbe import RBE, codes_of, fingerprint_of
-from rbegir.errors import InputError, MismatchError, whole_number
+from rbegir.errors import InputError, MismatchError, TextError, whole_number
 
+ENCODE = 4096  # texts encoded at a time
 Progress = Callable[[float, float], None]  # share done, mean loss so far
 Batch = TypeVar("Batch")
 
@@ -50,16 +53,22 @@ class BagConfig:
         object.__setattr__(self, "epochs", whole_number("epochs", self.epochs, 0))
 
 
-class BagNetwork(nn.Module):
+class BagNetwork(nn.Module, ABC):
     """A network with RBE layers; `rbe` is None in the float model."""
 
     rbe: RBE | None
+
+    @abstractmethod
+    def of_words(self, known: list[list[int]]) -> Tensor:
+        """f of texts [texts, width], from the numbers of their words; none is empty."""
 
 
 class BagEncoder(ABC):
     """A trained model and its vocabulary, as an encoder that an index can be made with."""
 
+    kind: ClassVar[str]  # of model, for messages
     noun: ClassVar[str]  # what it encodes, for messages
+    words: ClassVar[Callable[[str], list[str]]]  # the words of a text
     network: BagNetwork
 
     def __init__(self, config: BagConfig, vocabulary: Sequence[str], network: BagNetwork) -> None:
@@ -85,7 +94,7 @@ class BagEncoder(ABC):
         """Codes of texts with all planes; words outside the vocabulary are ignored."""
         if self.network.rbe is None:
             raise MismatchError(
-                f"a float {self.noun} model has no codes", hint="train with planes=3, or use embed"
+                f"a float {self.kind} model has no codes", hint="train with planes=3, or use embed"
             )
         return Codes.concat([codes_of(self.network.rbe(f)) for f in self._features(texts)])
 
@@ -93,9 +102,27 @@ class BagEncoder(ABC):
         """Codes of texts with the stored planes only."""
         return self.encode_queries(texts).first_planes(self.config.keyword_planes)
 
-    @abstractmethod
+    @torch.no_grad()
+    def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """f of texts: float32 [count, width]."""
+        return torch.cat([*self._features(texts)]).numpy()
+
+    def known(self, texts: Sequence[str]) -> Iterator[list[list[int]]]:
+        """The numbers of the words of each text that the vocabulary has, in batches of texts."""
+        for low in range(0, len(texts), ENCODE):
+            split = (type(self).words(text) for text in texts[low : low + ENCODE])
+            yield [[self._number[word] for word in words if word in self._number] for words in split]
+
     def _features(self, texts: Sequence[str]) -> Iterator[Tensor]:
         """The input of the RBE layers, in batches [texts of a batch, width]."""
+        for number, known in enumerate(self.known(texts)):
+            if [] in known:
+                raise TextError(
+                    f"{self.noun} at position {number * ENCODE + known.index([])} has no word of the model's "
+                    "vocabulary",
+                    hint="drop it first",
+                )
+            yield self.network.of_words(known)
 
 
 def descend(

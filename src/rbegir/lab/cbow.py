@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -35,13 +35,12 @@ from rbegir.codes.layout import pack
 from rbegir.codes.score import cosine, norm_squared
 from rbegir.encode.clsm.clsm import without_sparse_checks
 from rbegir.encode.clsm.rbe import prefixes, rbe_layers, start_as_quantiser
-from rbegir.errors import InputError, TextError
+from rbegir.errors import InputError
 from rbegir.lab.bag import BagConfig, BagEncoder, BagNetwork, Progress, descend
 from rbegir.search.backend import Partition
 from rbegir.search.cpu import CpuBackend
 
 WORD = re.compile(r"\w+")
-ENCODE = 1 << 14  # texts embedded at a time
 
 Ints = npt.NDArray[np.int64]
 
@@ -115,6 +114,10 @@ class _Network(BagNetwork):
         """The sum layer, scaled to length 1: what the RBE layers see.  [texts, width]"""
         return functional.normalize(self.inputs(words, starts))
 
+    def of_words(self, known: list[list[int]]) -> Tensor:
+        starts = np.cumsum([0, *(len(words) for words in known[:-1])])
+        return self.direction(torch.tensor([i for words in known for i in words]), torch.from_numpy(starts))
+
     def forward(self, words: Tensor, starts: Tensor) -> list[Tensor]:
         """The vectors that are multiplied with the outputs: per number of planes, or the sum layer itself."""
         if self.rbe is None:
@@ -129,7 +132,8 @@ class CBOW(BagEncoder):
     `rbegir.Index.create(path, words)` makes an index with it.
     """
 
-    noun = "word"
+    kind, noun = "word", "text"
+    words = words_of
     network: _Network
 
     @classmethod
@@ -150,11 +154,6 @@ class CBOW(BagEncoder):
             network = _Network(len(corpus.vocabulary), config)
             _train(network, corpus, config, progress)
         return cls(config, corpus.vocabulary, network)
-
-    def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """The sum layer of texts: float32 [count, width]."""
-        with torch.no_grad():
-            return np.concatenate([f.numpy() for f in self._features(texts)])
 
     def similar(self, word: str, k: int = 10) -> list[tuple[str, float]]:
         """The k words whose stored codes (or, in a float model, vectors) are nearest, with their cosines."""
@@ -188,19 +187,6 @@ class CBOW(BagEncoder):
         others[others.all(axis=1), -1] = False
         return order[others].reshape(len(own), k), scores[others].reshape(len(own), k)
 
-    def _features(self, texts: Sequence[str]) -> Iterator[Tensor]:
-        for low in range(0, len(texts), ENCODE):
-            known = []
-            for i, text in enumerate(texts[low : low + ENCODE], start=low):
-                known.append([self._number[word] for word in words_of(text) if word in self._number])
-                if not known[-1]:
-                    raise TextError(
-                        f"text at position {i} has no word of the model's vocabulary", hint="drop it first"
-                    )
-            starts = np.cumsum([0, *(len(words) for words in known[:-1])])
-            flat = torch.tensor([i for words in known for i in words])
-            yield self.network.direction(flat, torch.from_numpy(starts))
-
 
 def _train(network: _Network, corpus: _Corpus, config: CBOWConfig, progress: Progress | None) -> None:
     rng = np.random.default_rng(config.seed)
@@ -220,12 +206,20 @@ def _train(network: _Network, corpus: _Corpus, config: CBOWConfig, progress: Pro
         return [(tokens, texts, places) for places in parts]
 
     def loss(batch: tuple[Ints, Ints, Ints]) -> Tensor:
+        """The sampled softmax above, averaged over the numbers of planes."""
         tokens, texts, places = batch
         words, lengths = contexts(tokens, texts, places, config.window)
         starts = np.cumsum(lengths) - lengths
         draws = np.searchsorted(cumulative, rng.random(config.negatives) * cumulative[-1], "right")
-        vectors = network(torch.from_numpy(words), torch.from_numpy(starts))
-        return _loss(network, vectors, torch.from_numpy(tokens[places]), torch.from_numpy(draws), log_noise)
+        target, drawn = torch.from_numpy(tokens[places]), torch.from_numpy(draws)
+        true, other = network.outputs(target), network.outputs(drawn)  # [batch, n], [negatives, n]
+        hit = target[:, None] == drawn  # a drawn word that is the true one is not a negative
+        losses = []
+        for vector in network(torch.from_numpy(words), torch.from_numpy(starts)):
+            positive = (vector * true).sum(dim=1) - log_noise[target]  # [batch]
+            negative = (vector @ other.T - log_noise[drawn]).masked_fill(hit, -torch.inf)
+            losses.append(functional.softplus(torch.logsumexp(negative, dim=1) - positive).mean())
+        return torch.stack(losses).mean()
 
     without_sparse_checks()
     optimisers: list[torch.optim.Optimizer] = [
@@ -235,17 +229,3 @@ def _train(network: _Network, corpus: _Corpus, config: CBOWConfig, progress: Pro
         optimisers.append(torch.optim.Adam(network.rbe.parameters(), lr=config.lr))
     network.train()
     descend(config.epochs, batches, loss, optimisers, progress)
-
-
-def _loss(
-    network: _Network, vectors: list[Tensor], target: Tensor, drawn: Tensor, log_noise: Tensor
-) -> Tensor:
-    """The sampled softmax above, averaged over the numbers of planes."""
-    true, other = network.outputs(target), network.outputs(drawn)  # [batch, n], [negatives, n]
-    hit = target[:, None] == drawn  # a drawn word that is the true one is not a negative
-    losses = []
-    for vector in vectors:
-        positive = (vector * true).sum(dim=1) - log_noise[target]  # [batch]
-        negative = (vector @ other.T - log_noise[drawn]).masked_fill(hit, -torch.inf)
-        losses.append(functional.softplus(torch.logsumexp(negative, dim=1) - positive).mean())
-    return torch.stack(losses).mean()

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,11 +27,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rbegir.encode.clsm.rbe import prefixes, rbe_layers, start_as_quantiser
-from rbegir.errors import InputError, TextError
-from rbegir.lab.bag import BagConfig, BagEncoder, BagNetwork, Progress, descend
+from rbegir.errors import InputError
+from rbegir.lab.bag import ENCODE, BagConfig, BagEncoder, BagNetwork, Progress, descend
 
 TERM = re.compile(r"[^\W\d_]{3,}")  # three letters or more
-ENCODE = 4096  # documents encoded at a time
 
 
 @dataclass(frozen=True)
@@ -62,6 +61,14 @@ class _Network(BagNetwork):
         self.outer = nn.Linear(config.n, 2 * config.width)
         self.words = nn.Linear(2 * config.width, words)
 
+    def counts(self, known: list[list[int]]) -> Tensor:
+        """How often each document has each word: [documents, words]"""
+        counted = [np.bincount(words, minlength=self.inner.in_features) for words in known]
+        return torch.from_numpy(np.array(counted, np.float32).reshape(-1, self.inner.in_features))
+
+    def of_words(self, known: list[list[int]]) -> Tensor:
+        return self.f(self.counts(known))
+
     def f(self, counts: Tensor) -> Tensor:
         scaled = functional.normalize(torch.log1p(counts))  # [documents, words]
         f: Tensor = torch.tanh(self.features(torch.tanh(self.inner(scaled))))
@@ -81,7 +88,8 @@ class _Network(BagNetwork):
 class SemanticHashing(BagEncoder):
     """A trained document model, made by `fit`: an encoder that turns documents into codes."""
 
-    noun = "document"
+    kind = noun = "document"
+    words = terms_of
     network: _Network
 
     @classmethod
@@ -100,37 +108,15 @@ class SemanticHashing(BagEncoder):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             model = cls(config, vocabulary, _Network(len(vocabulary), config))
-            counts = [counts for counts in model._counts(documents, strict=False) if len(counts)]
+            counts = [model.network.counts([*filter(None, known)]) for known in model.known(documents)]
             _train(model.network, torch.cat(counts), config, progress)
         return cls(config, vocabulary, model.network)
 
     @torch.no_grad()
     def embed(self, documents: Sequence[str]) -> npt.NDArray[np.float32]:
         """float32 vectors of documents: the tanh code [count, n] of a float model, else f [count, width]."""
-        parts = list(self._features(documents))
-        if self.network.code is not None:
-            parts = [self.network.float_code(f) for f in parts]
-        return torch.cat(parts).numpy()
-
-    def _features(self, documents: Sequence[str]) -> Iterator[Tensor]:
-        return (self.network.f(counts) for counts in self._counts(documents))
-
-    def _counts(self, documents: Sequence[str], *, strict: bool = True) -> Iterator[Tensor]:
-        """Counts [documents, words] in batches; documents without known words are an error if `strict`."""
-        for low in range(0, len(documents), ENCODE):
-            part = documents[low : low + ENCODE]
-            counts = np.zeros((len(part), len(self.vocabulary)), dtype=np.float32)
-            for row, document in enumerate(part):
-                for word, count in Counter(terms_of(document)).items():
-                    if word in self._number:
-                        counts[row, self._number[word]] = count
-            empty = np.flatnonzero(counts.sum(axis=1) == 0)
-            if strict and len(empty):
-                raise TextError(
-                    f"document at position {low + int(empty[0])} has no word of the model's vocabulary",
-                    hint="drop it first",
-                )
-            yield torch.from_numpy(np.delete(counts, empty, axis=0))
+        f = super().embed(documents)
+        return f if self.network.code is None else self.network.float_code(torch.from_numpy(f)).numpy()
 
 
 def _informative_words(documents: Sequence[str], config: HashingConfig) -> list[str]:

@@ -6,8 +6,8 @@
     rescore, keys_at     the best k among given positions, or their order keys
     with_planes          a backend of the same kind for codes of another number of planes
 
-All backends return equal results, ties included. A new backend is one module with a subclass that has
-`open`, `_find` and `with_planes`, and one line in BACKENDS; it overrides the rest where it can be faster.
+All backends return equal results, ties included. A new backend is one module with a subclass that has `_find`
+and `with_planes`, and a line in `open_backend`; it overrides the rest where it can be faster.
 
 A progressive search of the first t of P planes reads t/P of the bytes. It is not exact: a keyword that the
 coarse score ranks below all `candidates` is missed. Recall with planes=1 on 2·10⁶ random codes of two planes,
@@ -16,12 +16,11 @@ k = 100: 0.78 with 10 k candidates, 0.88 with 20 k, 0.97 with 50 k, 0.99 with 10
 
 from __future__ import annotations
 
-import importlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -59,17 +58,12 @@ class Progressive(NamedTuple):
 class Backend(ABC):
     """Searches packed keywords of dimension n with a fixed number of planes."""
 
+    refines: ClassVar[bool] = True  # a progressive search saves time; else it is the exact search
+
     def __init__(self, n: int, planes: int) -> None:
         check_dimension(n)
         check_keyword_planes(planes)
         self.n, self.planes = n, planes
-
-    @classmethod
-    @abstractmethod
-    def open(
-        cls, devices: Sequence[str], n: int, planes: int, *, threads: int | None, progress: Progress | None
-    ) -> Self:
-        """A backend on the named devices. `progress` is called with (keywords loaded, keywords to load)."""
 
     @abstractmethod
     def with_planes(self, planes: int) -> Backend:
@@ -186,6 +180,8 @@ class Backend(ABC):
         """Scan the first `planes`, rescore the best `candidates`; recall is estimated unless `measure`."""
         parts, values, k = check_search(partitions, values, k, self.n, self.planes)
         planes, m = check_planes(planes, self.planes), check_candidates(candidates, k)
+        if not self.refines:
+            return Progressive(self.search(parts, values, k), 1.0, True)
         ranked = self.with_planes(planes).search(coarse(parts, self.n, planes), values, m).positions  # [Q, m]
         result = self.rescore(parts, values, ranked, k)
         if measure:
@@ -240,24 +236,9 @@ def estimate_recall(found: Int64s, coarse_order: Int64s, keywords: int) -> float
     return float(found.size / (found.size + beyond))
 
 
-class BackendEntry(NamedTuple):
-    """A backend class by name, imported when it is first opened."""
-
-    module: str
-    name: str
-    refines: bool  # a progressive search saves time; else it is the exact search
-
-
-BACKENDS = {
-    "cpu": BackendEntry("rbegir.search.cpu", "CpuBackend", refines=True),
-    "cuda": BackendEntry("rbegir.search.gpu.backend", "GpuBackend", refines=False),
-    "interpreter": BackendEntry("rbegir.search.gpu.backend", "GpuBackend", refines=False),
-}
-
-
-def entry_of(device: str) -> BackendEntry:
-    """The backend of a device: 'cpu', 'cuda', 'cuda:1' or 'interpreter'."""
-    return BACKENDS[device if device in BACKENDS else split_name(device)[0]]
+def on_cpu(device: str) -> bool:
+    """Whether a device is searched with the native scan, whose progressive search saves time."""
+    return device != "interpreter" and split_name(device)[0] == "cpu"
 
 
 def open_backend(
@@ -275,9 +256,15 @@ def open_backend(
     load) while keywords are copied to a GPU.
     """
     names = names_of(device)
-    entries = {entry_of(name) for name in names}
-    if len(entries) > 1:
+    native = [on_cpu(name) for name in names]
+    if not any(native):
+        from rbegir.search.gpu.backend import GpuBackend
+
+        return GpuBackend(n, planes, names, progress=progress)
+    if not all(native):
         raise InputError("device 'cpu' cannot be mixed with others", hint="name GPUs only, or 'cpu' alone")
-    entry = entries.pop()
-    backend: type[Backend] = getattr(importlib.import_module(entry.module), entry.name)
-    return backend.open(names, n, planes, threads=threads, progress=progress)
+    if len(names) > 1:
+        raise InputError("device 'cpu' must stand alone", hint="bound its threads with threads=")
+    from rbegir.search.cpu import CpuBackend
+
+    return CpuBackend(n, planes, threads=threads)

@@ -7,15 +7,15 @@ number of CPUs that this process may use.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Self
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from rbegir._native import _core, choose_isa
 from rbegir.base.devices import cpu_count
-from rbegir.errors import InputError, whole_number
-from rbegir.search.backend import Backend, Progress
+from rbegir.errors import whole_number
+from rbegir.search.backend import Backend
 from rbegir.search.partition import Candidates, Int64s, Limits, Partition, Values
 
 MAX_THREADS = 1024
@@ -32,14 +32,6 @@ class CpuBackend(Backend):
         super().__init__(n, planes)
         self.threads = whole_number("threads", cpu_count() if threads is None else threads, 1, MAX_THREADS)
         self.isa = choose_isa(isa, emulated=EMULATED)
-
-    @classmethod
-    def open(
-        cls, devices: Sequence[str], n: int, planes: int, *, threads: int | None, progress: Progress | None
-    ) -> Self:
-        if len(devices) > 1:
-            raise InputError("device 'cpu' must stand alone", hint="bound its threads with threads=")
-        return cls(n, planes, threads=threads)
 
     def with_planes(self, planes: int) -> CpuBackend:
         return CpuBackend(self.n, planes, threads=self.threads, isa=self.isa)

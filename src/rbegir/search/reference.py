@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +12,7 @@ from rbegir.base import masks
 from rbegir.codes import score
 from rbegir.codes.layout import unpack
 from rbegir.codes.planes import Codes
-from rbegir.search.backend import Backend, Progress
+from rbegir.search.backend import Backend
 from rbegir.search.missrate import MissCertificate, certificate_of_threads
 from rbegir.search.paper import SelectionGeometry
 from rbegir.search.partition import Candidates, Int64s, Limits, Partition, Values, check_search
@@ -26,12 +25,6 @@ def first_in_order(keys: Int64s, positions: Int64s, k: int) -> npt.NDArray[np.in
 
 class ReferenceBackend(Backend):
     """Scores every keyword with `codes.score` and sorts all of them."""
-
-    @classmethod
-    def open(
-        cls, devices: Sequence[str], n: int, planes: int, *, threads: int | None, progress: Progress | None
-    ) -> Self:
-        return cls(n, planes)
 
     def with_planes(self, planes: int) -> ReferenceBackend:
         return ReferenceBackend(self.n, planes)

@@ -182,8 +182,8 @@ def test_the_interval_is_students() -> None:
 def test_what_is_learned_from_is_not_searched(given: bool) -> None:
     rng = np.random.default_rng(0)
     vectors = rng.standard_normal((1000, 8)).astype(np.float32)
-    plan = accuracy._Plan(query_count=30, train_rows=300, search_rows=400, apart=True)
-    drawn = [plan.draw(vectors, vectors[:200] + 1 if given else None, seed) for seed in (0, 1, 1)]
+    asked = vectors[:200] + 1 if given else None
+    drawn = [accuracy.draw(vectors, asked, seed, 30, 300, 400, apart=True) for seed in (0, 1, 1)]
 
     def names(rows: np.ndarray) -> set[bytes]:
         return {row.tobytes() for row in rows}
@@ -195,7 +195,7 @@ def test_what_is_learned_from_is_not_searched(given: bool) -> None:
     assert names(drawn[0].asked) != names(drawn[1].asked)
     assert names(drawn[0].train) != names(drawn[1].train)
     assert np.array_equal(drawn[1].every, drawn[2].every)
-    among = plan._replace(apart=False).draw(vectors, None, 0)
+    among = accuracy.draw(vectors, None, 0, 30, 300, 400, apart=False)
     nearest = (among.train @ among.every.T).max(axis=1)
     assert (nearest > 0.999999).all()
 
@@ -216,6 +216,11 @@ def test_a_result_grows_and_keeps_its_rows(tmp_path: Path, monkeypatch: pytest.M
     assert accuracy.measure(vectors, bits=(4,), budget_s=-1.0, **options)["cells"] == grown["cells"]
     with pytest.raises(InputError, match="holds figures of other vectors"):
         accuracy.measure(vectors[:500], seeds=3, **options)
+    with monkeypatch.context() as patch:  # a run that ends while it writes
+        patch.setattr(Path, "write_text", lambda path, text: path.write_bytes(text[:9].encode()) and 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            accuracy.measure(vectors, bits=(4,), **options)
+    assert json.loads(out.read_text())["cells"] == grown["cells"]
     out.write_text("{}")
     with pytest.raises(FileError, match="is not a result of this benchmark"):
         accuracy.measure(vectors, **options)

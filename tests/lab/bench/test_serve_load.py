@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rbegir.errors import InputError
-from rbegir.lab.bench.load import FIRST_ID, Ledger, Mix, drive, prepared, responses
+from rbegir.lab.bench.load import FIRST_ID, Ledger, Mix, drive, prepared, receive
 from rbegir.lab.bench.serve import run
 from tests.service import make_model
 
@@ -46,13 +46,24 @@ def test_the_ledger_knows_what_cannot_be() -> None:
 
 @pytest.mark.parametrize("piece", [1, 2, 7, 1000])
 def test_answers_are_put_together_from_pieces(piece: int) -> None:
-    got: list[tuple[int, bytes]] = []
-    wire = responses(lambda status, body: got.append((status, body)), lambda: None)
     stream = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nX: y\r\n\r\nhello"
     empty = b"HTTP/1.1 503 No\r\nX: y\r\nContent-Length: 0\r\n\r\n"
-    for answer in (stream, empty, stream):
-        for start in range(0, len(answer), piece):
-            wire.data_received(answer[start : start + piece])
+
+    async def in_pieces() -> list[tuple[bytes, bytes]]:
+        reader = asyncio.StreamReader()
+
+        async def feed() -> None:
+            sent = stream + empty + stream
+            for start in range(0, len(sent), piece):
+                reader.feed_data(sent[start : start + piece])
+                await asyncio.sleep(0)
+
+        feeding = asyncio.create_task(feed())
+        got = [await receive(reader) for _ in range(3)]
+        await feeding
+        return got
+
+    got = [(int(head[9:12]), body) for head, body in asyncio.run(in_pieces())]
     assert got == [(200, b"hello"), (503, b""), (200, b"hello")]
 
 

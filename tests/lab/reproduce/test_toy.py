@@ -13,8 +13,9 @@ import pytest
 from rbegir import cli
 from rbegir.errors import CorruptError, FileError, InputError
 from rbegir.lab.reproduce import job, report, runs
-from rbegir.lab.reproduce.job import ReproduceJob, Request, make, read_results, tables_of, write_report
+from rbegir.lab.reproduce.job import Request, make, read_results, tables_of, write_report
 from rbegir.lab.reproduce.rows import FULL, TABLES, chosen, rows
+from rbegir.lab.reproduce.runs import ReproduceJob
 
 from .conftest import NAMES, TOY, Json
 
@@ -57,6 +58,18 @@ def test_it_goes_on_where_it_was(request_: Request, result: Json, tmp_path: Path
     )
 
 
+def test_results_survive_an_end_in_the_middle_of_a_write(
+    request_: Request, result: Json, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "results.json"
+    path.write_text(job.dumps(result))
+    data = runs.load_scaled(request_.data, TOY)
+    monkeypatch.setattr(Path, "write_text", lambda path, text: path.write_bytes(text[:9].encode()) and 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        job.gather(replace(request_, out=tmp_path), data)
+    assert read_results(path)["runs"] == result["runs"]
+
+
 def test_no_run_starts_that_would_end_too_late(request_: Request, tmp_path: Path) -> None:
     lines: list[str] = []
     made = make(replace(request_, out=tmp_path, seconds=1.0), lines.append)
@@ -87,8 +100,8 @@ def test_the_first_tier_has_every_seed_before_the_second_begins(tmp_path: Path, 
 
 
 def test_models_of_the_same_batches_go_together() -> None:
-    every = [ReproduceJob(row, seed) for seed in range(2) for row in rows(FULL)]
-    every.append(ReproduceJob(None, 0, "bm25"))
+    every = [ReproduceJob(row.name, seed, row) for seed in range(2) for row in rows(FULL)]
+    every.append(ReproduceJob("bm25", 0, None))
     found = job.groups(every, 3)
     assert sorted(each.name + str(each.seed) for group in found for each in group) == sorted(
         each.name + str(each.seed) for each in every

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rbegir.errors import DeviceError, InputError
-from rbegir.lab.bench import kernels_gpu
+from rbegir.lab.bench import scan_gpu
 from rbegir.search.gpu import dispatch
 from rbegir.search.gpu.dispatch import ScanShape, choose, cost
 
@@ -71,4 +71,4 @@ def test_a_table_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_costs_need_a_gpu() -> None:
     with pytest.raises((DeviceError, InputError), match=r"(needs a GPU|or 'cuda:N'), got 'cpu'"):
-        kernels_gpu.costs("cpu")
+        scan_gpu.costs("cpu")

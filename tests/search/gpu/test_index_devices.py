@@ -5,7 +5,6 @@ What needs pyarrow and the native module is imported in the tests, so that lean 
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +17,6 @@ from rbegir.codes.planes import Codes
 from rbegir.errors import DeviceError, InputError
 from rbegir.lab.bench import scan_gpu
 from rbegir.lab.bench.scan import ScanGrid
-from rbegir.search.backend import Backend
 from rbegir.search.gpu.device import Residency
 from rbegir.search.gpu.words import INTERPRETED
 from rbegir.search.hits import Hits
@@ -79,15 +77,14 @@ def test_wrong_devices(message: str, device: object) -> None:
 
 
 @pytest.mark.whole
-def test_every_backend_of_the_registry_keeps_the_contract() -> None:
-    """A device whose backend scans all planes at once has a progressive search of its own: the exact one."""
-    from rbegir.search.backend import BACKENDS
+def test_what_opens_on_each_device() -> None:
+    """A backend that scans all planes at once says that its progressive search is the exact one."""
+    from rbegir.search.backend import on_cpu, open_backend
 
-    for entry in BACKENDS.values():
-        backend = getattr(importlib.import_module(entry.module), entry.name)
-        assert issubclass(backend, Backend)
-        assert not backend.__abstractmethods__
-        assert entry.refines == (backend.search_progressive is Backend.search_progressive)
+    for device, name in (("cpu", "CpuBackend"), ("interpreter", "GpuBackend")):
+        backend = open_backend(device, 64, 2)
+        assert type(backend).__name__ == name
+        assert backend.refines == on_cpu(device)
 
 
 @pytest.mark.whole

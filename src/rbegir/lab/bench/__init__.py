@@ -3,9 +3,9 @@
 | module                  | what is measured                                                               |
 |-------------------------|--------------------------------------------------------------------------------|
 | scan, scan_gpu          | exhaustive search on the CPU, on a GPU                                         |
-| kernels_gpu             | each GPU kernel's cost and equality with the reference; the paper's selection  |
 | encode, train           | texts per second, pairs per second                                             |
 | accuracy                | recall of codes at equal bytes; quantizers and residual are its peers          |
+| hits                    | recall of the hits that a user gets, beside methods that need no training      |
 | serve, load             | the HTTP service under load, and the load generator                            |
 | cluster                 | overhead, scaling and fault tolerance of a cluster                             |
 | peers                   | other systems in processes of their own, for scan and serve                    |

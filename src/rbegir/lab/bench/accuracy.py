@@ -8,10 +8,9 @@ The truth is the float vectors' own top 10 and top 100 by cosine:
 All methods see the same training rows and queries. By default they learn from rows that are not searched,
 because large codebooks would memorise them. Each seed draws rows and queries anew. The summary has the mean
 over seeds, its range, the half-width of its 95 % interval (Student's t), and the lead of the Binarizer over
-each peer. Peers search with float32 queries, the Binarizer with 8-bit (or 3-bit) integers
-(`binarizer_reranked`: then a few hundred candidates with float32 queries). A peer that
-decodes is scored by inner product, L2 distance and cosine, and the best counts. Sizes count all that is
-stored per vector. A budget in bits per dimension rounds dimensions up to a multiple of 64.
+each peer. `quantizers` says what peers store and how they are scored; the Binarizer searches with 8-bit (or
+3-bit) integers (`binarizer_reranked`: then a few hundred candidates with float32 queries). A budget in bits
+per dimension rounds dimensions up to a multiple of 64.
 
 With `out`, the result is written after every row, and rows that the file already holds are not measured
 again: a stopped run resumes, and sizes or seeds can be added on another machine (`hosts` lists them).
@@ -26,6 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rbegir.base import disk
 from rbegir.codes.planes import WORD
 from rbegir.encode.binarizer.binarizer import WORK, best_shape
 from rbegir.encode.binarizer.vectors import as_rows, sample, unit_blocks
@@ -38,12 +38,14 @@ from rbegir.search.partition import recall_of
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
 DEPTH = 100
-QUICK = 8  # an eighth of the default moves, in the quick row
-PATIENT = 4  # four times as many, in the patient one
-OURS = (
-    "binarizer", "binarizer_reranked", "binarizer_patient", "binarizer_quick", "binarizer_start",
-    "binarizer_3_planes",
-)  # fmt: skip
+OURS: dict[str, Json] = {  # options of the Binarizer; `effort`: moves, as a multiple of the default
+    "binarizer": {},
+    "binarizer_reranked": {"rerank": True},
+    "binarizer_patient": {"effort": 4},
+    "binarizer_quick": {"effort": 1 / 8},
+    "binarizer_start": {"rounds": 0},
+    "binarizer_3_planes": {"query_planes": 3},
+}
 METHODS = (*OURS, *PEERS)
 FIGURES = ("recall@10", "recall@100", "recall@1")
 PACKAGES = ("faiss-cpu", "turbovec", "torch")
@@ -82,7 +84,6 @@ def measure(
     until = float("inf") if budget_s is None else time.perf_counter() + budget_s
     known = as_rows(vectors, "vectors")
     asked = None if queries is None else as_rows(queries, "queries", known.shape[1])
-    plan = _Plan(query_count, train_rows, search_rows, apart)
     budgets = sizes(known.shape[1], bits, byte_budgets)
     shapes: dict[int, tuple[int, int]] = {}  # bytes → (n, planes), chosen by the first seed
     result = _read(out)
@@ -95,7 +96,7 @@ def measure(
         wanted = [(m, size) for size in budgets for m in methods if (m, size, seed) not in have]
         if not wanted or time.perf_counter() > until:
             continue
-        drawn = plan.draw(known, asked, seed)
+        drawn = draw(known, asked, seed, query_count, train_rows, search_rows, apart)
         if result["vectors"] not in (None, drawn.about):
             raise InputError(
                 f"{out} holds figures of other vectors: {result['vectors']}, not {drawn.about}",
@@ -110,7 +111,8 @@ def measure(
                 rows.append({**row, "host": len(result["hosts"]) - 1})
                 result["summary"] = summary(rows)
                 if out is not None:
-                    out.write_text(json.dumps(result, indent=1) + "\n")
+                    with disk.staged(out) as stage:
+                        stage.write_text(json.dumps(result, indent=1) + "\n")
                 report(row)
     return result
 
@@ -125,38 +127,34 @@ class Drawn(NamedTuple):
     about: Json
 
 
-class _Plan(NamedTuple):
-    """How rows are divided among queries, learning and search."""
-
-    query_count: int
-    train_rows: int
-    search_rows: int | None
-    apart: bool
-
-    def draw(self, rows: Any, queries: Any, seed: int) -> Drawn:
-        order = np.random.default_rng(seed).permutation(len(rows))
-        if queries is None:
-            if len(rows) < 4 * self.query_count:
-                raise InputError(f"{len(rows)} vectors are too few to draw {self.query_count} queries from")
-            asked = _rows_of(rows, order[: self.query_count])
-            order = order[self.query_count :]
-        else:
-            asked = sample(queries, self.query_count, seed, "queries")
-        if self.apart:
-            learn = min(self.train_rows, len(order) // 2)
-            train, order = _rows_of(rows, order[:learn]), order[learn:]
-            every = _rows_of(rows, order[: self.search_rows])
-        else:
-            every = _rows_of(rows, order[: self.search_rows])
-            train = sample(every, self.train_rows, seed)
-        about = {
-            "count": len(every),
-            "dims": every.shape[1],
-            "queries": len(asked),
-            "train_rows": len(train),
-            "learning": "rows apart from those searched" if self.apart else "rows among those searched",
-        }
-        return Drawn(train, every, asked, top(asked, every, DEPTH), about)
+def draw(
+    rows: Any,
+    queries: Any,
+    seed: int,
+    query_count: int,
+    train_rows: int,
+    search_rows: int | None,
+    apart: bool,
+) -> Drawn:
+    """Divide rows among queries, learning and search."""
+    order = np.random.default_rng(seed).permutation(len(rows))
+    if queries is None:
+        if len(rows) < 4 * query_count:
+            raise InputError(f"{len(rows)} vectors are too few to draw {query_count} queries from")
+        asked, order = _rows_of(rows, order[:query_count]), order[query_count:]
+    else:
+        asked = sample(queries, query_count, seed, "queries")
+    learn = min(train_rows, len(order) // 2) if apart else 0
+    every = _rows_of(rows, order[learn:][:search_rows])
+    train = _rows_of(rows, order[:learn]) if apart else sample(every, train_rows, seed)
+    about = {
+        "count": len(every),
+        "dims": every.shape[1],
+        "queries": len(asked),
+        "train_rows": len(train),
+        "learning": f"rows {'apart from' if apart else 'among'} those searched",
+    }
+    return Drawn(train, every, asked, top(asked, every, DEPTH), about)
 
 
 def _rows_of(rows: Any, chosen: npt.NDArray[np.int64]) -> Floats:
@@ -192,7 +190,7 @@ def summary(rows: Sequence[Json]) -> list[Json]:
             "seeds": len(group),
             **{f: spread([row[f] for row in group.values()]) for f in FIGURES},
         }
-        ours = groups.get((size, OURS[0]), {})
+        ours = groups.get((size, "binarizer"), {})
         both = [seed for seed in group if seed in ours]
         if method not in OURS and both:
             line["ahead"] = spread([ours[seed][FIGURES[0]] - group[seed][FIGURES[0]] for seed in both])
@@ -218,7 +216,13 @@ def _rows(
 ) -> Iterator[Json]:
     """A row, and one for each wider encoding beam; none where a method has no code of this size."""
     if method in OURS:
-        outcome: Outcome | None = _ours(method, drawn, size, seed, shapes)
+        if size not in shapes:
+            shapes[size] = best_shape(drawn.train, size, seed)
+        n, planes = shapes[size]
+        options = dict(OURS[method])
+        if effort := options.pop("effort", None):
+            options["moves"] = int(WORK // n * effort)
+        outcome: Outcome | None = binarized(drawn.train, drawn.every, n, planes, seed, **options)
     else:
         outcome = PEERS[method](drawn.train, drawn.every, size, seed)
     for one in () if outcome is None else (outcome, *outcome.wider):
@@ -240,18 +244,3 @@ def _rows(
             "train_s": one.train_s,
             "encode_per_s": len(drawn.every) / max(one.encode_s, 1e-9),
         }
-
-
-def _ours(method: str, drawn: Drawn, size: int, seed: int, shapes: dict[int, tuple[int, int]]) -> Outcome:
-    if size not in shapes:
-        shapes[size] = best_shape(drawn.train, size, seed)
-    n, planes = shapes[size]
-    options: dict[str, dict[str, Any]] = {
-        "binarizer": {},
-        "binarizer_reranked": {"rerank": True},
-        "binarizer_patient": {"moves": WORK // n * PATIENT},
-        "binarizer_quick": {"moves": WORK // n // QUICK},
-        "binarizer_start": {"rounds": 0},
-        "binarizer_3_planes": {"query_planes": 3},
-    }
-    return binarized(drawn.train, drawn.every, n, planes, seed, **options[method])

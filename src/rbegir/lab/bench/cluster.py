@@ -14,14 +14,17 @@ overhead has no wire in it, and clients take cores from shards.
 
 import os
 import signal
-import statistics
 import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from rbegir.cluster.client import Cluster
 from rbegir.cluster.gather import ALONG
@@ -39,11 +42,11 @@ SMALL = 200_000  # keywords of the parts that do not measure the scan
 PIECE = 1 << 20  # keywords per add, so that no segments are merged
 
 
-def make_index(path: Path, keywords: int, segments: int = 2) -> None:
-    """Random codes in equal segments."""
+def make_index(path: Path, keywords: int) -> None:
+    """Random codes in at least two equal segments."""
     rng = np.random.default_rng(0)
     with Index.create(path, n=N, keyword_planes=PLANES, query_planes=QUERY_PLANES) as index:
-        for part in np.array_split(np.arange(keywords), max(segments, -(-keywords // PIECE))):
+        for part in np.array_split(np.arange(keywords), max(2, -(-keywords // PIECE))):
             planes = rng.integers(0, 2**64, (PLANES, len(part), N // 64), np.uint64)
             index.add_codes(Codes(planes, N))
 
@@ -59,51 +62,45 @@ def same(ours: Hits, theirs: Hits) -> bool:
     return all(np.array_equal(a, b) for a, b in pairs) and ours.searched == 1.0
 
 
+def _times(ways: Sequence[Index | Cluster], codes: Codes, k: int, rounds: int) -> npt.NDArray[np.float64]:
+    """Milliseconds [ways, rounds] of a search, in turns."""
+    calls = [partial(way.search_codes, codes, k, texts=False) for way in ways]
+    return np.array(host.turns(calls, rounds))
+
+
 def overhead(path: Path, rounds: int) -> Json:
     """Milliseconds of a query with and without a cluster around it; a long list of hits takes two calls."""
-    times: dict[str, list[float]] = {"index_ms": [], "cluster_ms": [], "call_ms": [], "two_calls_ms": []}
     codes = queries(1)
     with Index.open(path, threads=1) as index, Cluster.open(path, devices=1, threads=1) as cluster:
         assert same(cluster.search_codes(codes, 100), index.search_codes(codes, 100))
-        for _ in range(rounds):
-            alone = host.milliseconds(lambda: index.search_codes(codes, 100, texts=False))
-            around = host.milliseconds(lambda: cluster.search_codes(codes, 100, texts=False))
-            times["index_ms"].append(alone)
-            times["cluster_ms"].append(around)
-            times["call_ms"].append(around - alone)
-            alone = host.milliseconds(lambda: index.search_codes(codes, ALONG + 1, texts=False))
-            around = host.milliseconds(lambda: cluster.search_codes(codes, ALONG + 1, texts=False))
-            times["two_calls_ms"].append(around - alone)
-    return {name: _median(values) for name, values in times.items()}
+        alone, around = _times((index, cluster), codes, 100, rounds)
+        alone_long, around_long = _times((index, cluster), codes, ALONG + 1, rounds)
+    return {
+        "index_ms": _median(alone),
+        "cluster_ms": _median(around),
+        "call_ms": _median(around - alone),
+        "two_calls_ms": _median(around_long - alone_long),
+    }
 
 
 def scaling(path: Path, rounds: int, batch: int = 64) -> Json:
     """Milliseconds of one and of two shards with a thread each, and of one process's threads, in turns."""
     codes = queries(batch)
-    times: dict[str, list[float]] = {}
     with (
         Cluster.open(path, devices=2, threads=1) as two,
         Cluster.open(path, devices=1, threads=1) as one,
         Index.open(path, threads=1) as thread,
         Index.open(path, threads=2) as threads,
     ):
-        ways = {"one_ms": one, "two_ms": two, "thread_ms": thread, "threads_ms": threads}
-        for _ in range(rounds):
-            for name, way in ways.items():
-                took = host.milliseconds(lambda w=way: w.search_codes(codes, 10, texts=False))  # type: ignore[misc]
-                times.setdefault(name, []).append(took)
-
-    def ratio(slow: str, fast: str) -> list[float]:
-        return [a / b for a, b in zip(times[slow], times[fast], strict=True)]
-
-    speedup = ratio("one_ms", "two_ms")
+        times = _times((one, two, thread, threads), codes, 10, rounds)
+    names = ("one_ms", "two_ms", "thread_ms", "threads_ms")
     return {
         "batch": batch,
         "threads_per_shard": 1,
-        **{name: _median(values) for name, values in times.items()},
-        "speedup": _median(speedup),
-        "efficiency": _median([value / 2 for value in speedup]),
-        "threads_speedup": _median(ratio("thread_ms", "threads_ms")),
+        **{name: _median(own) for name, own in zip(names, times, strict=True)},
+        "speedup": _median(times[0] / times[1]),
+        "efficiency": _median(times[0] / times[1] / 2),
+        "threads_speedup": _median(times[2] / times[3]),
     }
 
 
@@ -111,11 +108,9 @@ def spread(path: Path, answers: int) -> Json:
     """Quantiles of how much later than usual one shard responds, in ms."""
     codes = queries(1)
     with Cluster.open(path, devices=["cpu"]) as cluster:
-        times = [
-            host.milliseconds(lambda: cluster.search_codes(codes, 100, texts=False)) for _ in range(answers)
-        ]
-    middle = statistics.median(times)
-    quantiles = np.quantile(np.array(times) - middle, np.linspace(0, 1, QUANTILES))
+        (times,) = _times((cluster,), codes, 100, answers)
+    middle = float(np.median(times))
+    quantiles = np.quantile(times - middle, np.linspace(0, 1, QUANTILES))
     return {
         "answers": answers,
         "median_ms": middle,
@@ -131,7 +126,8 @@ def merge_cost(rounds: int, shards: int = 16, k: int = 1000) -> Json:
         Hits(ids=place, scores=key.astype(float), keys=key, rows=place)
         for key, place in zip(keys, rng.permutation(shards * k).reshape(shards, 1, k), strict=True)
     ]
-    return _median([host.milliseconds(lambda: merge(parts, k)) * 1e6 / (shards * k) for _ in range(rounds)])
+    (times,) = host.turns([partial(merge, parts, k)], rounds)
+    return _median(np.array(times) * 1e6 / (shards * k))
 
 
 def faults(
@@ -141,33 +137,21 @@ def faults(
     codes = [queries(4, seed) for seed in range(8)]
     with Index.open(path) as index:
         right = [index.search_codes(code, 50) for code in codes]
-    counts = {"asked": 0, "wrong": 0, "failed": 0}
-    errors: Counter[str] = Counter()
-    slow: list[float] = []
-    stop, lock = threading.Event(), threading.Lock()
-    rng = np.random.default_rng(3)
-    with Cluster.open(path, devices=2, replicas=replicas) as cluster:
+    answers: list[tuple[float, bool, str]] = []  # seconds, whether it was right, or the error
+    stop, rng = threading.Event(), np.random.default_rng(3)
+    with Cluster.open(path, devices=2, replicas=replicas) as cluster, ThreadPoolExecutor(clients) as pool:
 
-        def client(number: int) -> None:
-            turn = number
+        def client(turn: int) -> None:
             while not stop.is_set():
                 turn += 1
-                code, wanted = codes[turn % len(codes)], right[turn % len(codes)]
                 start, good, failed = time.monotonic(), False, ""
                 try:
-                    good = same(cluster.search_codes(code, 50), wanted)
+                    good = same(cluster.search_codes(codes[turn % 8], 50), right[turn % 8])
                 except RbegirError as error:
                     failed = f"{type(error).__name__}: {error.message}"
-                with lock:
-                    slow.append(time.monotonic() - start)
-                    counts["asked"] += 1
-                    counts["wrong"] += not good and not failed
-                    counts["failed"] += bool(failed)
-                    errors.update([failed] if failed else [])
+                answers.append((time.monotonic() - start, good, failed))
 
-        threads = [threading.Thread(target=client, args=(number,)) for number in range(clients)]
-        for thread in threads:
-            thread.start()
+        started = [pool.submit(client, number) for number in range(clients)]
         kills, began = 0, time.monotonic()
         try:
             while (now := time.monotonic() - began) < seconds:
@@ -176,16 +160,19 @@ def faults(
                 kills += _kill(cluster, int(rng.integers(2)), int(rng.integers(replicas)))
         finally:
             stop.set()
-            for thread in threads:
-                thread.join()
+        for ended in started:
+            ended.result()  # raises what no client may raise
+    times, _, errors = zip(*answers, strict=True)
     return {
         "replicas": replicas,
         "seconds": round(time.monotonic() - began, 1),
         "kills": kills,
-        **counts,
-        "errors": dict(errors),
+        "asked": len(answers),
+        "wrong": sum(not good and not failed for _, good, failed in answers),
+        "failed": sum(bool(failed) for failed in errors),
+        "errors": dict(Counter(filter(None, errors))),
         "latency_ms": {
-            name: round(1e3 * float(np.quantile(slow, q)), 2)
+            name: round(1e3 * float(np.quantile(times, q)), 2)
             for name, q in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
         },
     }
@@ -238,6 +225,6 @@ def survival(
     return result
 
 
-def _median(values: list[float]) -> dict[str, float]:
-    low, high = np.quantile(values, (0.1, 0.9))
-    return {"median": statistics.median(values), "p10": float(low), "p90": float(high)}
+def _median(values: npt.NDArray[np.float64]) -> dict[str, float]:
+    low, middle, high = np.quantile(values, (0.1, 0.5, 0.9)).tolist()
+    return {"median": middle, "p10": low, "p90": high}

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -21,14 +21,13 @@ import pyarrow.parquet as pq
 
 from rbegir.encode.clsm.model import Model
 from rbegir.errors import InputError
-from rbegir.evaluate.evaluator import corpus_texts
-from rbegir.evaluate.metrics import roc_auc
+from rbegir.evaluate.evaluator import corpus_texts, evaluate_labels
 from rbegir.evaluate.retrieval import Targets
 from rbegir.evaluate.scorers import BM25, ModelScorer, RerankScorer, Scorer, TriletterCosine
 from rbegir.lab.bench.host import describe
 from rbegir.lab.figures import Json, Stat
 from rbegir.lab.reproduce import dataset
-from rbegir.lab.reproduce.testbed import judged_pairs, scorer_recall
+from rbegir.lab.reproduce.testbed import scorer_recall
 from rbegir.read.pairs import read_pairs, read_texts
 from rbegir.read.sample import sample_path
 from rbegir.training.trainer import run as train
@@ -54,18 +53,11 @@ def run(
     packages: str | Path | None = None,
     seeds: int = 3,
     device: str = "auto",
-    untrained: bool = True,
     say: Say = lambda line: None,
-    **settings: Any,
 ) -> Json:
-    """The figures of every task; `untrained` also measures BM25 and tri-letter cosine."""
+    """The figures of every task."""
     began = time.monotonic()
-    settings |= {"device": device}
-    rows = [
-        row
-        for name in tasks
-        for row in _measure(_load(name, data, packages), seeds, untrained, say, settings)
-    ]
+    rows = [row for name in tasks for row in _measure(_load(name, data, packages), seeds, device, say)]
     return {"rows": rows, "host": describe(), "minutes": round((time.monotonic() - began) / 60, 1)}
 
 
@@ -80,7 +72,8 @@ def _load(task: str, data: str | Path | None, packages: str | Path | None) -> Hi
     if name == "sample":
         files = [sample_path(part) for part in ("train", "valid", "titles")]
     elif name == "packages" and packages is not None:
-        files = [sorted(Path(packages).glob(f"{stem}.*"))[0] for stem in ("train", "test", "texts")]
+        hint = "--packages is a folder that tools/packages.py wrote"
+        files = [dataset.find(Path(packages), stem, hint) for stem in ("train", "test", "texts")]
     else:
         raise InputError(f"the task {name} needs its folder", hint="give --data or --packages")
     pairs, test = (read_pairs(file).read_all() for file in files[:2])
@@ -89,7 +82,7 @@ def _load(task: str, data: str | Path | None, packages: str | Path | None) -> Hi
     return HitsTask(task, pairs, corpus_texts(read_texts(files[2])), test)
 
 
-def _measure(task: HitsTask, seeds: int, untrained: bool, say: Say, settings: Json) -> list[Json]:
+def _measure(task: HitsTask, seeds: int, device: str, say: Say) -> list[Json]:
     test = task.test.take(dataset.sample_rows(task.test.num_rows, QUERIES, 0))
     targets = Targets(test, task.texts)
 
@@ -108,9 +101,7 @@ def _measure(task: HitsTask, seeds: int, untrained: bool, say: Say, settings: Js
         say(f"{task.name} {method}: " + "  ".join(f"{n} {row[n]['mean']:.4f}" for n in found[0]))
         return row
 
-    rows = []
-    if untrained:
-        rows += [measured("BM25", [BM25()]), measured("tri-letter cosine", [TriletterCosine()])]
+    rows = [measured("BM25", [BM25()]), measured("tri-letter cosine", [TriletterCosine()])]
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         pairs, corpus = folder / "pairs.parquet", folder / "corpus.parquet"
@@ -121,7 +112,7 @@ def _measure(task: HitsTask, seeds: int, untrained: bool, say: Say, settings: Js
             began = time.monotonic()
             out = folder / f"model{seed}"
             done = train(
-                pairs if task.pairs.num_rows else None, corpus=corpus, out=out, seed=seed, **settings
+                pairs if task.pairs.num_rows else None, corpus=corpus, out=out, seed=seed, device=device
             )
             took = time.monotonic() - began
             say(f"{task.name} seed {seed}: {done.pairs:,} pairs, {len(done.history)} epochs, {took:.0f} s")
@@ -136,7 +127,7 @@ def _measure(task: HitsTask, seeds: int, untrained: bool, say: Say, settings: Js
 def _figures(scorer: Scorer, targets: Targets, texts: pa.Array, judged: pa.Table | None) -> dict[str, float]:
     figures = scorer_recall(scorer, targets, texts)
     if judged is not None:
-        score = scorer.judge(judged_pairs(judged), lambda done: None)[:, 0]
-        grade = np.asarray(judged["label"])
-        figures |= {f"auc_{bar}": float(roc_auc(grade >= bar, score)) for bar in (1, 2)}
+        found = evaluate_labels(scorer, judged, bootstrap=0, seed=0, progress=lambda done: None)
+        figures["auc_1"] = found.roc_auc.value
+        figures |= {f"auc_{bar:g}": auc.value for bar, auc in found.roc_auc_from.items()}
     return figures

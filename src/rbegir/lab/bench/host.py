@@ -27,12 +27,11 @@ def quiet(share: float, what: str) -> None:
 
 
 def _cpu() -> dict[str, str]:
-    """Name, family and model of the CPU; the name alone where the system is not Linux."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().split("\n\n")[0].splitlines() if info.exists() else []
+    """Name, family and model of the CPU, as far as Linux knows them."""
+    lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
     found = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
-    name = found.get("model name") or platform.processor() or platform.machine()
     fields = {"cpu_family": "cpu family", "cpu_model": "model"}
+    name = found.get("model name") or platform.machine()
     return {"cpu": name} | {key: found[field] for key, field in fields.items() if field in found}
 
 
@@ -124,6 +123,12 @@ def milliseconds(call: Callable[[], object]) -> float:
     return (time.perf_counter() - start) * 1e3
 
 
+def turns(calls: Sequence[Callable[[], object]], rounds: int) -> list[list[float]]:
+    """The times of several calls in ms, in turns, so that a machine that slows down affects all alike."""
+    times = [[milliseconds(call) for call in calls] for _ in range(rounds)]
+    return [list(own) for own in zip(*times, strict=True)]
+
+
 def timed(call: Callable[[], object], rounds: int, warm: int = 1) -> dict[str, float]:
     """ms, ms_min and ms_max of a call on a GPU, between events; the first `warm` calls do not count."""
     return in_turns([call], rounds, warm)[0]
@@ -149,19 +154,10 @@ def in_turns(calls: Sequence[Callable[[], object]], rounds: int, warm: int = 1) 
     return [{"ms": statistics.median(own), "ms_min": min(own), "ms_max": max(own)} for own in times]
 
 
-def describe_card(device: torch.device) -> dict[str, str | None]:
-    """A GPU and the versions that matter on it."""
+def describe_card(device: torch.device) -> dict[str, Any]:
+    """The machine, its GPU and the versions that matter on it."""
     import torch
     import triton
 
-    from rbegir import __version__
-
-    return {
-        "device": torch.cuda.get_device_name(device),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "triton": triton.__version__,
-        "rbegir": __version__,
-        "commit": _commit(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
+    versions = {"torch": torch.__version__, "cuda": torch.version.cuda, "triton": triton.__version__}
+    return {**describe(), "device": torch.cuda.get_device_name(device), **versions}

@@ -1,4 +1,4 @@
-"""A load generator that checks every response: closed-loop clients over raw sockets and a ledger of writes.
+"""A load generator that checks every response: closed-loop clients and a ledger of writes.
 
 Each client is one connection that sends its next request after the response to the last one. Every response
 is checked: status, number of hits, and whether it shows a keyword that must not be there. The generator's own
@@ -17,9 +17,11 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 from rbegir.errors import RbegirError
 
@@ -90,39 +92,11 @@ class Tally:
     answer: bytes = b""  # body of the last search
 
 
-class Messages(asyncio.Protocol):
-    """One connection that receives whole HTTP messages, on either side."""
-
-    def __init__(
-        self, received: Callable[[bytes, int], None], lost: Callable[[], None] = lambda: None
-    ) -> None:
-        """`received` gets every message and the offset of its body; `lost` is called on disconnection."""
-        self._buffer = bytearray()
-        self._received, self._lost = received, lost
-        self.transport: asyncio.Transport
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._lost()
-
-    def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        while (head := self._buffer.find(b"\r\n\r\n")) >= 0:
-            length = LENGTH.search(self._buffer, 0, head)
-            end = head + 4 + (int(length[1]) if length else 0)
-            if len(self._buffer) < end:
-                return
-            message = bytes(self._buffer[:end])
-            del self._buffer[:end]
-            self._received(message, head + 4)
-
-
-def responses(answered: Callable[[int, bytes], None], lost: Callable[[], None]) -> Messages:
-    """The connection of a client: passes on the status and body of every response."""
-    return Messages(lambda message, body: answered(int(message[9:12]), message[body:]), lost)
+async def receive(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    """The head and the body of the next HTTP message."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = LENGTH.search(head)
+    return head, await reader.readexactly(int(length[1]) if length else 0)
 
 
 def prepared(method: str, path: str, body: bytes = b"") -> bytes:
@@ -143,152 +117,129 @@ class Mix:
     writes: float
 
 
-class LoadClient:
-    """A closed loop over one connection."""
+class LoadConnection:
+    """One connection to the service, which checks every response and keeps the books."""
 
     def __init__(
-        self,
-        number: int,
-        mix: Mix,
-        ledger: Ledger,
-        tally: Tally,
-        until: float,
-        seed: int,
-        done: asyncio.Event,
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ledger: Ledger, tally: Tally
     ) -> None:
-        self._mix, self._ledger, self._tally, self._until, self._done = mix, ledger, tally, until, done
-        self._random = random.Random(seed * 1000 + number)
-        self._first = FIRST_ID + number * IDS_PER_CLIENT
-        self._own = [key for key in ledger.expected if self._first <= key < self._first + IDS_PER_CLIENT]
-        self._fresh = self._first + len(
-            [k for k in ledger.first_sent if 0 <= k - self._first < IDS_PER_CLIENT]
-        )
-        self._then: Callable[[int, bytes], None]
-        self._sent = 0.0
-        self._read_next: int | None = None
-        self.wire = responses(self._answered, self._lost)
+        self._reader, self.writer, self._ledger, self._tally = reader, writer, ledger, tally
 
-    def _lost(self) -> None:
-        if not self._done.is_set():
-            self._tally.errors["connection lost"] += 1
-            self._done.set()
+    @classmethod
+    async def open(cls, port: int, ledger: Ledger, tally: Tally) -> Self:
+        return cls(*await asyncio.open_connection("127.0.0.1", port), ledger, tally)
 
-    def _send(self, request: bytes, then: Callable[[int, bytes], None]) -> None:
-        self._then = then
-        self._sent = time.perf_counter()
-        self.wire.transport.write(request)
+    async def _ask(self, request: bytes) -> tuple[int, bytes, float, float]:
+        """Status and body of a response, when the request was sent, and when the response was there."""
+        sent = time.perf_counter()
+        self.writer.write(request)
+        head, body = await receive(self._reader)
+        return int(head[9:12]), body, sent, time.perf_counter()
 
-    def _answered(self, status: int, body: bytes) -> None:
-        self._then(status, body)
-        if time.perf_counter() >= self._until:
-            self._done.set()
-        elif self._read_next is None:
-            self.send_next()
-        else:
-            key, self._read_next = self._read_next, None
-            self._send(prepared("GET", f"/v1/keywords/{key}"), lambda s, b: self._read(key, s, b))
-
-    def send_next(self) -> None:
-        """Send a search, or a write of an id of this client."""
-        if self._random.random() >= self._mix.writes:
-            self._send(self._random.choice(self._mix.searches), self._search)
+    async def search(self, request: bytes, k: int) -> None:
+        status, body, sent, now = await self._ask(request)
+        hits = body.count(b'"score":')
+        if status != 200 or hits != k or not body.startswith(b'{"results":[{"query":'):
+            self._tally.errors[f"search: {status}, {hits} hits"] += 1
             return
-        kind = self._random.random()
-        text: str | None = f"{self._random.choice(self._mix.texts)} {self._random.randrange(10**9)}"
-        if kind < 0.6 or not self._own:
-            key = self._fresh
-            self._fresh += 1
-            self._own.append(key)
-        else:
-            key = self._random.choice(self._own)
-            text = text if kind < 0.8 else None
-        self._ledger.sent(key, text, time.perf_counter())
+        self._tally.search_ms.append((now - sent) * 1e3)
+        self._tally.answer = body
+        self._ledger.found([int(key) for key in OWN_IDS.findall(body)], sent)
+
+    async def write(self, key: int, text: str | None) -> bool:
+        """Upsert a keyword, or delete it if there is no text; whether it was acknowledged."""
         if text is None:
             request = prepared("DELETE", "/v1/keywords", json.dumps({"ids": [key]}).encode())
         else:
             keyword = {"id": key, "text": text}
             request = prepared("POST", "/v1/keywords", json.dumps({"keywords": [keyword]}).encode())
-        self._send(request, lambda status, body: self._written(key, text, status))
-
-    def _search(self, status: int, body: bytes) -> None:
-        now = time.perf_counter()
-        hits = body.count(b'"score":')
-        if status != 200 or hits != self._mix.k or not body.startswith(b'{"results":[{"query":'):
-            self._tally.errors[f"search: {status}, {hits} hits"] += 1
-            return
-        self._tally.search_ms.append((now - self._sent) * 1e3)
-        self._tally.answer = body
-        self._ledger.found([int(key) for key in OWN_IDS.findall(body)], self._sent)
-
-    def _written(self, key: int, text: str | None, status: int) -> None:
-        now = time.perf_counter()
+        self._ledger.sent(key, text, time.perf_counter())
+        status, _, sent, now = await self._ask(request)
         if status != 200:
             self._tally.errors[f"write: {status}"] += 1
-            return
-        self._tally.write_ms.append((now - self._sent) * 1e3)
+            return False
+        self._tally.write_ms.append((now - sent) * 1e3)
         self._ledger.acknowledge(key, text, now)
-        if self._random.random() < READ_AFTER:
-            self._read_next = key
+        return True
 
-    def _read(self, key: int, status: int, body: bytes) -> None:
-        self._tally.read_ms.append((time.perf_counter() - self._sent) * 1e3)
+    async def read(self, key: int) -> None:
+        status, body, sent, now = await self._ask(prepared("GET", f"/v1/keywords/{key}"))
+        self._tally.read_ms.append((now - sent) * 1e3)
         if status not in (200, 404):
             self._tally.errors[f"read: {status}"] += 1
             return
         self._ledger.read(key, json.loads(body)["text"] if status == 200 else None)
 
 
+async def _loop(
+    wire: LoadConnection, number: int, mix: Mix, ledger: Ledger, tally: Tally, until: float, seed: int
+) -> None:
+    """One client: searches, and writes of ids of its own, one after the other."""
+    chance = random.Random(seed * 1000 + number)
+    mine = range(FIRST_ID + number * IDS_PER_CLIENT, FIRST_ID + (number + 1) * IDS_PER_CLIENT)
+    own = [key for key in ledger.expected if key in mine]
+    fresh = mine.start + sum(key in mine for key in ledger.first_sent)
+    try:
+        while time.perf_counter() < until:
+            if chance.random() >= mix.writes:
+                await wire.search(chance.choice(mix.searches), mix.k)
+                continue
+            kind = chance.random()
+            text: str | None = f"{chance.choice(mix.texts)} {chance.randrange(10**9)}"
+            if kind < 0.6 or not own:
+                key = fresh
+                fresh += 1
+                own.append(key)
+            else:
+                key = chance.choice(own)
+                text = text if kind < 0.8 else None
+            if await wire.write(key, text) and chance.random() < READ_AFTER:
+                await wire.read(key)
+    except (OSError, asyncio.IncompleteReadError):
+        tally.errors["connection lost"] += 1
+
+
 async def drive(port: int, mix: Mix, ledger: Ledger, *, clients: int, seconds: float, seed: int) -> Tally:
     """Load the service on this port of the loopback interface for `seconds`."""
-    loop = asyncio.get_running_loop()
     tally = Tally()
     began = time.perf_counter()
-    done = [asyncio.Event() for _ in range(clients)]
-    loops = [
-        LoadClient(number, mix, ledger, tally, began + seconds, seed, done[number])
-        for number in range(clients)
-    ]
-    for client in loops:
-        await loop.create_connection(lambda client=client: client.wire, "127.0.0.1", port)  # type: ignore[misc]
-    for client in loops:
-        client.send_next()
-    await asyncio.gather(*(event.wait() for event in done))
+    wires = [await LoadConnection.open(port, ledger, tally) for _ in range(clients)]
+    loops = (
+        _loop(wire, number, mix, ledger, tally, began + seconds, seed) for number, wire in enumerate(wires)
+    )
+    await asyncio.gather(*loops)
     tally.seconds = time.perf_counter() - began
-    for client in loops:
-        client.wire.transport.close()
+    for wire in wires:
+        wire.writer.close()
     return tally
 
 
 async def read_back(port: int, ledger: Ledger, connections: int = 8) -> None:
     """Read every id that was written."""
-    keys = sorted(ledger.expected)
-    await asyncio.gather(*(_read_all(port, ledger, keys[start::connections]) for start in range(connections)))
+    keys, tally = sorted(ledger.expected), Tally()
 
+    async def read_some(start: int) -> None:
+        wire = await LoadConnection.open(port, ledger, tally)
+        for key in keys[start::connections]:
+            await wire.read(key)
+        wire.writer.close()
 
-async def _read_all(port: int, ledger: Ledger, keys: Sequence[int]) -> None:
-    answers: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
-    wire = responses(lambda *answer: answers.put_nowait(answer), lambda: answers.put_nowait((0, b"")))
-    await asyncio.get_running_loop().create_connection(lambda: wire, "127.0.0.1", port)
-    for key in keys:
-        wire.transport.write(prepared("GET", f"/v1/keywords/{key}"))
-        status, body = await answers.get()
-        if status not in (200, 404):
-            raise RbegirError(f"reading {key} back gave status {status}")
-        ledger.read(key, json.loads(body)["text"] if status == 200 else None)
-    wire.transport.close()
+    await asyncio.gather(*(read_some(start) for start in range(connections)))
+    if tally.errors:
+        raise RbegirError(f"reading back what was written failed: {dict(tally.errors)}")
 
 
 async def replay() -> None:
     """The fastest possible server: every response has the file named on the command line as its body."""
     body = Path(sys.argv[1]).read_bytes()
     head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    answer = head.encode() + body
 
-    def connection() -> Messages:
-        made = Messages(lambda message, body: made.transport.write(answer))
-        return made
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            while await receive(reader):
+                writer.write(head.encode() + body)
 
-    server = await asyncio.get_running_loop().create_server(connection, "127.0.0.1", 0)
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 

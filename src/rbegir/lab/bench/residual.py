@@ -51,15 +51,11 @@ class Residual:
         out = np.empty_like(vectors)
         for start in range(0, len(vectors), ROWS):
             x = torch.from_numpy(vectors[start : start + ROWS]).to(self.books[0].device)
-            out[start : start + ROWS] = (x - self.left_over(x)).cpu().numpy()
+            left = x[:, None]
+            for book in self.books:
+                left = self._next(left, book)
+            out[start : start + ROWS] = (x - left[:, 0]).cpu().numpy()
         return out
-
-    def left_over(self, x: Tensor) -> Tensor:
-        """The residual of each vector after its best sum of codewords: [rows, dims] → [rows, dims]"""
-        left = x[:, None]
-        for book in self.books:
-            left = self._next(left, book)
-        return left[:, 0]
 
     def _next(self, left: Tensor, book: Tensor) -> Tensor:
         """Residuals of the best sums with one more codeword: [rows, beam, dims], best first"""

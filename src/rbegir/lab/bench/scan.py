@@ -18,6 +18,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -37,16 +38,6 @@ STREAMS = (1, 2, 4, 8, 16)  # places of memory that are read in turn
 COMPARED = ("avx512bw", "avx2")  # instruction sets of other CPUs, measured where peers are
 SMALL_BATCH = 8  # up to this batch every side is timed three times per round and the best counts
 PEER_SECONDS = 10.0  # after this long, a peer is not timed again in a cell
-
-
-def require_peers() -> None:
-    """Refuse to start when a peer is not installed."""
-    missing = [package for package in SCAN_PACKAGES if not find_spec(package.removesuffix("-cpu"))]
-    if missing:
-        raise MissingExtraError(
-            f"--peers needs {', '.join(missing)}",
-            hint="pip install 'rbegir[bench]', or leave out --peers",
-        )
 
 
 def random_codes(keywords: int) -> npt.NDArray[np.uint8]:
@@ -95,8 +86,11 @@ def run(grid: ScanGrid, progress: host.Progress = host.quiet) -> Json:
         from rbegir.lab.bench import scan_gpu
 
         return scan_gpu.run(grid, progress)
-    if grid.peers:
-        require_peers()
+    missing = [package for package in SCAN_PACKAGES if not find_spec(package.removesuffix("-cpu"))]
+    if grid.peers and missing:
+        raise MissingExtraError(
+            f"--peers needs {', '.join(missing)}", hint="pip install 'rbegir[bench]', or leave out --peers"
+        )
     keywords, threads, batches, ks = grid.keywords, grid.threads, grid.batches, grid.ks
     cells: list[Json] = []
     total = len(keywords) * len(threads) * len(batches) * len(ks)
@@ -110,11 +104,10 @@ def run(grid: ScanGrid, progress: host.Progress = host.quiet) -> Json:
                     stack.enter_context(closing(ScanPeer(name, count, thread_count)))
                     for name in (names if grid.peers else ())
                 ]
-                for batch in batches:
-                    for k in ks:
-                        cell = f"{count:,} keywords, batch {batch}, top {k}, {thread_count} threads"
-                        progress(len(cells) / total, cell)
-                        cells.append(measure(packed, count, batch, k, thread_count, running, grid.rounds))
+                for batch, k in product(batches, ks):
+                    cell = f"{count:,} keywords, batch {batch}, top {k}, {thread_count} threads"
+                    progress(len(cells) / total, cell)
+                    cells.append(measure(packed, count, batch, k, thread_count, running, grid.rounds))
     return {
         "host": host.describe(SCAN_PACKAGES if grid.peers else ()),
         "rounds": grid.rounds,

@@ -1,38 +1,55 @@
-"""Speed of the exact scan on a GPU beside the card's read bandwidth and what a user would write in torch.
+"""Speed of the scans on a GPU beside the card's read bandwidth and what a user would write in torch.
 
 A cell is (keywords, batch, k) over random rbe* codes made on the device. Times are between events on the
 device, medians over rounds after a warm-up; `wall_ms` is the caller's wait. The peer is float16 matmul and
 topk over vectors of the same dimension, in chunks whose best are merged; of several chunk sizes the fastest
 counts. It is measured at the size of the cell: where the vectors do not fit (10⁹ take 128 GB), fewer are held
-and read several times. `cases` are the costs of variations over the largest set of keywords that is one slab;
-`paper` is the published algorithm, and `equality` compares random searches with the reference (both in
-`kernels_gpu`).
+and read several times. `cases` are the costs of variations over the largest set of keywords that is one slab.
+`paper` is the published algorithm, one row per queue length: `ms` is `mode="paper"`, `exact_ms` the exact
+search in turns with it, and recall is counted against the exact top k of the same queries.
+
+`costs` makes the table by which `search.gpu.dispatch` chooses:
+
+    rbegir bench costs --json > src/rbegir/search/gpu/costs.json
+
+It times scans of random codes with a threshold that nothing passes: popcounts for every number of query
+planes, the others for one chunk of queries and for many.
 
 How this can mislead: codes are random, so hits are spread evenly and the first threshold comes from a good
-sample; the peer is exact in float16, whose ties and rounding differ.
+sample; the peer is exact in float16, whose ties and rounding differ; in `costs`, survivors have a cost too,
+the largest in `mma`, whose floor lets more of them through.
 """
 
 import ctypes
 import statistics
+import sys
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from rbegir.errors import DeviceError
-from rbegir.lab.bench import kernels_gpu
 from rbegir.lab.bench.host import Progress, describe_card, in_turns, milliseconds, quiet, timed
-from rbegir.lab.bench.kernels_gpu import random_words
 from rbegir.lab.bench.scan import PLANES, QUERY_PLANES, N, ScanGrid, random_queries
 from rbegir.lab.figures import Json
+from rbegir.search.gpu import dispatch, tensorcore, words
 from rbegir.search.gpu.card import Batch, Card
-from rbegir.search.gpu.device import MAX_SLAB, Residency
+from rbegir.search.gpu.device import MAX_SLAB, Residency, find_devices
+from rbegir.search.gpu.dispatch import Method
 from rbegir.search.gpu.proof import Pending
 from rbegir.search.gpu.replay import Replays
-from rbegir.search.gpu.tensorcore import Kernel, compile_cubin
 from rbegir.search.gpu.words import SlabSearch, with_sample
+from rbegir.search.paper import SelectionGeometry, plan, queue_heads, thread_of, whole_thread_sizes
 
+KEYWORDS = 100_000_000  # of a scan in the table of costs
+COST_SHAPES = ((64, 2), (128, 2), (256, 2), (64, 1), (64, 3), (64, 4), (512, 2))
+WIDE = ((64, 2),)
+POPCOUNT, PRODUCT = ((64, 2), (64, 1)), ((64, 2), (512, 2))
+PER_THREAD, QUEUES = 256, (1, 2, 8)  # of the published algorithm
 PEER_MEMORY = 0.55  # of the card, for the vectors of the peer
 PEER_CHUNKS = (1 << 26, 1 << 29, 1 << 31)  # scores that it makes at once: the fastest is taken,
 PEER_TRIAL = 1 << 26  # measured on this many vectors
@@ -61,6 +78,22 @@ extern "C" __global__ void __launch_bounds__(512) read_all(const Reading a) {
 """
 
 
+def chosen_gpu(device: str, command: str) -> torch.device:
+    """The GPU that a benchmark runs on; it becomes the current one."""
+    where = find_devices(device)[0]
+    if where.type != "cuda":
+        raise DeviceError(f"{command} needs a GPU, got {device!r}")
+    torch.cuda.set_device(where)
+    return where
+
+
+def random_words(n: int, planes: int, keywords: int, generator: torch.Generator) -> torch.Tensor:
+    """Random codes on the device of a generator: [streams, stride] int32."""
+    shape = (words.streams(n, planes), words.stride_of(keywords))
+    lanes = torch.empty(shape, dtype=torch.int32, device=generator.device)
+    return lanes.random_(-(2**31), 2**31, generator=generator)
+
+
 class _Reading(ctypes.Structure):
     _fields_ = (("from", ctypes.c_void_p), ("count", ctypes.c_int64), ("out", ctypes.c_void_p))
 
@@ -68,7 +101,9 @@ class _Reading(ctypes.Structure):
 def read_ms(pieces: Sequence[SlabSearch], rounds: int) -> float:
     """Milliseconds to read all codes once: the floor of a search."""
     capability = torch.cuda.get_device_capability()
-    kernel = Kernel(compile_cubin(READ, f"sm_{capability[0]}{capability[1]}", []), "read_all", 0)
+    kernel = tensorcore.Kernel(
+        tensorcore.compile_cubin(READ, f"sm_{capability[0]}{capability[1]}", []), "read_all", 0
+    )
     out = torch.zeros(4, dtype=torch.int32, device="cuda")
     processors = torch.cuda.get_device_properties(0).multi_processor_count
     arguments = [
@@ -199,6 +234,46 @@ def topk(
     return scores, rows
 
 
+def published(
+    replays: Replays, pieces: list[SlabSearch], k: int, rounds: int, values: npt.NDArray[np.int16]
+) -> list[Json]:
+    """A row for each of QUEUES."""
+    card = replays.card
+    keywords = sum(piece.slab.count for piece in pieces)
+    exact = replays.begin(pieces, Batch(values, card.device), k).result()[1]
+    one = Batch(values[:1], card.device)
+    rows = []
+    for queue in QUEUES:
+        geometry = SelectionGeometry(per_thread=PER_THREAD, queue=queue)
+        wanted = plan(whole_thread_sizes(keywords, PER_THREAD), k, geometry)
+        asked = (wanted.length, geometry)
+        row: Json = {"keywords": keywords, "k": k, "per_thread": PER_THREAD, "queue": queue}
+        calls: list[Callable[[], object]] = [
+            partial(replays.begin_queues, pieces, one, *asked),
+            partial(replays.begin, pieces, one, k),
+        ]
+        paper, same = in_turns(calls, rounds, warm=3)
+        row |= {**paper, "exact_ms": same["ms"]}
+        hits, walls = 0, []
+        for query, best in zip(values, exact, strict=True):
+            began = time.perf_counter()
+            queues = replays.begin_queues(pieces, Batch(query[None], card.device), *asked)
+            found = queues.result()[0][1]
+            walls.append((time.perf_counter() - began) * 1e3)
+            heads = found[queue_heads(thread_of(found, PER_THREAD), queue)]
+            hits += len(np.intersect1d(best, heads[:k]))
+        expected = wanted.certificate.expected_recall
+        row |= {
+            "wall_ms": statistics.median(walls),
+            "queries": len(values),
+            "measured_recall": hits / exact.size,
+            "expected_recall": expected,
+            "sampling_error": float(np.sqrt(expected * (1 - expected) / exact.size)),
+        }
+        rows.append(row)
+    return rows
+
+
 def cases(
     replays: Replays, pieces: list[SlabSearch], rounds: int, report: Callable[[str], None]
 ) -> list[Json]:
@@ -214,21 +289,20 @@ def cases(
 
 
 def run(grid: ScanGrid, progress: Progress = quiet) -> Json:
-    """All cells; with `peers` also the peer, the published algorithm, the variations, and equality."""
+    """All cells; with `peers` also the peer, the published algorithm and the variations."""
     keywords, peers, rounds = grid.keywords, grid.peers, grid.rounds
-    where = kernels_gpu.chosen_gpu(grid.device, "bench scan")
+    where = chosen_gpu(grid.device, "bench scan")
     check_room(max(keywords), where)
     replays = Replays(Card(N, PLANES, where))
     cells: list[Json] = []
     papers: list[Json] = []
     result: Json = {
-        "command": command(grid),
+        "command": " ".join(["rbegir", *sys.argv[1:]]),
         "host": describe_card(where),
         "rounds": rounds,
         "cells": cells,
         "cases": [],
         "paper": papers,
-        "equality": {},
     }
     widest = max((count for count in keywords if count <= MAX_SLAB), default=0)
     total = len(keywords) * len(grid.batches) * len(grid.ks)
@@ -236,9 +310,6 @@ def run(grid: ScanGrid, progress: Progress = quiet) -> Json:
     def show(what: str) -> None:
         progress(len(cells) / total, what)
 
-    if peers:
-        show("random searches beside the reference")
-        result["equality"] = kernels_gpu.equality(str(where))
     for count in keywords:
         show(f"{count:,} keywords: preparing")
         pieces = random_pieces(count, where)
@@ -251,7 +322,7 @@ def run(grid: ScanGrid, progress: Progress = quiet) -> Json:
             cells.append(measured)
         if peers and count >= 1_000_000:
             show(f"{count:,} keywords: the published algorithm")
-            papers += kernels_gpu.published(replays, pieces, 1000, rounds, random_queries(64))
+            papers += published(replays, pieces, 1000, rounds, random_queries(64))
         if peers and count == widest:
             result["cases"] = cases(replays, pieces, rounds, show)
         replays.clear()
@@ -264,11 +335,46 @@ def run(grid: ScanGrid, progress: Progress = quiet) -> Json:
     return result
 
 
-def command(grid: ScanGrid) -> str:
-    """The command line that measures the same again."""
-    lists = (
-        ",".join(f"{number:g}".replace("e+0", "e") for number in numbers)
-        for numbers in (grid.keywords, grid.batches, grid.ks)
-    )
-    options = "--keywords {} --batches {} -k {}".format(*lists) + " --peers" * grid.peers
-    return f"rbegir bench scan --device {grid.device} {options} --rounds {grid.rounds} --json"
+def scan_ms(card: Card, piece: SlabSearch, method: Method, top: int, queries: int, rounds: int) -> float:
+    """Milliseconds of one scan of random odd queries up to ±top, scaled to 10⁹ keywords."""
+    rng = np.random.default_rng(queries)
+    values = (2 * rng.integers(0, top + 1, (queries, card.n)) - top).astype(np.int16)
+    batch = Batch(values, card.device)
+    found = card.survivors(batch, 64)
+    limits = torch.tensor([[1 << 44, 1 << 17, 0]], device=card.device).repeat(queries, 1)
+    card.force = method
+    ms = timed(lambda: card.scan(piece, batch, limits, found), rounds)["ms"]
+    return round(ms * 1e9 / piece.slab.count, 3)
+
+
+def costs(device: str = "cuda", rounds: int = 5, progress: Callable[[str], None] = lambda what: None) -> Json:
+    """The whole table, and the card that it was measured on."""
+    where = chosen_gpu(device, "bench costs")
+    found: dict[str, Json] = {}
+    for n, planes in COST_SHAPES:
+        name = f"{n}×{planes}"
+        keywords = KEYWORDS * 64 // n
+        card = Card(n, planes, where)
+        lanes = random_words(n, planes, keywords, torch.Generator(device=where).manual_seed(0))
+        piece = SlabSearch(with_sample(lanes, keywords), 0, None, keywords)
+        if (n, planes) in POPCOUNT:
+            progress(f"{name} popcount")
+            found.setdefault("popcount", {})[name] = [
+                scan_ms(card, piece, "popcount", 2**b - 1, 1, rounds) for b in range(1, 9)
+            ]
+        for wide in (False, True) if (n, planes) in WIDE else (False,):
+            methods: list[Method] = ["product"] if (n, planes) in PRODUCT else []
+            methods += [kind for kind in card.kinds if tensorcore.fits(kind, n, planes, 255 if wide else 1)]
+            for method in methods:
+                progress(f"{name} {method}{' wide' if wide else ''}")
+                top = 255 if wide else 1 if method == "float8" else 3
+                size, many = dispatch.CHUNK[method], 4 if method == "product" else 8
+                one, more = (scan_ms(card, piece, method, top, size * chunks, rounds) for chunks in (1, many))
+                chunk = max((more - one) / (many - 1), 0.01)
+                found.setdefault(method + "/wide" if wide else method, {})[name] = [
+                    round(one - chunk, 3),
+                    round(chunk, 3),
+                ]
+        del piece, lanes
+        torch.cuda.empty_cache()
+    return {"host": describe_card(where), "rounds": rounds, "costs": found}

@@ -32,7 +32,7 @@ import pyarrow as pa
 
 from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.model import Model
-from rbegir.encode.clsm.presets import preset, tensor_shapes
+from rbegir.encode.clsm.presets import preset, random_tensors
 from rbegir.errors import RbegirError, whole_number
 from rbegir.index.store import Index
 from rbegir.lab.bench import host
@@ -50,7 +50,6 @@ SUMMARISED = (
     "searches_per_s", "requests_per_s", "p50_ms", "p99_ms", "write_p50_ms", "write_p99_ms", "queries_a_scan",
     "cpu_ms_a_search",
 )  # fmt: skip
-ON_LINUX = Path("/proc/self/stat").exists()
 SETTINGS = {"batched": (), "unbatched": ("--max-batch", "1")}
 
 
@@ -105,19 +104,13 @@ def prepare(folder: Path, keywords: int, model: Path | None, peers: bool) -> lis
     for row in range(len(texts), keywords):  # more texts: a title and the last word of another
         texts.append(f"{titles[row % len(titles)]} {rng.choice(titles).split()[-1]}")
     loaded = Model.load(model if model is not None else random_model(folder / "model"))
-    parts = [texts[start : start + BATCH_ROWS] for start in range(0, keywords, BATCH_ROWS)]
-    ids = np.split(np.arange(keywords), range(BATCH_ROWS, keywords, BATCH_ROWS))
-    batches = (
-        pa.record_batch({"id": pa.array(numbers), "text": pa.array(part)})
-        for numbers, part in zip(ids, parts, strict=True)
-    )
-    Index.build(folder / "index.rbe", loaded, batches).close()
+    table = pa.table({"id": np.arange(keywords), "text": texts})
+    Index.build(folder / "index.rbe", loaded, table.to_batches(BATCH_ROWS)).close()
     if peers:
         shutil.copytree(folder / "index.rbe", folder / "peer.rbe")  # the load writes to the other one
         (folder / "texts.txt").write_text("\n".join(texts))
         (folder / "queries.txt").write_text("\n".join(queries))
-        vectors = [loaded.encode_keywords(part).values().astype(np.float32) for part in parts]
-        np.save(folder / "vectors.npy", np.concatenate(vectors))
+        np.save(folder / "vectors.npy", loaded.encode_keywords(texts).values().astype(np.float32))
         np.save(folder / "queries.npy", loaded.encode_queries(queries).values().astype(np.float32))
     return queries
 
@@ -128,14 +121,8 @@ def random_model(folder: Path, **changes: Any) -> Path:
     `changes` are made to the configuration, such as conv=16 for a small one.
     """
     config = replace(preset("rbe_star"), share_towers=True, **changes)
-    rng = np.random.default_rng(0)
-    tensors = {
-        name: rng.standard_normal(shape, np.float32) * np.float32(2 / shape[-1] ** 0.5)
-        for name, shape in tensor_shapes(config).items()
-    }
-    for name in tensors:
-        if name.startswith("keyword."):
-            tensors[name] = tensors[name.replace("keyword", "query", 1)]
+    drawn = random_tensors(config)
+    tensors = {name: drawn[name.replace("keyword.", "query.", 1)] for name in drawn}
     checkpoint.write(folder, config, tensors, {})
     return folder
 
@@ -190,15 +177,13 @@ def _round(
         "setting": setting,
         **_figures(tally),
         "queries_a_scan": queries / scans if scans else None,
-        "cpu_ms_a_search": (cpu_after - cpu_before) * 1e3 / max(queries, 1) if ON_LINUX else None,
+        "cpu_ms_a_search": (cpu_after - cpu_before) * 1e3 / max(queries, 1),
         "load_average": host.load_average(),
     }
 
 
 def cpu_seconds(process: int) -> float:
     """CPU time of a process so far, on all cores; unlike wall time it does not depend on what else runs."""
-    if not ON_LINUX:
-        return 0.0
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

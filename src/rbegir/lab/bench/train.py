@@ -16,6 +16,7 @@ once:
 
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,6 @@ import pyarrow.parquet as pq
 import torch
 
 from rbegir.base.devices import cpu_count
-from rbegir.encode.clsm.clsm import TowerBatch
 from rbegir.encode.clsm.presets import preset as named_preset
 from rbegir.encode.clsm.twotower import TwoTower
 from rbegir.lab.bench.host import describe, device_name
@@ -146,32 +146,17 @@ def _parts(learner: Learner, table: pa.Table) -> tuple[dict[str, float], dict[st
     return result, floor
 
 
-def _floor(batch: StepBatch, learner: Learner) -> dict[str, float]:
+def _floor(batch: StepBatch, learner: Learner) -> dict[str, int]:
     """Bytes that each part of the step must move."""
-    conv = learner.model.config.conv
-    width, rows = conv * 4, 3 * conv * 4  # bytes of f, of a table row
-
-    def count(side: TowerBatch) -> tuple[int, int, int, int, int]:
-        return len(side.gram_ids), len(side.gram_offsets) - 1, len(side.word_ids), len(side), len(side.rows)
-
-    sides = [count(batch.query), count(batch.keyword)]
-    scores = (
-        4
-        * len(batch.target)
-        * (batch.negatives.shape[1] + 1 if batch.negatives.shape[1] else len(batch.keyword))
-    )
-    return {
-        "forward": sum(
-            (grams + words) * rows + places * rows + 2 * texts * width
-            for grams, words, places, texts, _ in sides
-        ),
-        "loss": 6.0 * scores,
-        "backward": sum(
-            (2 * words + grams + touched) * rows + 8 * texts * width
-            for grams, words, _, texts, touched in sides
-        ),
-        "update": sum(6 * touched * rows for *_, touched in sides),
-    }
+    f = 4 * learner.model.config.conv  # bytes of a text's vector; a row of a table has three times as many
+    columns = batch.negatives.shape[1] + 1 if batch.negatives.shape[1] else len(batch.keyword)
+    floor = Counter(loss=6 * 4 * len(batch.target) * columns)
+    for side in (batch.query, batch.keyword):
+        grams, words, touched = len(side.gram_ids), len(side.gram_offsets) - 1, len(side.rows)
+        floor["forward"] += (grams + words + len(side.word_ids)) * 3 * f + 2 * len(side) * f
+        floor["backward"] += (2 * words + grams + touched) * 3 * f + 8 * len(side) * f
+        floor["update"] += 6 * touched * 3 * f
+    return floor
 
 
 def _copy_rate(device: torch.device) -> float:

@@ -35,6 +35,7 @@ from rbegir.read.split import VALID_SHARE, positions
 
 SELECT_SHARE = 0.005
 FOLDER, SAMPLE = "folder", "sample"  # names of datasets
+HOLDS = "--data is a folder with redirects.*, titles.* and, optionally, entity_labels.*"
 HEADLINE = "SemSearch_ES"  # the slice of the labels whose relevance shows in titles
 
 
@@ -66,7 +67,7 @@ def load(folder: str | Path | None) -> Dataset:
         whole = pa.concat_tables([read_pairs(sample_path(part)).read_all() for part in ("train", "valid")])
         return split(SAMPLE, whole, corpus_texts(read_texts(sample_path("titles"))), {}, select=0.01)
     path = Path(folder)
-    pairs = _find(path, "redirects")
+    pairs = find(path, "redirects")
     columns = set(open_source(pairs).columns)
     names = ("alias", "title") if {"alias", "title"} <= columns else ("query", "keyword")
     table = read_pairs(pairs, query_column=names[0], keyword_column=names[1]).read_all()
@@ -74,7 +75,7 @@ def load(folder: str | Path | None) -> Dataset:
     return split(
         FOLDER,
         table,
-        corpus_texts(read_texts(_find(path, "titles"))),
+        corpus_texts(read_texts(find(path, "titles"))),
         load_labels(labels[0]) if labels else {},
     )
 
@@ -119,13 +120,11 @@ def headline(labels: dict[str, pa.Table]) -> str | None:
     return HEADLINE if HEADLINE in labels else next(iter(labels), None)
 
 
-def _find(folder: Path, stem: str) -> Path:
+def find(folder: Path, stem: str, hint: str = HOLDS) -> Path:
+    """The file of a folder with this name, whatever its format."""
     found = sorted(folder.glob(f"{stem}.*"))
     if not found:
-        raise FileError(
-            f"{folder} has no file {stem}.*",
-            hint="--data is a folder with redirects.*, titles.* and, optionally, entity_labels.*",
-        )
+        raise FileError(f"{folder} has no file {stem}.*", hint=hint)
     return found[0]
 
 

@@ -9,16 +9,18 @@ exactly over all titles, by inner product and by cosine, and the better of the t
 (RaBitQ with more than one bit, turbovec) are measured with their own search, on a sample of the queries.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import torch
 
 from rbegir.base.devices import cpu_count
 from rbegir.encode.binarizer.learn import nearest, rotation
+from rbegir.encode.clsm.presets import Side
 from rbegir.encode.clsm.twotower import TwoTower, unit
+from rbegir.evaluate.groups import sample_groups
 from rbegir.evaluate.retrieval import CUTOFFS
 from rbegir.lab.bench.quantizers import (
     Floats,
@@ -38,7 +40,7 @@ from rbegir.lab.bench.quantizers import (
 from rbegir.lab.figures import Json
 from rbegir.lab.reproduce.dataset import sample_rows
 from rbegir.lab.reproduce.rows import Scale
-from rbegir.lab.reproduce.testbed import Testbed, Vectors, recall_figures
+from rbegir.lab.reproduce.testbed import EmbeddingScorer, Testbed, Vectors, recall_figures
 
 SAMPLE = 1_000  # queries of a library's own search
 FEW = 3  # bits per dimension of the coarse query: those of rbe*
@@ -88,17 +90,18 @@ SLOWEST = (  # for the first seed alone: a minute or more on many cores
 )
 
 
-def compare(
-    bed: Testbed, vectors: Vectors, network: TwoTower, keep: Callable[[Json], None], scale: Scale, seed: int
-) -> None:
-    """Measure every quantiser on the vectors of a float model; `keep` gets each result when it is known."""
+def compare(bed: Testbed, vectors: Vectors, network: TwoTower, scale: Scale, seed: int) -> list[Json]:
+    """The figures of every quantiser on the vectors of a float model."""
     import_faiss().omp_set_num_threads(max(1, cpu_count() // 3))  # other runs need the rest
     queries, corpus = (unit(side).cpu().numpy() for side in (vectors.queries, vectors.corpus))
-    left, right = (unit(bed.embed(network, side, texts)).cpu().numpy() for side, texts in bed.group_texts())
+    groups = sample_groups(bed.data.test)
+    sides: tuple[tuple[Side, pa.Array], ...] = ("query", groups.queries), ("keyword", groups.keywords)
+    left, right = (unit(bed.embed(network, side, bed.tokens(texts))).cpu().numpy() for side, texts in sides)
     learned = corpus[sample_rows(len(corpus), scale.quantiser_train, 0)]  # [train, n]
     every = np.concatenate([corpus, right])
     wanted = QUANTISERS + (SLOW if scale.slow_quantisers else ())
     wanted += SLOWEST if scale.slow_quantisers and seed == 0 else ()
+    figures: list[Json] = []
     for quantiser in wanted:
         outcome = quantiser.peer(learned, corpus if quantiser.sampled else every, quantiser.size, 0)
         assert outcome is not None, f"{quantiser.name} has no code of {quantiser.size} bytes"
@@ -107,7 +110,7 @@ def compare(
             chosen = sample_rows(len(queries), SAMPLE, 0)
             found = outcome.find(queries[chosen], min(max(CUTOFFS), len(corpus)))
             score = {"query": quantiser.query, "score": "its own search"}
-            keep(about | score | sampled_recall(bed, chosen, found))
+            figures.append(about | score | sampled_recall(bed, chosen, found))
             continue
         assert outcome.decoded is not None
         titles, others = np.split(outcome.decoded, [len(corpus)])
@@ -122,8 +125,10 @@ def compare(
                 for score in ("inner product", "cosine")
             }
             best = max(either, key=lambda score: float(either[score]["recall@10"]["value"]))
-            on_groups = bed.on_groups(outcome.ask(pairs), others)
-            keep({**about, "query": precision, "score": best, **on_groups, **either[best]})
+            embedded = {"query": outcome.ask(pairs), "keyword": others}
+            on_pairs = bed.on_pairs(EmbeddingScorer(lambda side, _: embedded[side]))  # noqa: B023
+            figures.append({**about, "query": precision, "score": best, **on_pairs, **either[best]})
+    return figures
 
 
 def coarse(queries: Floats) -> Floats:

@@ -13,28 +13,26 @@ import json
 import multiprocessing
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
-from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
 
+from rbegir.base import disk
 from rbegir.errors import CorruptError, FileError, InputError, RbegirError
 from rbegir.lab.bench.host import describe, device_name
 from rbegir.lab.figures import Json
 from rbegir.lab.reproduce import report, runs
 from rbegir.lab.reproduce.dataset import Dataset
 from rbegir.lab.reproduce.rows import FULL, SMALL, TABLES, ModelRow, Scale, chosen, rows
+from rbegir.lab.reproduce.runs import Laboratory, ReproduceJob
 from rbegir.lab.reproduce.tables import tables_of as tables_of
 from rbegir.training.step import resolve_device
 
 RESULTS = "results.json"
 PACKAGES = ("torch", "pyarrow", "scikit-learn", "faiss-cpu", "turbovec")
 FIRST = 2  # tiers that are made with every seed before any other
-EXPECTED_S = 30.0  # time of a run before one has been timed
-SAID = (("AUC", "roc_auc"), ("R@1", "recall@1"), ("R@10", "recall@10"), ("R@100", "recall@100"))
 
 
 @dataclass(frozen=True)
@@ -58,18 +56,6 @@ class Request:
         return self.size or (SMALL if self.small or self.data is None else FULL)
 
 
-class ReproduceJob(NamedTuple):
-    """A run that is to be made."""
-
-    row: ModelRow | None  # None: a baseline without a model
-    seed: int
-    baseline: str = ""  # its name in `runs.BASELINES`
-
-    @property
-    def name(self) -> str:
-        return self.baseline if self.row is None else self.row.name
-
-
 def make(request: Request, say: Callable[[str], None]) -> Json:
     """Make the missing runs and write the results → the results."""
     if request.seeds is not None and request.seeds < 1:
@@ -90,12 +76,7 @@ def make(request: Request, say: Callable[[str], None]) -> Json:
     restore(request.out)
     todo = jobs(request, wanted, data, baselines)
     say(f"{len(todo)} runs to make, under {request.out}")
-    grouped = groups(todo, request.together)
-    if request.workers > 1 and len(grouped) > 1:
-        lines = run_in_processes(grouped, request, until)
-    else:
-        lines = run_here(grouped, request, data, until)
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(run(groups(todo, request.together), request, data, until), start=1):
         say(f"{number}/{len(todo)} {line}")
         gather(request, data)
     return gather(request, data)
@@ -128,74 +109,29 @@ def jobs(
         return same and studies <= set(found.get("done", []))
 
     ordered = sorted(((seed, number) for number in range(len(wanted)) for seed in range(seeds)), key=turn)
-    every = [ReproduceJob(wanted[number], seed) for seed, number in ordered]
-    every += [ReproduceJob(None, 0, name) for name in baselines]
+    every = [ReproduceJob(wanted[number].name, seed, wanted[number]) for seed, number in ordered]
+    every += [ReproduceJob(name, 0, None) for name in baselines]
     return [job for job in every if not made(job)]
 
 
 def groups(todo: list[ReproduceJob], most: int) -> list[list[ReproduceJob]]:
-    """Jobs whose models can be trained side by side, in the order of the first of each group."""
-    found: list[list[ReproduceJob]] = []
+    """Jobs whose models draw the same batches, in the order of the first of each group."""
+    alike: dict[object, list[ReproduceJob]] = {}
     for job in todo:
-        for group in found:
-            if len(group) < most and _batches(group[0]) == _batches(job) is not None:
-                group.append(job)
-                break
-        else:
-            found.append([job])
-    return found
+        s = job.row.settings if job.row else None
+        batches = s and (job.seed, s.epochs, s.batch_size, s.word_dropout, s.gram_dropout, s.negatives)
+        alike.setdefault(batches or job, []).append(job)
+    found = [jobs[at : at + most] for jobs in alike.values() for at in range(0, len(jobs), most)]
+    return sorted(found, key=lambda group: todo.index(group[0]))
 
 
-def _batches(job: ReproduceJob) -> tuple[object, ...] | None:
-    """What the batches of a job depend on besides the data; None for one without a model."""
-    if job.row is None:
-        return None
-    s = job.row.settings
-    return (job.seed, s.epochs, s.batch_size, s.word_dropout, s.gram_dropout, s.negatives)
-
-
-class Runner:
-    """Makes runs in one process, until the time is up."""
-
-    def __init__(self, request: Request, data: Dataset, until: float) -> None:
-        """No run starts that would not end by `until`, in seconds since the epoch."""
-        self._request, self._data, self._until = request, data, until
-        self._epoch_s, self._measure_s = 0.0, EXPECTED_S
-
-    @cached_property
-    def _laboratory(self) -> runs.Laboratory:
-        return runs.Laboratory(self._data, self._request.scale, self._request.device)
-
-    def run(self, group: list[ReproduceJob]) -> Iterator[str]:
-        """Make the runs of a group, unless they would end too late; yields a line about each."""
-        began, out = time.time(), self._request.out
-        models = [job.row for job in group if job.row is not None]
-        epochs = models[0].settings.epochs or 1 if models else 0
-        if began + len(group) * (self._epoch_s * epochs + self._measure_s) > self._until:
-            return
-        if not models:
-            runs.measure_baseline(group[0].baseline, self._data, self._request.scale, out)
-            yield f"{group[0].baseline} ({time.time() - began:.0f} s)"
-            return
-        for made in self._laboratory.make(models, group[0].seed, out):
-            self._measure_s = made["measure_s"]
-            self._epoch_s = made["train_s"] / len(made["history"])
-            told = "  ".join(f"{word} {made['figures'][name]['value']:.4f}" for word, name in SAID)
-            took = made["train_s"] + self._measure_s
-            yield f"{made['row']}, seed {made['seed']}: {told}  ({took:.0f} s)"
-
-
-def run_here(
-    todo: Iterable[list[ReproduceJob]], request: Request, data: Dataset, until: float
-) -> Iterator[str]:
-    """Make runs in this process; yields a line about each."""
-    runner = Runner(request, data, until)
-    for group in todo:
-        yield from runner.run(group)
-
-
-def run_in_processes(todo: list[list[ReproduceJob]], request: Request, until: float) -> Iterator[str]:
-    """Make runs in several processes on one device; yields a line about each."""
+def run(todo: list[list[ReproduceJob]], request: Request, data: Dataset, until: float) -> Iterator[str]:
+    """Make runs in this process, or in several on one device; yields a line about each."""
+    if request.workers == 1 or len(todo) <= 1:
+        laboratory = Laboratory(data, request.scale, request.device, request.out, until)
+        for group in todo:
+            yield from laboratory.run(group)
+        return
     spawn = multiprocessing.get_context("spawn")
     failures = []
     with ProcessPoolExecutor(min(request.workers, len(todo)), spawn, _start, (request, until)) as pool:
@@ -208,16 +144,17 @@ def run_in_processes(todo: list[list[ReproduceJob]], request: Request, until: fl
         raise RbegirError(f"a run failed: {failures[0]}")
 
 
-_runner: Runner  # of a worker process
+_laboratory: Laboratory  # of a worker process
 
 
 def _start(request: Request, until: float) -> None:
-    global _runner
-    _runner = Runner(request, runs.load_scaled(request.data, request.scale), until)
+    global _laboratory
+    data = runs.load_scaled(request.data, request.scale)
+    _laboratory = Laboratory(data, request.scale, request.device, request.out, until)
 
 
 def _run(group: list[ReproduceJob]) -> list[str]:
-    return list(_runner.run(group))
+    return list(_laboratory.run(group))
 
 
 def gather(request: Request, data: Dataset) -> Json:
@@ -239,7 +176,8 @@ def gather(request: Request, data: Dataset) -> Json:
     }
     try:
         request.out.mkdir(parents=True, exist_ok=True)
-        (request.out / RESULTS).write_text(dumps(result))
+        with disk.staged(request.out / RESULTS) as stage:
+            stage.write_text(dumps(result))
     except OSError as error:
         raise FileError(f"cannot write {request.out / RESULTS}: {error.strerror}") from None
     return result

@@ -3,17 +3,16 @@
 Figures come from the results alone, and a conclusion is printed only if the figures support it.
 
 auc-bits        ROC AUC against bits per keyword dimension, ours and the paper's
-recall-bytes    recall@10 against bytes per title, every method
+recall-bytes    recall@10 of every method, with its bytes per title
 recall-corpus   recall@10 against the number of titles searched
 loss            training loss and validation log loss by epoch
 estimators      training loss by epoch of three gradient estimators
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
-
-import numpy as np
+from typing import Any, NamedTuple
 
 from rbegir.errors import needing
 from rbegir.lab.figures import Json, Stat, environment, mean_std
@@ -30,7 +29,6 @@ VERDICTS = {  # of orderings that are not simply held
     "reversed": ("reversed", "reversed, one seed"),
     "open": ("held, within the spread", "reversed, within the spread"),
 }
-LABEL_GAP = 0.014  # between two labels of a picture, in recall
 OURS, THEIRS, OTHER = "#0b6e99", "#c2571a", "#8a8a8a"  # colours
 
 
@@ -88,12 +86,12 @@ def section(result: Json) -> Json:
         },
         "slices": slices(results),
         "losses": losses(results, by_key["3"]),
-        "best": best_code(by_key["bytes"]),
+        "best": best_of(by_key["bytes"], "3 bits", quantised=False),
         "best_float": max(
             (found.mean for name in ("m_1", BEST_FLOAT) if (found := results.stat(name, "recall@10"))),
             default=None,
         ),
-        "rivals": {query: best_rival(by_key["bytes"], query) for query in ("3 bits", "float")},
+        "rivals": {query: best_of(by_key["bytes"], query, quantised=True) for query in ("3 bits", "float")},
     }
 
 
@@ -130,25 +128,15 @@ def losses(results: Results, table: Json) -> dict[str, float] | None:
     return {**found, "lowest": fmean(min(curve) for curve in curves["plain"])}
 
 
-def best_code(table: Json) -> tuple[str, Stat] | None:
-    """The trained model of 16 bytes and a 3-bit query with the best recall@10, of those with most seeds."""
+def best_of(table: Json, query: str, *, quantised: bool) -> tuple[str, Stat] | None:
+    """The model or quantiser of 16 bytes with the best recall@10 for queries of a precision, of those with
+    most seeds."""
     found = [
-        (row["model"], Stat(**row["recall@10"]))
+        (row["model"].removeprefix("m_1, "), Stat(**row["recall@10"]))
         for row in table["rows"]
-        if row["bytes"] == 16 and row["query"] == "3 bits" and not row["model"].startswith("m_1, ")
+        if (row["bytes"], row["query"], row["model"].startswith("m_1, ")) == (16, query, quantised)
     ]
-    most = max((value.seeds for _, value in found), default=0)
-    return max((one for one in found if one[1].seeds == most), key=lambda one: one[1].mean, default=None)
-
-
-def best_rival(table: Json, query: str) -> tuple[str, float] | None:
-    """The quantiser of 16 bytes with the best recall@10 for queries of a precision."""
-    found = (
-        (row["model"].removeprefix("m_1, "), float(row["recall@10"]["mean"]))
-        for row in table["rows"]
-        if row["model"].startswith("m_1, ") and row["bytes"] == 16 and row["query"] == query
-    )
-    return max(found, key=lambda one: one[1], default=None)
+    return max(found, key=lambda one: (one[1].seeds, one[1].mean), default=None)
 
 
 def _cell(row: Json, key: str) -> str:
@@ -173,6 +161,16 @@ def cell(key: str, value: Any) -> str:
     return str(value)
 
 
+class Curve(NamedTuple):
+    """A line of a picture."""
+
+    label: str | None
+    x: Sequence[float]
+    y: Sequence[float]
+    color: str
+    style: str = "-o"
+
+
 def draw(result: Json, folder: Path) -> list[Path]:
     """Write the pictures of one result and return their files."""
     with needing("the pictures need matplotlib", "pip install 'rbegir[tables]'"):
@@ -183,103 +181,58 @@ def draw(result: Json, folder: Path) -> list[Path]:
 
     results = Results(result["runs"])
     folder.mkdir(parents=True, exist_ok=True)
+    pictures: dict[str, tuple[list[Curve], Json]] = {
+        "auc-bits": (_bits(results), {
+            "xlabel": "bits per dimension, mean of query and keyword", "ylabel": "ROC AUC above one bit",
+        }),
+        "recall-corpus": (_corpus(results), {
+            "xlabel": "titles searched, all targets among them", "ylabel": "recall@10", "xscale": "log",
+        }),
+        "loss": (_loss(results), {
+            "xlabel": "epoch", "ylabel": "loss of a batch, log loss with 10 negatives", "yscale": "log",
+        }),
+        "estimators": (_estimators(results, result), {
+            "xlabel": "epoch, every seed a line", "ylabel": "training loss of rbe*, all keywords of a batch",
+        }),
+    }  # fmt: skip
     written = []
-    for name, make in (
-        ("auc-bits", _bits),
-        ("recall-bytes", _bytes),
-        ("recall-corpus", _corpus),
-        ("loss", _loss),
-        ("estimators", _estimators),
-    ):
+    for name in (*pictures, "recall-bytes"):
         figure, axes = plt.subplots(figsize=(7, 4.2))
-        make(axes, results, result)
+        if name == "recall-bytes":
+            _bars(axes, result)
+        else:
+            curves, about = pictures[name]
+            for curve in curves:
+                axes.plot(curve.x, curve.y, curve.style, color=curve.color, label=curve.label, markersize=4)
+            axes.set(**about)
+            if curves:
+                axes.legend(frameon=False, fontsize=8)
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
-        path = folder / f"reproduce-{name}.svg"
-        figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
+        written.append(folder / f"reproduce-{name}.svg")
+        figure.savefig(written[-1], bbox_inches="tight", metadata={"Date": None})
         plt.close(figure)
-        written.append(path)
     return written
 
 
-def _bits(axes: Any, results: Results, _: Json) -> None:
+def _bits(results: Results) -> list[Curve]:
     places = {"m_2": 1.0, "rbe_2": 2.0, "rbe_star": 2.5, "rbe_3": 3.0}
-    shown = {name: found for name in places if (found := results.stat(name, "roc_auc"))}
-    x = [places[name] for name in shown]
-    axes.errorbar(
-        x,
-        [s.mean for s in shown.values()],
-        [s.std or 0.0 for s in shown.values()],
-        color=OURS, marker="o", capsize=3, label="ours (left axis)",
-    )  # fmt: skip
-    for name, where in (("m_1", "m_1, float"), ("m_3", "m_3, 128-d one bit")):
-        if found := results.stat(name, "roc_auc"):
-            axes.axhline(found.mean, color=OURS, linestyle=":", linewidth=1)
-            axes.annotate(where, (3.0, found.mean), ha="right", va="bottom", fontsize=8, color=OURS)
-    other = axes.twinx()
-    other.plot(
-        list(places.values()), [paper.BITS[name].roc_auc for name in places], color=THEIRS, marker="s",
-        label="paper, human labels (right axis)",
-    )  # fmt: skip
-    axes.set_xticks(
-        list(places.values()), ["m_2\n1 and 1", "rbe_2\n2 and 2", "rbe*\n3 and 2", "rbe_3\n3 and 3"]
-    )
-    axes.set(xlabel="bits per dimension of query and keyword", ylabel="ROC AUC, unseen titles")
-    other.set_ylabel("ROC AUC in the paper")
-    _one_legend(axes, other, loc="lower right")
+    found = {name: value.mean for name in (*places, "m_1", "m_3") if (value := results.stat(name, "roc_auc"))}
+    theirs = [paper.BITS[name].roc_auc - paper.BITS["m_2"].roc_auc for name in places]
+    curves = [Curve("the paper, human labels", list(places.values()), theirs, THEIRS)]
+    if "m_2" in found:
+        made = {places[name]: value - found["m_2"] for name, value in found.items() if name in places}
+        curves.append(Curve("ours, unseen titles", list(made), list(made.values()), OURS))
+        for name, style in (("m_1", ":"), ("m_3", "--")):
+            if name in found:
+                curves.append(
+                    Curve(f"ours, {shown(name)}", [1, 3], 2 * [found[name] - found["m_2"]], OURS, style)
+                )
+    return curves
 
 
-def _one_legend(axes: Any, other: Any, **options: Any) -> None:
-    """One legend for the lines of both vertical axes."""
-    other.spines["top"].set_visible(False)
-    lines, labels = axes.get_legend_handles_labels()
-    more, names = other.get_legend_handles_labels()
-    axes.legend(lines + more, labels + names, frameon=False, **options)
-
-
-def _bytes(axes: Any, _: Results, result: Json) -> None:
-    (table,) = tables_of(result, ["bytes"])
-    columns: dict[float, list[tuple[float, str, bool]]] = {}
-    for row in table["rows"]:
-        if row.get("bytes") is None or row.get("recall@10") is None or "among" in row["model"]:
-            continue
-        quantised = row["model"].startswith("m_1, ")
-        if quantised and row["query"] == "3 bits":  # they are in the table; both would crowd the picture
-            continue
-        label = row["model"].removeprefix("m_1, ") if quantised else short(row["model"])
-        if "epochs" not in row["model"]:
-            point = (row["recall@10"]["mean"], label.replace("rescored with the ", ""), quantised)
-            columns.setdefault(row["bytes"], []).append(point)
-    smaller = max((value for size in columns if size < 16 for value, *_ in columns[size]), default=0.0)
-    for size, points in columns.items():
-        points.sort()
-        for (value, label, quantised), height in zip(points, spread([p[0] for p in points]), strict=True):
-            color = OTHER if quantised else OURS
-            axes.scatter(size, value, color=color, marker="x" if quantised else "o", s=22)
-            # most points are at 16 bytes: these and smaller ones are labelled on the left, with more room
-            left = size < 16 or (size == 16 and height > smaller + LABEL_GAP)
-            axes.annotate(
-                label, (size, value), xytext=(size / 1.15 if left else size * 1.15, height), fontsize=6,
-                va="center", ha="right" if left else "left", color=color,
-                arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.4},
-            )  # fmt: skip
-    axes.set_xscale("log", base=2)
-    axes.set_xticks([8, 16, 32, 64, 128, 256], ["8", "16", "32", "64", "128", "256"])
-    axes.set_xlim(1.8, 420)
-    axes.set_xlabel("bytes per title (● trained, × quantised vectors of m_1, float query)")
-    axes.set_ylabel(f"recall@10 among {result['dataset']['corpus']:,} titles")
-
-
-def spread(values: list[float]) -> list[float]:
-    """Heights for labels of ascending values, at least LABEL_GAP apart and otherwise as near as possible."""
-    from sklearn.isotonic import isotonic_regression
-
-    steps = LABEL_GAP * np.arange(len(values))
-    near: list[float] = (isotonic_regression(np.array(values) - steps) + steps).tolist() if values else []
-    return near
-
-
-def _corpus(axes: Any, results: Results, _: Json) -> None:
+def _corpus(results: Results) -> list[Curve]:
+    curves = []
     for name, label, color in (
         ("m_1", "m_1, 256 bytes", OTHER),
         ("rbe_star", "rbe*, 16 bytes", OURS),
@@ -287,43 +240,53 @@ def _corpus(axes: Any, results: Results, _: Json) -> None:
     ):
         if found := results.study(name, "sizes"):
             sizes = sorted(found[0], key=int)
-            means = [sum(one[size] for one in found) / len(found) for size in sizes]
-            axes.plot([int(size) for size in sizes], means, marker="o", label=label, color=color)
-    axes.set_xscale("log")
-    axes.set(xlabel="titles searched, all targets among them", ylabel="recall@10")
-    axes.legend(frameon=False)
+            means = [fmean(one[size] for one in found) for size in sizes]
+            curves.append(Curve(label, [int(size) for size in sizes], means, color))
+    return curves
 
 
-def _course(axes: Any, run: Json, figure: str, **style: Any) -> None:
-    """A line of a figure against the epochs of a run."""
-    history = run["history"]
-    axes.plot([entry["epoch"] for entry in history], [entry[figure] for entry in history], **style)
+def _course(run: Json, figure: str, label: str | None, color: str, style: str) -> Curve:
+    """A figure by epoch."""
+    known = [entry for entry in run["history"] if figure in entry]
+    return Curve(label, [entry["epoch"] for entry in known], [entry[figure] for entry in known], color, style)
 
 
-def _loss(axes: Any, results: Results, _: Json) -> None:
-    other = axes.twinx()
-    for name, color in (("m_1", OTHER), ("rbe_star", OURS), ("m_3", THEIRS)):
-        for run in results.runs(name)[:1]:
-            _course(axes, run, "loss", color=color, label=f"{name}: training")
-            if "log_loss" in run["history"][0]:
-                _course(other, run, "log_loss", color=color, linestyle="--", label=f"{name}: validation")
-    axes.set(xlabel="epoch", ylabel="training loss, all keywords of a batch (solid)")
-    other.set_ylabel("validation log loss, 10 negatives (dashed)")
-    _one_legend(axes, other, loc="upper right", fontsize=8)
+def _loss(results: Results) -> list[Curve]:
+    return [
+        _course(run, figure, f"{name}: {what}", color, style)
+        for name, color in (("m_1", OTHER), ("rbe_star", OURS), ("m_3", THEIRS))
+        for run in results.runs(name)[:1]
+        for figure, what, style in (("loss", "training", "-"), ("log_loss", "validation", "--"))
+    ]
 
 
-def _estimators(axes: Any, results: Results, result: Json) -> None:
+def _estimators(results: Results, result: Json) -> list[Curve]:
     (table,) = tables_of(result, ["3"])
     sources = {row["model"]: row["sources"] for row in table["rows"]}["rbe*"]
-    for key, label, color in (
-        ("variant", "straight-through variant", OURS),
-        ("tanh", "annealing tanh", OTHER),
-        ("plain", "plain straight-through", THEIRS),
-    ):
-        style = {"color": color, "marker": "o", "markersize": 3}
-        for number, run in enumerate(results.runs(sources[key])):
-            _course(axes, run, "loss", label=label if number == 0 else None, **style)
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.set(xlabel="epoch, every seed a line", ylabel="training loss of rbe*, all keywords of a batch")
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False)
+    return [
+        _course(run, "loss", None if number else label, color, "-o")
+        for key, label, color in (
+            ("variant", "straight-through variant", OURS),
+            ("tanh", "annealing tanh", OTHER),
+            ("plain", "plain straight-through", THEIRS),
+        )
+        for number, run in enumerate(results.runs(sources[key]))
+    ]
+
+
+def _bars(axes: Any, result: Json) -> None:
+    """Recall@10 of every method with its bytes per title, best last; float queries of quantised vectors."""
+    (table,) = tables_of(result, ["bytes"])
+    bars: dict[str, tuple[float, str]] = {}
+    for row in table["rows"]:
+        quantised = row["model"].startswith("m_1, ")
+        known = row.get("bytes") is not None and row.get("recall@10") is not None
+        if known and "epochs" not in row["model"] and not (quantised and row["query"] == "3 bits"):
+            name = row["model"].removeprefix("m_1, ") if quantised else short(row["model"])
+            bars[f"{name}, {row['bytes']:g} bytes"] = row["recall@10"]["mean"], OTHER if quantised else OURS
+    names = sorted(bars, key=lambda name: bars[name])
+    axes.barh(names, [bars[name][0] for name in names], color=[bars[name][1] for name in names])
+    axes.tick_params(axis="y", labelsize=6)
+    axes.set_xlabel(
+        f"recall@10 among {result['dataset']['corpus']:,} titles (light: quantised vectors of m_1)"
+    )

@@ -61,7 +61,7 @@ class ModelRow:
 
     name: str
     shape: ModelConfig
-    tables: tuple[str, ...]
+    tables: str  # their names, with spaces
     settings: TrainConfig = field(default_factory=TrainConfig)
     studies: tuple[str, ...] = ()
     short: bool = False  # trained for `Scale.short` epochs
@@ -80,7 +80,7 @@ def chosen(scale: Scale, tables: tuple[str, ...], names: tuple[str, ...] = ()) -
         raise InputError(f"unknown table {unknown[0]!r}", hint=f"choose from {', '.join(TABLES)}")
     every = rows(scale)
     if not names:
-        return [row for row in every if set(row.tables) & set(tables)]
+        return [row for row in every if set(row.tables.split()) & set(tables)]
     known = {row.name: row for row in every}
     for name in names:
         if name not in known:
@@ -99,19 +99,19 @@ def _rows(scale: Scale) -> list[ModelRow]:
     default = RECIPES["default"]
     star = _shape("rbe_star")
     first = [
-        ModelRow("rbe_star", star, _tables("1 2 3 4 5 6 7 bytes"),
+        ModelRow("rbe_star", star, "1 2 3 4 5 6 7 bytes",
             studies=("sizes", "selection", "latency", "top_five")),
-        ModelRow("m_1", _shape("m_1"), _tables("1 5 bytes"), studies=("sizes", "top_five", "quantisers")),
-        ModelRow("m_3", _shape("m_3"), _tables("1 bytes"), studies=("sizes",)),
-        ModelRow("m_5", _shape("m_5"), _tables("1 7 bytes"), tier=1),
-        ModelRow("m_2", _shape("m_2"), _tables("1 2 3 bytes"), tier=1),
-        ModelRow("rbe_2", _shape("rbe_2"), _tables("2 3 4 7 bytes"), tier=1),
-        ModelRow("rbe_3", _shape("rbe_3"), _tables("2 3 4 bytes"), tier=1),
+        ModelRow("m_1", _shape("m_1"), "1 5 bytes", studies=("sizes", "top_five", "quantisers")),
+        ModelRow("m_3", _shape("m_3"), "1 bytes", studies=("sizes",)),
+        ModelRow("m_5", _shape("m_5"), "1 7 bytes", tier=1),
+        ModelRow("m_2", _shape("m_2"), "1 2 3 bytes", tier=1),
+        ModelRow("rbe_2", _shape("rbe_2"), "2 3 4 7 bytes", tier=1),
+        ModelRow("rbe_3", _shape("rbe_3"), "2 3 4 bytes", tier=1),
         ModelRow("64x1, 8-plane query", _shape("rbe_star", keyword_planes=1, query_planes=8),
-            _tables("bytes"), tier=1),
+            "bytes", tier=1),
         *(
             ModelRow(under(recipe, name), _shape(name, share_towers=settings.share_towers),
-                _tables("1 7" if name == "rbe_star" else "1"), settings, short=True, tier=1)
+                "1 7" if name == "rbe_star" else "1", settings, short=True, tier=1)
             for recipe, settings in OTHER_RECIPES.items()
             for name in ("rbe_star", "m_1", "m_3", *(("m_5", "m_2") if recipe == PAPER else ()))
         ),
@@ -123,7 +123,7 @@ def _rows(scale: Scale) -> list[ModelRow]:
     ]
     names = ("rbe_star", "rbe_1", "rbe_2", "rbe_3")
     second = [
-        ModelRow(f"{name}, {what}", _shape(name, **changes), _tables(table), short=True, tier=2)
+        ModelRow(f"{name}, {what}", _shape(name, **changes), table, short=True, tier=2)
         for what, table, changes in variants
         for name in names
         if name != "rbe_1" or table == "3"  # one plane has nothing to weigh
@@ -131,33 +131,31 @@ def _rows(scale: Scale) -> list[ModelRow]:
     if scale.short is not None:
         second = [
             *(
-                ModelRow(like(name, scale), _shape(name), _tables("3 4 7"), short=True, tier=2)
+                ModelRow(like(name, scale), _shape(name), "3 4 7", short=True, tier=2)
                 for name in names
             ),
             *second,
-            ModelRow("m_1, 10 epochs, 20 % feature dropout", _shape("m_1"), _tables("bytes"),
+            ModelRow("m_1, 10 epochs, 20 % feature dropout", _shape("m_1"), "bytes",
                 replace(default, epochs=10, feature_dropout=0.2), tier=2),
         ]  # fmt: skip
     last = [
-        ModelRow("fixed B and R", replace(star, time_varying=False), _tables("7")),
-        ModelRow("separate towers", replace(star, share_towers=False), _tables("7")),
-        ModelRow("10 negatives", star, _tables("7"), replace(default, negatives=10)),
-        ModelRow("100 negatives", star, _tables("7"), replace(default, negatives=100)),
-        ModelRow("8 query planes", replace(star, query_planes=8), _tables("7")),
-        ModelRow("1 query plane", replace(star, query_planes=1), _tables("7")),
-        ModelRow("4 query planes", replace(star, query_planes=4), _tables("7")),
-        ModelRow("no float guide", star, _tables("7"), replace(default, guide=0.0)),
-        ModelRow("no gram dropout", star, _tables("7"), replace(default, gram_dropout=0.0)),
-        ModelRow("no feature dropout", star, _tables("7"), replace(default, feature_dropout=0.0)),
-        ModelRow("no word dropout", star, _tables("7"), replace(default, word_dropout=0.0)),
-        ModelRow("6 query planes", replace(star, query_planes=6), _tables("7")),
-        ModelRow("1 negative", star, _tables("7"), replace(default, negatives=1)),
+        ModelRow("fixed B and R", replace(star, time_varying=False), "7"),
+        ModelRow("separate towers", replace(star, share_towers=False), "7"),
+        ModelRow("10 negatives", star, "7", replace(default, negatives=10)),
+        ModelRow("100 negatives", star, "7", replace(default, negatives=100)),
+        ModelRow("8 query planes", replace(star, query_planes=8), "7"),
+        ModelRow("1 query plane", replace(star, query_planes=1), "7"),
+        ModelRow("4 query planes", replace(star, query_planes=4), "7"),
+        ModelRow("no float guide", star, "7", replace(default, guide=0.0)),
+        ModelRow("no gram dropout", star, "7", replace(default, gram_dropout=0.0)),
+        ModelRow("no feature dropout", star, "7", replace(default, feature_dropout=0.0)),
+        ModelRow("no word dropout", star, "7", replace(default, word_dropout=0.0)),
+        ModelRow("6 query planes", replace(star, query_planes=6), "7"),
+        ModelRow("1 negative", star, "7", replace(default, negatives=1)),
     ]
     wide = [
-        ModelRow(
-            "128x1, 3-plane query", _shape("rbe_star", n=128, keyword_planes=1), _tables("bytes"), tier=3
-        ),
-        ModelRow("64x1, 3-plane query", _shape("rbe_star", keyword_planes=1), _tables("bytes"), tier=3),
+        ModelRow("128x1, 3-plane query", _shape("rbe_star", n=128, keyword_planes=1), "bytes", tier=3),
+        ModelRow("64x1, 3-plane query", _shape("rbe_star", keyword_planes=1), "bytes", tier=3),
     ]
     return [*first, *second, *(replace(row, short=True, tier=3) for row in last), *wide]
 
@@ -174,10 +172,6 @@ def under(recipe: str, name: str) -> str:
 
 def _shape(name: str, **changes: Any) -> ModelConfig:
     return replace(preset(name), **{"share_towers": RECIPES["default"].share_towers, **changes})
-
-
-def _tables(keys: str) -> tuple[str, ...]:
-    return tuple(keys.split())
 
 
 def bytes_of(shape: ModelConfig) -> int:

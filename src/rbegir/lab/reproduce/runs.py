@@ -10,12 +10,12 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import torch
 
@@ -36,78 +36,99 @@ from rbegir.training.trainer import fit
 
 DIGITS = 6
 BASELINES = {"bm25": BM25(), "triletter": TriletterCosine()}  # that need no training
+STUDIES: dict[str, Callable[..., Any]] = {
+    "sizes": testbed.sizes,
+    "selection": testbed.selection,
+    "latency": testbed.latency,
+    "top_five": testbed.top_five,
+    "quantisers": equal_bytes.compare,
+}
+EXPECTED_S = 30.0  # time of a run before one has been timed
+SAID = (("AUC", "roc_auc"), ("R@1", "recall@1"), ("R@10", "recall@10"), ("R@100", "recall@100"))
+
+
+class ReproduceJob(NamedTuple):
+    """A run that is to be made."""
+
+    name: str
+    seed: int
+    row: ModelRow | None  # None: a baseline without a model
 
 
 class Laboratory:
-    """The data of all runs, tokenised once, on one device."""
+    """Makes runs on one device, from data that is tokenised once."""
 
-    def __init__(self, data: Dataset, scale: Scale, device: str) -> None:
-        self.data, self.scale = data, scale
-        self.device = resolve_device(device)
-        self.train = TrainingData.of_table(data.train, hash_buckets=scale.hash_buckets, threads=cpu_count())
-        self.validation = Validation(data.select, hash_buckets=scale.hash_buckets, threads=cpu_count())
-        self.bed = Testbed(data, self.device, hash_buckets=scale.hash_buckets)
+    def __init__(self, data: Dataset, scale: Scale, device: str, out: Path, until: float) -> None:
+        """No run starts that would not end by `until`, in seconds since the epoch."""
+        self._data, self._scale, self._out, self._until = data, scale, out, until
+        self._device = resolve_device(device)
+        self._epoch_s, self._measure_s = 0.0, EXPECTED_S
 
-    def make(self, rows: Sequence[ModelRow], seed: int, out: Path) -> list[Json]:
-        """Train rows side by side and measure each; the results are also written."""
-        began = time.monotonic()
-        fitted = fit(
-            self.train,
-            [(row.shape, change(row.settings, seed=seed)) for row in rows],
-            validation=self.validation,
-            device=str(self.device),
+    @cached_property
+    def _tokenised(self) -> tuple[TrainingData, Validation, Testbed]:
+        how: Any = {"hash_buckets": self._scale.hash_buckets, "threads": cpu_count()}
+        return (
+            TrainingData.of_table(self._data.train, **how),
+            Validation(self._data.select, **how),
+            Testbed(self._data, self._device, hash_buckets=self._scale.hash_buckets),
         )
-        took = (time.monotonic() - began) / len(rows)
-        with torch.inference_mode():
-            made = [self._measure(row, seed, one, took, out) for row, one in zip(rows, fitted, strict=True)]
-            for row, one, result in zip(rows, fitted, made, strict=True):
-                if "quantisers" in row.studies:  # takes minutes: after everything else is written
-                    self._quantise(row, seed, one, result, out)
-        return made
 
-    def _measure(self, row: ModelRow, seed: int, fitted: Run, train_s: float, out: Path) -> Json:
-        began = time.monotonic()
-        vectors = self.bed.vectors(fitted.network)
+    def run(self, jobs: list[ReproduceJob]) -> Iterator[str]:
+        """Train the models of some jobs side by side and measure each; yields a line about each run."""
+        began, seed = time.time(), jobs[0].seed
+        rows = [job.row for job in jobs if job.row is not None]
+        epochs = rows[0].settings.epochs or 1 if rows else 0
+        if began + len(jobs) * (self._epoch_s * epochs + self._measure_s) > self._until:
+            return
+        if not rows:
+            name = jobs[0].name
+            figures = testbed.baseline(BASELINES[name], self._data)
+            made = {"row": name, "seed": 0, **figures, "identity": identity(None, 0, self._data, self._scale)}
+            write(self._out, made)
+            yield f"{name} ({time.time() - began:.0f} s)"
+            return
+        data, validation, _ = self._tokenised
+        models = [(row.shape, change(row.settings, seed=seed)) for row in rows]
+        began = time.time()
+        fitted = fit(data, models, validation=validation, device=str(self._device))
+        train_s = (time.time() - began) / len(rows)
+        self._epoch_s = train_s / len(fitted[0].history)
+        for row, one in zip(rows, fitted, strict=True):
+            with torch.inference_mode():
+                figures = self._measure(row, seed, one, train_s)["figures"]
+            told = "  ".join(f"{word} {figures[name]['value']:.4f}" for word, name in SAID)
+            yield f"{row.name}, seed {seed}: {told}  ({train_s + self._measure_s:.0f} s)"
+
+    def _measure(self, row: ModelRow, seed: int, fitted: Run, train_s: float) -> Json:
+        """Every figure of a trained model; the run is written after each study."""
+        began, bed = time.monotonic(), self._tokenised[-1]
+        vectors = bed.vectors(fitted.network)
         result: Json = {
             "row": row.name,
             "seed": seed,
-            "figures": self.bed.measure(fitted.network, vectors),
+            "figures": bed.measure(fitted.network, vectors),
             "history": fitted.history,
             "best_epoch": fitted.best_epoch,
             "gamma": fitted.gamma,
             "pairs_per_s": round(fitted.pairs_per_s),
             "train_s": round(train_s, 1),
             "studies": {},
-            "identity": identity(row, seed, self.data, self.scale),
+            "done": [],
+            "measure_s": round(time.monotonic() - began, 1),
+            "identity": identity(row, seed, self._data, self._scale),
         }
-        skipped = {"quantisers"} | (set() if self.data.labels else {"top_five"})
+        skipped = set() if self._data.labels else {"top_five"}
         skipped |= {"selection", "latency"} if seed else set()
+        write(self._out, result)
         for study in row.studies:
             if study not in skipped:
-                result["studies"][study] = getattr(testbed, study)(self.bed, vectors, fitted.network)
-        result["measure_s"] = round(time.monotonic() - began, 1)
-        result["done"] = [study for study in row.studies if study != "quantisers"]
-        write(out, result)
+                more = (self._scale, seed) if study == "quantisers" else ()
+                result["studies"][study] = STUDIES[study](bed, vectors, fitted.network, *more)
+            result["done"].append(study)
+            result["measure_s"] = round(time.monotonic() - began, 1)
+            write(self._out, result)
+        self._measure_s = result["measure_s"]
         return result
-
-    def _quantise(self, row: ModelRow, seed: int, fitted: Run, result: Json, out: Path) -> None:
-        found: list[Json] = []
-
-        def keep(figures: Json) -> None:
-            found.append(figures)
-            result["studies"]["quantisers"] = found
-            write(out, result)
-
-        vectors = self.bed.vectors(fitted.network)
-        equal_bytes.compare(self.bed, vectors, fitted.network, keep, self.scale, seed)
-        result["done"] = list(row.studies)
-        write(out, result)
-
-
-def measure_baseline(name: str, data: Dataset, scale: Scale, out: Path) -> None:
-    """A run without a model."""
-    figures = testbed.baseline(BASELINES[name], data)
-    write(out, {"row": name, "seed": 0, **figures, "identity": identity(None, 0, data, scale)})
 
 
 def load_scaled(folder: Path | None, scale: Scale) -> Dataset:
@@ -153,17 +174,11 @@ def read(path: Path) -> Json:
 def write(out: Path, run: Json) -> None:
     """Replace a run's file; figures are rounded to DIGITS."""
     path = path_of(out, run["row"], run["seed"])
+    text = json.dumps(run, default=float)  # of NumPy
+    rounded = json.loads(text, parse_float=lambda number: round(float(number), DIGITS))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with disk.staged(path) as stage:
-            stage.write_text(json.dumps(_rounded(run)) + "\n")
+            stage.write_text(json.dumps(rounded) + "\n")
     except OSError as error:
         raise FileError(f"cannot write {path}: {error.strerror}") from None
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, (float, np.floating)):
-        return round(float(value), DIGITS)
-    if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
-    return [_rounded(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -15,7 +15,8 @@ which `report` turns into Markdown and `rbegir reproduce --json` prints.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from statistics import fmean
+from typing import Any, NamedTuple
 
 from rbegir.encode.clsm.presets import FLOAT
 from rbegir.lab.figures import Json, Stat, stat
@@ -67,15 +68,33 @@ class TableMaker:
         self.results, self.scale, self.options = results, scale, options
         self.rows = {row.name: row for row in rows(scale)}
 
-    def figures(self, row: str, *names: str) -> Json:
-        """Figures of a row over its seeds; those that were not made are left out."""
-        found = {name: self.results.stat(row, name) for name in names}
-        return {name: value._asdict() for name, value in found.items() if value is not None}
+    def row(self, name: str, columns: str, **given: Any) -> Json:
+        """A trained row: its figures in these columns, as far as they were made, and what is given."""
+        runs, shape = self.results.runs(name), self.rows[name].shape
+        floats = shape.keyword_planes == FLOAT
+        known: dict[str, Any] = {
+            "model": shown(name),
+            "n": shape.n,
+            # codes are asked with a float query rounded to 8 bits
+            "q": str(shape.query_planes) if shape.query_planes != FLOAT else "32" if floats else "8",
+            "k": "32" if floats else str(shape.keyword_planes),
+            "bytes": bytes_of(shape),
+            "query": query_bits(shape),
+            "epochs": len(runs[0]["history"]),
+            "seeds": len(runs),
+            "labels": self.label(name),
+            "interval": self.results.interval(name, "recall@10"),
+        }
+        for figure in ("log_loss", *ACCURACY):
+            if found := self.results.stat(name, figure):
+                known[figure] = found._asdict()
+        made = {key: known[key] for key in columns.split() if key in known}
+        return {**made, **given, "command": self.command(name)}
 
     def pair(self, row: str, key: str) -> Json:
         """ROC AUC and recall@10 of a row under `key` and `key`_r10."""
-        found = self.figures(row, "roc_auc", "recall@10")
-        return {key: found.get("roc_auc"), f"{key}_r10": found.get("recall@10")}
+        found = {key: self.results.stat(row, "roc_auc"), f"{key}_r10": self.results.stat(row, "recall@10")}
+        return {name: value and value._asdict() for name, value in found.items()}
 
     def like(self, row: str) -> str:
         """The row that the rows of tables 3, 4 and 7 are to be compared with."""
@@ -121,22 +140,15 @@ def accuracy(make: TableMaker) -> Json:
     for recipe in ("", *OTHER_RECIPES):
         for model, printed in paper.ACCURACY.items():
             name = under(recipe, model)
-            if not (runs := make.results.runs(name)):
+            if not make.results.runs(name):
                 continue
             lift = make.results.lift(name, under(recipe, "m_3"), under(recipe, "m_1"))
             by_definition = {"m_1": 100.0, "m_3": 0.0}.get(model)
-            made.append(
-                {
-                    **_beside(make, name, printed),
-                    "part": recipe,
-                    "n": make.rows[name].shape.n,
-                    "epochs": len(runs[0]["history"]),
-                    "labels": make.label(name),
-                    "lift": lift and (lift._asdict() if by_definition is None else by_definition),
-                    "seeds": len(runs),
-                    "paper_lift": printed.lift,
-                }
+            row = make.row(
+                name, KINDS["1"].columns, part=recipe, **_printed(printed), paper_lift=printed.lift
             )
+            row["lift"] = lift and (lift._asdict() if by_definition is None else by_definition)
+            made.append(row)
         own = make.above(paper.ACCURACY, *steps, recipe=recipe)
         ends = under(recipe, "m_1"), under(recipe, "m_3")
         own += make.order("m_1 above m_3: the reference gap", *ends, paper.REFERENCE_GAP)
@@ -144,27 +156,17 @@ def accuracy(make: TableMaker) -> Json:
     return {"rows": made, "orderings": orderings, "parts": ["", *OTHER_RECIPES]}
 
 
-def _beside(make: TableMaker, name: str, printed: paper.Accuracy) -> Json:
-    """The accuracy of a model beside the paper's."""
-    shape = make.rows[name].shape
-    keyword = "32" if shape.keyword_planes == FLOAT else str(shape.keyword_planes)
-    query = str(shape.query_planes)
-    if shape.query_planes == FLOAT:  # codes are asked with a float query rounded to 8 bits
-        query = "32" if shape.keyword_planes == FLOAT else "8"
-    return {
-        "model": shown(name),
-        "q": query,
-        "k": keyword,
-        **make.figures(name, "log_loss", "roc_auc", "recall@10"),
-        "paper_loss": printed.log_loss,
-        "paper_auc": printed.roc_auc,
-        "command": make.command(name),
-    }
+def _printed(accuracy: paper.Accuracy) -> Json:
+    return {"paper_loss": accuracy.log_loss, "paper_auc": accuracy.roc_auc}
 
 
 def bits(make: TableMaker) -> Json:
     """Table 2: more planes."""
-    made = [_beside(make, name, printed) for name, printed in paper.BITS.items() if make.results.runs(name)]
+    made = [
+        make.row(name, KINDS["2"].columns, **_printed(printed))
+        for name, printed in paper.BITS.items()
+        if make.results.runs(name)
+    ]
     steps = (("rbe_2", "m_2"), ("rbe_star", "rbe_2"), ("rbe_3", "rbe_star"))
     return {"rows": made, "orderings": make.above(paper.BITS, *steps)}
 
@@ -204,18 +206,17 @@ def weights(make: TableMaker) -> Json:
 def top_five(make: TableMaker) -> Json:
     """Table 5: the grades of the first five hits."""
 
-    def counts_of(row: str, titles: str) -> dict[str, float]:
-        return _mean_counts([study["found"][titles] for study in make.results.study(row, "top_five")])
+    def counts_of(row: str, titles: str = "") -> dict[str, float]:
+        """The mean over seeds of a model for some titles, or of a baseline."""
+        many = [study["found"][titles] for study in make.results.study(row, "top_five")]
+        many += [run["top_five"] for run in make.results.runs(row) if "top_five" in run]
+        return {grade: fmean(counts[grade] for counts in many) for grade in many[0]} if many else {}
 
     ours = counts_of("rbe_star", "all titles")
-
-    def lexical(row: str) -> dict[str, float]:
-        return _mean_counts([run["top_five"] for run in make.results.runs(row) if "top_five" in run])
-
     systems = [
         ("rbe*, all titles, 16 bytes each", ours, "rbe_star"),
         ("float model, as many titles as fit the same memory", counts_of("m_1", "the same memory"), "m_1"),
-        *((f"{label}, the same titles", lexical(row), row) for row, label in BASELINES.items()),
+        *((f"{label}, the same titles", counts_of(row), row) for row, label in BASELINES.items()),
         ("float model, all titles (16 times the memory)", counts_of("m_1", "all titles"), "m_1"),
     ]
     mine = _shares(ours)
@@ -292,7 +293,7 @@ def effects(make: TableMaker) -> Json:
         ],
     }  # fmt: skip
     made = [
-        {"effect": effect, **_measured(make, source), "model": label}
+        make.row(source, KINDS["7"].columns, effect=effect, model=label)
         for effect, options in groups.items()
         for label, source in options
         if make.results.runs(source)
@@ -300,27 +301,12 @@ def effects(make: TableMaker) -> Json:
     return {"rows": made}
 
 
-def _measured(make: TableMaker, name: str) -> Json:
-    """A row of table 7 or of the methods at their sizes."""
-    return {
-        "model": shown(name),
-        **make.figures(name, *ACCURACY),
-        "labels": make.label(name),
-        "command": make.command(name),
-    }
-
-
 def equal_bytes(make: TableMaker) -> Json:
     """Every method at its size."""
     made: list[Json] = [
-        {
-            **_measured(make, name),
-            "bytes": bytes_of(row.shape),
-            "query": query_bits(row.shape),
-            "interval": make.results.interval(name, "recall@10"),
-        }
+        make.row(name, KINDS["bytes"].columns)
         for name, row in make.rows.items()
-        if "bytes" in row.tables and make.results.runs(name)
+        if "bytes" in row.tables.split() and make.results.runs(name)
     ]
     made += _quantised(make)
     made += [
@@ -365,10 +351,6 @@ def _shares(counts: dict[str, float]) -> dict[str, float]:
         return {}
     whole = judged + counts["unjudged"]
     return {"judged": 100 * judged / whole, **{grade: 100 * counts[grade] / judged for grade in GRADES}}
-
-
-def _mean_counts(many: list[dict[str, int]]) -> dict[str, float]:
-    return {grade: sum(c[grade] for c in many) / len(many) for grade in many[0]} if many else {}
 
 
 class _Kind(NamedTuple):

@@ -19,6 +19,8 @@ eight planes that a search uses, so its figures are those of a search.
 """
 
 import statistics
+from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
@@ -37,20 +39,11 @@ from rbegir.encode.clsm.clsm import TowerBatch, tower_batch
 from rbegir.encode.clsm.model import quantise
 from rbegir.encode.clsm.presets import FLOAT, Side
 from rbegir.encode.clsm.twotower import TwoTower, unit
-from rbegir.evaluate.groups import NEGATIVES, SampleGroups, distinct, sample_groups
-from rbegir.evaluate.metrics import (
-    fit_gamma,
-    group_auc,
-    group_losses,
-    measure,
-    measure_mean,
-    positives_first,
-    roc_auc,
-    weighted_auc,
-    weighted_mean,
-)
+from rbegir.evaluate.evaluator import evaluate_labels, evaluate_model
+from rbegir.evaluate.groups import SampleGroups, distinct
+from rbegir.evaluate.metrics import Measure, measure_mean
 from rbegir.evaluate.retrieval import CUTOFFS, Targets, ranks, recalls
-from rbegir.evaluate.scorers import Scorer
+from rbegir.evaluate.scorers import Progress, Scorer
 from rbegir.lab.bench.host import milliseconds
 from rbegir.lab.bench.quantizers import Floats, Ids, top
 from rbegir.lab.figures import Json
@@ -72,13 +65,17 @@ GRADES = ("bad", "fair", "good")
 BASELINE_QUERIES = 1_000
 
 
-class Judged(NamedTuple):
-    """A slice of the labels."""
+class EmbeddingScorer(Scorer):
+    """Cosines of embeddings, however they are made; a corpus is searched by `Testbed`."""
 
-    queries: GramBatch
-    keywords: GramBatch
-    pairs: SampleGroups  # [judged] groups of one
-    grade: npt.NDArray[np.float64]  # [judged]
+    def __init__(self, embed: Callable[[Side, pa.Array], Floats]) -> None:
+        self._embed = embed
+
+    def score(self, groups: SampleGroups, progress: Progress) -> Floats:
+        return groups.scores(self._embed("query", groups.queries), self._embed("keyword", groups.keywords))
+
+    def search(self, queries: pa.Array, corpus: pa.Array, k: int, progress: Progress) -> Ids:
+        raise NotImplementedError
 
 
 class Vectors(NamedTuple):
@@ -94,24 +91,15 @@ class Testbed:
 
     def __init__(self, data: Dataset, device: torch.device, *, hash_buckets: int = HASH_BUCKETS) -> None:
         self.data, self.device, self.hash_buckets = data, device, hash_buckets
-        self.groups = sample_groups(data.test, negatives=NEGATIVES)
-        self._group_queries, self._group_keywords = map(
-            self.tokens, (self.groups.queries, self.groups.keywords)
-        )
         self.targets = Targets(data.test, data.corpus)
         self.queries = self.targets.queries
         self.query = torch.from_numpy(self.targets.query).to(device)  # [targets] into queries
         target = self.targets.keyword.astype(np.int64)
         self.target = torch.from_numpy(target).to(device)  # [targets] into corpus
         self._query_texts, self._corpus = self.tokens(self.queries), self.tokens(data.corpus)
-        self._judged = {name: self._judge(table) for name, table in data.labels.items()}
 
     def tokens(self, texts: pa.Array) -> GramBatch:
         return tokenize(texts, hash_buckets=self.hash_buckets, threads=cpu_count())
-
-    def _judge(self, table: pa.Table) -> Judged:
-        pairs, grade = judged_pairs(table), np.asarray(table["label"], dtype=np.float64)
-        return Judged(self.tokens(pairs.queries), self.tokens(pairs.keywords), pairs, grade)
 
     @torch.no_grad()
     def embed(self, network: TwoTower, side: Side, texts: GramBatch) -> Tensor:
@@ -143,36 +131,19 @@ class Testbed:
 
     def measure(self, network: TwoTower, vectors: Vectors) -> Json:
         """Every figure of a network, with 95 % intervals by resampling queries."""
-        left, right = (self.embed(network, side, texts).cpu().numpy() for side, texts in self.group_texts())
+        scorer = EmbeddingScorer(
+            lambda side, texts: self.embed(network, side, self.tokens(texts)).cpu().numpy()
+        )
         return {
-            **self.on_groups(left, right),
+            **self.on_pairs(scorer),
             **self.in_corpus(vectors.queries, vectors.corpus, exact=vectors.codes),
-            "labels": {
-                name: self._on_labels(
-                    judged,
-                    self.embed(network, "query", judged.queries),
-                    self.embed(network, "keyword", judged.keywords),
-                )
-                for name, judged in self._judged.items()
-            },
+            "labels": {name: _on_labels(scorer, table) for name, table in self.data.labels.items()},
         }
 
-    def on_groups(self, queries: Floats, keywords: Floats) -> Json:
-        """Log loss and ROC AUC from the embeddings of the groups' distinct texts."""
-        groups = self.groups
-        scores = groups.scores(queries, keywords)  # [G, 11]
-        losses = group_losses(scores, fit_gamma(scores))
-        owner = np.repeat(groups.query, scores.shape[1])
-        auc = weighted_auc(positives_first(scores).ravel(), scores.ravel(), owner)
-        mean, count = weighted_mean(losses, groups.query), len(groups.queries)
-        return {
-            "log_loss": _figure(float(losses.mean()), mean, count),
-            "roc_auc": _figure(group_auc(scores), auc, count),
-        }
-
-    def group_texts(self) -> tuple[tuple[Side, GramBatch], tuple[Side, GramBatch]]:
-        """The distinct texts of the sample groups, by side."""
-        return ("query", self._group_queries), ("keyword", self._group_keywords)
+    def on_pairs(self, scorer: Scorer) -> Json:
+        """Log loss and ROC AUC."""
+        found = evaluate_model(scorer, self.data.test, bootstrap=REPLICATES, progress=lambda what, done: None)
+        return {name: _figure(measured) for name, measured in found.measures().items()}
 
     def in_corpus(self, queries: Tensor, corpus: Tensor, *, exact: bool, cosine: bool = True) -> Json:
         """Recall of the test pairs' titles among all."""
@@ -194,27 +165,22 @@ class Testbed:
         kept = wanted.nonzero()[:, 0]  # ascending
         return kept, torch.searchsorted(kept, self.target)
 
-    def _on_labels(self, judged: Judged, queries: Tensor, keywords: Tensor) -> Json:
-        scores = judged.pairs.scores(queries.cpu().numpy(), keywords.cpu().numpy())[:, 0]
-        figures: Json = {"pairs": len(scores), "queries": len(judged.pairs.queries)}
-        for name, bar in (("roc_auc", 1), ("roc_auc>=2", 2)):
-            good = judged.grade >= bar
-            if good.any() and not good.all():
-                statistic = weighted_auc(good, scores, judged.pairs.query)
-                figures[name] = _figure(roc_auc(good, scores), statistic, len(judged.pairs.queries))
-        return figures
 
-
-def judged_pairs(labels: pa.Table) -> SampleGroups:
-    """Judged pairs as groups of one."""
-    (queries, query), (keywords, keyword) = distinct(labels["query"]), distinct(labels["keyword"])
-    return SampleGroups(queries, keywords, query, keyword[:, None])
+def _on_labels(scorer: Scorer, table: pa.Table) -> Json:
+    grade = np.asarray(table["label"])
+    about = {"pairs": len(grade), "queries": len(table["query"].unique())}
+    if (grade > 0).all() or not (grade > 0).any():
+        return about
+    found = evaluate_labels(scorer, table, bootstrap=REPLICATES, seed=0, progress=lambda done: None)
+    higher = {f"roc_auc>={bar:g}": _figure(auc) for bar, auc in found.roc_auc_from.items()}
+    return {**about, "roc_auc": _figure(found.roc_auc), **higher}
 
 
 def recall_figures(by_cutoff: dict[int, npt.NDArray[np.float64]]) -> Json:
     """Mean recall with its interval at each cutoff, from the recall of each query."""
-    means = {k: measure_mean(each, count=REPLICATES, seed=0) for k, each in by_cutoff.items()}
-    return {f"recall@{k}": {"value": found.value, "interval": found.interval} for k, found in means.items()}
+    return {
+        f"recall@{k}": _figure(measure_mean(each, count=REPLICATES, seed=0)) for k, each in by_cutoff.items()
+    }
 
 
 def scorer_recall(scorer: Scorer, targets: Targets, titles: pa.Array) -> dict[str, float]:
@@ -223,9 +189,8 @@ def scorer_recall(scorer: Scorer, targets: Targets, titles: pa.Array) -> dict[st
     return {f"recall@{k}": float(each.mean()) for k, each in targets.recall(found, CUTOFFS).items()}
 
 
-def _figure(value: float, statistic: Any, queries: int) -> Json:
-    found = measure(value, statistic, queries, count=REPLICATES, seed=0)
-    return {"value": found.value, "interval": found.interval}
+def _figure(measured: Measure) -> Json:
+    return {"value": measured.value, "interval": measured.interval}
 
 
 def sizes(bed: Testbed, vectors: Vectors, network: TwoTower) -> Json:
@@ -315,12 +280,10 @@ class Judgements:
 
     def count(self, positions: Ids) -> dict[str, int]:
         """How many of the positions [queries, k] have each grade."""
-        counts = dict.fromkeys((*GRADES, "unjudged"), 0)
-        for query, row in enumerate(positions.tolist()):
-            for place in row:
-                grade = self._grade.get((query, place))
-                counts["unjudged" if grade is None else GRADES[grade]] += 1
-        return counts
+        names = (*GRADES, "unjudged")
+        places = ((query, place) for query, row in enumerate(positions.tolist()) for place in row)
+        counts = Counter(names[self._grade.get(key, -1)] for key in places)
+        return {name: counts[name] for name in names}
 
 
 def baseline(scorer: Scorer, data: Dataset) -> Json:

@@ -8,18 +8,17 @@ as fast as the bus. A device may be named twice and then does the work of two, f
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rbegir.base import masks
 from rbegir.base.masks import Mask
 from rbegir.codes.layout import GROUP, groups
-from rbegir.errors import DeviceError, InputError, needing, whole_number
-from rbegir.search.backend import Backend, Progress, Progressive, check_candidates, check_planes
+from rbegir.errors import DeviceError, needing
+from rbegir.search.backend import Backend, Progress
 from rbegir.search.missrate import MissCertificate
 from rbegir.search.paper import PaperPlan, SelectionGeometry, queue_heads, thread_of, thread_sizes
 from rbegir.search.paper import plan as plan_paper
@@ -51,9 +50,11 @@ class ResidentRange(NamedTuple):
 class GpuBackend(Backend):
     """Searches on GPUs.
 
-    `memory` bounds the bytes of keywords on each device. With `stream=False`, keywords that do not fit are an
-    error. `progress` is called with (keywords uploaded, keywords to upload).
+    `memory` bounds the bytes of keywords on each device. `progress` is called with (keywords uploaded,
+    keywords to upload).
     """
+
+    refines = False  # all planes of a keyword lie side by side on a device and are read at once
 
     def __init__(
         self,
@@ -62,32 +63,20 @@ class GpuBackend(Backend):
         devices: str | Sequence[str] = "cuda",
         *,
         memory: int | None = None,
-        stream: bool = True,
         progress: Progress | None = None,
     ) -> None:
         super().__init__(n, planes)
-        self.stream, self.progress, self._memory = stream, progress, memory
+        self.progress, self._memory = progress, memory
         self._workers = [Worker(n, planes, device, memory) for device in find_devices(devices)]
         self._counts = MaskCache[int]()  # candidates of frozen masks
         self._lock = threading.Lock()
-
-    @classmethod
-    def open(
-        cls, devices: Sequence[str], n: int, planes: int, *, threads: int | None, progress: Progress | None
-    ) -> Self:
-        if "interpreter" in devices and os.environ.get("TRITON_INTERPRET") != "1":
-            raise InputError("device 'interpreter' needs TRITON_INTERPRET=1 in the environment")
-        names = ["cpu" if name == "interpreter" else name for name in devices]
-        return cls(n, planes, names, progress=progress)
 
     @property
     def devices(self) -> list[str]:
         return [str(worker.device) for worker in self._workers]
 
     def with_planes(self, planes: int) -> GpuBackend:
-        return GpuBackend(
-            self.n, planes, self.devices, memory=self._memory, stream=self.stream, progress=self.progress
-        )
+        return GpuBackend(self.n, planes, self.devices, memory=self._memory, progress=self.progress)
 
     def _find(self, parts: list[Partition], values: Values, k: int, limits: Limits | None) -> Candidates:
         if limits is not None:
@@ -136,22 +125,6 @@ class GpuBackend(Backend):
                 return Candidates(*(np.stack(arrays) for arrays in zip(*heads, strict=True)))
             want = 4 * want
 
-    def search_progressive(
-        self,
-        partitions: Sequence[Partition],
-        values: Values,
-        k: int,
-        *,
-        planes: int = 1,
-        candidates: int | None = None,
-        measure: bool = False,
-    ) -> Progressive:
-        """The exact result, with recall 1. All planes of a keyword lie side by side on a device and are read
-        at once, so scanning the first planes alone would save nothing."""
-        check_planes(planes, self.planes)
-        check_candidates(candidates, whole_number("k", k))
-        return Progressive(self.search(partitions, values, k), 1.0, True)
-
     def _place(self, parts: list[Partition]) -> tuple[list[list[ResidentRange]], list[ResidentRange], int]:
         """Make partitions resident → (ranges of each worker, ranges to stream, number of candidates)."""
         placed: list[list[ResidentRange]] = [[] for _ in self._workers]
@@ -183,7 +156,12 @@ class GpuBackend(Backend):
                 placed[chosen].append(part)
         if streamed:
             self._make_way(placed, streamed)
-            self._check_streamed(parts, streamed)
+            if max(worker.resident.fits(STREAM) for worker in self._workers) < GROUP:
+                raise DeviceError(
+                    f"{base:,} keywords of {self.planes * self.n // 8} bytes do not fit into the memory of "
+                    f"{', '.join(self.devices)}, not even {GROUP} at a time",
+                    hint="use more devices, free memory on them, or use device='cpu'",
+                )
         return placed, streamed, total
 
     def _part(self, wanted: Range, base: int, mask: Mask | None) -> ResidentRange:
@@ -228,19 +206,6 @@ class GpuBackend(Backend):
             part = placed[chosen].pop()
             resident.drop(part.range)
             streamed.append(part)
-
-    def _check_streamed(self, parts: list[Partition], streamed: list[ResidentRange]) -> None:
-        room = [worker.resident.fits(STREAM) for worker in self._workers]
-        if self.stream and max(room) >= GROUP:
-            return
-        wanted = sum(part.count for part in parts)
-        fit = wanted - sum(part.range.end - part.range.begin for part in streamed)
-        fit += sum(worker.resident.fits(MAX_SLAB) for worker in self._workers)
-        raise DeviceError(
-            f"{wanted:,} keywords of {self.planes * self.n // 8} bytes do not fit into the memory of "
-            f"{', '.join(self.devices)}: {min(fit, wanted - 1):,} do",
-            hint="use more devices, free memory on them, or use device='cpu'",
-        )
 
     def _on_devices(
         self, placed: list[list[ResidentRange]], values: Values, begin: Callable[..., Any], *arguments: Any

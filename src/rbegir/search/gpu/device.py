@@ -11,6 +11,7 @@ An upload goes in chunks through two pinned buffers: while one is copied to the 
 other from the memory-mapped file, and the device turns what arrived into streams of words (`words`).
 """
 
+import os
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -43,7 +44,9 @@ def find_devices(names: str | Sequence[str]) -> list[torch.device]:
     """The devices of these names; "cpu" is one where Triton's interpreter runs the kernels."""
     found = []
     for name in names_of(names):
-        if name == "cpu" and INTERPRETED:
+        if name == "interpreter" and os.environ.get("TRITON_INTERPRET") != "1":
+            raise InputError("device 'interpreter' needs TRITON_INTERPRET=1 in the environment")
+        if name in ("cpu", "interpreter") and INTERPRETED:
             found.append(torch.device("cpu"))
         elif split_name(name)[0] == "cpu":
             raise InputError(
