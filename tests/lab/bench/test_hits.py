@@ -16,7 +16,7 @@ import pytest
 
 from rbegir.cli import main
 from rbegir.encode.clsm.presets import ModelConfig
-from rbegir.errors import InputError
+from rbegir.errors import FileError, InputError
 from rbegir.lab.bench import hits
 from rbegir.read.pairs import read_pairs
 from tests.reranking import WORDS, short_fits
@@ -131,3 +131,11 @@ def test_the_benchmark_of_hits(
 def test_other_tasks_are_refused(task: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         hits.run([task])
+
+
+def test_refusals(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="the task titles needs its folder"):
+        hits.run(["titles"])
+    with pytest.raises(FileError, match=r"has no file train\.\*") as raised:
+        hits.run(["packages:10"], packages=tmp_path)
+    assert raised.value.hint == "--packages is a folder that tools/packages.py wrote"
