@@ -13,7 +13,17 @@ import typer
 
 import rbegir
 from rbegir.cli import options
-from rbegir.cli.options import bar, cluster_address, names_in, needing, option, print_json, shown, tell
+from rbegir.cli.options import (
+    bar,
+    cluster_address,
+    names_in,
+    needing,
+    option,
+    print_json,
+    shown,
+    some,
+    tell,
+)
 from rbegir.errors import InputError
 
 if TYPE_CHECKING:
@@ -80,17 +90,10 @@ def search(
         hits = opened.search(
             queries,
             10 if k is None and min_score is None else k,
-            where=where,
-            must=must,
             tenant=None if tenant is None else tenant_named(tenant, opened.info()),
-            item=item,
-            min_score=min_score,
             after=Cursor.join([Cursor.read(text) for text in after]).text() if after else None,
-            mode=mode,
-            planes=planes,
-            rerank=rerank,
-            candidates=candidates,
-            why=why,
+            **some(locals(), "where", "must", "item", "min_score"),
+            **some(locals(), "mode", "planes", "rerank", "candidates", "why"),
         )
     if as_json:
         print_json(hits_as_json(queries, hits), default=str, ensure_ascii=False)
@@ -292,23 +295,15 @@ def serve(
     read_only = read_only or (cluster is None and any("://" in path for path in named.values()))  # of copies
     read_token, write_token = load_token("read", read_token_file), load_token("write", write_token_file)
     settings = Settings(
-        max_batch=max_batch,
-        max_waiting=max_waiting,
-        max_client_requests=max_client_requests,
-        max_write_batch=max_write_batch,
-        max_k=max_k,
         max_body_bytes=max_body_mb << 20,
         timeout_s=timeout,
         drain_delay_s=drain_delay,
-        compact_deleted=compact_deleted,
-        read_token=read_token,
-        write_token=write_token,
-        read_only=read_only,
         devices=tuple(device.split(",")),
         cors_origins=tuple(cors_origin or ()),
         allowed_hosts=() if read_token or write_token else LOOPBACK_NAMES,
-        access_log=access_log,
-        log_queries=log_queries,
+        **some(locals(), "read_token", "write_token", "read_only", "access_log", "log_queries"),
+        **some(locals(), "max_batch", "max_waiting", "max_client_requests", "max_write_batch", "max_k"),
+        compact_deleted=compact_deleted,
     )
     check_exposure(host, settings)
     say = Console(stderr=True, highlight=False).print

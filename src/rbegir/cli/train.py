@@ -10,7 +10,7 @@ import typer
 
 import rbegir
 from rbegir.cli import options
-from rbegir.cli.options import bar, needing, option, print_json, print_table, take_texts
+from rbegir.cli.options import bar, needing, option, print_json, print_table, some, take_texts
 from rbegir.errors import InputError
 
 app = typer.Typer()
@@ -83,38 +83,23 @@ def train(
     from rbegir.training.config import recipe as named_recipe
     from rbegir.training.trainer import run
 
+    dropouts = ("word_dropout", "gram_dropout", "feature_dropout")
+    plain = ("epochs", "batch_size", "lr", "rerank", "share_towers", "patience", "precision", "seed")
     settings = named_recipe(
         recipe,
-        epochs=epochs,
-        batch_size=batch_size,
-        lr=lr,
         negatives=_number_or("in_batch", negatives, int),
         gamma=_number_or("learned", gamma, float),
-        word_dropout=word_dropout,
-        gram_dropout=gram_dropout,
-        feature_dropout=feature_dropout,
-        rerank=rerank,
-        share_towers=share_towers,
-        patience=patience,
-        precision=precision,
-        seed=seed,
+        **some(locals(), *plain, *dropouts),
     )
+    columns = some(locals(), "query_column", "keyword_column", "weight_column", "text_column")
     result = run(
         pairs,
-        corpus=corpus,
-        teacher=teacher,
         config=replace(shape, share_towers=settings.share_towers),
         valid=False if no_valid else valid,
-        out=out,
         settings=settings,
-        device=device,
-        resume=resume,
         progress=True,
-        strict=strict,
-        query_column=query_column,
-        keyword_column=keyword_column,
-        weight_column=weight_column,
-        text_column=text_column,
+        **some(locals(), "corpus", "teacher", "out", "device", "resume", "strict"),
+        **columns,
     )
     if int(os.environ.get("RANK", "0")) > 0:
         return
@@ -157,7 +142,6 @@ def upgrade(
     _need_torch()
     from rbegir.read.pairs import read_texts
     from rbegir.training.progress import Bar
-    from rbegir.training.upgrade import KeywordSide
     from rbegir.training.upgrade import adopt as put_into
     from rbegir.training.upgrade import upgrade as train
 
@@ -167,15 +151,9 @@ def upgrade(
         result = train(
             old,
             pairs,
-            out=out,
-            keywords=cast(KeywordSide, keywords),
-            valid=valid,
             corpus=texts,
-            epochs=epochs,
-            batch_size=batch_size,
-            seed=seed,
             progress=shown.show,
-            resume=resume,
+            **some(locals(), "out", "keywords", "valid", "epochs", "batch_size", "seed", "resume"),
         )
     if adopt:
         put_into(old, result.model)
@@ -183,9 +161,8 @@ def upgrade(
         print_json({"model": str(out), "adopted": adopt, **result.to_dict()})
         return
     print(f"wrote {out}", file=sys.stderr)
-    names = list(next(iter(result.kept.values())))
-    rows = ([case, *(f"{figures[name]:.4f}" for name in names)] for case, figures in result.kept.items())
-    print_table(["queries/codes", *names], rows)
+    rows = [{"queries/codes": case, **figures} for case, figures in result.kept.items()]
+    print_table(list(rows[0]), rows)
 
 
 def _need_torch() -> None:
@@ -269,15 +246,8 @@ def evaluate(
     for stream in (clicked, texts, judged):
         if stream is not None and stream.skipped:
             print(f"{stream.path}: {stream.skipped}", file=sys.stderr)
-    reports = evaluate_all(
-        scorers,
-        **tables,
-        cutoffs=k or CUTOFFS,
-        negatives=negatives,
-        gamma=gamma,
-        bootstrap=bootstrap,
-        seed=seed,
-    )
+    settings = some(locals(), "negatives", "gamma", "bootstrap", "seed")
+    reports = evaluate_all(scorers, **tables, cutoffs=k or CUTOFFS, **settings)
     report = reports[str(model)]
     if report.missing:
         print(
