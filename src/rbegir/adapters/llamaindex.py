@@ -44,6 +44,8 @@ OPERATORS = {
     FilterOperator.GTE: "$gte",
     FilterOperator.LT: "$lt",
     FilterOperator.LTE: "$lte",
+    FilterOperator.IN: "$in",
+    FilterOperator.NIN: "$nin",
 }
 
 
@@ -86,7 +88,7 @@ class RbegirVectorStore(BasePydanticVectorStore):
     def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
         """Delete the nodes of a document."""
         if DOCUMENT in self.client.info()["attributes"]:
-            self.client.delete(where=made.compare(DOCUMENT, "$eq", ref_doc_id))
+            self.client.delete(where=made.where({DOCUMENT: ref_doc_id}))
 
     def delete_nodes(
         self,
@@ -149,10 +151,10 @@ class RbegirVectorStore(BasePydanticVectorStore):
     ) -> str | None:
         parts = [] if filters is None or not filters.filters else [_filters(filters)]
         if node_ids is not None:
-            parts.append(made.within("id", stored_ids(self.client, node_ids), inside=True))
+            parts.append({"id": {"$in": stored_ids(self.client, node_ids)}})
         if doc_ids is not None:
-            parts.append(made.within(DOCUMENT, doc_ids, inside=True))
-        return made.join(parts, "and") if parts else None
+            parts.append({DOCUMENT: {"$in": doc_ids}})
+        return made.where({"$and": parts}) if parts else None
 
 
 ANYTHING = "a"  # a query for when the order does not matter
@@ -174,20 +176,19 @@ def _node(text: str | None, attributes: Any) -> BaseNode:
     return metadata_dict_to_node(attributes, text=text or "")
 
 
-def _filters(given: MetadataFilters) -> str:
+def _filters(given: MetadataFilters) -> dict[str, Any]:
+    """Filters in the notation of `store.where`."""
     parts = [_filters(one) if isinstance(one, MetadataFilters) else _filter(one) for one in given.filters]
     if given.condition == FilterCondition.NOT:
-        return f"not {made.join(parts, 'or')}"
-    return made.join(parts, "or" if given.condition == FilterCondition.OR else "and")
+        return {"$not": {"$or": parts}}
+    return {"$or" if given.condition == FilterCondition.OR else "$and": parts}
 
 
-def _filter(given: MetadataFilter) -> str:
-    if given.operator in OPERATORS:
-        return made.compare(given.key, OPERATORS[given.operator], given.value)
-    if given.operator in (FilterOperator.IN, FilterOperator.NIN):
-        return made.within(given.key, given.value, inside=given.operator == FilterOperator.IN)
+def _filter(given: MetadataFilter) -> dict[str, Any]:
     if given.operator == FilterOperator.IS_EMPTY:
-        return f"{made.column(given.key)} is null"
+        return {given.key: {"$exists": False}}
+    if given.operator in OPERATORS:
+        return {given.key: {OPERATORS[given.operator]: given.value}}
     raise FilterError(
         f"the operator {given.operator.value!r} cannot be used here",
         hint="known are ==, !=, <, <=, >, >=, in, nin and is_empty",

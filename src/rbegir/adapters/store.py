@@ -252,26 +252,6 @@ def value(given: Any) -> str:
     )
 
 
-def compare(name: str, operator: str, given: Any) -> str:
-    """One test of one attribute."""
-    test = f"{column(name)} {COMPARE[operator]} {value(given)}"
-    return f"({test} or {column(name)} is null)" if operator == "$ne" else test
-
-
-def within(name: str, given: Any, *, inside: bool) -> str:
-    """Whether an attribute is one of several values, or none of them."""
-    if isinstance(given, str) or not isinstance(given, Sequence):
-        raise FilterError(f"the values for {name!r} must be a list, got {type(given).__name__}")
-    if not given:
-        return NOTHING if inside else EVERYTHING
-    values = ", ".join(value(one) for one in given)
-    return (
-        f"{column(name)} in ({values})"
-        if inside
-        else f"({column(name)} not in ({values}) or {column(name)} is null)"
-    )
-
-
 EVERYTHING = "(text is null or text is not null)"
 NOTHING = "(text is null and text is not null)"
 
@@ -308,15 +288,24 @@ def _every(given: Mapping[str, Any]) -> str:
         elif isinstance(wanted, Mapping):
             parts += [_test(name, operator, operand) for operator, operand in wanted.items()]
         else:
-            parts.append(compare(name, "$eq", wanted))
+            parts.append(_test(name, "$eq", wanted))
     return join(parts, "and")
 
 
 def _test(name: str, operator: str, operand: Any) -> str:
+    """One test of one attribute."""
+    quoted = column(name)
     if operator in COMPARE:
-        return compare(name, operator, operand)
-    if operator in ("$in", "$nin"):
-        return within(name, operand, inside=operator == "$in")
+        test = f"{quoted} {COMPARE[operator]} {value(operand)}"
+        return f"({test} or {quoted} is null)" if operator == "$ne" else test
     if operator == "$exists":
-        return f"{column(name)} is {'not ' if operand else ''}null"
-    raise FilterError(f"{operator} is not an operator", hint=_KNOWN)
+        return f"{quoted} is {'not ' if operand else ''}null"
+    if operator not in ("$in", "$nin"):
+        raise FilterError(f"{operator} is not an operator", hint=_KNOWN)
+    if isinstance(operand, str) or not isinstance(operand, Sequence):
+        raise FilterError(f"the values for {name!r} must be a list, got {type(operand).__name__}")
+    if not operand:
+        return NOTHING if operator == "$in" else EVERYTHING
+    values = ", ".join(map(value, operand))
+    among = f"{quoted} in ({values})"
+    return among if operator == "$in" else f"({quoted} not in ({values}) or {quoted} is null)"
