@@ -27,7 +27,6 @@ from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.presets import ModelConfig, random_tensors
 from rbegir.serve.app import create_app
 from rbegir.serve.monitor import RequestLog
-from rbegir.serve.served import ServedIndex
 from rbegir.serve.server import Server, bind
 from rbegir.serve.settings import Settings
 
@@ -120,7 +119,7 @@ def starter(index_path: Path) -> Iterator[Callable[..., Local]]:
 
 
 @contextlib.contextmanager
-def listening(engine: ServedIndex, **settings: Any) -> Iterator[str]:
+def listening(engine: Any, **settings: Any) -> Iterator[str]:
     """A service on a socket in a thread of this process; gives its address."""
     app = create_app(engine, Settings(**settings), log=RequestLog(io.StringIO()))
     ready = threading.Event()

@@ -150,26 +150,17 @@ class Search:
         return len(self.queries)
 
 
-@dataclass(frozen=True)
-class BatchSlice:
-    """Consecutive queries of a request, answered by one scan."""
-
-    hits: Hits
-    values: Values  # [queries, n]
-    request: SearchRequest
-
-
 @dataclass(eq=False)
 class QueuedSearch:
     """A request in the queue, and what scans have found for it so far."""
 
     search: Search
     group: Hashable
-    future: asyncio.Future[list[BatchSlice]]
+    future: asyncio.Future[list[Hits]]
     arrived: float
     client: Hashable = None
     taken: int = 0  # queries given to scans so far
-    done: list[BatchSlice] = field(default_factory=list)
+    done: list[Hits] = field(default_factory=list)
 
     @property
     def left(self) -> int:
@@ -206,11 +197,11 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
         self._query_seconds = 0.001  # a moving average, for Retry-After
 
     def submit(self, search: Search, client: Hashable = None) -> QueuedSearch:
-        """Queue a request; its `future` will hold the hits, in slices. Always `forget` it in the end."""
+        """Queue a request; its `future` will hold its hits, one part per scan. Always `forget` it."""
         if self.waiting and self.waiting + search.count > self._settings.max_waiting:
             raise overloaded(f"{self.waiting} queries are waiting", self.waiting * self._query_seconds)
         group = (search.request.share_key(), self._reranks(search), k_group(search.request.depth))
-        future: asyncio.Future[list[BatchSlice]] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[list[Hits]] = asyncio.get_running_loop().create_future()
         job = QueuedSearch(search, group, future, time.perf_counter(), client)
         self._groups.setdefault(job.group, {})[job] = None
         self._turns[client] = self._turns.get(client, 0) + 1
@@ -257,7 +248,7 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
                 settle(job.future, outcome)
                 continue
             job.done.append(outcome)
-            if sum(len(slice_.values) for slice_ in job.done) == job.search.count:
+            if sum(map(len, job.done)) == job.search.count:
                 settle(job.future, job.done)
 
     def _take(self) -> list[_Share]:
@@ -290,7 +281,7 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
 
     # ---- in the thread ----
 
-    def _scan(self, batch: list[_Share]) -> list[BatchSlice | BaseException]:
+    def _scan(self, batch: list[_Share]) -> list[Hits | BaseException]:
         """One outcome per share. A batch is repeated if the index got another model after it was encoded."""
         if all(share.job.search.values is not None for share in batch):
             return self._outcomes(batch)
@@ -300,7 +291,7 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
             if self._index.model is model:
                 return outcomes
 
-    def _outcomes(self, batch: list[_Share]) -> list[BatchSlice | BaseException]:
+    def _outcomes(self, batch: list[_Share]) -> list[Hits | BaseException]:
         """One outcome per share; whatever goes wrong is the outcome of the shares that it concerns."""
         began = time.perf_counter()
         to_encode = [share for share in batch if share.job.search.values is None]
@@ -316,7 +307,7 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
         found = iter(by_halves(self._search, good))
         return [values if isinstance(values, BaseException) else next(found) for values in encoded]
 
-    def _search(self, shares: list[tuple[_Share, Values]]) -> list[BatchSlice]:
+    def _search(self, shares: list[tuple[_Share, Values]]) -> list[Hits]:
         """The hits of each share, whose values are given, from one scan."""
         values = np.concatenate([own for _, own in shares])  # [queries, n]
         counts = [share.count for share, _ in shares]
@@ -331,8 +322,8 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
         self._metrics.batch_queries.observe(len(values))
         starts = np.cumsum([0, *counts]).tolist()
         return [
-            BatchSlice(cut(hits, start, share.count, part.k), own, part)
-            for start, part, (share, own) in zip(starts, requests, shares, strict=False)
+            cut(hits, start, count, part.k)
+            for start, count, part in zip(starts, counts, requests, strict=False)
         ]
 
     def _stopwatch(self) -> Callable[[str], None]:
