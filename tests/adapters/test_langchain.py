@@ -19,6 +19,7 @@ import rbegir
 from rbegir.adapters.langchain import RbegirVectorStore
 from rbegir.errors import FilterError, InputError, MismatchError, MissingExtraError
 from tests.adapters.conftest import embed
+from tests.reranking import make_model, some_texts
 
 SHOP = ["red shoes", "blue shoes", "green tea", "black tea"]
 ABOUT: list[dict[str, Any]] = [
@@ -232,6 +233,21 @@ def test_whole_numbers_as_ids(model: Path, tmp_path: Path) -> None:
         assert "id_type='string'" in caught.value.hint
         assert store.delete(["7", "nine"])
         assert len(index) == 2
+
+
+def test_scores_of_reranked_documents_are_cosines(tmp_path: Path) -> None:
+    texts = some_texts(300)
+    model = make_model(tmp_path / "model", texts)
+    with rbegir.Index.create(tmp_path / "r.rbe", model, id_type="string") as index:
+        store = RbegirVectorStore(index)
+        store.add_texts(texts)
+        hits = index.search("rivr bank", 5)
+        assert hits.reranked
+        scored = store.similarity_search_with_score("rivr bank", k=5)
+        assert [document.id for document, _ in scored] == hits.ids[0].tolist()
+        assert [score for _, score in scored] == hits.code_scores[0].tolist()
+        relevant = store.similarity_search_with_relevance_scores("rivr bank", k=5)
+        assert [score for _, score in relevant] == hits.code_scores[0].clip(0, 1).tolist()
 
 
 class Ragged(Words):

@@ -170,8 +170,9 @@ class RbegirVectorStore(VectorStore):
         return [_document(hit.id, hit.text, hit.attributes) for hit in hits]
 
     def _found(self, query: Any, k: int, filter: Filter) -> list[tuple[Document, float]]:
-        hits = self._documents.search(query, k, where(filter))
-        return [(_document(hit.id, hit.text, hit.attributes), hit.score) for hit in hits]
+        hits: list[Any] = self._documents.search(query, k, where(filter))
+        # the score of a reranker is no cosine, so thresholds of relevance would mean nothing
+        return [(_document(hit.id, hit.text, hit.attributes), hit.code_score) for hit in hits]
 
     def _query(self, text: str) -> Any:
         """What the index searches for: the text, or its embedding."""
