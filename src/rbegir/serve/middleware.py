@@ -155,7 +155,7 @@ class Edge:
         for route in self._handlers:
             start, _, name = route.rstrip("}").partition("{")
             value = path.removeprefix(start)
-            if name and value and value != path and ("/" not in value or name.endswith(":path")):
+            if name and value != path and (name.endswith(":path") or (value and "/" not in value)):
                 return route, {name.removesuffix(":path"): value}
         return None, {}
 
