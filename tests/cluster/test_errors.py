@@ -275,7 +275,6 @@ def test_waiting_questions_share_a_scan_and_the_queue_is_bounded() -> None:
     assert [len(asked.values) for asked in slow.asked] == [1, 6, 1]
     assert slow.asked[1].request.k == 4
     assert slow.asked[1].request.where == [None] * 5 + ["price < 3"]  # each query has its own filter
-    queue.close()
 
 
 def test_a_scan_that_fails_fails_all_who_wait_for_it() -> None:
@@ -287,4 +286,3 @@ def test_a_scan_that_fails_fails_all_who_wait_for_it() -> None:
         queue.put("v", None, scan()).result()
     with pytest.raises(RuntimeError, match="no"):  # the thread goes on
         queue.put("v", None, scan()).result()
-    queue.close()

@@ -109,9 +109,7 @@ def starter(index_path: Path) -> Iterator[Callable[..., Local]]:
             index = rbegir.Index.open(index_path, read_only=settings.get("read_only", False))
             chosen = Settings(**settings)
             log = io.StringIO()
-            app = create_app(
-                index, chosen, log=RequestLog(log, access=chosen.access_log, queries=chosen.log_queries)
-            )
+            app = create_app(index, chosen, log=RequestLog(log))
             client = TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
             return Local(stack.enter_context(client), index, log)
 

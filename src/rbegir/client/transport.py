@@ -23,7 +23,6 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -106,14 +105,8 @@ class Connection:
 class HttpExchange(Generic[T]):
     """A call and its attempts. The clients send, read and wait; everything else is decided here."""
 
-    def __init__(
-        self,
-        call: Call[T],
-        timeout_s: float,
-        retries: int,
-        draw: Callable[[float, float], float] = random.uniform,
-    ) -> None:
-        self._call, self._timeout_s, self._retries, self._draw = call, timeout_s, retries, draw
+    def __init__(self, call: Call[T], timeout_s: float, retries: int) -> None:
+        self._call, self._timeout_s, self._retries = call, timeout_s, retries
         self._made = 0  # attempts after the first
         content = call.content()
         headers = {
@@ -184,7 +177,7 @@ class HttpExchange(Generic[T]):
     def _wait(self, least: float = 0.0) -> float | None:
         if self._made >= self._retries or least > MOST:
             return None
-        wait = max(least, self._draw(0.0, min(MOST, BACKOFF * 2**self._made)))
+        wait = max(least, random.uniform(0.0, min(MOST, BACKOFF * 2**self._made)))
         self._made += 1
         return wait
 

@@ -39,7 +39,6 @@ from rbegir.index.creation import SEGMENT_ROWS, keywords_of, make, staged
 from rbegir.index.keys import STRIDE
 from rbegir.index.manifest import (
     MODEL,
-    NAME,
     Manifest,
     check_adds,
     commit,
@@ -81,7 +80,6 @@ class Task:
 class Built:
     """What a build has made."""
 
-    path: Path
     keywords: int
     segments: int
     resumed: int  # segments that an earlier run had made
@@ -98,11 +96,10 @@ def build(
     overwrite: bool = False,
     segment_rows: int = SEGMENT_ROWS,
     tenant: str | None = None,
-    workers: int | None = None,
     progress: Progress = lambda step, done: None,
 ) -> Built:
     """A new index from a Parquet file or a directory of them, made by a Ray cluster; see `Cluster.open` for
-    `address`. `path`, `texts` and the model must be seen by every node. `workers` is the most processes."""
+    `address`. `path`, `texts` and the model must be seen by every node."""
     whole_number("segment_rows", segment_rows, 1, MAX_ROWS)
     reading = reading or Reading()
     encoder = load_encoder(Path(model)) if isinstance(model, str | Path) else model
@@ -141,7 +138,7 @@ def build(
             rows = sum(task.rows for task in tasks)
             done = rows - sum(task.rows for task in todo)
             progress("encoding", done / rows)
-            for task, _ in _each(make_segment, todo, str(stage), manifest, reading, stored, workers=workers):
+            for task, _ in _each(make_segment, todo, str(stage), manifest, reading, stored):
                 done += task.rows
                 progress("encoding", done / rows)
             progress("checking", 0.0)
@@ -153,7 +150,7 @@ def build(
     writer.close()
     (target / STATE).unlink()
     progress("checking", 1.0)
-    return Built(target, rows, len(tasks), len(tasks) - len(todo), state["skipped"])
+    return Built(rows, len(tasks), len(tasks) - len(todo), state["skipped"])
 
 
 def _resume(stage: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
@@ -239,9 +236,7 @@ def is_done(path: Path, task: Task, shape: CodeShape) -> bool:
     return True
 
 
-def _each(
-    function: Callable[..., Any], items: Sequence[Item], *common: Any, workers: int | None = None
-) -> Iterator[tuple[Item, Any]]:
+def _each(function: Callable[..., Any], items: Sequence[Item], *common: Any) -> Iterator[tuple[Item, Any]]:
     """(item, function(item, *common)) for every item, as they finish; a process that dies is replaced.
 
     If items fail, the error of the first of them is raised.
@@ -254,7 +249,7 @@ def _each(
     failed: dict[int, RbegirError] = {}
     try:
         while running or waiting:
-            while waiting and not failed and len(running) < (workers or AHEAD):
+            while waiting and not failed and len(running) < AHEAD:
                 number = waiting.popleft()
                 running[remote.remote(items[number], *shared)] = number
             if failed and min(failed) < min(running.values(), default=len(items)):
@@ -304,7 +299,6 @@ def _finish(stage: Path, segments: Sequence[Segment]) -> None:
     )
     prepare(stage, final)
     commit(stage)
-    assert (stage / NAME).exists()
 
 
 def refuse_repeated_ids(segments: Sequence[Segment], *, size: int = RANGE) -> None:

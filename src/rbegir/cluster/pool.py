@@ -126,7 +126,7 @@ class Pool:
                 raise ClusterError("the cluster was closed during a search", hint="open it again")
             self._actors[shard, replica] = self._make(shard, replica)
 
-    def check(self) -> list[About]:
+    def check(self) -> None:
         """Wait until all shards run, and refuse those that cannot do their work."""
         ray = import_ray()
         refs = [actor.about.remote() for actor in self._actors.values()]
@@ -148,7 +148,6 @@ class Pool:
             ) from error
         for about in found:
             refuse(about)
-        return found
 
     def stop(self) -> None:
         """End the shards that this client made; those of others stay."""

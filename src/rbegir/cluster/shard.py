@@ -426,10 +426,6 @@ class ScanQueue:
         self._thread.submit(self._run)  # finds nothing if an earlier turn took the question
         return item.done
 
-    def close(self) -> None:
-        """End the thread after what waits is done."""
-        self._thread.shutdown()
-
     def _run(self) -> None:
         group = self._next()
         if not group:

@@ -152,8 +152,7 @@ def create_app(
 ) -> Starlette:
     """The service over an index, several by name, or a folder of them. It closes them when it shuts down."""
     settings = settings or Settings()
-    log = log or RequestLog(access=settings.access_log, queries=settings.log_queries)
-    catalog = Catalog(index, settings, log)
+    catalog = Catalog(index, settings, log or RequestLog())
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

@@ -109,23 +109,20 @@ class Catalog:
         self._follower: asyncio.Task[None] | None = None
         self._failure: str | None = None  # of following the file of names
         self._trimming: asyncio.TimerHandle | None = None
-        self.services: dict[str, Service] = {}
         if isinstance(indexes, IndexFolder):
-            names = indexes.names()
-            opened: dict[str, Service] = {}
-            try:
-                for index in names.values():
-                    if index not in opened:
-                        opened[index] = self._service(indexes.open(index), index)
-            except BaseException:
-                for service in opened.values():
-                    service.index.close()
-                raise
-            self.services = {name: opened[index] for name, index in names.items()}
-        elif isinstance(indexes, Mapping):
-            self.services = {name: self._service(index, name) for name, index in indexes.items()}
+            names, opened = indexes.names(), indexes.open
         else:
-            self.services = {"default": self._service(indexes, "default")}
+            named = indexes if isinstance(indexes, Mapping) else {"default": indexes}
+            names, opened = {name: name for name in named}, named.__getitem__
+        services: dict[str, Service] = {}
+        try:
+            for index in dict.fromkeys(names.values()):
+                services[index] = self._service(opened(index), index)
+        except BaseException:
+            for service in services.values():
+                service.index.close()
+            raise
+        self.services = {name: services[index] for name, index in names.items()}
 
     def _service(self, index: ServedIndex, name: str) -> Service:
         return Service(index, self.settings, self.log, self.metrics, name)

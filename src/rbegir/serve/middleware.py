@@ -180,7 +180,7 @@ class Edge:
     ) -> None:
         route = scope["state"]["route"]
         self._catalog.metrics.request(route, status, seconds)
-        if self._catalog.log.access:
+        if self._catalog.settings.access_log:
             client = scope.get("client")
             self._catalog.log.event(
                 "request",

@@ -119,12 +119,10 @@ def trim_memory() -> None:
 
 
 class RequestLog:
-    """Writes lines to a stream. Lines of requests can be switched off."""
+    """Writes lines to a stream."""
 
-    def __init__(self, stream: TextIO | None = None, *, access: bool = True, queries: bool = False) -> None:
+    def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
-        self.access = access
-        self.queries = queries
 
     def event(self, event: str, **fields: Any) -> None:
         """Write a line; fields that are not plain become texts."""

@@ -57,13 +57,13 @@ class Handlers:
     @operation("read", "POST /v1/search", schema.SearchBody, schema.SearchResponse, 501, 503, media=HITS)
     async def search(self, request: Request) -> Response:
         """Search: every keyword is scored, the best k of each query come back."""
-        service, began = self._service, time.perf_counter()
+        began = time.perf_counter()
         body = await received(schema.SearchBody, request, self._settings)
         search = search_of(body, self._settings, self._index)
         if search.values is None:
             self._check_encodes("vectors" if search.texts is None else "texts", "search by codes")
         request.scope["state"]["log"].update(queries=search.count, k=search.request.k)
-        if service.log.queries:
+        if self._settings.log_queries:
             request.scope["state"]["log"]["texts"] = search.texts
         parts = await self._hits(request, search)
         explained: list[dict[str, Any]] = []
