@@ -19,7 +19,7 @@ Bounded: `submit` refuses more than `max_waiting` queries. A request that is can
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -48,12 +48,12 @@ REFUSALS = (InputError, MismatchError)  # errors of a request, and not of the se
 class BatchLoop(Generic[Job, Share]):
     """A queue of jobs, and a loop that takes one batch after the other from it to a thread.
 
-    A subclass keeps the jobs: it lists them (`_queued`), takes the next batch out (`_take`) and does it
-    (`_work`).
+    A subclass adds jobs, takes the next batch out (`_take`) and does it (`_work`).
     """
 
     def __init__(self, thread: str) -> None:
         self.waiting = 0  # queries or keywords that are in no batch yet
+        self._jobs: dict[Job, None] = {}  # in turn
         self._arrival = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread)
         self._loop: asyncio.Task[None] | None = None
@@ -64,13 +64,13 @@ class BatchLoop(Generic[Job, Share]):
     async def stop(self) -> None:
         """Stop after the batch that is running. What still waits is cancelled: it was never acknowledged."""
         await cancelled(self._loop)
-        for job in self._queued():
+        for job in self._jobs:
             job.future.cancel()
         await asyncio.to_thread(self._thread.shutdown)
 
     async def _run(self) -> None:
         while True:
-            if not any(True for _ in self._queued()):
+            if not self._jobs:
                 self._arrival.clear()
                 await self._arrival.wait()
             await self._work(self._take())
@@ -82,9 +82,6 @@ class BatchLoop(Generic[Job, Share]):
             return await asyncio.shield(loop.run_in_executor(self._thread, work, batch))
         except Exception as error:  # the loop must go on for the others
             return [error] * len(batch)
-
-    def _queued(self) -> Iterable[Job]:
-        raise NotImplementedError
 
     def _take(self) -> list[Share]:
         raise NotImplementedError
@@ -192,8 +189,7 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
         self._index = index
         self._metrics = metrics
         self._settings = settings
-        self._groups: dict[Hashable, dict[QueuedSearch, None]] = {}  # in turn; jobs by arrival
-        self._turns: dict[Hashable, int] = {}  # jobs in the queue by client, in turn
+        self._turns: dict[Hashable, None] = {}  # the clients that wait, in turn
         self._query_seconds = 0.001  # a moving average, for Retry-After
 
     def submit(self, search: Search, client: Hashable = None) -> QueuedSearch:
@@ -203,8 +199,8 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
         group = (search.request.share_key(), self._reranks(search), k_group(search.request.depth))
         future: asyncio.Future[list[Hits]] = asyncio.get_running_loop().create_future()
         job = QueuedSearch(search, group, future, time.perf_counter(), client)
-        self._groups.setdefault(job.group, {})[job] = None
-        self._turns[client] = self._turns.get(client, 0) + 1
+        self._jobs[job] = None
+        self._turns.setdefault(client)
         self.waiting += search.count
         self._arrival.set()
         return job
@@ -218,21 +214,9 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
 
     def forget(self, job: QueuedSearch) -> None:
         """Take what is left of a request out of the queue."""
-        jobs = self._groups.get(job.group)
-        if jobs is not None and job in jobs:
-            self._remove(job, jobs)
+        if job in self._jobs:
+            del self._jobs[job]
             self.waiting -= job.left
-            if not jobs:
-                del self._groups[job.group]
-
-    def _remove(self, job: QueuedSearch, jobs: dict[QueuedSearch, None]) -> None:
-        del jobs[job]
-        self._turns[job.client] -= 1
-        if not self._turns[job.client]:
-            del self._turns[job.client]
-
-    def _queued(self) -> Iterable[QueuedSearch]:
-        return (job for jobs in self._groups.values() for job in jobs)
 
     async def _work(self, batch: list[_Share]) -> None:
         began = time.perf_counter()
@@ -253,30 +237,29 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
 
     def _take(self) -> list[_Share]:
         """The next batch: a group of the client whose turn it is, places dealt out evenly among clients."""
-        chooser = next(iter(self._turns))
-        group = next(
-            group for group, jobs in self._groups.items() if any(job.client == chooser for job in jobs)
-        )
-        jobs = self._groups.pop(group)
-        of_client: dict[Hashable, list[QueuedSearch]] = {client: [] for client in self._turns}
-        for job in jobs:
-            of_client[job.client].append(job)
+        clients = {job.client for job in self._jobs}
+        of_client: dict[Hashable, list[QueuedSearch]] = {c: [] for c in self._turns if c in clients}
+        chooser = next(iter(of_client))
+        group = next(job.group for job in self._jobs if job.client == chooser)
+        for job in self._jobs:
+            if job.group == group:
+                of_client[job.client].append(job)
         wanted = [sum(job.left for job in own) for own in of_client.values()]
+        dealt = deal(wanted, self._settings.max_batch)
         batch: list[_Share] = []
-        for (client, own), places in zip(
-            of_client.items(), deal(wanted, self._settings.max_batch), strict=True
-        ):
+        for own, places in zip(of_client.values(), dealt, strict=True):
             for job, count in zip(own, deal([job.left for job in own], places), strict=True):
                 if count:
                     batch.append(_Share(job, job.taken, count))
                     job.taken += count
-                    if not job.left:
-                        self._remove(job, jobs)
-            if places and client in self._turns:
-                self._turns[client] = self._turns.pop(client)  # at the end: the others come first
+                del self._jobs[job]
+                if job.left:
+                    self._jobs[job] = None  # at the end: other groups come first
         self.waiting -= sum(share.count for share in batch)
-        if jobs:
-            self._groups[group] = jobs  # at the end: the other groups come first
+        # clients that got places go to the end
+        order = sorted(zip(of_client, dealt, strict=True), key=lambda one: one[1] > 0)
+        clients = {job.client for job in self._jobs}
+        self._turns = {client: None for client, _ in order if client in clients}
         return batch
 
     # ---- in the thread ----

@@ -14,7 +14,7 @@ of the index that changes. It has a thread of its own, so searches and changes c
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -82,7 +82,6 @@ class Committer(BatchLoop[_QueuedChange, _QueuedChange]):
         self._metrics = metrics
         self._log = log
         self._settings = settings
-        self._jobs: dict[_QueuedChange, None] = {}
         self._write_seconds = 0.01
         self._compactor = ThreadPoolExecutor(1, "rbegir-compact")
         self._housekeeping: asyncio.Future[None] | None = None
@@ -111,9 +110,6 @@ class Committer(BatchLoop[_QueuedChange, _QueuedChange]):
     async def stop(self) -> None:
         await super().stop()
         await asyncio.to_thread(self._compactor.shutdown, cancel_futures=True)
-
-    def _queued(self) -> Iterable[_QueuedChange]:
-        return self._jobs
 
     async def _work(self, batch: list[_QueuedChange]) -> None:
         began = time.perf_counter()
