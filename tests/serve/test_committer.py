@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import rbegir
 from rbegir.errors import FileError, FilterError, InputError, MismatchError
-from rbegir.serve.committer import Change, Committer, KeywordChange, counts_of, merge_changes
+from rbegir.serve.committer import Change, Committer, KeywordChange, merge_changes
 from rbegir.serve.monitor import Metrics, RequestLog
 from rbegir.serve.settings import Settings
 from rbegir.wire.problems import Problem
@@ -181,11 +181,11 @@ def test_merging_is_what_one_after_the_other_does(
                 count += 1
         counts.append(count)
     made = [Change(rows) for rows in changes]
-    after, asked = merge_changes(made)
+    after, merged_counts = merge_changes(made, {key: key in before for rows in changes for key in rows})
     merged = {key: text for key, text in before.items() if key not in after}
     merged.update((key, row.text) for key, row in after.items() if row is not None)
     assert list(merged.items()) == list(serial.items())
-    assert counts_of(made, {key: key in before for key in asked}) == counts
+    assert merged_counts == counts
 
 
 def test_a_bad_change_fails_alone(index_path: Path) -> None:

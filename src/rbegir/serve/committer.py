@@ -176,12 +176,9 @@ class Committer(BatchLoop[_QueuedChange, _QueuedChange]):
             return [self._index.delete(where=alone.where)]
         if alone.update:
             return [self._update(alone.update)]
-        after, asked = merge_changes(changes)
-        there: dict[RowId, bool] = {}
-        if asked:
-            ids = list(asked)
-            there = {i: found is not None for i, found in zip(ids, self._index.get(ids), strict=True)}
-        counts = counts_of(changes, there)
+        asked = [key for one in changes for key, row in one.rows.items() if row is None or one.fresh]
+        there = zip(asked, self._index.get(asked) if asked else [], strict=True)
+        after, counts = merge_changes(changes, {key: found is not None for key, found in there})
         upserts = {i: row for i, row in after.items() if row is not None}
         deletes = [i for i, row in after.items() if row is None]
         if upserts:
@@ -226,23 +223,16 @@ class Committer(BatchLoop[_QueuedChange, _QueuedChange]):
                 self._log.event("compacted", deleted=dead, seconds=round(time.perf_counter() - began, 3))
 
 
-def merge_changes(changes: Sequence[Change]) -> tuple[dict[RowId, KeywordChange | None], set[RowId]]:
-    """The result of changes made one after the other, and the ids whose existence must be looked up."""
+def merge_changes(
+    changes: Sequence[Change], there: dict[RowId, bool]
+) -> tuple[dict[RowId, KeywordChange | None], list[int]]:
+    """The result of changes made one after the other, and how many keywords each upserts or deletes.
+
+    `there` says which of the ids exist that are deleted or must be new.
+    """
     after: dict[RowId, KeywordChange | None] = {}
-    asked: set[RowId] = set()
-    for change in changes:
-        for key, row in change.rows.items():
-            if (row is None or change.fresh) and key not in after:
-                asked.add(key)
-            after.pop(key, None)  # so that rows stand in the order of the last change
-            after[key] = row
-    return after, asked
-
-
-def counts_of(changes: Sequence[Change], there: dict[RowId, bool]) -> list[int]:
-    """How many keywords each change upserts, or finds and deletes."""
-    now = dict(there)
     counts: list[int] = []
+    now = dict(there)
     for change in changes:
         count = 0
         for key, row in change.rows.items():
@@ -250,5 +240,7 @@ def counts_of(changes: Sequence[Change], there: dict[RowId, bool]) -> list[int]:
                 raise InputError(f"id {key!r} is in the index already", hint="use upsert to replace keywords")
             count += row is not None or now[key]
             now[key] = row is not None
+            after.pop(key, None)  # so that rows stand in the order of the last change
+            after[key] = row
         counts.append(count)
-    return counts
+    return after, counts
