@@ -26,8 +26,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, fields, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
@@ -287,7 +287,7 @@ class Shard:
         scan: Scan = unpack(packed)
         try:
             loaded = await self._loaded(view, refs)
-            found = await asyncio.wrap_future(self._scans.put(view, loaded, scan))
+            found = await self._scans.put(view, loaded, scan)
             if scan.names is not None:
                 names, places = scan.names, found.places[found.places >= 0]
                 found = replace(found, columns=await self._thread(lambda: loaded.columns(places, names)))
@@ -391,11 +391,11 @@ class Waiting:
     state: Any  # what the scan needs to know of the view
     scan: Scan
     until: float  # monotonic
-    done: Future[Found] = field(default_factory=Future)
+    done: asyncio.Future[Found]
 
 
 class ScanQueue:
-    """Runs `work(state, scan) → Found` for questions in groups, in a thread of its own.
+    """Runs `work(state, scan) → Found` for questions in groups, in a thread.
 
     One scan runs at a time, with all threads of the shard. What arrives meanwhile waits, and the next scan
     takes as many of the waiting questions as can share it (same view), up to BATCH queries: a pass for 64
@@ -409,30 +409,30 @@ class ScanQueue:
     def __init__(self, work: Callable[[Any, Scan], Found], *, batch: int = BATCH, queue: int = QUEUE) -> None:
         self._work, self._batch, self._limit = work, batch, queue
         self._waiting: list[Waiting] = []
-        self._lock = threading.Lock()
-        self._thread = ThreadPoolExecutor(1, "rbegir-scan")
+        self._scanning = asyncio.Lock()  # given in the order of arrival
 
-    def put(self, view: str, state: Any, scan: Scan) -> Future[Found]:
-        """The future answer; BusyError if the queue is full."""
-        item = Waiting(view, state, scan, time.monotonic() + scan.seconds)
-        with self._lock:
-            queries = sum(len(other.scan.values) for other in self._waiting)
-            if queries and queries + len(scan.values) > self._limit:
-                raise BusyError(
-                    f"the queue of a shard is full: {queries} queries are waiting, at most {self._limit} may",
-                    hint="ask again a little later, or add shards or replicas",
-                )
-            self._waiting.append(item)
-        self._thread.submit(self._run)  # finds nothing if an earlier turn took the question
-        return item.done
+    async def put(self, view: str, state: Any, scan: Scan) -> Found:
+        """The answer; BusyError if the queue is full, DeadlineError if its client has stopped waiting."""
+        queries = sum(len(other.scan.values) for other in self._waiting)
+        if queries and queries + len(scan.values) > self._limit:
+            raise BusyError(
+                f"the queue of a shard is full: {queries} queries are waiting, at most {self._limit} may",
+                hint="ask again a little later, or add shards or replicas",
+            )
+        done: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
+        self._waiting.append(Waiting(view, state, scan, time.monotonic() + scan.seconds, done))
+        async with self._scanning:
+            if not done.done():  # no earlier scan took it along
+                await self._scan_next()
+        return done.result()
 
-    def _run(self) -> None:
+    async def _scan_next(self) -> None:
         group = self._next()
         if not group:
             return
         try:
-            found = self._work(group[0].state, join([item.scan for item in group]))
-        except BaseException as error:  # those who wait must get it, whatever it is
+            found = await asyncio.to_thread(self._work, group[0].state, join([item.scan for item in group]))
+        except Exception as error:  # those who wait must get it, whatever it is
             for item in group:
                 item.done.set_exception(error)
             return
@@ -444,21 +444,20 @@ class ScanQueue:
 
     def _next(self) -> list[Waiting]:
         """The oldest question that is still wanted and all that go with it; nothing if none is."""
-        with self._lock:
-            now = time.monotonic()
-            for item in self._waiting:
-                if item.until <= now:
-                    item.done.set_exception(DeadlineError("the client's deadline passed in the queue"))
-            wanted = [item for item in self._waiting if item.until > now]
-            group: list[Waiting] = []
-            size = 0
-            for item in wanted:
-                together = item.view == wanted[0].view and item.scan.group == wanted[0].scan.group
-                if not group or (together and size + len(item.scan.values) <= self._batch):
-                    group.append(item)
-                    size += len(item.scan.values)
-            self._waiting = [item for item in wanted if item not in group]
-            return group
+        now = time.monotonic()
+        for item in self._waiting:
+            if item.until <= now:
+                item.done.set_exception(DeadlineError("the client's deadline passed in the queue"))
+        wanted = [item for item in self._waiting if item.until > now]
+        group: list[Waiting] = []
+        size = 0
+        for item in wanted:
+            together = item.view == wanted[0].view and item.scan.group == wanted[0].scan.group
+            if not group or (together and size + len(item.scan.values) <= self._batch):
+                group.append(item)
+                size += len(item.scan.values)
+        self._waiting = [item for item in wanted if item not in group]
+        return group
 
 
 def join(scans: list[Scan]) -> Scan:
