@@ -14,6 +14,7 @@ Promised, besides what an index promises:
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -51,9 +52,11 @@ class Cluster:
     """An index spread over the processes of a Ray cluster. Made by `open`; a context manager."""
 
     def __init__(
-        self, session: Session, pool: Pool, location: Location, model: Encoder | None, deadline: float
+        self, session: Session, pool: Pool, state: State, model: Encoder | None, deadline: float
     ) -> None:
-        self._session, self._pool, self._model, self._deadline = session, pool, model, deadline
+        self._session, self._pool, self._state, self._model = session, pool, state, model
+        self._deadline = deadline
+        self._fanout = Fanout(pool)
         self._mutex = threading.RLock()  # of changes of state
         self._loading = threading.Lock()  # of the model
         self._scorer: tuple[str, Encoder | None] = ("", None)  # with the fingerprint that it is for
@@ -61,13 +64,6 @@ class Cluster:
         self._writer: WriterHandle | None = None
         # of words: their key, and where they are in Ray's store
         self._shared_weights: tuple[str, Any] | None = None
-        try:
-            pool.check()
-            self._fanout = Fanout(pool)
-            self._state = prepare(pool, location)
-        except BaseException:
-            self.close()
-            raise
 
     @classmethod
     def open(
@@ -97,14 +93,15 @@ class Cluster:
         if model is not None:
             check_encoder(model)
             check_match(model, manifest)
-        session = Session(address)
-        try:
-            wanted = layout(devices, replicas, import_ray().nodes(), threads)
-            pool = Pool(location.name, wanted, queue)
-        except BaseException:
-            session.close()
-            raise
-        return cls(session, pool, location, model, seconds)
+        with contextlib.ExitStack() as unless_opened:
+            session = Session(address)
+            unless_opened.callback(session.close)
+            pool = Pool(location.name, layout(devices, replicas, import_ray().nodes(), threads), queue)
+            unless_opened.callback(pool.stop)
+            pool.check()
+            state = prepare(pool, location)
+            unless_opened.pop_all()
+        return cls(session, pool, state, model, seconds)
 
     def __enter__(self) -> Cluster:
         return self
@@ -308,12 +305,12 @@ class Cluster:
             if not len(values) or not gatherer.view.used:
                 return nothing
             if isinstance(reranker, VectorReranker):
-                result = gatherer.rerank_decoded(values, reranker, request)
+                found, more = gatherer.rerank_decoded(values, reranker, request)
             elif reranker is not None and texts is not None:
-                result = gatherer.rerank(values, texts, reranker, self._weights(reranker), request)
+                found, more = gatherer.rerank(values, texts, reranker, self._weights(reranker), request)
             else:
-                result = gatherer.search(values, request, floors, device=self._pool.layout.device)
-            return gatherer.hits(result, scores, request)
+                found, more = gatherer.search(values, request, floors, device=self._pool.layout.device)
+            return gatherer.hits(found, scores, request, **more)
 
         return self._answer(state, ask, request.deadline, partial=request.partial)
 
