@@ -8,8 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rbegir.cli import index as index_commands
 from rbegir.cli import main
 from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.model import Model
@@ -353,11 +351,10 @@ def test_the_bar_shows_what_is_encoded(
 ) -> None:
     shares: list[float] = []
 
-    @contextmanager
-    def bar(title: str) -> Iterator[Any]:
-        yield shares.append
+    def report(bar: Any, done: float, total: float) -> None:
+        shares.append(done / total)
 
-    monkeypatch.setattr(index_commands, "bar", bar)
+    monkeypatch.setattr("rbegir.base.progress._LateBar.report", report)
     monkeypatch.setattr("rbegir.encode.encoder.ENCODE_ROWS", 2)
     path = tmp_path / "products.rbe"
     names = ["--text-column", "name", "--id-column", "sku"]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -126,9 +124,8 @@ def build(
         if n is not None or keyword_planes is not None:
             raise InputError("--n and --keyword-planes belong to --encoder", hint="a model has its own")
         model = rbegir.Model.load(sources[0])
-    with _watched(stream, "building") as show:
-        index = rbegir.Index.build(out, model, stream, upsert=upsert, progress=show, **made_with)
-    with index:
+    with rbegir.Index.build(out, model, stream, upsert=upsert, **made_with) as index:
+        _tell_skipped(stream)
         _report(index, as_json, skipped=stream.skipped.to_dict())
 
 
@@ -155,8 +152,8 @@ def add(
         known = facts["id_type"] if facts["next_row"] else None
         names = {"text_column": text_column, "id_column": id_column, "columns": names_in(columns)}
         stream = _stream(texts, vector_column, strict, id_type=_id_type(id_type) or known, **names)
-        with _watched(stream, "adding") as show:
-            added = fill(opened, stream, upsert=upsert, progress=show)
+        added = fill(opened, stream, upsert=upsert)
+        _tell_skipped(stream)
         _report(opened, as_json, added=added, skipped=stream.skipped.to_dict())
 
 
@@ -252,8 +249,7 @@ def _tell_salvage(report: dict[str, Any]) -> None:
 def compact(index: Path = options.INDEX_PATH, as_json: bool = options.AS_JSON) -> None:
     """Rewrite an index into a few large segments, without the deleted keywords."""
     with rbegir.Index.open(index) as opened:
-        with bar("compacting") as show:
-            opened.compact(lambda done, total: show(done / total if total else 1.0))
+        opened.compact()
         _report(opened, as_json)
 
 
@@ -268,8 +264,8 @@ def backup(
     Only files that DEST lacks are copied; the others are checked. DEST is replaced when the copy is complete.
     It is an index: search it, or restore it with `rbegir index backup DEST NEW`.
     """
-    with rbegir.Index.open(index, read_only=True) as opened, bar("copying") as show:
-        facts = opened.backup(dest, lambda done, total: show(done / total))
+    with rbegir.Index.open(index, read_only=True) as opened:
+        facts = opened.backup(dest)
     copied = f"{facts['copied']} of {facts['files']} files copied"
     tell(facts, as_json, f"{dest}: {facts['keywords']:,} keywords; {copied}")
 
@@ -371,11 +367,7 @@ def _stream(path: Path, vector_column: str | None, strict: bool, **columns: Any)
     return read_texts(path, strict=strict, **columns)
 
 
-@contextlib.contextmanager
-def _watched(stream: TextStream, title: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar for (keywords encoded, all); afterwards, a line about skipped rows."""
-    with bar(title) as show:
-        yield lambda done, total: show(done / total)
+def _tell_skipped(stream: TextStream) -> None:
     if stream.skipped:
         print(str(stream.skipped), file=sys.stderr)
 

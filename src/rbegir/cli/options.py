@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from rbegir import errors
+from rbegir.base.progress import reported
 
 
 def whole(text: str) -> int:
@@ -126,15 +127,9 @@ def take_texts(stream: Iterable[Any], most: int | None = None) -> list[str]:
 
 @contextlib.contextmanager
 def bar(title: str) -> Iterator[Callable[..., None]]:
-    """A progress bar, if stderr is a terminal. Yields `show(share)` or `show(share, what)`."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task(title, total=1.0)
-        yield lambda share, what=title: progress.update(task, completed=share, description=what)
+    """A progress bar (`base.progress`). Yields `show(share)` or `show(share, what)`."""
+    with reported(None, title) as report:
+        yield lambda share, what=None: report(share, what=what)
 
 
 # Characters that a terminal acts on instead of showing: control characters and writing directions.

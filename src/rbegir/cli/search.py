@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 import rbegir
+from rbegir.base.progress import reported
 from rbegir.cli import options
 from rbegir.cli.options import (
     bar,
@@ -82,9 +83,7 @@ def search(
             opened = rbegir.Generations([index, *newer], device=devices, read_only=True, threads=threads)
             open_.enter_context(opened)
         else:
-            upload = contextlib.nullcontext() if device == "cpu" else bar("uploading to the GPU")
-            show: Any = open_.enter_context(upload)
-            progress = show and (lambda done, total: show(done / total))
+            progress = open_.enter_context(reported(None, "uploading to the GPU"))
             opened = rbegir.Index.open(index, devices, read_only=True, threads=threads, progress=progress)
             open_.enter_context(opened)
         hits = opened.search(
@@ -175,8 +174,7 @@ def join(
         queries = None if other is None else opened.enter_context(rbegir.Index.open(other, read_only=True))
         asked = keywords.joining(queries, k, min_score, texts=texts)
         backend = open_backend(device.split(","), *keywords.snapshot.manifest.shape, threads)
-        show = opened.enter_context(bar("joining"))
-        facts = write_pairs(out, asked, backend, lambda done, total: show(done / total))
+        facts = write_pairs(out, asked, backend, opened.enter_context(reported(None, "joining")))
     tell(facts, as_json, f"{out}: {facts['pairs']:,} pairs of {facts['queries']:,} keywords")
 
 
