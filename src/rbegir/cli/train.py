@@ -10,7 +10,7 @@ import typer
 
 import rbegir
 from rbegir.cli import options
-from rbegir.cli.options import bar, needing, option, print_json, print_table, some, take_texts
+from rbegir.cli.options import needing, option, print_json, print_table, some, take_texts
 from rbegir.errors import InputError
 
 app = typer.Typer()
@@ -141,20 +141,17 @@ def upgrade(
         )
     _need_torch()
     from rbegir.read.pairs import read_texts
-    from rbegir.training.progress import Bar
     from rbegir.training.upgrade import adopt as put_into
     from rbegir.training.upgrade import upgrade as train
 
     texts = None if corpus is None else take_texts(read_texts(corpus))
-    with Bar(enabled=True) as shown:
-        shown.begin("upgrading", 1.0)
-        result = train(
-            old,
-            pairs,
-            corpus=texts,
-            progress=shown.show,
-            **some(locals(), "out", "keywords", "valid", "epochs", "batch_size", "seed", "resume"),
-        )
+    result = train(
+        old,
+        pairs,
+        corpus=texts,
+        progress=True,
+        **some(locals(), "out", "keywords", "valid", "epochs", "batch_size", "seed", "resume"),
+    )
     if adopt:
         put_into(old, result.model)
     if as_json:
@@ -178,21 +175,6 @@ def _number_or(word: str, text: str | None, kind: type[int] | type[float]) -> st
         return kind(text)
     except ValueError:
         return text
-
-
-def evaluate_all(scorers: dict[str, Any], pairs: Any, **settings: Any) -> dict[str, Any]:
-    """The `Evaluation` of every scorer on one protocol, with a progress bar."""
-    from rbegir.evaluate.evaluator import evaluate_model
-
-    reports = {}
-    with bar("evaluating") as show:
-        for name, scorer in scorers.items():
-
-            def progress(stage: str, done: float, name: str = name) -> None:
-                show(done, f"{name}: {stage}")
-
-            reports[name] = evaluate_model(scorer, pairs, progress=progress, **settings)
-    return reports
 
 
 @app.command("eval")
@@ -224,7 +206,7 @@ def evaluate(
     """
     from rich.console import Console
 
-    from rbegir.evaluate.evaluator import corpus_texts, report_table
+    from rbegir.evaluate.evaluator import corpus_texts, evaluate_model, report_table
     from rbegir.evaluate.retrieval import CUTOFFS
     from rbegir.evaluate.scorers import BM25, ModelScorer, RerankScorer, Scorer, TriletterCosine
     from rbegir.read.pairs import read_labels, read_pairs, read_texts
@@ -247,7 +229,10 @@ def evaluate(
         if stream is not None and stream.skipped:
             print(f"{stream.path}: {stream.skipped}", file=sys.stderr)
     settings = some(locals(), "negatives", "gamma", "bootstrap", "seed")
-    reports = evaluate_all(scorers, **tables, cutoffs=k or CUTOFFS, **settings)
+    reports = {
+        name: evaluate_model(scorer, **tables, cutoffs=k or CUTOFFS, **settings)
+        for name, scorer in scorers.items()
+    }
     report = reports[str(model)]
     if report.missing:
         print(
