@@ -64,22 +64,19 @@ def plan(
 
 def _show_plan(found: dict[str, Any]) -> None:
     print(found["why"])
-    print_table(
+    rows = [
         {
-            "machine": "machine",
-            "how many": "machines",
-            "shards": "shards",
-            "copies": "groups",
-            "GB per machine": "gigabytes",
-            "p50 ms": "p50",
-            "p99 ms": "p99",
-            "bound by": "bound_by",
-        },
-        (
-            {**option, **option["latency_ms"], "gigabytes": option["memory_bytes_per_machine"] / 1e9}
-            for option in found["options"]
-        ),
-    )
+            "machine": option["machine"],
+            "how many": option["machines"],
+            "shards × copies": f"{option['shards']:,} × {option['groups']:,}",
+            "GB each": option["memory_bytes_per_machine"] / 1e9,
+            "p50 ms": option["latency_ms"]["p50"],
+            "p99 ms": option["latency_ms"]["p99"],
+            "bound by": option["bound_by"],
+        }
+        for option in found["options"]
+    ]
+    print_table(list(rows[0]), rows)
     for name, reason in found["impossible"].items():
         print(f"{name}: impossible, {reason}")
     clients = min(found["options"], key=lambda option: option["machines"])["clients"]
