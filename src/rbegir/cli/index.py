@@ -10,16 +10,7 @@ import typer
 
 import rbegir
 from rbegir.cli import options
-from rbegir.cli.options import (
-    bar,
-    cluster_address,
-    names_in,
-    option,
-    print_json,
-    take_texts,
-    tell,
-    whole_option,
-)
+from rbegir.cli.options import option, print_json, tell, whole_option
 from rbegir.errors import FileError, InputError, MismatchError
 
 if TYPE_CHECKING:
@@ -102,19 +93,19 @@ def build(
         from rbegir.cluster.bulk import build as build_bulk
         from rbegir.read.parquet import Reading
 
-        with bar("building") as show:
+        with options.bar("building") as show:
             built = build_bulk(
                 out,
                 *sources,
                 **made_with,
-                address=cluster_address(cluster),
-                reading=Reading(text_column, id_column, strict, names_in(columns)),
+                address=options.cluster_address(cluster),
+                reading=Reading(text_column, id_column, strict, options.names_in(columns)),
                 progress=lambda step, done: show({"counting": 0.0, "encoding": done}.get(step, 1.0)),
             )
         with rbegir.Index.open(out, read_only=True) as made:
             _report(made, as_json, skipped=built.skipped, resumed_segments=built.resumed)
         return
-    names = {"text_column": text_column, "id_column": id_column, "columns": names_in(columns)}
+    names = {"text_column": text_column, "id_column": id_column, "columns": options.names_in(columns)}
     stream = _stream(sources[-1], vector_column, strict, id_type=_id_type(id_type), **names)
     if vectors:
         model: Encoder = _vector_encoder(sources, stream, n, keyword_planes, metric)
@@ -150,7 +141,7 @@ def add(
     with rbegir.Index.open(index) as opened:
         facts = opened.info()
         known = facts["id_type"] if facts["next_row"] else None
-        names = {"text_column": text_column, "id_column": id_column, "columns": names_in(columns)}
+        names = {"text_column": text_column, "id_column": id_column, "columns": options.names_in(columns)}
         stream = _stream(texts, vector_column, strict, id_type=_id_type(id_type) or known, **names)
         added = fill(opened, stream, upsert=upsert)
         _tell_skipped(stream)
@@ -303,7 +294,7 @@ def migrate(
                 f"{new} does not exist", hint="--model DIRECTORY makes it, with the model of `rbegir upgrade`"
             )
         _create_for(old, new, model)
-    with rbegir.Generations([old, new]) as both, bar("migrating") as show:
+    with rbegir.Generations([old, new]) as both, options.bar("migrating") as show:
         there = len(both.indexes[0])
         wanted, moved = there if most is None else min(most, there), 0
         while moved < wanted and (now := both.migrate(min(batch, wanted - moved))):
@@ -328,9 +319,9 @@ def _sentence_encoder(name: str, stream: TextStream, n: int | None, keyword_plan
                 hint="leave them out",
             )
         return encoder
-    seen = take_texts(stream, FIT_TEXTS)
+    seen = options.take_texts(stream, FIT_TEXTS)
     print(f"fitting codes to {len(seen):,} texts", file=sys.stderr)
-    with bar("fitting codes") as show:
+    with options.bar("fitting codes") as show:
         return encoder.fit(seen, n=n, keyword_planes=keyword_planes or 2, notify=show)
 
 
@@ -353,7 +344,7 @@ def _vector_encoder(
             )
         return Binarizer.load(sources[0])
     binarizer = Binarizer(stream.dims, n, keyword_planes=planes or 2, metric=metric or "cosine")
-    with bar("fitting codes") as show:
+    with options.bar("fitting codes") as show:
         return binarizer.fit(stream.some(SAMPLE_VALUES // stream.dims), notify=show)
 
 

@@ -14,17 +14,7 @@ import typer
 import rbegir
 from rbegir.base.progress import reported
 from rbegir.cli import options
-from rbegir.cli.options import (
-    bar,
-    cluster_address,
-    names_in,
-    needing,
-    option,
-    print_json,
-    shown,
-    some,
-    tell,
-)
+from rbegir.cli.options import needing, option, print_json, shown, some, tell
 from rbegir.errors import InputError
 
 if TYPE_CHECKING:
@@ -97,7 +87,7 @@ def search(
     if as_json:
         print_json(hits_as_json(queries, hits), default=str, ensure_ascii=False)
     else:
-        _show(queries, hits, names_in(columns))
+        _show(queries, hits, options.names_in(columns))
 
 
 def hits_as_json(queries: list[str], hits: Hits) -> list[dict[str, Any]]:
@@ -213,7 +203,7 @@ def mine(
         mining(source, stream, k, device=device.split(","), threads=threads) as job,
         disk.explained("write", path),
         disk.staged(path) as stage,
-        bar("mining") as show,
+        options.bar("mining") as show,
     ):
         with pq.ParquetWriter(stage, job.schema) as writer:
             for batch in job.batches(show):
@@ -310,7 +300,7 @@ def serve(
         if cluster is None:
             return rbegir.Index.open(path, device.split(","), threads=threads, read_only=read_only)
         devices = "auto" if shards is None else shards
-        return rbegir.Cluster.open(path, cluster_address(cluster), replicas, devices, threads=threads)
+        return rbegir.Cluster.open(path, options.cluster_address(cluster), replicas, devices, threads=threads)
 
     with contextlib.ExitStack() as unless_started:
         only = named.get("")

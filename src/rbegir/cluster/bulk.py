@@ -37,15 +37,7 @@ from rbegir.encode.encoder import Encoder, Savable, encode_keywords, load_encode
 from rbegir.errors import ClusterError, FileError, InputError, MismatchError, RbegirError, whole_number
 from rbegir.index.creation import SEGMENT_ROWS, keywords_of, make, staged
 from rbegir.index.keys import STRIDE
-from rbegir.index.manifest import (
-    MODEL,
-    Manifest,
-    check_adds,
-    commit,
-    first_manifest,
-    prepare,
-    read_manifest,
-)
+from rbegir.index.manifest import MODEL, Manifest, check_adds, commit, first_manifest, prepare, read_manifest
 from rbegir.index.segment import MAX_ROWS, CodeShape, Entry, KeywordRows, LiveRows, Segment, write_segment
 from rbegir.read.parquet import Group, Reading, Slice, count_usable, cut, find_files, find_groups, read_chunk
 
