@@ -25,16 +25,9 @@ from rbegir.serve.monitor import IndexMetrics, RequestLog
 from rbegir.serve.served import ServedIndex
 from rbegir.serve.settings import Settings
 from rbegir.wire.problems import overloaded
+from rbegir.wire.schema import KeywordBody
 
 RowId = int | str
-
-
-@dataclass(frozen=True)
-class KeywordChange:
-    """The new text and attributes of a keyword."""
-
-    text: str
-    attributes: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -44,7 +37,7 @@ class Change:
     Or else: `where` selects the keywords to delete, `update` holds new attributes by id.
     """
 
-    rows: dict[RowId, KeywordChange | None] = field(default_factory=dict)
+    rows: dict[RowId, KeywordBody | None] = field(default_factory=dict)
     fresh: bool = False
     where: str | None = None
     update: dict[RowId, dict[str, Any]] = field(default_factory=dict)
@@ -225,12 +218,12 @@ class Committer(BatchLoop[_QueuedChange, _QueuedChange]):
 
 def merge_changes(
     changes: Sequence[Change], there: dict[RowId, bool]
-) -> tuple[dict[RowId, KeywordChange | None], list[int]]:
+) -> tuple[dict[RowId, KeywordBody | None], list[int]]:
     """The result of changes made one after the other, and how many keywords each upserts or deletes.
 
     `there` says which of the ids exist that are deleted or must be new.
     """
-    after: dict[RowId, KeywordChange | None] = {}
+    after: dict[RowId, KeywordBody | None] = {}
     counts: list[int] = []
     now = dict(there)
     for change in changes:
