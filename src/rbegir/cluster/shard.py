@@ -432,7 +432,7 @@ class ScanQueue:
             return
         try:
             found = await asyncio.to_thread(self._work, group[0].state, join([item.scan for item in group]))
-        except Exception as error:  # those who wait must get it, whatever it is
+        except BaseException as error:  # those who wait must get it, whatever it is
             for item in group:
                 item.done.set_exception(error)
             return
