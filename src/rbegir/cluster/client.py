@@ -25,11 +25,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rbegir.base.arguments import check_ids, check_texts
-from rbegir.cluster.fanout import PREPARE_SECONDS, Fanout, GoneError, State, not_shared, prepare
+from rbegir.cluster.fanout import PREPARE_SECONDS, Fanout, State, not_shared, prepare
 from rbegir.cluster.gather import Gatherer
 from rbegir.cluster.pool import Devices, Pool, WriterHandle, layout
 from rbegir.cluster.session import Session, import_ray
-from rbegir.cluster.shard import QUEUE
+from rbegir.cluster.shard import QUEUE, GoneError
 from rbegir.cluster.view import READ_ONLY_HINT
 from rbegir.codes.planes import Codes
 from rbegir.encode.encoder import Encoder, check_encoder, encode_keywords, key_scores, load_scorer

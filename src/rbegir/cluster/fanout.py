@@ -24,7 +24,7 @@ from typing import Any
 from rbegir import errors
 from rbegir.cluster.pool import Pool, root_cause
 from rbegir.cluster.session import import_ray
-from rbegir.cluster.shard import Failure, unpack
+from rbegir.cluster.shard import Failure, GoneError, unpack
 from rbegir.cluster.view import View
 from rbegir.index.location import Location
 from rbegir.index.query import Searcher
@@ -36,10 +36,6 @@ PAUSE = 0.05  # seconds before a replica that has just failed is asked again
 PREPARE_SECONDS = 600.0  # to open and check a new state
 
 Question = Callable[[Any], Any]  # an actor → the reference of its future answer
-
-
-class GoneError(errors.ClusterError):
-    """A shard does not find a file of the view: the index has moved on, or the node does not see it."""
 
 
 @dataclass
@@ -145,13 +141,11 @@ class Fanout:
     def _weigh(self, failure: Failure, replica: int, state: _Asked) -> None:
         """Raise what another replica would say too; otherwise remember it and let another one be asked."""
         error = failure.error
-        if failure.kind == "gone":
-            raise GoneError(error.message)
-        if isinstance(error, errors.InputError | errors.MismatchError):
+        if isinstance(error, GoneError | errors.InputError | errors.MismatchError):
             raise error
         state.failed[replica] = error
-        if failure.kind != "late" and len(state.failed) == len(self._choice):
-            if failure.kind == "busy":
+        if not isinstance(error, errors.DeadlineError) and len(state.failed) == len(self._choice):
+            if isinstance(error, errors.BusyError):
                 raise error
             raise type(error)(f"{failure.node}: {error.message}", hint=error.hint)
 

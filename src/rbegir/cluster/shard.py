@@ -29,7 +29,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +42,7 @@ from rbegir.cluster.session import import_ray
 from rbegir.cluster.view import Assignment, Places
 from rbegir.codes.layout import LAYOUT_VERSION
 from rbegir.encode.reranker import Spelling
-from rbegir.errors import BusyError, DeadlineError, FileError, RbegirError
+from rbegir.errors import BusyError, ClusterError, DeadlineError, FileError, RbegirError
 from rbegir.index.format import VERSION
 from rbegir.index.query import limits_of, scope
 from rbegir.index.snapshot import Positions, Snapshot
@@ -93,17 +93,15 @@ class Found:
     columns: Columns | None = None  # of the places one after the other, if the question asked for them
 
 
+class GoneError(ClusterError):
+    """A shard does not find a file of the view: the index has moved on, or the node does not see it."""
+
+
 @dataclass(frozen=True)
 class Failure:
-    """Why there is no result.
+    """Why there is no result: with a BusyError another replica may have room, with a DeadlineError the
+    client's time was up before the work began. With any other the question may be wrong, or this node."""
 
-    busy    the queue is full: another replica may have room
-    late    the client's time was up before the work began
-    gone    a file of the view is not there: the index has moved on, or this node does not see it
-    error   anything else; the question may be wrong, or this node may be
-    """
-
-    kind: Literal["busy", "late", "gone", "error"]
     error: RbegirError
     node: str
 
@@ -311,16 +309,11 @@ class Shard:
         return await asyncio.get_running_loop().run_in_executor(self._readers, work)
 
     def _failure(self, error: Exception) -> Failure:
-        if isinstance(error, BusyError):
-            return Failure("busy", error, self._node)
-        if isinstance(error, DeadlineError):
-            return Failure("late", error, self._node)
         if isinstance(error, FileNotFoundError):
-            message = f"{self._node} does not see {error.filename or error}"
-            return Failure("gone", FileError(message), self._node)
-        if not isinstance(error, RbegirError):
+            error = GoneError(f"{self._node} does not see {error.filename or error}")
+        elif not isinstance(error, RbegirError):
             error = FileError(f"{self._node}: {error}")
-        return Failure("error", error, self._node)
+        return Failure(error, self._node)
 
     async def _loaded(self, view: str, refs: list[Any]) -> Loaded:
         """The share of a view, opened if it is not."""
