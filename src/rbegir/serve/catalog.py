@@ -109,10 +109,11 @@ class Catalog:
         self._follower: asyncio.Task[None] | None = None
         self._failure: str | None = None  # of following the file of names
         self._trimming: asyncio.TimerHandle | None = None
+        opened: Callable[[str], ServedIndex]
         if isinstance(indexes, IndexFolder):
             names, opened = indexes.names(), indexes.open
         else:
-            named = indexes if isinstance(indexes, Mapping) else {"default": indexes}
+            named: Any = indexes if isinstance(indexes, Mapping) else {"default": indexes}
             names, opened = {name: name for name in named}, named.__getitem__
         services: dict[str, Service] = {}
         try:
