@@ -64,20 +64,14 @@ def layout(
     workers = [resources for resources in alive if resources.get("CPU", 0) > 0]
     if devices == "auto":
         devices = "cuda" if gpus else max(1, len(workers) // replicas)
-    if devices == "cuda":
-        device, shards = "cuda", max(1, gpus // replicas)
-    elif devices == "cpu":
-        device, shards = "cpu", 1
-    elif type(devices) is int and 1 <= devices <= MOST:
+    device, shards = "", 0
+    if isinstance(devices, str):
+        device, shards = devices, max(1, gpus // replicas) if devices == "cuda" else 1
+    elif type(devices) is int:
         device, shards = "cpu", devices
-    elif (
-        isinstance(devices, Sequence)
-        and not isinstance(devices, str)
-        and len(set(devices)) == 1
-        and devices[0] in ("cpu", "cuda")
-    ):
+    elif isinstance(devices, Sequence) and len(set(devices)) == 1:
         device, shards = devices[0], len(devices)
-    else:
+    if device not in ("cpu", "cuda") or not 1 <= shards <= MOST:
         raise InputError(
             "devices must be 'auto', 'cpu', 'cuda', a number of shards or a list of one of the names, "
             f"got {devices!r}"
