@@ -70,14 +70,11 @@ class Fanout:
         with self._lock:
             usual = sorted(self._usual)[int(0.95 * (len(self._usual) - 1))]
         hedge = max(LEAST_HEDGE, HEDGE * usual)
-        for shard, state in states.items():
-            self._send(shard, state)
         while len(answers) < len(states):
             now = time.monotonic()
-            if now >= until:
-                break
             open_states = {s: state for s, state in states.items() if s not in answers}
-            if partial and all(len(s.failed) == len(self._choice) for s in open_states.values()):
+            all_failed = all(len(s.failed) == len(self._choice) for s in open_states.values())
+            if now >= until or (partial and all_failed):
                 break
             for shard, state in open_states.items():
                 if now >= self._due(state, hedge):
@@ -97,7 +94,7 @@ class Fanout:
         state.open[state.question(self._pool.actor(shard, replica))] = replica, time.monotonic()
 
     def _due(self, state: _Asked, hedge: float) -> float:
-        """When a shard is to be asked again: after a failure, or to hedge an answer that is late."""
+        """When a shard is to be asked: at first, after a failure, or to hedge an answer that is late."""
         if not state.open:
             return state.again
         if len(state.open) == len(self._choice):
