@@ -23,7 +23,6 @@ Anything else (filters of pyarrow, errors) is left to Ray.
 import asyncio
 import os
 import socket
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -255,14 +254,19 @@ class Loaded:
         return found, here.planes
 
 
+def opened(share: Assignment, before: Snapshot | None = None) -> Loaded:
+    """An assignment with its files open; segments that `before` has open are shared with it."""
+    snapshot = Snapshot(share.location.fetch(share.files), share.manifest, before)
+    return Loaded(share, snapshot, np.asarray(share.starts, np.int64))
+
+
 class Shard:
     """Answers questions about its share of any view. Made by `pool`."""
 
     def __init__(self, device: str, threads: int, queue: int) -> None:
         self._device, self._threads = device, threads
-        self._views: dict[str, Loaded] = {}  # in the order of opening
-        self._used: dict[str, float] = {}  # view → when it was last asked about
-        self._opening = threading.Lock()
+        self._views: dict[str, Loaded] = {}  # the most recently used last
+        self._opening = asyncio.Lock()
         self._backends: dict[tuple[int, int, str], Any] = {}
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="rbegir-read")
         self._scans = ScanQueue(self._scan, queue=queue)
@@ -316,29 +320,17 @@ class Shard:
         return Failure(error, self._node)
 
     async def _loaded(self, view: str, refs: list[Any]) -> Loaded:
-        """The share of a view, opened if it is not."""
-        loaded = self._views.get(view)
-        if loaded is None:
+        """The share of a view, opened if it is not; the least recently used view is closed."""
+        if view not in self._views:
             share: Assignment = await refs[0]
-            loaded = await self._thread(lambda: self._open(share))
-        self._used[view] = time.monotonic()
+            async with self._opening:
+                if view not in self._views:
+                    others = [v.snapshot for v in self._views.values() if v.share.location == share.location]
+                    self._views[view] = await self._thread(lambda: opened(share, *others[-1:]))
+                    if len(self._views) > VIEWS:
+                        del self._views[next(iter(self._views))]
+        loaded = self._views[view] = self._views.pop(view)
         return loaded
-
-    def _open(self, share: Assignment) -> Loaded:
-        """Open an assignment; the least recently used view is closed."""
-        with self._opening:
-            loaded = self._views.get(share.view)
-            if loaded is None:
-                others = [v for v in self._views.values() if v.share.location == share.location]
-                directory = share.location.fetch(share.files)
-                snapshot = Snapshot(directory, share.manifest, others[-1].snapshot if others else None)
-                loaded = Loaded(share, snapshot, np.asarray(share.starts, np.int64))
-                while len(self._views) >= VIEWS:
-                    oldest = min(self._views, key=lambda view: self._used.get(view, 0.0))
-                    self._views.pop(oldest)
-                    self._used.pop(oldest, None)
-                self._views[share.view] = loaded
-            return loaded
 
     def _backend(self, n: int, planes: int, device: str) -> Any:
         if (n, planes, device) not in self._backends:
