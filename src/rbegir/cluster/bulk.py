@@ -16,6 +16,7 @@ would merge segments. Counting first costs a second pass over the text column, a
 Giving out rows as chunks finish would make rows, ties and default ids depend on which machine was faster.
 """
 
+import contextlib
 import json
 import os
 from collections import Counter, deque
@@ -111,8 +112,7 @@ def build(
     with staged(target, overwrite=overwrite, resumable=True) as writer:
         stage = writer.directory
         state = _resume(stage, identity)
-        session = Session(address)
-        try:
+        with contextlib.closing(Session(address)):
             if state is None:
                 make(stage, manifest, encoder)
                 state = {"identity": identity, **_count(groups, reading, progress)}
@@ -136,8 +136,6 @@ def build(
             progress("checking", 0.0)
             segments = [Segment(stage / task.file, shape) for task in tasks]
             refuse_repeated_ids(segments)
-        finally:
-            session.close()
         _finish(stage, segments)
     writer.close()
     (target / STATE).unlink()
