@@ -254,7 +254,7 @@ class Catalog:
             raise
         before = self.distinct
         self.services = {name: opened[index] for name, index in names.items()}
-        self.log.event("names", **names)
+        self.log.event("names", names=dict(names))
         for service in before:
             if service not in self.distinct:
                 self._begin(service.retire(), RETIRING.format(service.name))
