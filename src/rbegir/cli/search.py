@@ -321,7 +321,7 @@ def serve(
     address = f"http://{shown_host}:{listener.getsockname()[1]}"
 
     def ready() -> None:
-        several = "" if only is not None and not catalog.in_folder else f"{len(catalog.services)} indexes, "
+        several = "" if only is not None and catalog.folder is None else f"{len(catalog.services)} indexes, "
         keywords = sum(len(service.index) for service in catalog.distinct)
         say(f"serving {several}{keywords:,} keywords at [bold]{address}[/] (process {os.getpid()})")
         say(f"open {address}/ in a browser, or ask: curl -s {address}/v1/index", soft_wrap=True)

@@ -138,7 +138,7 @@ class SiteHandlers:
         key = (encodes, *shape, *info["attributes"].items(), *names)
         if self._openapi[0] != key:
             every = [operation for operation, _ in self.routes()]
-            if not self._catalog.in_folder:
+            if self._catalog.folder is None:
                 every = [operation for operation in every if "/v1/aliases/" not in operation.path]
             self._openapi = key, to_bytes(document(every, self._catalog.settings, info, encodes, names))
         return Response(self._openapi[1], media_type=JSON)

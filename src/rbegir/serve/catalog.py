@@ -103,7 +103,7 @@ class Catalog:
         self.guard = Guard(settings)
         self.metrics = Metrics(named=isinstance(indexes, (Mapping, IndexFolder)))
         self.draining = False
-        self._folder = indexes if isinstance(indexes, IndexFolder) else None
+        self.folder = indexes if isinstance(indexes, IndexFolder) else None  # where names can be pointed
         self._changing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()  # that retire indexes or change names
         self._follower: asyncio.Task[None] | None = None
@@ -129,11 +129,6 @@ class Catalog:
         return Service(index, self.settings, self.log, self.metrics, name)
 
     @property
-    def in_folder(self) -> bool:
-        """Whether names can be pointed at other indexes."""
-        return self._folder is not None
-
-    @property
     def default(self) -> Service:
         return next(iter(self.services.values()))
 
@@ -150,8 +145,8 @@ class Catalog:
     async def start(self) -> None:
         for service in self.distinct:
             await service.start()
-        if self._folder is not None and self.settings.read_only:
-            self._follower = asyncio.create_task(self._follow(self._folder), name="rbegir-follow")
+        if self.folder is not None and self.settings.read_only:
+            self._follower = asyncio.create_task(self._follow(self.folder), name="rbegir-follow")
 
     async def stop(self) -> None:
         """Finish what is running and close the indexes."""
@@ -198,7 +193,7 @@ class Catalog:
 
     async def point(self, name: str, index: str | None) -> None:
         """Point a name at an index of the folder; None removes the name."""
-        if self._folder is None:
+        if self.folder is None:
             raise Problem(
                 "not-supported",
                 "the indexes of this service are fixed",
@@ -211,7 +206,7 @@ class Catalog:
                     f"{text[:80]!r} is not a valid name of an index",
                     hint="a name has letters, digits, dots, dashes and underscores, at most 64 in all",
                 )
-        task = self._begin(self._point(self._folder, name, index), "rbegir-point")
+        task = self._begin(self._point(self.folder, name, index), "rbegir-point")
         await asyncio.shield(task)  # once begun it is finished, whether or not the client waits for it
 
     async def _point(self, folder: IndexFolder, name: str, index: str | None) -> None:
