@@ -13,16 +13,10 @@ from rbegir.base.progress import reported
 
 def whole(text: str) -> int:
     """A whole number; 1e9 and 1_000_000 are accepted."""
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        value = float(text)
-        if value == int(value):
-            return int(value)
-    except (ValueError, OverflowError):
-        pass
+    for read in (int, float):
+        with contextlib.suppress(ValueError, OverflowError):
+            if (value := read(text)) == int(value):
+                return int(value)
     raise typer.BadParameter(f"expected a whole number such as 1000 or 1e9, got {text!r}")
 
 
