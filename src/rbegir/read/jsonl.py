@@ -60,8 +60,8 @@ class JsonLinesSource(Source):
         with ByteStream(self.path) as stream:
             start = 0
             for block in line_blocks(stream, self.path):
-                batch, numbers = self._convert(_lines(block, start), types, asked)
-                yield Block(batch, np.array(numbers, np.int64), stream.done)
+                batch, lines = self._convert(_lines(block, start), types, asked)
+                yield Block(batch, np.array(lines, np.int64), stream.done)
                 start += block.count(b"\n")
 
     def _convert(
