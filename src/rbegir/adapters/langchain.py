@@ -46,7 +46,7 @@ class RbegirVectorStore(VectorStore):
         *,
         path: str | Path | None = None,
     ) -> None:
-        self._embedding: Any = embedding
+        self._embedding = embedding
         self._documents = Documents(index, path)
         if embedding is None and index is None:
             raise InputError(
@@ -106,7 +106,8 @@ class RbegirVectorStore(VectorStore):
             return []
         named = self._documents.new_ids(len(given), ids)
         packed = [pack(one) for one in metadatas or []]
-        self._documents.add(given, named, packed, lambda: self._embedding.embed_documents(given))
+        embedding: Any = self._embedding
+        self._documents.add(given, named, packed, lambda: embedding.embed_documents(given))
         return [str(name) for name in named]
 
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool:

@@ -223,7 +223,7 @@ def evaluate(
     clicked = read_pairs(pairs, weight_column=None, **both) if pairs else None
     texts = read_texts(corpus, text_column=text_column, strict=strict) if corpus else None
     judged = read_labels(labels, label_column=label_column, **both) if labels else None
-    tables = {
+    tables: Any = {
         "pairs": clicked and clicked.read_all(),
         "corpus": texts and corpus_texts(texts),
         "labels": judged and judged.read_all(),

@@ -140,7 +140,7 @@ def bounded_protocol(header_timeout_s: float, max_connections: int, unsent: Unse
         _pending = 0  # other bytes since its headers were complete
         _last: Any = None  # the request whose headers were complete last
 
-        def connection_made(self, transport: asyncio.Transport) -> None:
+        def connection_made(self, transport: Any) -> None:
             wrapped: Any = Coalescing(transport, self.loop, unsent)
             super().connection_made(wrapped)
             if len(self.connections) > max_connections:
