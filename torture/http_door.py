@@ -35,7 +35,7 @@ class HttpDoor:
         index = Index.create(folder / "served.rbe", model, id_type="int64", threads=1)
         index.upsert([f"red shoes {i}" for i in range(50)], list(range(50)), {"price": list(range(50))})
         settings = Settings(access_log=False, max_k=100, compact_min_deleted=100_000)
-        self.client = TestClient(create_app(index, settings, log=RequestLog(io.StringIO(), access=False)))
+        self.client = TestClient(create_app(index, settings, log=RequestLog(io.StringIO())))
         bodies = [
             {"queries": ["red shoes"], "k": 3, "where": "price < 10", "mode": "exact"},
             {"queries": ["a", "b"], "k": 2, "planes": 1, "explain": True},

@@ -36,15 +36,7 @@ MOVED = {
     "rbegir.training.pairs": "rbegir.read.pairs",
     "rbegir.training.split": "rbegir.read.split",
 }
-PACKAGES = {old.rpartition(".")[0] for old in MOVED} - {
-    "rbegir",
-    "rbegir.encode.binarizer",
-    "rbegir.encode.clsm",
-    "rbegir.encode.sentence",
-    "rbegir.evaluate",
-    "rbegir.index.exchange",
-    "rbegir.training",
-}
+PACKAGES = {f"rbegir.{gone}" for gone in ("binarizer", "heads", "model", "peers", "reproduce")}
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):

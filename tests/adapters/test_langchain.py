@@ -19,6 +19,7 @@ import rbegir
 from rbegir.adapters.langchain import RbegirVectorStore
 from rbegir.errors import FilterError, InputError, MismatchError, MissingExtraError
 from tests.adapters.conftest import embed
+from tests.reranking import make_model, some_texts
 
 SHOP = ["red shoes", "blue shoes", "green tea", "black tea"]
 ABOUT: list[dict[str, Any]] = [
@@ -79,7 +80,7 @@ def test_any_embedding_of_langchain(tmp_path: Path) -> None:
     assert contents(asyncio.run(store.asimilarity_search("black tea", k=1))) == ["black tea"]
     store.add_texts(["yellow submarine"])
     assert contents(store.similarity_search("yellow submarine", k=1)) == ["yellow submarine"]
-    store.index._index.close()  # type: ignore[attr-defined]
+    store.index.close()
     with rbegir.Index.open(tmp_path / "stock.rbe") as index:  # a new store over what was stored
         again = RbegirVectorStore(index, Words())
         again.add_texts(["purple rain"], ids=["p"])
@@ -234,6 +235,21 @@ def test_whole_numbers_as_ids(model: Path, tmp_path: Path) -> None:
         assert len(index) == 2
 
 
+def test_scores_of_reranked_documents_are_cosines(tmp_path: Path) -> None:
+    texts = some_texts(300)
+    model = make_model(tmp_path / "model", texts)
+    with rbegir.Index.create(tmp_path / "r.rbe", model, id_type="string") as index:
+        store = RbegirVectorStore(index)
+        store.add_texts(texts)
+        hits = index.search("rivr bank", 5)
+        assert hits.reranked
+        scored = store.similarity_search_with_score("rivr bank", k=5)
+        assert [document.id for document, _ in scored] == hits.ids[0].tolist()
+        assert [score for _, score in scored] == hits.code_scores[0].tolist()
+        relevant = store.similarity_search_with_relevance_scores("rivr bank", k=5)
+        assert [score for _, score in relevant] == hits.code_scores[0].clip(0, 1).tolist()
+
+
 class Ragged(Words):
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         return [[1.0] * number for number in range(1, len(texts) + 1)]
@@ -251,7 +267,6 @@ def test_mistakes(shop: RbegirVectorStore, keywords: Any) -> None:
         (lambda: RbegirVectorStore.from_texts(["a"]), "index must be given"),
         (lambda: RbegirVectorStore.from_texts(["a"], Words(), index=keywords), "embedding must be None"),
         (lambda: RbegirVectorStore(embedding=Ragged()).add_texts(["a", "b"]), "embeddings must be lists of"),
-        (lambda: RbegirVectorStore(embedding=Words()).index.upsert(["a"], ["a"]), "need vectors"),
     ):
         with pytest.raises(InputError, match=message):
             wrong()

@@ -208,7 +208,7 @@ def test_any_embedding_of_llamaindex(tmp_path: Path) -> None:
     index.delete_ref_doc("green tea")
     with pytest.raises(InputError, match="query_embedding must be given: nodes are found by embeddings"):
         store.query(VectorStoreQuery(query_str="tea"))
-    store.client._index.close()  # type: ignore[attr-defined]
+    store.client.close()
     with rbegir.Index.open(tmp_path / "nodes.rbe") as stored:  # a new store over what was stored
         again = RbegirVectorStore(stored)
         assert again.is_embedding_query

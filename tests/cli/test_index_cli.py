@@ -8,8 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +18,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from rbegir.cli import demo, main
-from rbegir.cli import index as index_commands
 from rbegir.cli.options import print_table
 from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.model import Model
@@ -334,7 +332,8 @@ def test_hostile_names_and_texts_are_shown_as_they_are_by_every_command(model: P
 
 
 def test_tables_show_cells_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table(["[/x]", "b\x1b"], [["[/y]", "\x1b[31m"], ["[bold]z", "c"]])
+    rows = [{"[/x]": "[/y]", "b\x1b": "\x1b[31m"}, {"[/x]": "[bold]z", "b\x1b": "c"}]
+    print_table(["[/x]", "b\x1b"], rows)
     shown = capsys.readouterr().out
     assert all(text in shown for text in ("[/x]", "[/y]", "[bold]z"))
     assert "\x1b" not in shown
@@ -399,11 +398,10 @@ def test_the_bar_shows_what_is_encoded(
 ) -> None:
     shares: list[float] = []
 
-    @contextmanager
-    def bar(title: str) -> Iterator[Any]:
-        yield shares.append
+    def report(bar: Any, done: float, total: float) -> None:
+        shares.append(done / total)
 
-    monkeypatch.setattr(index_commands, "bar", bar)
+    monkeypatch.setattr("rbegir.base.progress._LateBar.report", report)
     monkeypatch.setattr("rbegir.encode.encoder.ENCODE_ROWS", 2)
     path = tmp_path / "products.rbe"
     names = ["--text-column", "name", "--id-column", "sku"]

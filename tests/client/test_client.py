@@ -189,6 +189,16 @@ def test_get_and_info_are_those_of_the_index(reader: Do, shared: tuple[Path, Run
         assert "path" not in ours
 
 
+def test_ids_of_any_characters_are_found(model: Path, tmp_path: Path) -> None:
+    path = make_index(tmp_path / "ids.rbe", model, count=0, id_type="string")
+    ids = [".", "..", "", "a/b", "a/../b", "%2E", "ü?x=1#y"]
+    with running(path) as service:
+        for kind in ("sync", "async"):
+            do = caller(kind, service.url)
+            do("upsert", [f"text {number}" for number in range(len(ids))], ids)
+            assert [record and record["id"] for record in do("get", ids)] == ids
+
+
 @pytest.mark.parametrize(("kind", "id_type"), [("sync", "int64"), ("async", "string")])
 def test_a_life(kind: str, id_type: str, model: Path, tmp_path: Path) -> None:
     path = make_index(tmp_path / "life.rbe", model, count=3, id_type=id_type)

@@ -305,14 +305,15 @@ def test_without_httpx(cls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert caught.value.hint == "pip install 'rbegir[client]'"
 
 
-def exchange(repeatable: bool, retries: int = 2, draw: Any = min) -> HttpExchange[Any]:
-    return HttpExchange(Call("GET", "/", read_json, repeatable=repeatable), 1.0, retries, draw)
+def exchange(repeatable: bool, retries: int = 2) -> HttpExchange[Any]:
+    return HttpExchange(Call("GET", "/", read_json, repeatable=repeatable), 1.0, retries)
 
 
 def test_waits_grow_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "BACKOFF", 0.1)
     broken, unreachable = httpx.ReadError("broke"), httpx.ConnectError("")
-    attempts = exchange(True, retries=10, draw=max)
+    monkeypatch.setattr(transport.random, "uniform", max)
+    attempts = exchange(True, retries=10)
     waits = [attempts.wait_after_failure(broken) for _ in range(10)]
     assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0, 10.0]
     with pytest.raises(ServiceError, match=r"the connection broke \(tried 11 times\)"):
@@ -321,6 +322,7 @@ def test_waits_grow_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     def answered(status: int, retry_after: str) -> httpx.Response:
         return httpx.Response(status, headers={"Retry-After": retry_after})
 
+    monkeypatch.setattr(transport.random, "uniform", min)
     polite = exchange(True)
     assert polite.wait_after_response(answered(503, "2")) == 2.0
     assert polite.wait_after_response(answered(429, "3")) == 3.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import dataclasses
 import shutil
@@ -256,35 +257,46 @@ class Slow:
 
 
 def test_waiting_questions_share_a_scan_and_the_queue_is_bounded() -> None:
-    slow = Slow()
-    queue = ScanQueue(slow, batch=8, queue=12)
-    first = queue.put("v", 1, scan(1))
-    slow.busy.wait()
-    together = [queue.put("v", 1, scan(count, k)) for count, k in ((2, 1), (3, 4))]
-    filtered = queue.put("v", 1, scan(1, 2, "price < 3"))
-    other = queue.put("w", 2, scan(1))
-    late = queue.put("v", 1, scan(1, 2, seconds=0.0))
-    with pytest.raises(BusyError, match="8 queries are waiting, at most 12 may"):
-        queue.put("v", 1, scan(5))
-    slow.go.set()
-    assert first.result().keys.tolist() == [[1, 1]]
-    assert [future.result().keys.tolist() for future in together] == [[[2], [2]], [[3] * 4] * 3]
-    assert (filtered.result().counted, other.result().counted) == (1, 2)
-    with pytest.raises(DeadlineError):
-        late.result()
-    assert [len(asked.values) for asked in slow.asked] == [1, 6, 1]
-    assert slow.asked[1].request.k == 4
-    assert slow.asked[1].request.where == [None] * 5 + ["price < 3"]  # each query has its own filter
-    queue.close()
+    async def main() -> None:
+        slow = Slow()
+        queue = ScanQueue(slow, batch=8, queue=12)
+        first = asyncio.create_task(queue.put("v", 1, scan(1)))
+        await asyncio.to_thread(slow.busy.wait)
+        questions = [
+            queue.put("v", 1, scan(2, 1)),
+            queue.put("v", 1, scan(3, 4)),
+            queue.put("v", 1, scan(1, 2, "price < 3")),
+            queue.put("w", 2, scan(1)),
+            queue.put("v", 1, scan(1, 2, seconds=0.0)),
+        ]
+        two, three, filtered, other, late = [asyncio.create_task(question) for question in questions]
+        await asyncio.sleep(0)
+        with pytest.raises(BusyError, match="8 queries are waiting, at most 12 may"):
+            await queue.put("v", 1, scan(5))
+        slow.go.set()
+        assert (await first).keys.tolist() == [[1, 1]]
+        assert (await two).keys.tolist() == [[2], [2]]
+        assert (await three).keys.tolist() == [[3] * 4] * 3
+        assert ((await filtered).counted, (await other).counted) == (1, 2)
+        with pytest.raises(DeadlineError):
+            await late
+        assert [len(asked.values) for asked in slow.asked] == [1, 6, 1]
+        assert slow.asked[1].request.k == 4
+        assert slow.asked[1].request.where == [None] * 5 + ["price < 3"]  # each query has its own filter
+
+    asyncio.run(main())
 
 
 def test_a_scan_that_fails_fails_all_who_wait_for_it() -> None:
     def broken(state: Any, scan: Scan) -> Found:
         raise RuntimeError("no")
 
-    queue = ScanQueue(broken)
-    with pytest.raises(RuntimeError, match="no"):
-        queue.put("v", None, scan()).result()
-    with pytest.raises(RuntimeError, match="no"):  # the thread goes on
-        queue.put("v", None, scan()).result()
-    queue.close()
+    async def main() -> None:
+        queue = ScanQueue(broken)
+        for _ in range(2):  # the queue goes on
+            found = await asyncio.gather(
+                *(queue.put("v", None, scan()) for _ in range(3)), return_exceptions=True
+            )
+            assert [str(error) for error in found] == ["no"] * 3
+
+    asyncio.run(main())

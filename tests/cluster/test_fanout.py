@@ -9,15 +9,14 @@ from typing import Any
 import pytest
 
 from rbegir.cluster import fanout
-from rbegir.cluster.fanout import Fanout, GoneError
+from rbegir.cluster.fanout import Fanout
 from rbegir.cluster.pool import Layout
-from rbegir.cluster.shard import Failure, pack, unpack
+from rbegir.cluster.shard import Failure, GoneError, pack, unpack
 from rbegir.errors import (
     BusyError,
     ClusterError,
     CorruptError,
     DeadlineError,
-    FileError,
     FilterError,
     RbegirError,
 )
@@ -27,12 +26,12 @@ from .conftest import PATIENT, in_time, late
 GOOD = 7
 
 
-def failure(kind: Any, error: RbegirError) -> Failure:
-    return Failure(kind, error, "far (10.0.0.9)")
+def failure(error: RbegirError) -> Failure:
+    return Failure(error, "far (10.0.0.9)")
 
 
-BUSY = failure("busy", BusyError("the queue is full"))
-LATE = failure("late", DeadlineError("too late"))
+BUSY = failure(BusyError("the queue is full"))
+LATE = failure(DeadlineError("too late"))
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +75,7 @@ def ask(pool: Replicas, *, seconds: float = PATIENT, partial: bool = False) -> d
 
 
 def test_the_next_replica_is_asked(nodes: Any) -> None:
-    for bad in (BUSY, LATE, failure("error", CorruptError("bytes differ"))):
+    for bad in (BUSY, LATE, failure(CorruptError("bytes differ"))):
         pool = Replicas([bad], [GOOD])
         assert ask(pool) == {0: GOOD}
         assert pool.asked == [0, 1]
@@ -88,21 +87,21 @@ def test_all_are_busy(nodes: Any) -> None:
 
 
 def test_all_have_the_same_fault(nodes: Any) -> None:
-    broken = failure("error", CorruptError("bytes differ", hint="verify it"))
+    broken = failure(CorruptError("bytes differ", hint="verify it"))
     with pytest.raises(CorruptError, match=r"far \(10\.0\.0\.9\): bytes differ") as caught:
         ask(Replicas([broken], [broken]))
     assert caught.value.hint == "verify it"
 
 
 def test_a_wrong_question_is_wrong_everywhere(nodes: Any) -> None:
-    pool = Replicas([failure("error", FilterError("no column 'colour'"))], [GOOD])
+    pool = Replicas([failure(FilterError("no column 'colour'"))], [GOOD])
     with pytest.raises(FilterError, match="no column 'colour'"):
         ask(pool)
     assert pool.asked == [0]
 
 
 def test_a_file_that_has_gone_is_not_asked_for_again(nodes: Any) -> None:
-    pool = Replicas([failure("gone", FileError("far does not see it"))], [GOOD])
+    pool = Replicas([failure(GoneError("far does not see it"))], [GOOD])
     with pytest.raises(GoneError, match="far does not see it"):
         ask(pool)
 
@@ -146,5 +145,5 @@ def test_a_part_is_only_for_who_asked_for_it(nodes: Any) -> None:
 
 
 def test_errors_travel_whole() -> None:
-    there = unpack(pack(failure("error", FilterError("no column", hint="look"))))
+    there = unpack(pack(failure(FilterError("no column", hint="look"))))
     assert (type(there.error), there.error.message, there.error.hint) == (FilterError, "no column", "look")

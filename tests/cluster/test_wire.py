@@ -80,5 +80,5 @@ def test_what_has_no_plain_form_stays_itself() -> None:
     query = unpack(pack(SearchRequest(1, where, allowed)))
     assert query.where is where
     assert query.allow.equals(allowed)
-    failure = Failure("busy", BusyError("full"), "node")
+    failure = Failure(BusyError("full"), "node")
     assert unpack(pack(failure)).error is failure.error

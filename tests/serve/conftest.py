@@ -27,7 +27,6 @@ from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.presets import ModelConfig, random_tensors
 from rbegir.serve.app import create_app
 from rbegir.serve.monitor import RequestLog
-from rbegir.serve.served import ServedIndex
 from rbegir.serve.server import Server, bind
 from rbegir.serve.settings import Settings
 
@@ -110,9 +109,7 @@ def starter(index_path: Path) -> Iterator[Callable[..., Local]]:
             index = rbegir.Index.open(index_path, read_only=settings.get("read_only", False))
             chosen = Settings(**settings)
             log = io.StringIO()
-            app = create_app(
-                index, chosen, log=RequestLog(log, access=chosen.access_log, queries=chosen.log_queries)
-            )
+            app = create_app(index, chosen, log=RequestLog(log))
             client = TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
             return Local(stack.enter_context(client), index, log)
 
@@ -120,7 +117,7 @@ def starter(index_path: Path) -> Iterator[Callable[..., Local]]:
 
 
 @contextlib.contextmanager
-def listening(engine: ServedIndex, **settings: Any) -> Iterator[str]:
+def listening(engine: Any, **settings: Any) -> Iterator[str]:
     """A service on a socket in a thread of this process; gives its address."""
     app = create_app(engine, Settings(**settings), log=RequestLog(io.StringIO()))
     ready = threading.Event()

@@ -20,7 +20,7 @@ from rbegir.errors import FilterError, TextError
 from rbegir.index import filter as filters
 from rbegir.search.hits import Hits
 from rbegir.search.request import SearchRequest
-from rbegir.serve.batcher import Batcher, BatchSlice, Search, deal
+from rbegir.serve.batcher import Batcher, Search, deal
 from rbegir.serve.monitor import Metrics
 from rbegir.serve.settings import Settings
 from rbegir.wire.problems import Problem
@@ -77,7 +77,7 @@ def run(
     return gated
 
 
-async def busy(gated: Gated, batcher: Batcher) -> asyncio.Future[list[BatchSlice]]:
+async def busy(gated: Gated, batcher: Batcher) -> asyncio.Future[list[Hits]]:
     """Start a scan that waits for the gate, so that what comes next has to gather."""
     job = batcher.submit(texts_of(["first"], 1))
     assert await asyncio.to_thread(gated.started.acquire, timeout=PATIENT)
@@ -134,10 +134,7 @@ def test_a_batch_equals_singles_bit_for_bit(
             jobs = [batcher.submit(search) for search in searches]
             gated.gate.set()
             found = await asyncio.gather(*(job.future for job in jobs))
-            answers[max_batch] = [
-                body(search, [slice_.hits for slice_ in slices])
-                for search, slices in zip(searches, found, strict=True)
-            ]
+            answers[max_batch] = [body(search, parts) for search, parts in zip(searches, found, strict=True)]
 
         gated = run(index, work, max_batch=max_batch)
         assert max(count for count, _ in gated.scans) <= max_batch
@@ -159,7 +156,7 @@ def test_texts_and_codes_share_a_scan(index: rbegir.Index) -> None:
         )
         gated.gate.set()
         (a,), (b,) = await asyncio.gather(text.future, code.future)
-        assert a.hits.ids.tolist() == b.hits.ids.tolist()
+        assert a.ids.tolist() == b.ids.tolist()
 
     assert run(index, work).scans[1:] == [(2, 5)]
 
@@ -180,7 +177,7 @@ def test_different_filters_share_a_scan(index: rbegir.Index) -> None:
         for search, found in zip(searches, await asyncio.gather(*(job.future for job in jobs)), strict=True):
             assert search.texts is not None
             alone = index.search(search.texts, search.request.k, **search.request.options())
-            assert body(search, [slice_.hits for slice_ in found]) == body(search, [alone])
+            assert body(search, found) == body(search, [alone])
 
     assert [count for count, _ in run(index, work).scans] == [1, 8, 6]
 
@@ -196,7 +193,7 @@ def test_a_filter_that_is_refused_fails_alone(index: rbegir.Index) -> None:
         assert [isinstance(one, FilterError) for one in found] == [where in wheres[1:4:2] for where in wheres]
         for where, one in zip(wheres, found, strict=True):
             if not isinstance(one, BaseException):
-                assert one[0].hits.rows.tolist() == index.search(["hat"], 2, where=where).rows.tolist()
+                assert one[0].rows.tolist() == index.search(["hat"], 2, where=where).rows.tolist()
 
     run(index, work)
 
@@ -425,7 +422,7 @@ def test_the_filter_of_a_request_that_has_left_is_not_evaluated_further(
         (found,) = await stays.future
         assert sum(blocks) == (len(TEXTS) if shared else 64)
         alone = index.search(["red hat"], 3, where=where if shared else None)
-        assert found.hits.ids.tolist() == alone.ids.tolist()
+        assert found.ids.tolist() == alone.ids.tolist()
 
     run(index, work)
 

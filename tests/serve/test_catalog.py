@@ -180,6 +180,17 @@ def writable(index: rbegir.Index) -> bool:
     return False
 
 
+@pytest.mark.parametrize("name", ["event", "time", "self"])
+def test_any_name_can_be_pointed(folder: Path, name: str) -> None:
+    log = io.StringIO()
+    with serving(in_folder(folder), log) as client:
+        answer = client.put(f"/v1/aliases/{name}", json={"index": "shop-1"})
+        assert answer.status_code == 200, answer.text
+        assert best(client, name) == "keyword of shop-1"
+    (told,) = (json.loads(line) for line in log.getvalue().splitlines() if '"event":"names"' in line)
+    assert told["names"][name] == "shop-1"
+
+
 def test_requests_that_have_begun_finish_on_the_old_index(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

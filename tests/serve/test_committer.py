@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 import rbegir
 from rbegir.errors import FileError, FilterError, InputError, MismatchError
-from rbegir.serve.committer import Change, Committer, KeywordChange, counts_of, merge_changes
+from rbegir.serve.committer import Change, Committer, merge_changes
 from rbegir.serve.monitor import Metrics, RequestLog
 from rbegir.serve.settings import Settings
 from rbegir.wire.problems import Problem
+from rbegir.wire.schema import KeywordBody
 from tests.serve.conftest import PATIENT, TEXTS
 
 
@@ -91,7 +92,7 @@ def run(
 
 
 def upsert(*rows: tuple[Any, str], **attributes: Any) -> Change:
-    return Change({key: KeywordChange(text, attributes) for key, text in rows})
+    return Change({key: KeywordBody(id=key, text=text, attributes=attributes) for key, text in rows})
 
 
 def delete(*ids: Any) -> Change:
@@ -157,7 +158,7 @@ def test_changes_that_gather_are_one_write(index_path: Path) -> None:
     st.lists(
         st.one_of(
             st.dictionaries(st.integers(0, 6), st.sampled_from("abc"), min_size=1).map(
-                lambda rows: {key: KeywordChange(text, {}) for key, text in rows.items()}
+                lambda rows: {key: KeywordBody(id=key, text=text) for key, text in rows.items()}
             ),
             st.sets(st.integers(0, 6), min_size=1).map(dict.fromkeys),
         ),
@@ -181,11 +182,11 @@ def test_merging_is_what_one_after_the_other_does(
                 count += 1
         counts.append(count)
     made = [Change(rows) for rows in changes]
-    after, asked = merge_changes(made)
+    after, merged_counts = merge_changes(made, {key: key in before for rows in changes for key in rows})
     merged = {key: text for key, text in before.items() if key not in after}
     merged.update((key, row.text) for key, row in after.items() if row is not None)
     assert list(merged.items()) == list(serial.items())
-    assert counts_of(made, {key: key in before for key in asked}) == counts
+    assert merged_counts == counts
 
 
 def test_a_bad_change_fails_alone(index_path: Path) -> None:

@@ -139,11 +139,11 @@ def test_requests_that_share_a_scan_get_their_own_hits(index: rbegir.Index) -> N
         for (text, k), job in zip(asked, jobs[:-1], strict=True):
             (part,) = await job.future
             alone = index.search(text, k)
-            np.testing.assert_array_equal(part.hits.ids, alone.ids)
-            np.testing.assert_array_equal(part.hits.scores, alone.scores)
-            np.testing.assert_array_equal(part.hits.code_scores, alone.code_scores)
+            np.testing.assert_array_equal(part.ids, alone.ids)
+            np.testing.assert_array_equal(part.scores, alone.scores)
+            np.testing.assert_array_equal(part.code_scores, alone.code_scores)
         (codes,) = await jobs[-1].future
-        assert not codes.hits.reranked
+        assert not codes.reranked
         await batcher.stop()
 
     asyncio.run(together())

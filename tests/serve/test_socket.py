@@ -17,11 +17,8 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 import rbegir
-from rbegir.serve import protocol
 from tests.serve.conftest import PATIENT, get, listening, post
 from tests.serve.test_batcher import Gated
 from tests.serve.test_committer import Gated as GatedWrites
@@ -145,18 +142,15 @@ def test_overload_is_refused_at_once(index_path: Path) -> None:
         assert [task.result().status_code for task in (first, *waiting)] == [200] * 3
 
 
-@pytest.fixture(scope="module", params=[HttpToolsProtocol, H11Protocol], ids=["httptools", "h11"])
-def services(
-    request: pytest.FixtureRequest, stored: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, str]]:
-    """Services on either parser: one with little time for headers, one for bodies, one with little room."""
+@pytest.fixture(scope="module")
+def services(stored: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Services: one with little time for headers, one for bodies, one with little room."""
     limits = {
         "hurried headers": {"header_timeout_s": 0.2},
         "hurried bodies": {"body_timeout_s": 0.2},
         "small": {"header_timeout_s": PATIENT, "body_timeout_s": PATIENT, "max_body_bytes": 100_000},
     }
-    with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
-        patch.setattr(protocol, "fastest_protocol", lambda: request.param)
+    with contextlib.ExitStack() as stack:
         addresses = {}
         for name, own in limits.items():
             path = shutil.copytree(stored, tmp_path_factory.mktemp("limited") / "shop.rbe")

@@ -15,18 +15,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from rbegir.adapters import store as documents
-from rbegir.adapters.store import EmbeddedDocuments, Store, named_ids, pack, unpack
+from rbegir.adapters.store import Documents, as_vectors, pack, unpack, where
 from rbegir.errors import InputError, needing
 
 with needing("the LangChain adapter needs {}", "pip install 'rbegir[langchain]'"):
     from langchain_core.documents import Document
     from langchain_core.embeddings import Embeddings
     from langchain_core.vectorstores import VectorStore
+
+if TYPE_CHECKING:
+    from rbegir.client.clients import Client
+    from rbegir.index.store import Index
 
 Filter = Mapping[str, Any] | str | None
 
@@ -40,24 +41,30 @@ class RbegirVectorStore(VectorStore):
 
     def __init__(
         self,
-        index: Store | None = None,
+        index: Index | Client | None = None,
         embedding: Embeddings | None = None,
         *,
         path: str | Path | None = None,
     ) -> None:
         self._embedding = embedding
+        self._documents = Documents(index, path)
         if embedding is None and index is None:
             raise InputError(
                 "index must be given: an rbegir.Index or an rbegir.Client",
                 hint="or give an embedding, which encodes texts for a new index",
             )
-        if embedding is not None and not documents.is_embedded(index):
+        if embedding is not None and not self._documents.embedded:
             raise InputError(
                 "embedding must be None: texts are encoded by the model of the index",
                 hint="for an embedding, leave out index, or give one that was made with a Binarizer",
             )
-        given: Any = index
-        self.index: Store = given if embedding is None else EmbeddedDocuments(given, path)
+        if embedding is None:
+            self._documents.embedded = False  # the index itself encodes, or refuses, what it is given
+
+    @property
+    def index(self) -> Any:
+        """The index or client; None before the first texts are added to a new one."""
+        return self._documents.index
 
     @property
     def embeddings(self) -> Embeddings | None:
@@ -72,7 +79,7 @@ class RbegirVectorStore(VectorStore):
         metadatas: list[dict[str, Any]] | None = None,
         *,
         ids: list[str] | None = None,
-        index: Store | None = None,
+        index: Index | Client | None = None,
         path: str | Path | None = None,
         **kwargs: Any,
     ) -> RbegirVectorStore:
@@ -97,10 +104,10 @@ class RbegirVectorStore(VectorStore):
                 raise InputError(f"{name} has {len(values)} values for {len(given)} texts")
         if not given:
             return []
-        named = named_ids(self.index, len(given), ids)
+        named = self._documents.new_ids(len(given), ids)
         packed = [pack(one) for one in metadatas or []]
         embedding: Any = self._embedding
-        documents.add(self.index, given, named, packed, lambda: embedding.embed_documents(given))
+        self._documents.add(given, named, packed, lambda: embedding.embed_documents(given))
         return [str(name) for name in named]
 
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool:
@@ -108,13 +115,12 @@ class RbegirVectorStore(VectorStore):
         _refuse(kwargs, "delete")
         if ids is None:
             raise InputError("ids must be given", hint="delete everything by making a new index")
-        documents.delete(self.index, ids)
+        self._documents.delete(ids)
         return True
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
         """The documents with these ids, in their order, without those that do not exist."""
-        found = documents.records(self.index, ids)
-        return [_document(record["id"], record["text"], record) for record in found]
+        return [_document(found["id"], found["text"], found) for found in self._documents.get(ids)]
 
     def similarity_search(
         self, query: str, k: int = 4, filter: Filter = None, **kwargs: Any
@@ -134,7 +140,7 @@ class RbegirVectorStore(VectorStore):
     ) -> list[Document]:
         """The best k documents for a vector."""
         _refuse(kwargs, "similarity_search_by_vector")
-        return [document for document, _ in self._found(np.array(embedding, np.float32), k, filter)]
+        return [document for document, _ in self._found(as_vectors(embedding), k, filter)]
 
     def max_marginal_relevance_search(
         self,
@@ -161,12 +167,13 @@ class RbegirVectorStore(VectorStore):
     ) -> list[Document]:
         """As `max_marginal_relevance_search`, for a vector."""
         _refuse(kwargs, "max_marginal_relevance_search")
-        hits = documents.diverse(self.index, embedding, k, fetch_k, lambda_mult, documents.where(filter))
+        hits = self._documents.diverse(embedding, k, fetch_k, lambda_mult, where(filter))
         return [_document(hit.id, hit.text, hit.attributes) for hit in hits]
 
     def _found(self, query: Any, k: int, filter: Filter) -> list[tuple[Document, float]]:
-        hits = self.index.search(query, k=k, where=documents.where(filter))
-        return [(_document(hit.id, hit.text, hit.attributes), hit.score) for hit in hits[0]]
+        hits: list[Any] = self._documents.search(query, k, where(filter))
+        # the score of a reranker is no cosine, so thresholds of relevance would mean nothing
+        return [(_document(hit.id, hit.text, hit.attributes), hit.code_score) for hit in hits]
 
     def _query(self, text: str) -> Any:
         """What the index searches for: the text, or its embedding."""

@@ -13,10 +13,9 @@ its metadata as attributes, and comes back whole, relationships included.
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from rbegir.adapters import store as made
-from rbegir.adapters.store import EVERYTHING, EmbeddedDocuments, Store, named_ids, pack, stored_ids
+from rbegir.adapters.store import EVERYTHING, Documents, pack, where
 from rbegir.errors import FilterError, InputError, needing
 
 with needing("the LlamaIndex adapter needs {}", "pip install 'rbegir[llamaindex]'"):
@@ -44,6 +43,8 @@ OPERATORS = {
     FilterOperator.GTE: "$gte",
     FilterOperator.LT: "$lt",
     FilterOperator.LTE: "$lte",
+    FilterOperator.IN: "$in",
+    FilterOperator.NIN: "$nin",
 }
 
 
@@ -56,37 +57,36 @@ class RbegirVectorStore(BasePydanticVectorStore):
 
     stores_text: bool = True
     is_embedding_query: bool = False
-    _index: Any = PrivateAttr()
+    _documents: Documents = PrivateAttr()
 
-    def __init__(self, index: Store | None = None, *, path: str | Path | None = None) -> None:
-        embedded, given = made.is_embedded(index), cast(Any, index)
-        super().__init__(stores_text=True, is_embedding_query=embedded)
-        self._index = EmbeddedDocuments(given, path) if embedded else given
+    def __init__(self, index: Any = None, *, path: str | Path | None = None) -> None:
+        documents = Documents(index, path)
+        super().__init__(stores_text=True, is_embedding_query=documents.embedded)
+        self._documents = documents
 
     @classmethod
     def class_name(cls) -> str:
         return "RbegirVectorStore"
 
     @property
-    def client(self) -> Store:
-        """The index or client."""
-        store: Store = self._index
-        return store
+    def client(self) -> Any:
+        """The index or client; None before the first nodes are added to a new one."""
+        return self._documents.index
 
     def add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
         """Add nodes, or replace those with the same ids; returns the ids."""
         if not nodes:
             return []
-        ids = named_ids(self.client, len(nodes), [node.node_id for node in nodes])
+        ids = self._documents.new_ids(len(nodes), [node.node_id for node in nodes])
         texts = [node.get_content(metadata_mode=MetadataMode.NONE) for node in nodes]
         attributes = [_attributes(node) for node in nodes]
-        made.add(self.client, texts, ids, attributes, lambda: [node.get_embedding() for node in nodes])
+        self._documents.add(texts, ids, attributes, lambda: [node.get_embedding() for node in nodes])
         return [node.node_id for node in nodes]
 
     def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
         """Delete the nodes of a document."""
-        if DOCUMENT in self.client.info()["attributes"]:
-            self.client.delete(where=made.compare(DOCUMENT, "$eq", ref_doc_id))
+        if self.client is not None and DOCUMENT in self.client.info()["attributes"]:
+            self.client.delete(where=where({DOCUMENT: ref_doc_id}))
 
     def delete_nodes(
         self,
@@ -98,25 +98,25 @@ class RbegirVectorStore(BasePydanticVectorStore):
         if filters is None:
             if node_ids is None:
                 raise InputError("node_ids or filters must be given", hint="delete everything with clear()")
-            made.delete(self.client, node_ids)
-            return
-        self.client.delete(where=self._where(filters, node_ids, None) or EVERYTHING)
+            self._documents.delete(node_ids)
+        elif self.client is not None:
+            self.client.delete(where=self._where(filters, node_ids, None) or EVERYTHING)
 
     def clear(self) -> None:
         """Delete every node."""
-        self.client.delete(where=EVERYTHING)
+        if self.client is not None:
+            self.client.delete(where=EVERYTHING)
 
     def get_nodes(
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None
     ) -> list[BaseNode]:
         """The nodes with these ids that pass the filters; at most PAGE of them when no ids are given."""
         if node_ids is not None and filters is None:
-            return [_node(record["text"], record) for record in made.records(self.client, node_ids)]
-        where = self._where(filters, node_ids, None)
+            return [_node(record["text"], record) for record in self._documents.get(node_ids)]
+        passing = self._where(filters, node_ids, None)
         if hasattr(self.client, "rows"):
-            return [_node(row["text"], row) for row in itertools.islice(self.client.rows(where), PAGE)]
-        hits = self.client.search(ANYTHING, k=PAGE, where=where)
-        return [_node(hit.text, hit.attributes) for hit in hits[0]]
+            return [_node(row["text"], row) for row in itertools.islice(self.client.rows(passing), PAGE)]
+        return [_node(hit.text, hit.attributes) for hit in self._documents.search(ANYTHING, PAGE, passing)]
 
     def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
         """The best nodes for a text, or for an embedding; mode `mmr` gives diverse ones."""
@@ -131,14 +131,14 @@ class RbegirVectorStore(BasePydanticVectorStore):
                 hint=f"query through a retriever, or pass VectorStoreQuery({name}=…)",
             )
         # LlamaIndex's retrievers give an empty list when any node will do.
-        where = self._where(query.filters, query.node_ids or None, query.doc_ids or None)
+        passing = self._where(query.filters, query.node_ids or None, query.doc_ids or None)
         k = query.similarity_top_k
         if query.mode == VectorStoreQueryMode.MMR:
             weight = kwargs.get("mmr_threshold", query.mmr_threshold)
             among = int(kwargs.get("mmr_prefetch_k") or MMR_AMONG * k)
-            hits = made.diverse(self.client, asked, k, among, 0.5 if weight is None else weight, where)
+            hits = self._documents.diverse(asked, k, among, 0.5 if weight is None else weight, passing)
         else:
-            hits = list(self.client.search(asked, k=k, where=where)[0])
+            hits = self._documents.search(asked, k, passing)
         nodes = [_node(hit.text, hit.attributes) for hit in hits]
         return VectorStoreQueryResult(
             nodes=nodes, similarities=[hit.score for hit in hits], ids=[node.node_id for node in nodes]
@@ -149,10 +149,10 @@ class RbegirVectorStore(BasePydanticVectorStore):
     ) -> str | None:
         parts = [] if filters is None or not filters.filters else [_filters(filters)]
         if node_ids is not None:
-            parts.append(made.within("id", stored_ids(self.client, node_ids), inside=True))
+            parts.append({"id": {"$in": self._documents.stored_ids(node_ids)}})
         if doc_ids is not None:
-            parts.append(made.within(DOCUMENT, doc_ids, inside=True))
-        return made.join(parts, "and") if parts else None
+            parts.append({DOCUMENT: {"$in": doc_ids}})
+        return where({"$and": parts}) if parts else None
 
 
 ANYTHING = "a"  # a query for when the order does not matter
@@ -174,20 +174,19 @@ def _node(text: str | None, attributes: Any) -> BaseNode:
     return metadata_dict_to_node(attributes, text=text or "")
 
 
-def _filters(given: MetadataFilters) -> str:
+def _filters(given: MetadataFilters) -> dict[str, Any]:
+    """Filters in the notation of `store.where`."""
     parts = [_filters(one) if isinstance(one, MetadataFilters) else _filter(one) for one in given.filters]
     if given.condition == FilterCondition.NOT:
-        return f"not {made.join(parts, 'or')}"
-    return made.join(parts, "or" if given.condition == FilterCondition.OR else "and")
+        return {"$not": {"$or": parts}}
+    return {"$or" if given.condition == FilterCondition.OR else "$and": parts}
 
 
-def _filter(given: MetadataFilter) -> str:
-    if given.operator in OPERATORS:
-        return made.compare(given.key, OPERATORS[given.operator], given.value)
-    if given.operator in (FilterOperator.IN, FilterOperator.NIN):
-        return made.within(given.key, given.value, inside=given.operator == FilterOperator.IN)
+def _filter(given: MetadataFilter) -> dict[str, Any]:
     if given.operator == FilterOperator.IS_EMPTY:
-        return f"{made.column(given.key)} is null"
+        return {given.key: {"$exists": False}}
+    if given.operator in OPERATORS:
+        return {given.key: {OPERATORS[given.operator]: given.value}}
     raise FilterError(
         f"the operator {given.operator.value!r} cannot be used here",
         hint="known are ==, !=, <, <=, >, >=, in, nin and is_empty",

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 import rbegir
-from rbegir.adapters.store import records
+from rbegir.adapters.store import Documents
 from rbegir.errors import InputError, RbegirError
 from rbegir.index.store import Index
 
@@ -178,7 +178,7 @@ class McpServer:
         refuse_others(arguments, "id")
         if isinstance(given, bool) or not isinstance(given, (str, int)):
             raise InputError("id must be a text or a whole number", hint="use an id that search returned")
-        for found in records(self._index, [str(given)]):
+        for found in Documents(self._index).get([str(given)]):
             return keyword(found.pop("id"), found.pop("text"), found)
         raise InputError(f"no keyword has the id {str(given)[:80]!r}", hint="use an id that search returned")
 

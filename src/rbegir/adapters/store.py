@@ -20,108 +20,117 @@ import shutil
 import tempfile
 import uuid
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rbegir.base.arguments import RESERVED
-from rbegir.codes.planes import Codes
 from rbegir.encode.binarizer.binarizer import Binarizer
 from rbegir.encode.encoder import takes_vectors
 from rbegir.errors import FilterError, InputError
 from rbegir.index.store import Index
-from rbegir.search.hits import Hit, Hits
+from rbegir.search.hits import Hit
 
 REST = "_metadata"
 Metadata = dict[str, Any]
 
 
-class Store(Protocol):
-    """What `rbegir.Index` and `rbegir.Client` have in common, as far as it is needed here."""
+class Documents:
+    """Documents in `index`, an `rbegir.Index` or an `rbegir.Client`.
 
-    def search(self, queries: Any, k: int = ..., *, where: str | None = ...) -> Hits: ...
-    def upsert(self, texts: Sequence[str], ids: Any, attributes: Any = ...) -> Any: ...
-    def delete(self, ids: Any = ..., *, where: str | None = ...) -> int: ...
-    def get(self, ids: Any) -> list[dict[str, Any] | None]: ...
-    def info(self) -> dict[str, Any]: ...
-
-
-class EmbeddedDocuments:
-    """A store whose documents are found by the vectors of an embedding model, with the methods of an index.
-
-    The index is made when the first documents are added: a Binarizer is fitted to their vectors. It is at
-    `path`, or where that is None in a temporary directory that lives as long as the store.
+    They are found by texts, or if they are `embedded` by the vectors of an embedding model: then the index is
+    one of a Binarizer, or None until the first documents are added. It is made at `path`, or where that is
+    None in a temporary directory that lives as long as this object.
     """
 
-    def __init__(self, index: Index | None = None, path: str | Path | None = None) -> None:
-        if index is not None and path is not None:
+    def __init__(self, index: Any = None, path: str | Path | None = None) -> None:
+        self.embedded = index is None or (isinstance(index, Index) and takes_vectors(index.model))
+        if self.embedded and index is not None and path is not None:
             raise InputError("index and path cannot both be given", hint="path is where a new index is made")
-        self._index, self._path = index, path
+        self.index, self._path = index, path
 
-    def put(self, texts: Sequence[str], ids: Any, attributes: Any, vectors: Any) -> None:
-        """Add documents with their vectors, replacing those with the same ids."""
-        given = as_vectors(vectors)
-        if self._index is None:
+    def add(
+        self, texts: list[str], ids: list[Any], metadata: list[Metadata], embed: Callable[[], Any]
+    ) -> None:
+        """Add documents, replacing those with the same ids; `embed` makes the vectors that may be needed."""
+        attributes = metadata if any(metadata) else None
+        if not self.embedded:
+            self.index.upsert(texts, ids, attributes)
+            return
+        vectors = as_vectors(embed())
+        if self.index is None:
             if self._path is None:
                 folder = tempfile.mkdtemp(prefix="rbegir-")
                 weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
                 self._path = Path(folder) / "documents.rbe"
-            self._index = Index.create(self._path, fitted(given), id_type="string")
-        binarizer: Any = self._index.model
-        codes: Codes = binarizer.encode_keywords(given)
-        self._index.add_codes(codes, ids, attributes, texts=texts, upsert=True)
+            self.index = Index.create(self._path, fitted(vectors), id_type="string")
+        codes = self.index.model.encode_keywords(vectors)
+        self.index.add_codes(codes, ids, attributes, texts=texts, upsert=True)
 
-    def search(self, vector: Any, k: int = 10, *, where: str | None = None) -> Any:
-        return [[]] if self._index is None else self._index.search(as_vectors([vector]), k, where=where)
+    def search(self, query: Any, k: int, where: str | None) -> list[Hit]:
+        """The best k documents for a text or, if they are embedded, for a vector."""
+        if self.index is None:
+            return []
+        return list(self.index.search(as_vectors([query]) if self.embedded else query, k, where=where)[0])
 
-    def upsert(self, texts: Sequence[str], ids: Any, attributes: Any = None) -> Any:
-        raise InputError("documents of this store need vectors", hint="add them with their embeddings")
+    def diverse(self, query: Any, k: int, among: int, weight: float, where: str | None) -> list[Hit]:
+        """k of the best `among` hits by maximal marginal relevance: near the query, and far from each other.
 
-    def delete(self, ids: Any = None, *, where: str | None = None) -> int:
-        return 0 if self._index is None else self._index.delete(ids, where=where)
+        Each next hit has the greatest weight · (its score) − (1 − weight) · (its cosine to the nearest one
+        chosen). Scores and cosines are those of the codes.
+        """
+        if self.index is not None and not hasattr(self.index, "codes"):
+            raise InputError("a service does not return the codes of its hits", hint="open the index itself")
+        hits = self.search(query, max(k, among), where)
+        if not hits:
+            return []
+        values = self.index.codes([hit.id for hit in hits]).values().astype(np.float64)
+        values /= np.linalg.norm(values, axis=1, keepdims=True)
+        left, chosen = list(range(len(hits))), list[int]()
+        while left and len(chosen) < k:
+            redundancy = (values[left] @ values[chosen].T).max(axis=1) if chosen else 0.0
+            scores = np.array([hits[place].code_score for place in left])
+            chosen.append(left.pop(int(np.argmax(weight * scores - (1 - weight) * redundancy))))
+        return [hits[place] for place in chosen]
 
-    def get(self, ids: Any) -> list[dict[str, Any] | None]:
-        return [None] * len(ids) if self._index is None else self._index.get(ids)
+    def get(self, ids: Sequence[str]) -> list[dict[str, Any]]:
+        """The documents with these ids, without those that do not exist."""
+        known = self.stored_ids(ids)
+        found = self.index.get(known) if known and self.index is not None else []
+        return [record for record in found if record is not None]
 
-    def rows(self, where: str | None = None) -> Iterator[dict[str, Any]]:
-        return iter(()) if self._index is None else self._index.rows(where)
+    def delete(self, ids: Sequence[str]) -> None:
+        """Delete documents by id; unknown ids are ignored."""
+        known = self.stored_ids(ids)
+        if known and self.index is not None:
+            self.index.delete(known)
 
-    def codes(self, ids: Any) -> Codes:
-        assert self._index is not None  # they are ids of hits
-        return self._index.codes(ids)
+    def stored_ids(self, ids: Sequence[str]) -> list[Any]:
+        """Ids of a framework as the index has them; those that it cannot have are left out."""
+        if not self._whole_ids():
+            return list(ids)
+        return [number for number in map(_number, ids) if number is not None]
 
-    def info(self) -> dict[str, Any]:
-        empty = {"id_type": "string", "next_row": 0, "attributes": {}}
-        return empty if self._index is None else self._index.info()
+    def new_ids(self, count: int, given: Sequence[str | None] | None) -> list[Any]:
+        """Ids for new documents: the given ones, random ones where there is None."""
+        names = list(given or [None] * count)
+        if not self._whole_ids():
+            return [str(uuid.uuid4()) if name is None else name for name in names]
+        ids = [secrets.randbits(53) if name is None else _number(name) for name in names]
+        if None in ids:
+            raise InputError(
+                f"the id {names[ids.index(None)]!r} is not a whole number, as the ids of this index are",
+                hint="make the index with id_type='string' to use other ids",
+            )
+        return ids
 
-
-def is_embedded(index: Store | None) -> bool:
-    """Whether documents are found by the vectors of an embedding: in a new index, or one of a Binarizer."""
-    return index is None or (isinstance(index, Index) and takes_vectors(index.model))
-
-
-def add(store: Store, texts: list[str], ids: Any, metadata: list[Metadata], embed: Callable[[], Any]) -> None:
-    """Add documents, replacing those with the same ids; `embed` makes the vectors that a store may need."""
-    attributes = metadata if any(metadata) else None
-    if isinstance(store, EmbeddedDocuments):
-        store.put(texts, ids, attributes, embed())
-    else:
-        store.upsert(texts, ids, attributes)
-
-
-def records(store: Store, ids: Sequence[str]) -> list[dict[str, Any]]:
-    """The documents with these ids, without those that do not exist."""
-    known = stored_ids(store, ids)
-    return [record for record in (store.get(known) if known else []) if record is not None]
-
-
-def delete(store: Store, ids: Sequence[str]) -> None:
-    """Delete documents by id; unknown ids are ignored."""
-    if known := stored_ids(store, ids):
-        store.delete(known)
+    def _whole_ids(self) -> bool:
+        """Whether ids are numbers. An index that never held a keyword takes what comes."""
+        info = {} if self.index is None else self.index.info()
+        return bool(info and info["id_type"] == "int64" and info["next_row"] > 0)
 
 
 FIT_ROWS = 1000
@@ -147,27 +156,6 @@ def fitted(vectors: npt.NDArray[np.float32]) -> Binarizer:
         length = np.linalg.norm(vectors, axis=1).mean() / np.sqrt(vectors.shape[1])
         vectors = np.concatenate([vectors, random * length])
     return Binarizer().fit(vectors)
-
-
-def diverse(store: Any, query: Any, k: int, among: int, weight: float, where: str | None) -> list[Hit]:
-    """k of the best `among` hits by maximal marginal relevance: near the query, and far from each other.
-
-    Each next hit has the greatest weight · (its score) − (1 − weight) · (its cosine to the nearest one
-    chosen). Scores and cosines are those of the codes.
-    """
-    if not hasattr(store, "codes"):
-        raise InputError("a service does not return the codes of its hits", hint="open the index itself")
-    hits = list(store.search(query, max(k, among), where=where)[0])
-    if not hits:
-        return []
-    values = store.codes([hit.id for hit in hits]).values().astype(np.float64)
-    values /= np.linalg.norm(values, axis=1, keepdims=True)
-    left, chosen = list(range(len(hits))), list[int]()
-    while left and len(chosen) < k:
-        redundancy = (values[left] @ values[chosen].T).max(axis=1) if chosen else 0.0
-        scores = np.array([hits[place].code_score for place in left])
-        chosen.append(left.pop(int(np.argmax(weight * scores - (1 - weight) * redundancy))))
-    return [hits[place] for place in chosen]
 
 
 def pack(metadata: Mapping[str, Any]) -> Metadata:
@@ -196,33 +184,6 @@ def unpack(attributes: Mapping[str, Any] | None) -> Metadata:
     return {**found, **json.loads(rest)} if rest is not None else found
 
 
-def whole_ids(store: Store) -> bool:
-    """Whether the ids of a store are numbers. An index that never held a keyword takes what comes."""
-    info = store.info()
-    return bool(info["id_type"] == "int64" and info["next_row"] > 0)
-
-
-def stored_ids(store: Store, ids: Sequence[str]) -> list[Any]:
-    """Ids of a framework as the index has them; those that it cannot have are left out."""
-    if not whole_ids(store):
-        return list(ids)
-    return [number for number in map(_number, ids) if number is not None]
-
-
-def named_ids(store: Store, count: int, given: Sequence[str | None] | None) -> list[Any]:
-    """Ids for new documents: the given ones, random ones where there is None."""
-    names = list(given or [None] * count)
-    if not whole_ids(store):
-        return [str(uuid.uuid4()) if name is None else name for name in names]
-    ids = [secrets.randbits(53) if name is None else _number(name) for name in names]
-    if None in ids:
-        raise InputError(
-            f"the id {names[ids.index(None)]!r} is not a whole number, as the ids of this index are",
-            hint="make the index with id_type='string' to use other ids",
-        )
-    return ids
-
-
 def _number(name: str) -> int | None:
     number = int(name) if name.removeprefix("-").isdecimal() and name.isascii() else None
     return number if number is not None and str(number) == name and -(2**63) <= number < 2**63 else None
@@ -249,26 +210,6 @@ def value(given: Any) -> str:
         return repr(given)
     raise FilterError(
         f"a filter compares with texts, numbers and truth values, got {given!r}", hint="use $exists for null"
-    )
-
-
-def compare(name: str, operator: str, given: Any) -> str:
-    """One test of one attribute."""
-    test = f"{column(name)} {COMPARE[operator]} {value(given)}"
-    return f"({test} or {column(name)} is null)" if operator == "$ne" else test
-
-
-def within(name: str, given: Any, *, inside: bool) -> str:
-    """Whether an attribute is one of several values, or none of them."""
-    if isinstance(given, str) or not isinstance(given, Sequence):
-        raise FilterError(f"the values for {name!r} must be a list, got {type(given).__name__}")
-    if not given:
-        return NOTHING if inside else EVERYTHING
-    values = ", ".join(value(one) for one in given)
-    return (
-        f"{column(name)} in ({values})"
-        if inside
-        else f"({column(name)} not in ({values}) or {column(name)} is null)"
     )
 
 
@@ -308,15 +249,24 @@ def _every(given: Mapping[str, Any]) -> str:
         elif isinstance(wanted, Mapping):
             parts += [_test(name, operator, operand) for operator, operand in wanted.items()]
         else:
-            parts.append(compare(name, "$eq", wanted))
+            parts.append(_test(name, "$eq", wanted))
     return join(parts, "and")
 
 
 def _test(name: str, operator: str, operand: Any) -> str:
+    """One test of one attribute."""
+    quoted = column(name)
     if operator in COMPARE:
-        return compare(name, operator, operand)
-    if operator in ("$in", "$nin"):
-        return within(name, operand, inside=operator == "$in")
+        test = f"{quoted} {COMPARE[operator]} {value(operand)}"
+        return f"({test} or {quoted} is null)" if operator == "$ne" else test
     if operator == "$exists":
-        return f"{column(name)} is {'not ' if operand else ''}null"
-    raise FilterError(f"{operator} is not an operator", hint=_KNOWN)
+        return f"{quoted} is {'not ' if operand else ''}null"
+    if operator not in ("$in", "$nin"):
+        raise FilterError(f"{operator} is not an operator", hint=_KNOWN)
+    if isinstance(operand, str) or not isinstance(operand, Sequence):
+        raise FilterError(f"the values for {name!r} must be a list, got {type(operand).__name__}")
+    if not operand:
+        return NOTHING if operator == "$in" else EVERYTHING
+    values = ", ".join(map(value, operand))
+    among = f"{quoted} in ({values})"
+    return among if operator == "$in" else f"({quoted} not in ({values}) or {quoted} is null)"

@@ -6,7 +6,7 @@ from pathlib import Path
 import typer
 
 from rbegir.cli import options
-from rbegir.cli.options import bar, option, report, take_texts, whole_option, wholes
+from rbegir.cli.options import bar, option, report, some, take_texts, whole_option, wholes
 
 app = typer.Typer(no_args_is_help=True, help="Speed, with peers and the machine's limit in the same run.")
 
@@ -34,23 +34,9 @@ def scan(
             wholes(keywords), wholes(batches), wholes(k), wholes(threads), device, peers, rounds
         )
         result = bench.run(grid, show)
-    names = sorted({name for cell in result["cells"] for name in cell["peers"]})
-    report(
-        result,
-        as_json,
-        ["keywords", "batch", "k", "threads", "ms", "10⁹ pairs/s", "of bandwidth", *names],
-        (
-            [
-                f"{cell['keywords']:,}",
-                *(str(cell[name]) for name in ("batch", "k", "threads")),
-                f"{cell['ms']:.2f}",
-                f"{cell['keywords'] * cell['batch'] / cell['ms'] / 1e6:.2f}",
-                "" if cell["bandwidth_fraction"] is None else f"{100 * cell['bandwidth_fraction']:.0f} %",
-                *(f"{cell['peers'][name]:.1f} ({cell['ratios'][name]:.1f}×)" for name in names),
-            ]
-            for cell in result["cells"]
-        ),
-    )
+    peer_names = sorted({name for cell in result["cells"] for name in cell["peers"]})
+    columns = ["keywords", "batch", "k", "threads", "ms", "bandwidth_fraction", *peer_names]
+    report(result, as_json, columns, [cell | cell["peers"] for cell in result["cells"]])
 
 
 @app.command()
@@ -73,23 +59,18 @@ def encode(
     with bar("encode") as show:
         result = measure(
             take_texts(read_texts(texts or sample_path("titles")), count),
-            model=model,
             preset_name=preset,
-            device=device,
-            threads=threads,
-            rounds=rounds,
-            peers=peers,
             progress=show,
+            **some(locals(), "model", "device", "threads", "rounds", "peers"),
         )
     report(
         result,
         as_json,
-        ["cell", "device", "threads", "texts", "texts/s", "lowest", "highest"],
-        (
-            [row.get("name", row["cell"]), row["device"], str(row.get("threads", ""))]
-            + [f"{figure:,.0f}" for figure in (row["texts"], row["texts_per_s"], *row["spread"])]
+        ["cell", "device", "threads", "texts", "texts/s"],
+        [
+            row | {"cell": row.get("name", row["cell"]), "texts/s": row["texts_per_s"]}
             for row in result["cells"]
-        ),
+        ],
         title=f"{result['model']} on {result['host']['cpu']}, {rounds} rounds",
     )
 
@@ -116,26 +97,20 @@ def train(
 
     result = measure(
         read_pairs(pairs or sample_path("train"), query_column=query_column, keyword_column=keyword_column),
-        preset=preset,
-        device=device,
-        batch_size=batch_size,
         negatives=int(negatives) if negatives.isdigit() else negatives,
-        rows=rows,
-        epochs=epochs,
+        **some(locals(), "preset", "device", "batch_size", "rows", "epochs"),
     )
     low, high = result["spread"]
-    parts, floors = result["parts_ms"], result["floor_ms"]
+    floors = result["floor_ms"]
+    parts = [
+        {"part": part, "ms": ms, "floor ms": floors.get(part)} for part, ms in result["parts_ms"].items()
+    ]
+    step = {"part": "step", "ms": result["step_ms"], "floor ms": sum(floors.values())}
     report(
         result,
         as_json,
         ["part", "ms", "floor ms"],
-        [
-            *(
-                [part, f"{ms:.2f}", f"{floors[part]:.2f}" if part in floors else ""]
-                for part, ms in parts.items()
-            ),
-            ["step", f"{result['step_ms']:.2f}", f"{sum(floors.values()):.2f}"],
-        ],
+        [*parts, step],
         title=f"{result['preset']} on {result['host']['device']}, batches of {result['batch_size']:,}",
         caption=f"{result['pairs_per_s']:,.0f} pairs/s ({low:,.0f} to {high:,.0f})",
     )
@@ -170,29 +145,23 @@ def accuracy(
             None if queries is None else map_vectors(queries),
             bits=wholes(bits),
             byte_budgets=wholes(byte_budgets),
-            seeds=seeds,
             methods=tuple(methods.split(",")) if methods else METHODS,
             query_count=count,
-            train_rows=train_rows,
-            search_rows=search_rows,
-            apart=apart,
             budget_s=budget,
-            out=out,
-            about=about,
             progress=show,
+            **some(locals(), "seeds", "train_rows", "search_rows", "apart", "out", "about"),
         )
-    rows = []
-    for row in sorted(result["summary"], key=lambda row: (row["budget_bytes"], -row["recall@10"]["mean"])):
-        ten = row["recall@10"]
-        half = f"{ten['half_width']:.4f}" if row["seeds"] > 1 else ""
-        others = (f"{row[name]['mean']:.4f}" for name in ("recall@100", "recall@1"))
-        rows.append([row["method"], f"{row['bytes']:g}", f"{ten['mean']:.4f}", half, *others])
     used = result["vectors"]
     report(
         result,
         as_json,
         ["method", "bytes", "recall@10", "± 95 %", "recall@100", "recall@1"],
-        rows,
+        [
+            row | {"± 95 %": row["recall@10"]["half_width"] if row["seeds"] > 1 else None}
+            for row in sorted(
+                result["summary"], key=lambda row: (row["budget_bytes"], -row["recall@10"]["mean"])
+            )
+        ],
         title="no row measured"
         if used is None
         else f"{used['count']:,} vectors of {used['dims']}, {used['queries']:,} queries",
@@ -229,12 +198,14 @@ def ann(
     report(
         result,
         as_json,
-        ["algorithm", "recall", "queries/s", "in a batch", "bytes"],
-        (
-            [row["algorithm"], f"{row['recall']:.4f}"]
-            + [f"{row[name]:,.0f}" for name in ("qps", "batch_qps", "bytes_per_vector")]
-            for row in result["rows"]
-        ),
+        {
+            "algorithm": "algorithm",
+            "recall": "recall",
+            "queries/s": "qps",
+            "in a batch": "batch_qps",
+            "bytes": "bytes_per_vector",
+        },
+        result["rows"],
         title=result["dataset"],
     )
 
@@ -258,32 +229,24 @@ def serve(
     from rbegir.lab.bench import serve as bench
 
     with bar("serve") as show:
-        result = bench.run(
-            keywords=keywords,
-            k=k,
-            clients=clients,
-            seconds=seconds,
-            rounds=rounds,
-            writes=writes,
-            model=model,
-            peers=peers,
-            peer_seconds=peer_seconds,
-            progress=show,
-        )
+        names = ("keywords", "k", "clients", "seconds", "rounds", "writes", "model", "peers", "peer_seconds")
+        result = bench.run(**some(locals(), *names), progress=show)
     kept = result["integrity"]
-    names = ("searches_per_s", "p50_ms", "p99_ms", "write_p50_ms", "queries_a_scan")
-    rows = []
-    for setting in bench.SETTINGS:
-        shown = (result[setting].get(name, {}).get("median") for name in names)
-        rows.append([setting, *("" if value is None else f"{value:,.1f}" for value in shown)])
-    for name, peer in result["peers"].items():
-        figures = [peer["failed"]] if "failed" in peer else [f"{peer[key]:,.1f}" for key in names[:3]]
-        rows.append([f"{name}, in process", *figures])
+    settings = [{"": name, **result[name]} for name in bench.SETTINGS]
+    in_process = [{"": f"{name}, in process", **peer} for name, peer in result["peers"].items()]
     report(
         result,
         as_json,
-        ["", "searches/s", "p50 ms", "p99 ms", "write p50 ms", "queries per scan"],
-        rows,
+        {
+            "": "",
+            "searches/s": "searches_per_s",
+            "p50 ms": "p50_ms",
+            "p99 ms": "p99_ms",
+            "write p50 ms": "write_p50_ms",
+            "queries per scan": "queries_a_scan",
+            "failed": "failed",
+        },
+        [*settings, *in_process],
         caption=f"batched / unbatched {result['ratio']['median']:.1f}×; "
         f"the generator alone {result['generator']['searches_per_s']:,.0f}/s; "
         f"{kept['acknowledged_writes']:,} writes, {kept['lost']} lost, {kept['phantom']} phantom, "
@@ -309,20 +272,11 @@ def cluster(
     with bar("cluster") as show:
         if faults:
             result = bench.survival(seconds=seconds, every=every, clients=clients, progress=show)
-            head = ["run", "searches", "wrong", "failed"]
-            rows = [
-                [
-                    f"{run['kills']} kills, {run['replicas']} replicas",
-                    *(f"{run[key]:,}" for key in ("asked", "wrong", "failed")),
-                ]
-                for run in result["faults"]
-            ]
+            columns, rows = ["replicas", "kills", "asked", "wrong", "failed"], result["faults"]
         else:
             result = bench.speed(keywords=keywords, rounds=rounds, progress=show)
-            call, speedup = result["overhead"]["call_ms"]["median"], result["scaling"]["speedup"]["median"]
-            head = ["what", "figure"]
-            rows = [["one call", f"{call:.2f} ms"], ["two shards over one", f"{speedup:.2f}×"]]
-    report(result, as_json, head, rows)
+            columns, rows = ["call_ms", "speedup"], [{**result["overhead"], **result["scaling"]}]
+    report(result, as_json, columns, rows)
 
 
 @app.command()
@@ -338,21 +292,9 @@ def hits(
     from rbegir.lab.bench import hits as bench
 
     with bar("hits") as show:
-        result = bench.run(
-            tasks.split(","),
-            data=data,
-            packages=packages,
-            seeds=seeds,
-            device=device,
-            say=lambda line: show(0, line),
-        )
-    names = ("recall@1", "recall@10", "recall@100")
-    report(
-        result,
-        as_json,
-        ["task", "method", *names],
-        ([row["task"], row["method"], *(f"{row[n]['mean']:.3f}" for n in names)] for row in result["rows"]),
-    )
+        where = some(locals(), "data", "packages", "seeds", "device")
+        result = bench.run(tasks.split(","), **where, say=lambda line: show(0, line))
+    report(result, as_json, ["task", "method", "recall@1", "recall@10", "recall@100"], result["rows"])
 
 
 @app.command()
@@ -373,13 +315,10 @@ def costs(
 
     with Console(stderr=True).status("measuring") as status:
         result = measure(device, rounds, lambda what: status.update(what))
-    report(
-        result,
-        as_json,
-        ["kernel", "code", "ms of 1, 2, … 8 query planes, or of a pass and of a chunk of queries"],
-        (
-            [kernel, shape, ", ".join(f"{ms:.2f}" for ms in figures)]
-            for kernel, shapes in result["costs"].items()
-            for shape, figures in shapes.items()
-        ),
-    )
+    figures = "ms of 1, 2, … 8 query planes, or of a pass and of a chunk of queries"
+    rows = [
+        {"kernel": kernel, "code": shape, figures: ", ".join(f"{ms:.2f}" for ms in found)}
+        for kernel, shapes in result["costs"].items()
+        for shape, found in shapes.items()
+    ]
+    report(result, as_json, ["kernel", "code", figures], rows)

@@ -14,7 +14,6 @@ import rbegir
 from rbegir.cli import options
 from rbegir.cli.options import needing, option, print_json, shown
 from rbegir.cli.search import hits_as_json
-from rbegir.cli.train import evaluate_all
 from rbegir.errors import FileError
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def demo(
     with needing("the demo, which trains a model,", "train"):
         from rbegir.training.config import TrainConfig
         from rbegir.training.trainer import run
-    from rbegir.evaluate.evaluator import corpus_texts
+    from rbegir.evaluate.evaluator import corpus_texts, evaluate_model
     from rbegir.evaluate.scorers import BM25, ModelScorer, RerankScorer, Scorer, TriletterCosine
     from rbegir.read.pairs import read_pairs, read_texts
     from rbegir.read.sample import sample_path
@@ -80,7 +79,7 @@ def demo(
         CODES: ModelScorer(trained.model),
         RERANKED: RerankScorer(trained.model),
     }
-    reports = evaluate_all(scorers, valid, corpus=titles)
+    reports = {name: evaluate_model(scorer, valid, corpus=titles) for name, scorer in scorers.items()}
 
     say("[bold]3. Index[/] the titles")
     with rbegir.Index.build(out / "index.rbe", trained.model, read_texts(sample_path("titles"))) as index:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,17 +10,7 @@ import typer
 
 import rbegir
 from rbegir.cli import options
-from rbegir.cli.options import (
-    bar,
-    cluster_address,
-    names_in,
-    option,
-    print_json,
-    shown,
-    take_texts,
-    tell,
-    whole_option,
-)
+from rbegir.cli.options import option, print_json, shown, tell, whole_option
 from rbegir.errors import FileError, InputError, MismatchError
 
 if TYPE_CHECKING:
@@ -105,19 +93,19 @@ def build(
         from rbegir.cluster.bulk import build as build_bulk
         from rbegir.read.pairs import Reading
 
-        with bar("building") as show:
+        with options.bar("building") as show:
             built = build_bulk(
                 out,
                 *sources,
                 **made_with,
-                address=cluster_address(cluster),
-                reading=Reading(text_column, id_column, strict, names_in(columns)),
+                address=options.cluster_address(cluster),
+                reading=Reading(text_column, id_column, strict, options.names_in(columns)),
                 progress=lambda step, done: show({"counting": 0.0, "encoding": done}.get(step, 1.0)),
             )
         with rbegir.Index.open(out, read_only=True) as made:
             _report(made, as_json, skipped=built.skipped, resumed_segments=built.resumed)
         return
-    names = {"text_column": text_column, "id_column": id_column, "columns": names_in(columns)}
+    names = {"text_column": text_column, "id_column": id_column, "columns": options.names_in(columns)}
     stream = _stream(sources[-1], vector_column, strict, id_type=_id_type(id_type), **names)
     if vectors:
         model: Encoder = _vector_encoder(sources, stream, n, keyword_planes, metric)
@@ -127,9 +115,8 @@ def build(
         if n is not None or keyword_planes is not None:
             raise InputError("--n and --keyword-planes belong to --encoder", hint="a model has its own")
         model = rbegir.Model.load(sources[0])
-    with _watched(stream, "building") as show:
-        index = rbegir.Index.build(out, model, stream, upsert=upsert, progress=show, **made_with)
-    with index:
+    with rbegir.Index.build(out, model, stream, upsert=upsert, **made_with) as index:
+        _tell_skipped(stream)
         _report(index, as_json, skipped=stream.skipped.to_dict())
 
 
@@ -154,10 +141,10 @@ def add(
     with rbegir.Index.open(index) as opened:
         facts = opened.info()
         known = facts["id_type"] if facts["next_row"] else None
-        names = {"text_column": text_column, "id_column": id_column, "columns": names_in(columns)}
+        names = {"text_column": text_column, "id_column": id_column, "columns": options.names_in(columns)}
         stream = _stream(texts, vector_column, strict, id_type=_id_type(id_type) or known, **names)
-        with _watched(stream, "adding") as show:
-            added = fill(opened, stream, upsert=upsert, progress=show)
+        added = fill(opened, stream, upsert=upsert)
+        _tell_skipped(stream)
         _report(opened, as_json, added=added, skipped=stream.skipped.to_dict())
 
 
@@ -253,8 +240,7 @@ def _tell_salvage(report: dict[str, Any]) -> None:
 def compact(index: Path = options.INDEX_PATH, as_json: bool = options.AS_JSON) -> None:
     """Rewrite an index into a few large segments, without the deleted keywords."""
     with rbegir.Index.open(index) as opened:
-        with bar("compacting") as show:
-            opened.compact(lambda done, total: show(done / total if total else 1.0))
+        opened.compact()
         _report(opened, as_json)
 
 
@@ -269,8 +255,8 @@ def backup(
     Only files that DEST lacks are copied; the others are checked. DEST is replaced when the copy is complete.
     It is an index: search it, or restore it with `rbegir index backup DEST NEW`.
     """
-    with rbegir.Index.open(index, read_only=True) as opened, bar("copying") as show:
-        facts = opened.backup(dest, lambda done, total: show(done / total))
+    with rbegir.Index.open(index, read_only=True) as opened:
+        facts = opened.backup(dest)
     copied = f"{facts['copied']} of {facts['files']} files copied"
     tell(facts, as_json, f"{dest}: {facts['keywords']:,} keywords; {copied}")
 
@@ -308,7 +294,7 @@ def migrate(
                 f"{new} does not exist", hint="--model DIRECTORY makes it, with the model of `rbegir upgrade`"
             )
         _create_for(old, new, model)
-    with rbegir.Generations([old, new]) as both, bar("migrating") as show:
+    with rbegir.Generations([old, new]) as both, options.bar("migrating") as show:
         there = len(both.indexes[0])
         wanted, moved = there if most is None else min(most, there), 0
         while moved < wanted and (now := both.migrate(min(batch, wanted - moved))):
@@ -333,9 +319,9 @@ def _sentence_encoder(name: str, stream: TextStream, n: int | None, keyword_plan
                 hint="leave them out",
             )
         return encoder
-    seen = take_texts(stream, FIT_TEXTS)
+    seen = options.take_texts(stream, FIT_TEXTS)
     print(f"fitting codes to {len(seen):,} texts", file=sys.stderr)
-    with bar("fitting codes") as show:
+    with options.bar("fitting codes") as show:
         return encoder.fit(seen, n=n, keyword_planes=keyword_planes or 2, notify=show)
 
 
@@ -358,7 +344,7 @@ def _vector_encoder(
             )
         return Binarizer.load(sources[0])
     binarizer = Binarizer(stream.dims, n, keyword_planes=planes or 2, metric=metric or "cosine")
-    with bar("fitting codes") as show:
+    with options.bar("fitting codes") as show:
         return binarizer.fit(stream.some(SAMPLE_VALUES // stream.dims), notify=show)
 
 
@@ -372,11 +358,7 @@ def _stream(path: Path, vector_column: str | None, strict: bool, **columns: Any)
     return read_texts(path, strict=strict, **columns)
 
 
-@contextlib.contextmanager
-def _watched(stream: TextStream, title: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar for (keywords encoded, all); afterwards, a line about skipped rows."""
-    with bar(title) as show:
-        yield lambda done, total: show(done / total)
+def _tell_skipped(stream: TextStream) -> None:
     if stream.skipped:
         print(str(stream.skipped), file=sys.stderr)
 

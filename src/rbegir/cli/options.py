@@ -2,26 +2,21 @@
 
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import typer
 
 from rbegir import errors
+from rbegir.base.progress import reported
 
 
 def whole(text: str) -> int:
     """A whole number; 1e9 and 1_000_000 are accepted."""
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        value = float(text)
-        if value == int(value):
-            return int(value)
-    except (ValueError, OverflowError):
-        pass
+    for read in (int, float):
+        with contextlib.suppress(ValueError, OverflowError):
+            if (value := read(text)) == int(value):
+                return int(value)
     raise typer.BadParameter(f"expected a whole number such as 1000 or 1e9, got {text!r}")
 
 
@@ -83,6 +78,11 @@ CLUSTER = option(
 ANY_CLUSTER = "any"  # what `--cluster` without an address stands for
 
 
+def some(given: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Options of a command, picked from its `locals()`, to pass them on under the same names."""
+    return {name: given[name] for name in names}
+
+
 def names_in(text: str | None) -> list[str] | None:
     """Names separated by commas; None: all."""
     return None if text is None else [name for name in text.split(",") if name]
@@ -121,15 +121,9 @@ def take_texts(stream: Iterable[Any], most: int | None = None) -> list[str]:
 
 @contextlib.contextmanager
 def bar(title: str) -> Iterator[Callable[..., None]]:
-    """A progress bar, if stderr is a terminal. Yields `show(share)` or `show(share, what)`."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task(title, total=1.0)
-        yield lambda share, what=title: progress.update(task, completed=share, description=what)
+    """A progress bar (`base.progress`). Yields `show(share)` or `show(share, what)`."""
+    with reported(None, title) as report:
+        yield lambda share, what=None: report(share, what=what)
 
 
 # Characters that a terminal acts on instead of showing: control characters and writing directions.
@@ -148,28 +142,48 @@ def print_json(result: object, **settings: Any) -> None:
     print(json.dumps(result, **settings).translate(_ORDERS))
 
 
-def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], **notes: str) -> None:
-    """A table for people, right-aligned after the first column; `notes` are a title and a caption."""
+def figure(value: Any) -> str:
+    """A value as a cell of a table: numbers in four digits, of a spread its middle."""
+    if isinstance(value, dict):
+        value = value.get("median", value.get("mean"))
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return "" if value is None else f"{value:,}" if type(value) is int else shown(value)
+
+
+def print_table(
+    columns: Sequence[str] | Mapping[str, str], rows: Iterable[Mapping[str, Any]], **notes: str
+) -> None:
+    """A table for people, right-aligned after the first column.
+
+    `columns` are the keys of the rows to show, or headings and the keys below them. `notes` are a title and a
+    caption.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text  # a plain str would be read as markup
 
+    keys = columns if isinstance(columns, Mapping) else {name: name for name in columns}
     table = Table(title=notes.get("title"), caption=notes.get("caption"))
-    for number, name in enumerate(head):
-        table.add_column(Text(shown(name)), justify="right" if number else "left")
+    for number, heading in enumerate(keys):
+        table.add_column(Text(shown(heading)), justify="right" if number else "left")
     for row in rows:
-        table.add_row(*(Text(shown(cell)) for cell in row))
+        table.add_row(*(Text(figure(row.get(key))) for key in keys.values()))
     Console().print(table)
 
 
 def report(
-    result: object, as_json: bool, head: Sequence[str], rows: Iterable[Sequence[str]], **notes: str
+    result: object,
+    as_json: bool,
+    columns: Sequence[str] | Mapping[str, str],
+    rows: Iterable[Mapping[str, Any]],
+    **notes: str,
 ) -> None:
-    """A result as JSON for programs, or as a table for people."""
+    """A result as JSON for programs, or as a table for people (`print_table`)."""
     if as_json:
         print_json(result, indent=1)
     else:
-        print_table(head, rows, **notes)
+        print_table(columns, rows, **notes)
 
 
 def tell(facts: object, as_json: bool, sentence: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import typer
 
 from rbegir.cli import options
-from rbegir.cli.options import needing, option, print_json, print_table, report, whole_option
+from rbegir.cli.options import needing, option, print_json, print_table, report, some, whole_option
 
 app = typer.Typer()
 
@@ -28,7 +28,7 @@ def missrate(
         {"p_miss_at_most": list(found.p_miss_at_most), "expected_recall": found.expected_recall},
         as_json,
         ["l", "P(misses ≤ l) %"],
-        ([str(misses), f"{100 * p:.6f}"] for misses, p in enumerate(found.p_miss_at_most)),
+        [{"l": misses, "P(misses ≤ l) %": f"{100 * p:.6f}"} for misses, p in enumerate(found.p_miss_at_most)],
         caption=f"expected recall {found.expected_recall:.9f}",
     )
 
@@ -53,41 +53,30 @@ def plan(
     from rbegir.lab.plan import Wish
     from rbegir.lab.plan import plan as make_plan
 
-    wish = Wish(
-        keywords=keywords,
-        latency_ms=latency_ms,
-        qps=qps,
-        k=k,
-        bytes_per_keyword=bytes_per_keyword,
-        replicas=replicas,
-        round_trip_ms=round_trip_ms,
-        network_gbit=network_gbit,
-        client_cores=client_cores,
-    )
-    found = make_plan(wish, machine=machine)
+    wish = ("keywords", "latency_ms", "qps", "k", "bytes_per_keyword", "replicas")
+    network = ("round_trip_ms", "network_gbit", "client_cores")
+    found = make_plan(Wish(**some(locals(), *wish, *network)), machine=machine)
     if as_json:
         print_json(found)
-        return
-    _show_plan(found)
+    else:
+        _show_plan(found)
 
 
 def _show_plan(found: dict[str, Any]) -> None:
     print(found["why"])
-    print_table(
-        ["machine", "how many", "shards × copies", "memory per machine", "p50 ms", "p99 ms", "bound by"],
-        (
-            [
-                option["machine"],
-                f"{option['machines']:,}",
-                f"{option['shards']:,} × {option['groups']:,}",
-                f"{option['memory_bytes_per_machine'] / 1e9:.1f} GB",
-                f"{option['latency_ms']['p50']:.2f}",
-                f"{option['latency_ms']['p99']:.2f}",
-                option["bound_by"],
-            ]
-            for option in found["options"]
-        ),
-    )
+    rows = [
+        {
+            "machine": option["machine"],
+            "how many": option["machines"],
+            "shards × copies": f"{option['shards']:,} × {option['groups']:,}",
+            "GB each": option["memory_bytes_per_machine"] / 1e9,
+            "p50 ms": option["latency_ms"]["p50"],
+            "p99 ms": option["latency_ms"]["p99"],
+            "bound by": option["bound_by"],
+        }
+        for option in found["options"]
+    ]
+    print_table(list(rows[0]), rows)
     for name, reason in found["impossible"].items():
         print(f"{name}: impossible, {reason}")
     clients = min(found["options"], key=lambda option: option["machines"])["clients"]
@@ -101,15 +90,12 @@ def _show_plan(found: dict[str, Any]) -> None:
     )
     print_table(
         ["shards", "p99 ms", "hedged"],
-        ([f"{shards:,}", f"{plain[shards]:.2f}", f"{hedged[shards]:.2f}"] for shards in plain),
+        ({"shards": shards, "p99 ms": plain[shards], "hedged": hedged[shards]} for shards in plain),
         title="extra latency of the slowest shard",
     )
     print_table(
-        ["constant", "value", "source"],
-        (
-            [name, f"{constant['value']:.4g} {constant['unit']}", constant["source"]]
-            for name, constant in found["constants"].items()
-        ),
+        ["constant", "value", "unit", "source"],
+        ({"constant": name, **constant} for name, constant in found["constants"].items()),
     )
 
 

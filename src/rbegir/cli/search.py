@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 import rbegir
+from rbegir.base.progress import reported
 from rbegir.cli import options
-from rbegir.cli.options import bar, cluster_address, names_in, needing, option, print_json, shown, tell
+from rbegir.cli.options import needing, option, print_json, shown, some, tell
 from rbegir.errors import InputError
 
 if TYPE_CHECKING:
@@ -72,30 +73,21 @@ def search(
             opened = rbegir.Generations([index, *newer], device=devices, read_only=True, threads=threads)
             open_.enter_context(opened)
         else:
-            upload = contextlib.nullcontext() if device == "cpu" else bar("uploading to the GPU")
-            show: Any = open_.enter_context(upload)
-            progress = show and (lambda done, total: show(done / total))
+            progress = open_.enter_context(reported(None, "uploading to the GPU"))
             opened = rbegir.Index.open(index, devices, read_only=True, threads=threads, progress=progress)
             open_.enter_context(opened)
         hits = opened.search(
             queries,
             10 if k is None and min_score is None else k,
-            where=where,
-            must=must,
             tenant=None if tenant is None else tenant_named(tenant, opened.info()),
-            item=item,
-            min_score=min_score,
             after=Cursor.join([Cursor.read(text) for text in after]).text() if after else None,
-            mode=mode,
-            planes=planes,
-            rerank=rerank,
-            candidates=candidates,
-            why=why,
+            **some(locals(), "where", "must", "item", "min_score"),
+            **some(locals(), "mode", "planes", "rerank", "candidates", "why"),
         )
     if as_json:
         print_json(hits_as_json(queries, hits), default=str, ensure_ascii=False)
     else:
-        _show(queries, hits, names_in(columns))
+        _show(queries, hits, options.names_in(columns))
 
 
 def hits_as_json(queries: list[str], hits: Hits) -> list[dict[str, Any]]:
@@ -172,8 +164,7 @@ def join(
         queries = None if other is None else opened.enter_context(rbegir.Index.open(other, read_only=True))
         asked = keywords.joining(queries, k, min_score, texts=texts)
         backend = open_backend(device.split(","), *keywords.snapshot.manifest.shape, threads)
-        show = opened.enter_context(bar("joining"))
-        facts = write_pairs(out, asked, backend, lambda done, total: show(done / total))
+        facts = write_pairs(out, asked, backend, opened.enter_context(reported(None, "joining")))
     tell(facts, as_json, f"{out}: {facts['pairs']:,} pairs of {facts['queries']:,} keywords")
 
 
@@ -212,7 +203,7 @@ def mine(
         mining(source, stream, k, device=device.split(","), threads=threads) as job,
         disk.explained("write", path),
         disk.staged(path) as stage,
-        bar("mining") as show,
+        options.bar("mining") as show,
     ):
         with pq.ParquetWriter(stage, job.schema) as writer:
             for batch in job.batches(show):
@@ -292,23 +283,15 @@ def serve(
     read_only = read_only or (cluster is None and any("://" in path for path in named.values()))  # of copies
     read_token, write_token = load_token("read", read_token_file), load_token("write", write_token_file)
     settings = Settings(
-        max_batch=max_batch,
-        max_waiting=max_waiting,
-        max_client_requests=max_client_requests,
-        max_write_batch=max_write_batch,
-        max_k=max_k,
         max_body_bytes=max_body_mb << 20,
         timeout_s=timeout,
         drain_delay_s=drain_delay,
-        compact_deleted=compact_deleted,
-        read_token=read_token,
-        write_token=write_token,
-        read_only=read_only,
         devices=tuple(device.split(",")),
         cors_origins=tuple(cors_origin or ()),
         allowed_hosts=() if read_token or write_token else LOOPBACK_NAMES,
-        access_log=access_log,
-        log_queries=log_queries,
+        **some(locals(), "read_token", "write_token", "read_only", "access_log", "log_queries"),
+        **some(locals(), "max_batch", "max_waiting", "max_client_requests", "max_write_batch", "max_k"),
+        compact_deleted=compact_deleted,
     )
     check_exposure(host, settings)
     say = Console(stderr=True, highlight=False).print
@@ -317,7 +300,7 @@ def serve(
         if cluster is None:
             return rbegir.Index.open(path, device.split(","), threads=threads, read_only=read_only)
         devices = "auto" if shards is None else shards
-        return rbegir.Cluster.open(path, cluster_address(cluster), replicas, devices, threads=threads)
+        return rbegir.Cluster.open(path, options.cluster_address(cluster), replicas, devices, threads=threads)
 
     with contextlib.ExitStack() as unless_started:
         only = named.get("")
@@ -338,7 +321,7 @@ def serve(
     address = f"http://{shown_host}:{listener.getsockname()[1]}"
 
     def ready() -> None:
-        several = "" if only is not None and not catalog.in_folder else f"{len(catalog.services)} indexes, "
+        several = "" if only is not None and catalog.folder is None else f"{len(catalog.services)} indexes, "
         keywords = sum(len(service.index) for service in catalog.distinct)
         say(f"serving {several}{keywords:,} keywords at [bold]{address}[/] (process {os.getpid()})")
         say(f"open {address}/ in a browser, or ask: curl -s {address}/v1/index", soft_wrap=True)

@@ -10,7 +10,7 @@ import typer
 
 import rbegir
 from rbegir.cli import options
-from rbegir.cli.options import bar, needing, option, print_json, print_table, take_texts
+from rbegir.cli.options import needing, option, print_json, print_table, some, take_texts
 from rbegir.errors import InputError
 
 app = typer.Typer()
@@ -83,38 +83,23 @@ def train(
     from rbegir.training.config import recipe as named_recipe
     from rbegir.training.trainer import run
 
+    dropouts = ("word_dropout", "gram_dropout", "feature_dropout")
+    plain = ("epochs", "batch_size", "lr", "rerank", "share_towers", "patience", "precision", "seed")
     settings = named_recipe(
         recipe,
-        epochs=epochs,
-        batch_size=batch_size,
-        lr=lr,
         negatives=_number_or("in_batch", negatives, int),
         gamma=_number_or("learned", gamma, float),
-        word_dropout=word_dropout,
-        gram_dropout=gram_dropout,
-        feature_dropout=feature_dropout,
-        rerank=rerank,
-        share_towers=share_towers,
-        patience=patience,
-        precision=precision,
-        seed=seed,
+        **some(locals(), *plain, *dropouts),
     )
+    columns = some(locals(), "query_column", "keyword_column", "weight_column", "text_column")
     result = run(
         pairs,
-        corpus=corpus,
-        teacher=teacher,
         config=replace(shape, share_towers=settings.share_towers),
         valid=False if no_valid else valid,
-        out=out,
         settings=settings,
-        device=device,
-        resume=resume,
         progress=True,
-        strict=strict,
-        query_column=query_column,
-        keyword_column=keyword_column,
-        weight_column=weight_column,
-        text_column=text_column,
+        **some(locals(), "corpus", "teacher", "out", "device", "resume", "strict"),
+        **columns,
     )
     if int(os.environ.get("RANK", "0")) > 0:
         return
@@ -156,36 +141,25 @@ def upgrade(
         )
     _need_torch()
     from rbegir.read.pairs import read_texts
-    from rbegir.training.progress import Bar
-    from rbegir.training.upgrade import KeywordSide
     from rbegir.training.upgrade import adopt as put_into
     from rbegir.training.upgrade import upgrade as train
 
     texts = None if corpus is None else take_texts(read_texts(corpus))
-    with Bar(enabled=True) as shown:
-        shown.begin("upgrading", 1.0)
-        result = train(
-            old,
-            pairs,
-            out=out,
-            keywords=cast(KeywordSide, keywords),
-            valid=valid,
-            corpus=texts,
-            epochs=epochs,
-            batch_size=batch_size,
-            seed=seed,
-            progress=shown.show,
-            resume=resume,
-        )
+    result = train(
+        old,
+        pairs,
+        corpus=texts,
+        progress=True,
+        **some(locals(), "out", "keywords", "valid", "epochs", "batch_size", "seed", "resume"),
+    )
     if adopt:
         put_into(old, result.model)
     if as_json:
         print_json({"model": str(out), "adopted": adopt, **result.to_dict()})
         return
     print(f"wrote {out}", file=sys.stderr)
-    names = list(next(iter(result.kept.values())))
-    rows = ([case, *(f"{figures[name]:.4f}" for name in names)] for case, figures in result.kept.items())
-    print_table(["queries/codes", *names], rows)
+    rows = [{"queries/codes": case, **figures} for case, figures in result.kept.items()]
+    print_table(list(rows[0]), rows)
 
 
 def _need_torch() -> None:
@@ -201,21 +175,6 @@ def _number_or(word: str, text: str | None, kind: type[int] | type[float]) -> st
         return kind(text)
     except ValueError:
         return text
-
-
-def evaluate_all(scorers: dict[str, Any], pairs: Any, **settings: Any) -> dict[str, Any]:
-    """The `Evaluation` of every scorer on one protocol, with a progress bar."""
-    from rbegir.evaluate.evaluator import evaluate_model
-
-    reports = {}
-    with bar("evaluating") as show:
-        for name, scorer in scorers.items():
-
-            def progress(stage: str, done: float, name: str = name) -> None:
-                show(done, f"{name}: {stage}")
-
-            reports[name] = evaluate_model(scorer, pairs, progress=progress, **settings)
-    return reports
 
 
 @app.command("eval")
@@ -247,7 +206,7 @@ def evaluate(
     """
     from rich.console import Console
 
-    from rbegir.evaluate.evaluator import corpus_texts, report_table
+    from rbegir.evaluate.evaluator import corpus_texts, evaluate_model, report_table
     from rbegir.evaluate.metrics import need_scipy
     from rbegir.evaluate.retrieval import CUTOFFS
     from rbegir.evaluate.scorers import BM25, ModelScorer, RerankScorer, Scorer, TriletterCosine
@@ -264,7 +223,7 @@ def evaluate(
     clicked = read_pairs(pairs, weight_column=None, **both) if pairs else None
     texts = read_texts(corpus, text_column=text_column, strict=strict) if corpus else None
     judged = read_labels(labels, label_column=label_column, **both) if labels else None
-    tables = {
+    tables: Any = {
         "pairs": clicked and clicked.read_all(),
         "corpus": texts and corpus_texts(texts),
         "labels": judged and judged.read_all(),
@@ -272,15 +231,11 @@ def evaluate(
     for stream in (clicked, texts, judged):
         if stream is not None and stream.skipped:
             print(f"{stream.path}: {stream.skipped}", file=sys.stderr)
-    reports = evaluate_all(
-        scorers,
-        **tables,
-        cutoffs=k or CUTOFFS,
-        negatives=negatives,
-        gamma=gamma,
-        bootstrap=bootstrap,
-        seed=seed,
-    )
+    settings = some(locals(), "negatives", "gamma", "bootstrap", "seed")
+    reports = {
+        name: evaluate_model(scorer, **tables, cutoffs=k or CUTOFFS, **settings)
+        for name, scorer in scorers.items()
+    }
     report = reports[str(model)]
     if report.missing:
         print(

@@ -129,8 +129,9 @@ def get(ids: Any) -> Plan[list[Record | None]]:
         said = read_json(raw)
         return {"id": said["id"], "text": said["text"], **said["attributes"]}
 
-    paths = [f"/v1/keywords/{quote(str(given), safe='')}" for given in check_ids(ids).to_pylist()]
-    return (yield [Call("GET", path, read, missing=lambda: None) for path in paths])
+    # httpx would resolve the ids . and .. as parts of a path
+    names = [quote(str(given), safe="").replace(".", "%2E") for given in check_ids(ids).to_pylist()]
+    return (yield [Call("GET", f"/v1/keywords/{name}", read, missing=lambda: None) for name in names])
 
 
 def info() -> Plan[Record]:

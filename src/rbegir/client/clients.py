@@ -136,18 +136,12 @@ class Client(Connection):
     def _send(self, call: Call[T]) -> T:
         exchange = self._exchange(call)
         while True:
-            wait: float | None
-            try:
-                with self._http.stream(**exchange.attempt()) as response:
-                    for part in response.iter_bytes():
-                        exchange.take(part)
-            except self._failure as error:
-                wait = exchange.wait_after_failure(error)
-            else:
-                wait = exchange.wait_after_response(response)
-                if wait is None:
-                    return exchange.result(response)
-            time.sleep(wait)
+            with exchange.attempt() as request, self._http.stream(**request) as exchange.response:
+                for part in exchange.response.iter_bytes():
+                    exchange.take(part)
+            if exchange.wait is None:
+                return exchange.result()
+            time.sleep(exchange.wait)
 
 
 def awaited(
@@ -214,15 +208,10 @@ class AsyncClient(Connection):
     async def _send(self, call: Call[T]) -> T:
         exchange = self._exchange(call)
         while True:
-            wait: float | None
-            try:
-                async with self._http.stream(**exchange.attempt()) as response:
-                    async for part in response.aiter_bytes():
+            with exchange.attempt() as request:
+                async with self._http.stream(**request) as exchange.response:
+                    async for part in exchange.response.aiter_bytes():
                         exchange.take(part)
-            except self._failure as error:
-                wait = exchange.wait_after_failure(error)
-            else:
-                wait = exchange.wait_after_response(response)
-                if wait is None:
-                    return exchange.result(response)
-            await asyncio.sleep(wait)
+            if exchange.wait is None:
+                return exchange.result()
+            await asyncio.sleep(exchange.wait)

@@ -20,10 +20,11 @@ come back together, and is never shorter than the service's Retry-After. A wait 
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -85,7 +86,6 @@ class Connection:
         self._url, self._timeout_s, self._retries = url, timeout_s, whole_number("retries", retries, 0)
         with needing("a client of a search service needs httpx", "pip install 'rbegir[client]'"):
             import httpx
-        self._failure = httpx.RequestError
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         # Redirects are not followed: nothing of the service redirects, and a token belongs to one address.
         self._http: Any = getattr(httpx, self._kind)(
@@ -106,14 +106,10 @@ class Connection:
 class HttpExchange(Generic[T]):
     """A call and its attempts. The clients send, read and wait; everything else is decided here."""
 
-    def __init__(
-        self,
-        call: Call[T],
-        timeout_s: float,
-        retries: int,
-        draw: Callable[[float, float], float] = random.uniform,
-    ) -> None:
-        self._call, self._timeout_s, self._retries, self._draw = call, timeout_s, retries, draw
+    response: httpx.Response
+
+    def __init__(self, call: Call[T], timeout_s: float, retries: int) -> None:
+        self._call, self._timeout_s, self._retries = call, timeout_s, retries
         self._made = 0  # attempts after the first
         content = call.content()
         headers = {
@@ -129,12 +125,23 @@ class HttpExchange(Generic[T]):
             "timeout": timeout_s,
         }
 
-    def attempt(self) -> dict[str, Any]:
-        """Begin an attempt: the arguments of httpx's `stream`."""
+    @contextlib.contextmanager
+    def attempt(self) -> Iterator[dict[str, Any]]:
+        """Around an attempt, which sets `response`: the arguments of httpx's `stream`.
+
+        Afterwards `wait` is the time before the next attempt, None if there is a result.
+        """
+        import httpx
+
         self._parts: list[bytes] = []
         self._size = 0
         self._until = time.monotonic() + self._timeout_s
-        return self._request
+        try:
+            yield self._request
+        except httpx.RequestError as error:
+            self.wait: float | None = self.wait_after_failure(error)
+        else:
+            self.wait = self.wait_after_response(self.response)
 
     def take(self, part: bytes) -> None:
         """Add a part of the body; an error where the response has become too long or too slow."""
@@ -147,9 +154,9 @@ class HttpExchange(Generic[T]):
         if time.monotonic() > self._until:
             raise self._timed_out()
 
-    def result(self, response: httpx.Response) -> T:
-        media = response.headers.get("content-type", "")
-        return self._call.result(response.status_code, media, b"".join(self._parts))
+    def result(self) -> T:
+        media = self.response.headers.get("content-type", "")
+        return self._call.result(self.response.status_code, media, b"".join(self._parts))
 
     def wait_after_response(self, response: httpx.Response) -> float | None:
         """How long to wait before the next attempt; None: this response counts."""
@@ -184,7 +191,7 @@ class HttpExchange(Generic[T]):
     def _wait(self, least: float = 0.0) -> float | None:
         if self._made >= self._retries or least > MOST:
             return None
-        wait = max(least, self._draw(0.0, min(MOST, BACKOFF * 2**self._made)))
+        wait = max(least, random.uniform(0.0, min(MOST, BACKOFF * 2**self._made)))
         self._made += 1
         return wait
 

@@ -16,6 +16,7 @@ would merge segments. Counting first costs a second pass over the text column, a
 Giving out rows as chunks finish would make rows, ties and default ids depend on which machine was faster.
 """
 
+import contextlib
 import json
 import os
 from collections import Counter, deque
@@ -37,16 +38,7 @@ from rbegir.encode.encoder import Encoder, Savable, encode_keywords, load_encode
 from rbegir.errors import ClusterError, FileError, InputError, MismatchError, RbegirError, whole_number
 from rbegir.index.creation import SEGMENT_ROWS, keywords_of, make, staged
 from rbegir.index.keys import STRIDE
-from rbegir.index.manifest import (
-    MODEL,
-    NAME,
-    Manifest,
-    check_adds,
-    commit,
-    first_manifest,
-    prepare,
-    read_manifest,
-)
+from rbegir.index.manifest import MODEL, Manifest, check_adds, commit, first_manifest, prepare, read_manifest
 from rbegir.index.segment import MAX_ROWS, CodeShape, Entry, KeywordRows, LiveRows, Segment, write_segment
 from rbegir.read.pairs import Reading
 from rbegir.read.parquet import Group, Slice, count_usable, cut, find_files, find_groups, read_chunk
@@ -82,7 +74,6 @@ class Task:
 class Built:
     """What a build has made."""
 
-    path: Path
     keywords: int
     segments: int
     resumed: int  # segments that an earlier run had made
@@ -99,11 +90,10 @@ def build(
     overwrite: bool = False,
     segment_rows: int = SEGMENT_ROWS,
     tenant: str | None = None,
-    workers: int | None = None,
     progress: Progress = lambda step, done: None,
 ) -> Built:
     """A new index from a Parquet file or a directory of them, made by a Ray cluster; see `Cluster.open` for
-    `address`. `path`, `texts` and the model must be seen by every node. `workers` is the most processes."""
+    `address`. `path`, `texts` and the model must be seen by every node."""
     whole_number("segment_rows", segment_rows, 1, MAX_ROWS)
     reading = reading or Reading()
     encoder = load_encoder(Path(model)) if isinstance(model, str | Path) else model
@@ -123,8 +113,7 @@ def build(
     with staged(target, overwrite=overwrite, resumable=True) as writer:
         stage = writer.directory
         state = _resume(stage, identity)
-        session = Session(address)
-        try:
+        with contextlib.closing(Session(address)):
             if state is None:
                 make(stage, manifest, encoder)
                 state = {"identity": identity, **_count(groups, reading, progress)}
@@ -142,19 +131,17 @@ def build(
             rows = sum(task.rows for task in tasks)
             done = rows - sum(task.rows for task in todo)
             progress("encoding", done / rows)
-            for task, _ in _each(make_segment, todo, str(stage), manifest, reading, stored, workers=workers):
+            for task, _ in _each(make_segment, todo, str(stage), manifest, reading, stored):
                 done += task.rows
                 progress("encoding", done / rows)
             progress("checking", 0.0)
             segments = [Segment(stage / task.file, shape) for task in tasks]
             refuse_repeated_ids(segments)
-        finally:
-            session.close()
         _finish(stage, segments)
     writer.close()
     (target / STATE).unlink()
     progress("checking", 1.0)
-    return Built(target, rows, len(tasks), len(tasks) - len(todo), state["skipped"])
+    return Built(rows, len(tasks), len(tasks) - len(todo), state["skipped"])
 
 
 def _resume(stage: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
@@ -240,9 +227,7 @@ def is_done(path: Path, task: Task, shape: CodeShape) -> bool:
     return True
 
 
-def _each(
-    function: Callable[..., Any], items: Sequence[Item], *common: Any, workers: int | None = None
-) -> Iterator[tuple[Item, Any]]:
+def _each(function: Callable[..., Any], items: Sequence[Item], *common: Any) -> Iterator[tuple[Item, Any]]:
     """(item, function(item, *common)) for every item, as they finish; a process that dies is replaced.
 
     If items fail, the error of the first of them is raised.
@@ -255,7 +240,7 @@ def _each(
     failed: dict[int, RbegirError] = {}
     try:
         while running or waiting:
-            while waiting and not failed and len(running) < (workers or AHEAD):
+            while waiting and not failed and len(running) < AHEAD:
                 number = waiting.popleft()
                 running[remote.remote(items[number], *shared)] = number
             if failed and min(failed) < min(running.values(), default=len(items)):
@@ -305,7 +290,6 @@ def _finish(stage: Path, segments: Sequence[Segment]) -> None:
     )
     prepare(stage, final)
     commit(stage)
-    assert (stage / NAME).exists()
 
 
 def refuse_repeated_ids(segments: Sequence[Segment], *, size: int = RANGE) -> None:

@@ -25,11 +25,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rbegir.base.arguments import check_ids, check_texts
-from rbegir.cluster.fanout import PREPARE_SECONDS, Fanout, GoneError, State, not_shared, prepare
+from rbegir.cluster.fanout import PREPARE_SECONDS, Fanout, State, not_shared, prepare
 from rbegir.cluster.gather import Gatherer
 from rbegir.cluster.pool import Devices, Pool, WriterHandle, layout
 from rbegir.cluster.session import Session, import_ray
-from rbegir.cluster.shard import QUEUE
+from rbegir.cluster.shard import QUEUE, GoneError
 from rbegir.cluster.view import READ_ONLY_HINT
 from rbegir.codes.planes import Codes
 from rbegir.encode.encoder import Encoder, check_encoder, encode_keywords, key_scores, load_scorer
@@ -56,6 +56,7 @@ class Cluster:
         self, session: Session, pool: Pool, location: Location, model: Encoder | None, deadline: float
     ) -> None:
         self._session, self._pool, self._model, self._deadline = session, pool, model, deadline
+        self._fanout = Fanout(pool)
         self._mutex = threading.RLock()  # of changes of state
         self._loading = threading.Lock()  # of the model
         self._scorer: tuple[str, Encoder | None] = ("", None)  # with the fingerprint that it is for
@@ -64,13 +65,7 @@ class Cluster:
         # of words: their key, and where they are in Ray's store
         self._shared_weights: tuple[str, Any] | None = None
         self._stored_words: tuple[str, Any] = ("", None)  # a fingerprint, and the weights of its stored model
-        try:
-            pool.check()
-            self._fanout = Fanout(pool)
-            self._state = prepare(pool, location, words=self._words(location, model))
-        except BaseException:
-            self.close()
-            raise
+        self._state = prepare(pool, location, words=self._words(location, model))
 
     @classmethod
     def open(
@@ -100,14 +95,15 @@ class Cluster:
         if model is not None:
             check_encoder(model)
             check_match(model, manifest)
-        session = Session(address)
-        try:
-            wanted = layout(devices, replicas, import_ray().nodes(), threads)
-            pool = Pool(location.name, wanted, queue)
-        except BaseException:
-            session.close()
-            raise
-        return cls(session, pool, location, model, seconds)
+        with contextlib.ExitStack() as unless_opened:
+            session = Session(address)
+            unless_opened.callback(session.close)
+            pool = Pool(location.name, layout(devices, replicas, import_ray().nodes(), threads), queue)
+            unless_opened.callback(pool.stop)
+            pool.check()
+            cluster = cls(session, pool, location, model, seconds)
+            unless_opened.pop_all()
+        return cluster
 
     def __enter__(self) -> Cluster:
         return self
@@ -314,12 +310,12 @@ class Cluster:
             if not len(values) or not gatherer.view.used:
                 return nothing
             if isinstance(reranker, VectorReranker):
-                result = gatherer.rerank_decoded(values, reranker, request)
+                found, more = gatherer.rerank_decoded(values, reranker, request)
             elif reranker is not None and texts is not None:
-                result = gatherer.rerank(values, texts, reranker, self._weights(reranker), request)
+                found, more = gatherer.rerank(values, texts, reranker, self._weights(reranker), request)
             else:
-                result = gatherer.search(values, request, floors, device=self._pool.layout.device)
-            return gatherer.hits(result, scores, request)
+                found, more = gatherer.search(values, request, floors, device=self._pool.layout.device)
+            return gatherer.hits(found, scores, request, **more)
 
         return self._answer(state, ask, request.deadline, partial=request.partial)
 

@@ -24,7 +24,7 @@ from typing import Any
 from rbegir import errors
 from rbegir.cluster.pool import Pool, root_cause
 from rbegir.cluster.session import import_ray
-from rbegir.cluster.shard import Failure, unpack
+from rbegir.cluster.shard import Failure, GoneError, unpack
 from rbegir.cluster.view import View
 from rbegir.index.location import Location
 from rbegir.index.manifest import Manifest
@@ -37,10 +37,6 @@ PAUSE = 0.05  # seconds before a replica that has just failed is asked again
 PREPARE_SECONDS = 600.0  # to open and check a new state
 
 Question = Callable[[Any], Any]  # an actor → the reference of its future answer
-
-
-class GoneError(errors.ClusterError):
-    """A shard does not find a file of the view: the index has moved on, or the node does not see it."""
 
 
 @dataclass
@@ -75,14 +71,11 @@ class Fanout:
         with self._lock:
             usual = sorted(self._usual)[int(0.95 * (len(self._usual) - 1))]
         hedge = max(LEAST_HEDGE, HEDGE * usual)
-        for shard, state in states.items():
-            self._send(shard, state)
         while len(answers) < len(states):
             now = time.monotonic()
-            if now >= until:
-                break
             open_states = {s: state for s, state in states.items() if s not in answers}
-            if partial and all(len(s.failed) == len(self._choice) for s in open_states.values()):
+            all_failed = all(len(s.failed) == len(self._choice) for s in open_states.values())
+            if now >= until or (partial and all_failed):
                 break
             for shard, state in open_states.items():
                 if now >= self._due(state, hedge):
@@ -102,7 +95,7 @@ class Fanout:
         state.open[state.question(self._pool.actor(shard, replica))] = replica, time.monotonic()
 
     def _due(self, state: _Asked, hedge: float) -> float:
-        """When a shard is to be asked again: after a failure, or to hedge an answer that is late."""
+        """When a shard is to be asked: at first, after a failure, or to hedge an answer that is late."""
         if not state.open:
             return state.again
         if len(state.open) == len(self._choice):
@@ -146,13 +139,11 @@ class Fanout:
     def _weigh(self, failure: Failure, replica: int, state: _Asked) -> None:
         """Raise what another replica would say too; otherwise remember it and let another one be asked."""
         error = failure.error
-        if failure.kind == "gone":
-            raise GoneError(error.message)
-        if isinstance(error, errors.InputError | errors.MismatchError):
+        if isinstance(error, GoneError | errors.InputError | errors.MismatchError):
             raise error
         state.failed[replica] = error
-        if failure.kind != "late" and len(state.failed) == len(self._choice):
-            if failure.kind == "busy":
+        if not isinstance(error, errors.DeadlineError) and len(state.failed) == len(self._choice):
+            if isinstance(error, errors.BusyError):
                 raise error
             raise type(error)(f"{failure.node}: {error.message}", hint=error.hint)
 

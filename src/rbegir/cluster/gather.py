@@ -16,7 +16,7 @@ planes   takes each shard's best m by the first planes, with the keys of all pla
 
 import time
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,6 @@ from rbegir.errors import ClusterError, InputError
 from rbegir.search.backend import Candidates, check_candidates, check_planes, estimate_recall, on_cpu
 from rbegir.search.hits import Cursor, Hits
 from rbegir.search.items import best_of_items, item_numbers
-from rbegir.search.missrate import MissCertificate
 from rbegir.search.paper import SelectionGeometry, select_paper, whole_thread_sizes
 from rbegir.search.partition import Int64s, best, merge, recall_of
 from rbegir.search.request import SearchRequest
@@ -51,16 +50,8 @@ from rbegir.search.rerank import (
 SCANNING = 0.75  # of the time, where a part of the answer will do: its texts take some too
 ALONG = 2048  # candidates of all shards, up to which their texts come along
 Values = npt.NDArray[np.int16]
-
-
-class Gathered(NamedTuple):
-    """The best of all shards: keys and places, and how good the answer is."""
-
-    found: Candidates  # positions are places
-    certificate: MissCertificate | None = None
-    recall: float | None = None
-    scores: npt.NDArray[np.float64] | None = None  # [Q, k] of reranked hits
-    why: npt.NDArray[np.object_] | None = None  # [Q, k] of reranked hits, where it was asked for
+Gathered = tuple[Candidates, dict[str, Any]]
+"""The best of all shards, whose positions are places, and what `Hits` is to say about them."""
 
 
 class Gatherer:
@@ -90,20 +81,20 @@ class Gatherer:
         if request.planes is not None and on_cpu(device):
             return self._progressive(values, request)
         if request.item is not None:
-            return Gathered(self._items(values, request, request.item))
+            return self._items(values, request, request.item), {}
         along = request.k is not None and len(values) * request.k * len(self.view.used) <= ALONG
         found = self._exact(values, request.k, request, self._names(request) if along else None)
         if request.planes is None:
-            return Gathered(found)
+            return found, {}
         self._check_progressive(request)  # a GPU reads all planes at once: nothing to gain, nothing missed
-        return Gathered(found, recall=1.0)
+        return found, {"recall": 1.0}
 
     def coarse_rows(self, values: Values, request: SearchRequest, planes: int) -> npt.NDArray[np.int64]:
         """Rows [Q, k] of the best by the first planes alone."""
         parts = self._scan(values, request.k, request, planes)
         found = merge([Candidates(part.keys, part.places) for part in parts], request.depth)
         bare = replace(request, texts=False, attributes=False)
-        return self.hits(Gathered(found), cosines(values), bare).rows
+        return self.hits(found, cosines(values), bare).rows
 
     def rerank(
         self, values: Values, texts: list[str], reranker: Reranker, weights: Any, request: SearchRequest
@@ -118,7 +109,7 @@ class Gatherer:
         _, _, columns = self._stored(pooled.positions, ("text",))
         stored = pc.fill_null(pa.array(columns["text"], pa.string()), "")
         found, scores, why = rerank(reranker, texts, values, pooled, stored, request.depth, why=request.why)
-        return Gathered(found, scores=scores, why=why)
+        return found, {"scores": scores, "why": why}
 
     def rerank_decoded(self, values: Values, reranker: VectorReranker, request: SearchRequest) -> Gathered:
         """The best k of the candidates by the vectors that their codes stand for."""
@@ -130,7 +121,7 @@ class Gatherer:
         for shard, own in self._read(wanted, "codes_at", flat).items():
             codes[:, wanted[shard]] = own
         found, scores, _ = reranker.rerank(pool, Codes(codes[:, of_place], n), request.depth)
-        return Gathered(found, scores=scores)
+        return found, {"scores": scores}
 
     def _owners(self, places: Places) -> dict[int, npt.NDArray[np.int64]]:
         """The shards that own places, and the numbers of those that each owns."""
@@ -171,9 +162,8 @@ class Gatherer:
                 columns[name][wanted[shard]] = own_columns[name]
         return rows[of_place], ids[of_place], {name: column[of_place] for name, column in columns.items()}
 
-    def hits(self, result: Gathered, scores: KeyScores, request: SearchRequest) -> Hits:
+    def hits(self, found: Candidates, scores: KeyScores, request: SearchRequest, **more: Any) -> Hits:
         """What is stored of the hits, with their scores, and the share of the keywords that was searched."""
-        found = result.found
         answered = sum(self.view.keywords_of[shard] for shard in self._answered)
         searched = answered / self.view.keywords if self.view.keywords else 1.0
         rows, ids, columns = self._stored(found.positions[found.positions >= 0], self._names(request))
@@ -184,12 +174,9 @@ class Gatherer:
             ids,
             texts=columns.pop("text") if request.texts else None,
             columns=columns,
-            scores=result.scores,
-            why=result.why,
-            certificate=result.certificate,
-            recall=result.recall,
             searched=searched,
             after=request.after,
+            **more,
         )
 
     def records(self, ids: pa.Array) -> list[dict[str, Any] | None]:
@@ -285,7 +272,7 @@ class Gatherer:
         counts = np.array([view.manifest.segments[number].count for number in numbers], np.int64)
         begins = np.cumsum(counts) - counts  # positions of the search at which the segments begin
         if not numbers:
-            return Gathered(Candidates.none(len(values)))
+            return Candidates.none(len(values)), {}
         sizes = (
             whole_thread_sizes(int(counts.sum()), request.per_thread)
             if all(whole.values())
@@ -302,7 +289,7 @@ class Gatherer:
         found, certificate = select_paper(search, sizes, values, request.depth, geometry)
         part = np.searchsorted(begins, found.positions, "right") - 1
         places = found.positions - begins[part] + starts[part]
-        return Gathered(Candidates(found.keys, places), certificate)
+        return Candidates(found.keys, places), {"certificate": certificate}
 
     def _count_threads(self, offsets: dict[int, int], request: SearchRequest) -> dict[int, int]:
         parts = [
@@ -328,15 +315,14 @@ class Gatherer:
         ranked, full = np.take_along_axis(places, first, 1), np.take_along_axis(full, first, 1)  # [Q, m]
         found = Candidates(full, ranked).best(request.depth)
         if not keys.shape[1]:
-            return Gathered(found)
+            return found, {}
         if request.measure:
-            return Gathered(
-                found, recall=recall_of(found.positions, self._exact(values, request.k, request).positions)
-            )
+            exact = self._exact(values, request.k, request)
+            return found, {"recall": recall_of(found.positions, exact.positions)}
         if planes == self.view.manifest.keyword_planes:
-            return Gathered(found, recall=1.0)
+            return found, {"recall": 1.0}
         counted = sum(part.counted for part in parts)
-        return Gathered(found, recall=estimate_recall(found.positions, ranked, counted))
+        return found, {"recall": estimate_recall(found.positions, ranked, counted)}
 
 
 def pick(found: Found, places: Places) -> Columns:

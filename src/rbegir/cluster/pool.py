@@ -64,20 +64,14 @@ def layout(
     workers = [resources for resources in alive if resources.get("CPU", 0) > 0]
     if devices == "auto":
         devices = "cuda" if gpus else max(1, len(workers) // replicas)
-    if devices == "cuda":
-        device, shards = "cuda", max(1, gpus // replicas)
-    elif devices == "cpu":
-        device, shards = "cpu", 1
-    elif type(devices) is int and 1 <= devices <= MOST:
+    device, shards = "", 0
+    if isinstance(devices, str):
+        device, shards = devices, max(1, gpus // replicas) if devices == "cuda" else 1
+    elif type(devices) is int:
         device, shards = "cpu", devices
-    elif (
-        isinstance(devices, Sequence)
-        and not isinstance(devices, str)
-        and len(set(devices)) == 1
-        and devices[0] in ("cpu", "cuda")
-    ):
+    elif isinstance(devices, Sequence) and len(set(devices)) == 1:
         device, shards = devices[0], len(devices)
-    else:
+    if device not in ("cpu", "cuda") or not 1 <= shards <= MOST:
         raise InputError(
             "devices must be 'auto', 'cpu', 'cuda', a number of shards or a list of one of the names, "
             f"got {devices!r}"
@@ -126,7 +120,7 @@ class Pool:
                 raise ClusterError("the cluster was closed during a search", hint="open it again")
             self._actors[shard, replica] = self._make(shard, replica)
 
-    def check(self) -> list[About]:
+    def check(self) -> None:
         """Wait until all shards run, and refuse those that cannot do their work."""
         ray = import_ray()
         refs = [actor.about.remote() for actor in self._actors.values()]
@@ -148,7 +142,6 @@ class Pool:
             ) from error
         for about in found:
             refuse(about)
-        return found
 
     def stop(self) -> None:
         """End the shards that this client made; those of others stay."""

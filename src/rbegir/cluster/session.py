@@ -62,17 +62,17 @@ class Session:
 
     def __init__(self, address: str | None) -> None:
         global _sessions
-        given = address not in (None, "auto", "local")
-        probed = given and "ray" not in sys.modules and find_spec("ray") is not None
-        if probed:
-            probe(str(address))  # it may set how Ray authenticates, which Ray reads when imported
+        wanted = (os.environ.get("RAY_ADDRESS") or "local") if address is None else address
+        connected = "ray" in sys.modules and import_ray().is_initialized()
+        if wanted not in ("auto", "local") and not connected and find_spec("ray") is not None:
+            probe(wanted)  # it may set how Ray authenticates, which Ray reads when imported
         ray = import_ray()
         with _lock:
             self._counted = not ray.is_initialized() or _sessions > 0
             if not ray.is_initialized():
-                _connect(ray, address, probed=probed)
-            elif given:
-                _check_same(ray, str(address))
+                _connect(ray, wanted)
+            elif address not in (None, "auto", "local"):
+                _check_same(ray, wanted)
             if self._counted:
                 _sessions += 1
         self.address: str = ray.get_runtime_context().gcs_address
@@ -88,19 +88,15 @@ class Session:
                     ray.shutdown()
 
 
-def _connect(ray: Any, address: str | None, *, probed: bool) -> None:
+def _connect(ray: Any, address: str) -> None:
     quiet: dict[str, Any] = {
         "namespace": NAMESPACE,
         "log_to_driver": False,
         "logging_level": logging.ERROR,
         "include_dashboard": None,
     }
-    if address is None:
-        address = os.environ.get("RAY_ADDRESS") or "local"
     if address == "local":
         quiet |= {"include_dashboard": False, "object_store_memory": STORE_BYTES}
-    elif address != "auto" and not probed:
-        probe(address)
     try:
         with _on_loopback(ray) if address == "local" else contextlib.nullcontext():
             ray.init(address=address, **quiet)

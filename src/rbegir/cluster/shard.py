@@ -23,13 +23,12 @@ Anything else (filters of pyarrow, errors) is left to Ray.
 import asyncio
 import os
 import socket
-import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, fields, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +41,7 @@ from rbegir.cluster.session import import_ray
 from rbegir.cluster.view import Assignment, Places
 from rbegir.codes.layout import LAYOUT_VERSION
 from rbegir.encode.reranker import Spelling
-from rbegir.errors import BusyError, DeadlineError, FileError, RbegirError
+from rbegir.errors import BusyError, ClusterError, DeadlineError, FileError, RbegirError
 from rbegir.index.format import VERSION
 from rbegir.index.query import limits_of, scope
 from rbegir.index.snapshot import Positions, Snapshot
@@ -93,17 +92,15 @@ class Found:
     columns: Columns | None = None  # of the places one after the other, if the question asked for them
 
 
+class GoneError(ClusterError):
+    """A shard does not find a file of the view: the index has moved on, or the node does not see it."""
+
+
 @dataclass(frozen=True)
 class Failure:
-    """Why there is no result.
+    """Why there is no result: with a BusyError another replica may have room, with a DeadlineError the
+    client's time was up before the work began. With any other the question may be wrong, or this node."""
 
-    busy    the queue is full: another replica may have room
-    late    the client's time was up before the work began
-    gone    a file of the view is not there: the index has moved on, or this node does not see it
-    error   anything else; the question may be wrong, or this node may be
-    """
-
-    kind: Literal["busy", "late", "gone", "error"]
     error: RbegirError
     node: str
 
@@ -263,14 +260,19 @@ class Loaded:
         return found, here.planes
 
 
+def opened(share: Assignment, before: Snapshot | None = None) -> Loaded:
+    """An assignment with its files open; segments that `before` has open are shared with it."""
+    snapshot = Snapshot(share.location.fetch(share.manifest.files), share.manifest, before)
+    return Loaded(share, snapshot, np.asarray(share.starts, np.int64))
+
+
 class Shard:
     """Answers questions about its share of any view. Made by `pool`."""
 
     def __init__(self, device: str, threads: int, queue: int) -> None:
         self._device, self._threads = device, threads
-        self._views: dict[str, Loaded] = {}  # in the order of opening
-        self._used: dict[str, float] = {}  # view → when it was last asked about
-        self._opening = threading.Lock()
+        self._views: dict[str, Loaded] = {}  # the most recently used last
+        self._opening = asyncio.Lock()
         self._backends: dict[tuple[int, int, str], Any] = {}
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="rbegir-read")
         self._scans = ScanQueue(self._scan, queue=queue)
@@ -293,7 +295,7 @@ class Shard:
         scan: Scan = unpack(packed)
         try:
             loaded = await self._loaded(view, refs)
-            found = await asyncio.wrap_future(self._scans.put(view, loaded, scan))
+            found = await self._scans.put(view, loaded, scan)
             if scan.names is not None:
                 names, places = scan.names, found.places[found.places >= 0]
                 found = replace(found, columns=await self._thread(lambda: loaded.columns(places, names)))
@@ -317,41 +319,24 @@ class Shard:
         return await asyncio.get_running_loop().run_in_executor(self._readers, work)
 
     def _failure(self, error: Exception) -> Failure:
-        if isinstance(error, BusyError):
-            return Failure("busy", error, self._node)
-        if isinstance(error, DeadlineError):
-            return Failure("late", error, self._node)
         if isinstance(error, FileNotFoundError):
-            message = f"{self._node} does not see {error.filename or error}"
-            return Failure("gone", FileError(message), self._node)
-        if not isinstance(error, RbegirError):
+            error = GoneError(f"{self._node} does not see {error.filename or error}")
+        elif not isinstance(error, RbegirError):
             error = FileError(f"{self._node}: {error}")
-        return Failure("error", error, self._node)
+        return Failure(error, self._node)
 
     async def _loaded(self, view: str, refs: list[Any]) -> Loaded:
-        """The share of a view, opened if it is not."""
-        loaded = self._views.get(view)
-        if loaded is None:
+        """The share of a view, opened if it is not; the least recently used view is closed."""
+        if view not in self._views:
             share: Assignment = await refs[0]
-            loaded = await self._thread(lambda: self._open(share))
-        self._used[view] = time.monotonic()
+            async with self._opening:
+                if view not in self._views:
+                    others = [v.snapshot for v in self._views.values() if v.share.location == share.location]
+                    self._views[view] = await self._thread(lambda: opened(share, *others[-1:]))
+                    if len(self._views) > VIEWS:
+                        del self._views[next(iter(self._views))]
+        loaded = self._views[view] = self._views.pop(view)
         return loaded
-
-    def _open(self, share: Assignment) -> Loaded:
-        """Open an assignment; the least recently used view is closed."""
-        with self._opening:
-            loaded = self._views.get(share.view)
-            if loaded is None:
-                others = [v for v in self._views.values() if v.share.location == share.location]
-                directory = share.location.fetch(share.manifest.files)
-                snapshot = Snapshot(directory, share.manifest, others[-1].snapshot if others else None)
-                loaded = Loaded(share, snapshot, np.asarray(share.starts, np.int64))
-                while len(self._views) >= VIEWS:
-                    oldest = min(self._views, key=lambda view: self._used.get(view, 0.0))
-                    self._views.pop(oldest)
-                    self._used.pop(oldest, None)
-                self._views[share.view] = loaded
-            return loaded
 
     def _backend(self, n: int, planes: int, device: str) -> Any:
         if (n, planes, device) not in self._backends:
@@ -397,11 +382,11 @@ class Waiting:
     state: Any  # what the scan needs to know of the view
     scan: Scan
     until: float  # monotonic
-    done: Future[Found] = field(default_factory=Future)
+    done: asyncio.Future[Found]
 
 
 class ScanQueue:
-    """Runs `work(state, scan) → Found` for questions in groups, in a thread of its own.
+    """Runs `work(state, scan) → Found` for questions in groups, in a thread.
 
     One scan runs at a time, with all threads of the shard. What arrives meanwhile waits, and the next scan
     takes as many of the waiting questions as can share it (same view), up to BATCH queries: a pass for 64
@@ -415,33 +400,29 @@ class ScanQueue:
     def __init__(self, work: Callable[[Any, Scan], Found], *, batch: int = BATCH, queue: int = QUEUE) -> None:
         self._work, self._batch, self._limit = work, batch, queue
         self._waiting: list[Waiting] = []
-        self._lock = threading.Lock()
-        self._thread = ThreadPoolExecutor(1, "rbegir-scan")
+        self._scanning = asyncio.Lock()  # given in the order of arrival
 
-    def put(self, view: str, state: Any, scan: Scan) -> Future[Found]:
-        """The future answer; BusyError if the queue is full."""
-        item = Waiting(view, state, scan, time.monotonic() + scan.seconds)
-        with self._lock:
-            queries = sum(len(other.scan.values) for other in self._waiting)
-            if queries and queries + len(scan.values) > self._limit:
-                raise BusyError(
-                    f"the queue of a shard is full: {queries} queries are waiting, at most {self._limit} may",
-                    hint="ask again a little later, or add shards or replicas",
-                )
-            self._waiting.append(item)
-        self._thread.submit(self._run)  # finds nothing if an earlier turn took the question
-        return item.done
+    async def put(self, view: str, state: Any, scan: Scan) -> Found:
+        """The answer; BusyError if the queue is full, DeadlineError if its client has stopped waiting."""
+        queries = sum(len(other.scan.values) for other in self._waiting)
+        if queries and queries + len(scan.values) > self._limit:
+            raise BusyError(
+                f"the queue of a shard is full: {queries} queries are waiting, at most {self._limit} may",
+                hint="ask again a little later, or add shards or replicas",
+            )
+        done: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
+        self._waiting.append(Waiting(view, state, scan, time.monotonic() + scan.seconds, done))
+        async with self._scanning:
+            if not done.done():  # no earlier scan took it along
+                await self._scan_next()
+        return done.result()
 
-    def close(self) -> None:
-        """End the thread after what waits is done."""
-        self._thread.shutdown()
-
-    def _run(self) -> None:
+    async def _scan_next(self) -> None:
         group = self._next()
         if not group:
             return
         try:
-            found = self._work(group[0].state, join([item.scan for item in group]))
+            found = await asyncio.to_thread(self._work, group[0].state, join([item.scan for item in group]))
         except BaseException as error:  # those who wait must get it, whatever it is
             for item in group:
                 item.done.set_exception(error)
@@ -454,21 +435,20 @@ class ScanQueue:
 
     def _next(self) -> list[Waiting]:
         """The oldest question that is still wanted and all that go with it; nothing if none is."""
-        with self._lock:
-            now = time.monotonic()
-            for item in self._waiting:
-                if item.until <= now:
-                    item.done.set_exception(DeadlineError("the client's deadline passed in the queue"))
-            wanted = [item for item in self._waiting if item.until > now]
-            group: list[Waiting] = []
-            size = 0
-            for item in wanted:
-                together = item.view == wanted[0].view and item.scan.group == wanted[0].scan.group
-                if not group or (together and size + len(item.scan.values) <= self._batch):
-                    group.append(item)
-                    size += len(item.scan.values)
-            self._waiting = [item for item in wanted if item not in group]
-            return group
+        now = time.monotonic()
+        for item in self._waiting:
+            if item.until <= now:
+                item.done.set_exception(DeadlineError("the client's deadline passed in the queue"))
+        wanted = [item for item in self._waiting if item.until > now]
+        group: list[Waiting] = []
+        size = 0
+        for item in wanted:
+            together = item.view == wanted[0].view and item.scan.group == wanted[0].scan.group
+            if not group or (together and size + len(item.scan.values) <= self._batch):
+                group.append(item)
+                size += len(item.scan.values)
+        self._waiting = [item for item in wanted if item not in group]
+        return group
 
 
 def join(scans: list[Scan]) -> Scan:

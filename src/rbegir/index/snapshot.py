@@ -275,8 +275,11 @@ class Snapshot:
 
     def sizes(self, names: Sequence[str], places: Positions) -> Int64s:
         """The bytes of these columns for each keyword."""
-        found = np.zeros(places.segment.shape, np.int64)
-        return self._gather(places, found, lambda one, at: one.sizes(names, at))
+        found = np.zeros(places.segment.size, np.int64)
+        for number, where in places.by_segment:
+            found[where] = self.segments[number].segment.sizes(names, places.position[where])
+        self.check_mapped()
+        return found
 
     def check_mapped(self) -> None:
         """Raise if a page read from this state was missing. Whatever reads without the methods above, such as

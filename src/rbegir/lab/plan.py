@@ -94,7 +94,7 @@ def _line(x: float, xs: list[float], ys: list[float]) -> float:
 def slowest(delays: Sequence[float], shards: int, usual_ms: float | None = None) -> Floats:
     """[DRAWS] the largest of `shards` delays in ms, given by their quantiles; hedged if the usual time is."""
     quantiles, grid = np.array(delays), np.linspace(0, 1, len(delays))
-    drawn = LATENESS ** (1 / shards)
+    drawn: Floats = LATENESS ** (1 / shards)
     if usual_ms is None:
         return np.interp(drawn, grid, quantiles)
     again = np.interp(HEDGE_QUANTILE, grid, quantiles) + usual_ms

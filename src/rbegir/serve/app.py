@@ -1,9 +1,11 @@
 """The application: the routes of a service, and what is around every one of them.
 
 Handlers are plain: read the body (bounded), validate it, hand the work to the batcher or the committer,
-respond with bytes that were made once. Starlette gives the routing. A framework that validates and serialises
-bodies itself was rejected: that costs more than a scan of a million keywords.
+respond with bytes that were made once. A framework that validates and serialises bodies itself was rejected:
+that costs more than a scan of a million keywords.
 """
+
+from __future__ import annotations
 
 import asyncio
 import contextlib
@@ -12,16 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 
 from rbegir.serve.body import received
 from rbegir.serve.catalog import Catalog, IndexFolder
-from rbegir.serve.middleware import Edge, Handler, header, http_problem, problem_response
+from rbegir.serve.middleware import Edge, Handler, header
 from rbegir.serve.monitor import RequestLog
 from rbegir.serve.openapi import NAME, TEXT, Operation, document, operation
 from rbegir.serve.routes import Handlers, answer, to_bytes
@@ -147,7 +147,7 @@ class SiteHandlers:
         key = (encodes, *shape, *info["attributes"].items(), *names)
         if told not in self._openapi or self._openapi[told][0] != key:
             every = [operation for operation, _ in self.routes()]
-            if not self._catalog.in_folder:
+            if self._catalog.folder is None:
                 every = [operation for operation in every if "/v1/aliases/" not in operation.path]
             made = document(every, self._catalog.settings, info, encodes, names if told else None)
             self._openapi[told] = key, to_bytes(made)
@@ -162,8 +162,7 @@ def create_app(
 ) -> Starlette:
     """The service over an index, several by name, or a folder of them. It closes them when it shuts down."""
     settings = settings or Settings()
-    log = log or RequestLog(access=settings.access_log, queries=settings.log_queries)
-    catalog = Catalog(index, settings, log)
+    catalog = Catalog(index, settings, log or RequestLog())
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -173,17 +172,10 @@ def create_app(
         finally:
             await asyncio.shield(catalog.stop())
 
-    routes = SiteHandlers(catalog).routes()
-    app = Starlette(
-        routes=[Route(route.path, handler, methods=[route.method]) for route, handler in routes],
-        exception_handlers={HTTPException: on_http_error},
-        lifespan=lifespan,
-    )
+    app = Starlette(lifespan=lifespan)
     app.state.catalog = catalog
-    app.router.redirect_slashes = False
-    app.router.default = StaticFiles(directory=STATIC, html=True)  # any other path is a file of the page
-    direct = {(route.method, route.path): handler for route, handler in routes if "{" not in route.path}
-    app.add_middleware(Edge, catalog=catalog, direct=direct)
+    page = StaticFiles(directory=STATIC, html=True)
+    app.add_middleware(Edge, catalog=catalog, routes=SiteHandlers(catalog).routes(), page=page)
     if settings.cors_origins:  # around the edge, so that problems can be read across origins too
         app.add_middleware(
             CORSMiddleware,
@@ -193,8 +185,3 @@ def create_app(
             expose_headers=["Retry-After", "X-Request-Id"],
         )
     return app
-
-
-async def on_http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return problem_response(http_problem(error, request.url.path))

@@ -23,7 +23,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -43,6 +43,7 @@ from rbegir.serve.settings import Settings
 from rbegir.wire.problems import overloaded
 
 Values = npt.NDArray[np.int16]
+Outcome = tuple[Hits, int]  # what a scan found for a share, and the bytes of its texts and attributes
 Job = TypeVar("Job", bound=Any)  # has a `future`, a `client`, and how much of it is `left` in the queue
 Share = TypeVar("Share")
 T = TypeVar("T")
@@ -52,12 +53,12 @@ REFUSALS = (InputError, MismatchError)  # errors of a request, and not of the se
 class BatchLoop(Generic[Job, Share]):
     """A queue of jobs, and a loop that takes one batch after the other from it to a thread.
 
-    A subclass keeps the jobs: it lists them (`_queued`), takes the next batch out (`_take`) and does it
-    (`_work`).
+    A subclass adds jobs, takes the next batch out (`_take`) and does it (`_work`).
     """
 
     def __init__(self, thread: str) -> None:
         self.waiting = 0  # queries or keywords that are in no batch yet
+        self._jobs: dict[Job, None] = {}  # in turn
         self._arrival = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread)
         self._loop: asyncio.Task[None] | None = None
@@ -68,7 +69,7 @@ class BatchLoop(Generic[Job, Share]):
     async def stop(self) -> None:
         """Stop after the batch that is running. What still waits is cancelled: it was never acknowledged."""
         await cancelled(self._loop)
-        for job in self._queued():
+        for job in self._jobs:
             job.future.cancel()
         await asyncio.to_thread(self._thread.shutdown)
 
@@ -78,13 +79,13 @@ class BatchLoop(Generic[Job, Share]):
         if not self.waiting or self.waiting + size <= most:
             return True
         held = Counter({client: size})
-        for job in self._queued():
+        for job in self._jobs:
             held[job.client] += job.left
         return held[client] <= most // len(held)
 
     async def _run(self) -> None:
         while True:
-            if not any(True for _ in self._queued()):
+            if not self._jobs:
                 self._arrival.clear()
                 await self._arrival.wait()
             await self._work(self._take())
@@ -96,9 +97,6 @@ class BatchLoop(Generic[Job, Share]):
             return await asyncio.shield(loop.run_in_executor(self._thread, work, batch))
         except Exception as error:  # the loop must go on for the others
             return [error] * len(batch)
-
-    def _queued(self) -> Iterable[Job]:
-        raise NotImplementedError
 
     def _take(self) -> list[Share]:
         raise NotImplementedError
@@ -165,27 +163,18 @@ class Search:
         return len(self.queries)
 
 
-@dataclass(frozen=True)
-class BatchSlice:
-    """Consecutive queries of a request, answered by one scan."""
-
-    hits: Hits
-    values: Values  # [queries, n]
-    request: SearchRequest
-    bytes: int = 0  # of the texts and attributes of the hits
-
-
 @dataclass(eq=False)
 class QueuedSearch:
     """A request in the queue, and what scans have found for it so far."""
 
     search: Search
     group: Hashable
-    future: asyncio.Future[list[BatchSlice]]
+    future: asyncio.Future[list[Hits]]
     arrived: float
     client: Hashable = None
     taken: int = 0  # queries given to scans so far
-    done: list[BatchSlice] = field(default_factory=list)
+    done: list[Hits] = field(default_factory=list)
+    bytes: int = 0  # of the texts and attributes of those hits
 
     @property
     def left(self) -> int:
@@ -217,19 +206,18 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
         self._index = index
         self._metrics = metrics
         self._settings = settings
-        self._groups: dict[Hashable, dict[QueuedSearch, None]] = {}  # in turn; jobs by arrival
-        self._turns: dict[Hashable, int] = {}  # jobs in the queue by client, in turn
+        self._turns: dict[Hashable, None] = {}  # the clients that wait, in turn
         self._query_seconds = 0.001  # a moving average, for Retry-After
 
     def submit(self, search: Search, client: Hashable = None) -> QueuedSearch:
-        """Queue a request; its `future` will hold the hits, in slices. Always `forget` it in the end."""
+        """Queue a request; its `future` will hold its hits, one part per scan. Always `forget` it."""
         if not self._admits(search.count, client, self._settings.max_waiting):
             raise overloaded(f"{self.waiting} queries are waiting", self.waiting * self._query_seconds)
         group = (search.request.share_key(), self._reranks(search), k_group(search.request.depth))
-        future: asyncio.Future[list[BatchSlice]] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[list[Hits]] = asyncio.get_running_loop().create_future()
         job = QueuedSearch(search, group, future, time.perf_counter(), client)
-        self._groups.setdefault(job.group, {})[job] = None
-        self._turns[client] = self._turns.get(client, 0) + 1
+        self._jobs[job] = None
+        self._turns.setdefault(client)
         self.waiting += search.count
         self._arrival.set()
         return job
@@ -250,21 +238,9 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
 
     def forget(self, job: QueuedSearch) -> None:
         """Take what is left of a request out of the queue."""
-        jobs = self._groups.get(job.group)
-        if jobs is not None and job in jobs:
-            self._remove(job, jobs)
+        if job in self._jobs:
+            del self._jobs[job]
             self.waiting -= job.left
-            if not jobs:
-                del self._groups[job.group]
-
-    def _remove(self, job: QueuedSearch, jobs: dict[QueuedSearch, None]) -> None:
-        del jobs[job]
-        self._turns[job.client] -= 1
-        if not self._turns[job.client]:
-            del self._turns[job.client]
-
-    def _queued(self) -> Iterable[QueuedSearch]:
-        return (job for jobs in self._groups.values() for job in jobs)
 
     async def _work(self, batch: list[_Share]) -> None:
         began = time.perf_counter()
@@ -279,46 +255,46 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
             if isinstance(outcome, BaseException):
                 settle(job.future, outcome)
                 continue
-            job.done.append(outcome)
-            if sum(slice_.bytes for slice_ in job.done) > self._settings.max_hit_bytes:
+            hits, size = outcome
+            job.done.append(hits)
+            job.bytes += size
+            if job.bytes > self._settings.max_hit_bytes:
                 settle(job.future, self._too_heavy())
-            if sum(len(slice_.values) for slice_ in job.done) == job.search.count:
+            if sum(map(len, job.done)) == job.search.count:
                 settle(job.future, job.done)
 
     def _take(self) -> list[_Share]:
         """The next batch: a group of the client whose turn it is, places dealt out evenly among clients."""
-        chooser = next(iter(self._turns))
-        group = next(
-            group for group, jobs in self._groups.items() if any(job.client == chooser for job in jobs)
-        )
-        jobs = self._groups.pop(group)
-        of_client: dict[Hashable, list[QueuedSearch]] = {client: [] for client in self._turns}
-        for job in jobs:
-            of_client[job.client].append(job)
+        clients = {job.client for job in self._jobs}
+        of_client: dict[Hashable, list[QueuedSearch]] = {c: [] for c in self._turns if c in clients}
+        chooser = next(iter(of_client))
+        group = next(job.group for job in self._jobs if job.client == chooser)
+        for job in self._jobs:
+            if job.group == group:
+                of_client[job.client].append(job)
         wanted = [sum(job.left for job in own) for own in of_client.values()]
         batch: list[_Share] = []
         slow = 0
-        for (client, own), places in zip(
-            of_client.items(), deal(wanted, self._settings.max_batch), strict=True
-        ):
+        for own, places in zip(of_client.values(), deal(wanted, self._settings.max_batch), strict=True):
             for job, count in zip(own, deal([job.left for job in own], places), strict=True):
                 more = job.search.slow_tests
                 if count and (not more or not slow or slow + more <= self._settings.max_slow_tests):
                     batch.append(_Share(job, job.taken, count))
                     slow += more
                     job.taken += count
-                    if not job.left:
-                        self._remove(job, jobs)
-            if client in self._turns and batch and batch[-1].job.client == client:
-                self._turns[client] = self._turns.pop(client)  # at the end: the others come first
+                del self._jobs[job]
+                if job.left:
+                    self._jobs[job] = None  # at the end: other groups come first
         self.waiting -= sum(share.count for share in batch)
-        if jobs:
-            self._groups[group] = jobs  # at the end: the other groups come first
+        served = {share.job.client for share in batch}
+        clients = {job.client for job in self._jobs}
+        order = sorted(of_client, key=served.__contains__)  # those that got places go to the end
+        self._turns = {client: None for client in order if client in clients}
         return batch
 
     # ---- in the thread ----
 
-    def _scan(self, batch: list[_Share]) -> list[BatchSlice | BaseException]:
+    def _scan(self, batch: list[_Share]) -> list[Outcome | BaseException]:
         """One outcome per share. A batch is repeated if the index got another model after it was encoded."""
         if all(share.job.search.values is not None for share in batch):
             return self._outcomes(batch)
@@ -328,7 +304,7 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
             if self._index.model is model:
                 return outcomes
 
-    def _outcomes(self, batch: list[_Share]) -> list[BatchSlice | BaseException]:
+    def _outcomes(self, batch: list[_Share]) -> list[Outcome | BaseException]:
         """One outcome per share; whatever goes wrong is the outcome of the shares that it concerns."""
         began = time.perf_counter()
         to_encode = [share for share in batch if share.job.search.values is None]
@@ -344,7 +320,7 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
         found = iter(by_halves(self._search, good))
         return [values if isinstance(values, BaseException) else next(found) for values in encoded]
 
-    def _search(self, shares: list[tuple[_Share, Values]]) -> list[BatchSlice]:
+    def _search(self, shares: list[tuple[_Share, Values]]) -> list[Outcome]:
         """The hits of each share, whose values are given, from one scan."""
         values = np.concatenate([own for _, own in shares])  # [queries, n]
         counts = [share.count for share, _ in shares]
@@ -368,13 +344,8 @@ class Batcher(BatchLoop[QueuedSearch, _Share]):
         self._metrics.batch_queries.observe(len(values))
         starts = np.cumsum([0, *counts]).tolist()
         return [
-            BatchSlice(
-                cut(hits, start, share.count, part.k),
-                own,
-                part,
-                int(sizes[start : start + share.count].sum()),
-            )
-            for start, part, (share, own) in zip(starts, requests, shares, strict=False)
+            (cut(hits, start, count, part.k), int(sizes[start : start + count].sum()))
+            for start, count, part in zip(starts, counts, requests, strict=False)
         ]
 
     def _too_heavy(self) -> InputError:

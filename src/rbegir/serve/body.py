@@ -27,7 +27,7 @@ from starlette.requests import ClientDisconnect, Request
 from rbegir.base.arguments import words_in
 from rbegir.index.where import slow_tests_in
 from rbegir.serve.batcher import Search
-from rbegir.serve.committer import KeywordChange, RowId
+from rbegir.serve.committer import RowId
 from rbegir.serve.middleware import header
 from rbegir.serve.served import ServedIndex
 from rbegir.serve.settings import Settings, number_limits
@@ -235,18 +235,18 @@ def _slow_tests(texts: Iterable[tuple[str, str]], settings: Settings, index: Ser
 
 def rows_of(
     body: UpsertBody, settings: Settings, columns: Mapping[str, str]
-) -> dict[RowId, KeywordChange | None]:
+) -> dict[RowId, KeywordBody | None]:
     """The keywords of an upsert by id."""
-    attributes = attributes_of(body, settings, columns)
+    attributes_of(body, settings, columns)
     for number, keyword in enumerate(body.keywords):
         at_most(f"keywords.{number}.text", len(keyword.text), settings.max_text_chars, "characters")
-    return {keyword.id: KeywordChange(keyword.text, attributes[keyword.id]) for keyword in body.keywords}
+    return {keyword.id: keyword for keyword in body.keywords}
 
 
 def attributes_of(
     body: UpsertBody | UpdateBody, settings: Settings, columns: Mapping[str, str]
 ) -> dict[RowId, dict[str, Any]]:
-    """The attributes of keywords by id; values of date and time columns are parsed."""
+    """The attributes of keywords by id; values of date and time columns are parsed where they stand."""
     at_most("keywords", len(body.keywords), settings.max_keywords)
     times = {name: dtype for name, dtype in columns.items() if dtype.startswith(("date", "timestamp"))}
     rows: dict[RowId, dict[str, Any]] = {}

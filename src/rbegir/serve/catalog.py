@@ -11,6 +11,8 @@ index for new requests. Requests that have begun finish on the old one, which is
 unless another name stands for it. A read-only service follows the file.
 """
 
+from __future__ import annotations
+
 import asyncio
 import json
 import re
@@ -103,37 +105,30 @@ class Catalog:
         self.bodies = Bodies(settings.max_received_bytes)
         self.metrics = Metrics(named=isinstance(indexes, (Mapping, IndexFolder)))
         self.draining = False
-        self._folder = indexes if isinstance(indexes, IndexFolder) else None
+        self.folder = indexes if isinstance(indexes, IndexFolder) else None  # where names can be pointed
         self._changing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()  # that retire indexes or change names
         self._follower: asyncio.Task[None] | None = None
         self._failure: str | None = None  # of following the file of names
         self._trimming: asyncio.TimerHandle | None = None
-        self.services: dict[str, Service] = {}
+        opened: Callable[[str], ServedIndex]
         if isinstance(indexes, IndexFolder):
-            names = indexes.names()
-            opened: dict[str, Service] = {}
-            try:
-                for index in names.values():
-                    if index not in opened:
-                        opened[index] = self._service(indexes.open(index), index)
-            except BaseException:
-                for service in opened.values():
-                    service.index.close()
-                raise
-            self.services = {name: opened[index] for name, index in names.items()}
-        elif isinstance(indexes, Mapping):
-            self.services = {name: self._service(index, name) for name, index in indexes.items()}
+            names, opened = indexes.names(), indexes.open
         else:
-            self.services = {"default": self._service(indexes, "default")}
+            named: Any = indexes if isinstance(indexes, Mapping) else {"default": indexes}
+            names, opened = {name: name for name in named}, named.__getitem__
+        services: dict[str, Service] = {}
+        try:
+            for index in dict.fromkeys(names.values()):
+                services[index] = self._service(opened(index), index)
+        except BaseException:
+            for service in services.values():
+                service.index.close()
+            raise
+        self.services = {name: services[index] for name, index in names.items()}
 
     def _service(self, index: ServedIndex, name: str) -> Service:
         return Service(index, self.settings, self.log, self.metrics, name)
-
-    @property
-    def in_folder(self) -> bool:
-        """Whether names can be pointed at other indexes."""
-        return self._folder is not None
 
     @property
     def default(self) -> Service:
@@ -152,8 +147,8 @@ class Catalog:
     async def start(self) -> None:
         for service in self.distinct:
             await service.start()
-        if self._folder is not None and self.settings.read_only:
-            self._follower = asyncio.create_task(self._follow(self._folder), name="rbegir-follow")
+        if self.folder is not None and self.settings.read_only:
+            self._follower = asyncio.create_task(self._follow(self.folder), name="rbegir-follow")
 
     async def stop(self) -> None:
         """Finish what is running and close the indexes."""
@@ -200,7 +195,7 @@ class Catalog:
 
     async def point(self, name: str, index: str | None) -> None:
         """Point a name at an index of the folder; None removes the name."""
-        if self._folder is None:
+        if self.folder is None:
             raise Problem(
                 "not-supported",
                 "the indexes of this service are fixed",
@@ -213,7 +208,7 @@ class Catalog:
                     f"{text[:80]!r} is not a valid name of an index",
                     hint="a name has letters, digits, dots, dashes and underscores, at most 64 in all",
                 )
-        task = self._begin(self._point(self._folder, name, index), "rbegir-point")
+        task = self._begin(self._point(self.folder, name, index), "rbegir-point")
         await asyncio.shield(task)  # once begun it is finished, whether or not the client waits for it
 
     async def _point(self, folder: IndexFolder, name: str, index: str | None) -> None:
@@ -256,7 +251,7 @@ class Catalog:
             raise
         before = self.distinct
         self.services = {name: opened[index] for name, index in names.items()}
-        self.log.event("names", **names)
+        self.log.event("names", names=dict(names))
         for service in before:
             if service not in self.distinct:
                 self._begin(service.retire(), RETIRING.format(service.name))

@@ -19,7 +19,7 @@ import contextlib
 import heapq
 import time
 from collections import deque
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,16 +30,9 @@ from rbegir.serve.monitor import IndexMetrics, RequestLog
 from rbegir.serve.served import ServedIndex
 from rbegir.serve.settings import Settings
 from rbegir.wire.problems import overloaded
+from rbegir.wire.schema import KeywordBody
 
 RowId = int | str
-
-
-@dataclass(frozen=True)
-class KeywordChange:
-    """The new text and attributes of a keyword."""
-
-    text: str
-    attributes: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -49,7 +42,7 @@ class Change:
     Or else: `where` selects the keywords to delete, `update` holds new attributes by id.
     """
 
-    rows: dict[RowId, KeywordChange | None] = field(default_factory=dict)
+    rows: dict[RowId, KeywordBody | None] = field(default_factory=dict)
     fresh: bool = False
     where: str | None = None
     update: dict[RowId, dict[str, Any]] = field(default_factory=dict)
@@ -92,7 +85,6 @@ class Committer(BatchLoop[_QueuedChange, _QueuedChange]):
         self._metrics = metrics
         self._log = log
         self._settings = settings
-        self._jobs: dict[_QueuedChange, None] = {}  # by arrival
         self._turns: list[Hashable] = []  # clients whose changes the last write did not all take, in turn
         self._write_seconds = 0.01
         self._compactor = ThreadPoolExecutor(1, "rbegir-compact")
@@ -122,9 +114,6 @@ class Committer(BatchLoop[_QueuedChange, _QueuedChange]):
     async def stop(self) -> None:
         await super().stop()
         await asyncio.to_thread(self._compactor.shutdown, cancel_futures=True)
-
-    def _queued(self) -> Iterable[_QueuedChange]:
-        return self._jobs
 
     async def _work(self, batch: list[_QueuedChange]) -> None:
         began = time.perf_counter()
@@ -203,12 +192,9 @@ class Committer(BatchLoop[_QueuedChange, _QueuedChange]):
             return [self._index.delete(where=alone.where)]
         if alone.update:
             return [self._update(alone.update)]
-        after, asked = merge_changes(changes)
-        there: dict[RowId, bool] = {}
-        if asked:
-            ids = list(asked)
-            there = {i: found is not None for i, found in zip(ids, self._index.get(ids), strict=True)}
-        counts = counts_of(changes, there)
+        asked = [key for one in changes for key, row in one.rows.items() if row is None or one.fresh]
+        there = zip(asked, self._index.get(asked) if asked else [], strict=True)
+        after, counts = merge_changes(changes, {key: found is not None for key, found in there})
         upserts = {i: row for i, row in after.items() if row is not None}
         deletes = [i for i, row in after.items() if row is None]
         if upserts:
@@ -253,23 +239,16 @@ class Committer(BatchLoop[_QueuedChange, _QueuedChange]):
                 self._log.event("compacted", deleted=dead, seconds=round(time.perf_counter() - began, 3))
 
 
-def merge_changes(changes: Sequence[Change]) -> tuple[dict[RowId, KeywordChange | None], set[RowId]]:
-    """The result of changes made one after the other, and the ids whose existence must be looked up."""
-    after: dict[RowId, KeywordChange | None] = {}
-    asked: set[RowId] = set()
-    for change in changes:
-        for key, row in change.rows.items():
-            if (row is None or change.fresh) and key not in after:
-                asked.add(key)
-            after.pop(key, None)  # so that rows stand in the order of the last change
-            after[key] = row
-    return after, asked
+def merge_changes(
+    changes: Sequence[Change], there: dict[RowId, bool]
+) -> tuple[dict[RowId, KeywordBody | None], list[int]]:
+    """The result of changes made one after the other, and how many keywords each upserts or deletes.
 
-
-def counts_of(changes: Sequence[Change], there: dict[RowId, bool]) -> list[int]:
-    """How many keywords each change upserts, or finds and deletes."""
-    now = dict(there)
+    `there` says which of the ids exist that are deleted or must be new.
+    """
+    after: dict[RowId, KeywordBody | None] = {}
     counts: list[int] = []
+    now = dict(there)
     for change in changes:
         count = 0
         for key, row in change.rows.items():
@@ -277,5 +256,7 @@ def counts_of(changes: Sequence[Change], there: dict[RowId, bool]) -> list[int]:
                 raise InputError(f"id {key!r} is in the index already", hint="use upsert to replace keywords")
             count += row is not None or now[key]
             now[key] = row is not None
+            after.pop(key, None)  # so that rows stand in the order of the last change
+            after[key] = row
         counts.append(count)
-    return counts
+    return after, counts

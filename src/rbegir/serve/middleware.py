@@ -6,8 +6,8 @@ document, adds the security headers, and counts and logs what was answered.
 /v1/indexes/NAME/… are the routes of one index; without a name they are those of the default index. The name
 is taken out of the path, so that there is one table of routes.
 
-Routes without parameters are dispatched here. The router would find the same handler, but its layers take as
-long as the scan of a million keywords in a batch.
+Requests are dispatched here. Starlette's router would find the same handlers, but its layers take as long as
+the scan of a million keywords in a batch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import re
 import secrets
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
@@ -30,6 +30,7 @@ from rbegir.wire.problems import MEDIA_TYPE, Problem, from_error
 
 if TYPE_CHECKING:
     from rbegir.serve.catalog import Catalog
+    from rbegir.serve.openapi import Operation
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -52,15 +53,17 @@ IN_FULL = ("internal", "storage", "device", "locked")  # kinds whose cause is in
 
 
 class Edge:
-    """The layer. `direct` are the handlers of routes without parameters, by method and path."""
+    """The layer. A path that is not one of the routes is a file of `page`."""
 
-    def __init__(self, app: ASGIApp, catalog: Catalog, direct: dict[tuple[str, str], Handler]) -> None:
+    def __init__(
+        self, app: ASGIApp, catalog: Catalog, routes: Iterable[tuple[Operation, Handler]], page: ASGIApp
+    ) -> None:
         self._app = app
         self._catalog = catalog
-        self._direct = direct
-        self._methods: dict[str, list[str]] = {}
-        for method, path in direct:
-            self._methods.setdefault(path, []).append(method)
+        self._page = page
+        self._handlers: dict[str, dict[str, Handler]] = {}  # path → method → handler
+        for route, handler in routes:
+            self._handlers.setdefault(route.path, {})[route.method] = handler
         self._under_way: Counter[Hashable] = Counter()  # requests by client
         self._prefix = secrets.token_hex(4)
         self._numbers = itertools.count(1)
@@ -84,7 +87,7 @@ class Edge:
             await send(message)
 
         head = dict(scope["headers"])
-        scope["state"] = state = {**scope.get("state", {}), "head": head, "log": {}}
+        scope["state"] = state = {**scope.get("state", {}), "head": head, "log": {}, "route": "other"}
         try:
             response = await self._respond(scope, receive, respond)
             if response is not None:
@@ -92,7 +95,7 @@ class Edge:
         except ClientDisconnect:
             pass
         except Exception as error:
-            problem = from_error(error)
+            problem = page_problem(error) if isinstance(error, HTTPException) else from_error(error)
             if problem.kind in IN_FULL:
                 self._catalog.log.error("request failed", error, id=request_id)
             if status != 499:  # the response has begun and can only be broken off
@@ -112,7 +115,7 @@ class Edge:
             self._tell(scope, request_id, state["log"], status, time.perf_counter() - began)
 
     async def _respond(self, scope: Scope, receive: Receive, respond: Send) -> Response | None:
-        """The response of a direct route, or None after the router has answered."""
+        """The response, or None if it has been sent already."""
         head = scope["state"]["head"]
         self._catalog.guard.check_host([value for name, value in scope["headers"] if name == b"host"])
         seconds = deadline_of(head.get(b"x-timeout-ms"), self._catalog.settings.timeout_s)
@@ -122,16 +125,18 @@ class Edge:
         method, path = scope["method"], scope["path"]
         if path.startswith("/v1/"):
             self._admit(scope)
-        handler = self._direct.get((method, path))
-        if handler is None and path in self._methods:
-            raise method_not_allowed(self._methods[path])
+        route, scope["path_params"] = self._route(path)
+        if route is not None:
+            if method not in self._handlers[route]:
+                raise method_not_allowed(self._handlers[route])
+            scope["state"]["route"] = route
         try:
             async with asyncio.timeout(seconds) as clock:
                 scope["state"]["clock"] = clock  # an export restarts it with every chunk
-                if handler is None:
-                    await self._app(scope, receive, respond)
+                if route is None:
+                    await self._page(scope, receive, respond)
                     return None
-                response = await handler(Request(scope, receive))
+                response = await self._handlers[route][method](Request(scope, receive))
                 if not isinstance(response, StreamingResponse):
                     return response
                 await response(scope, receive, respond)
@@ -144,6 +149,17 @@ class Edge:
                 f"the request was not answered within {seconds * 1000:.0f} ms",
                 hint="ask for fewer hits, or allow more time with the header X-Timeout-Ms",
             ) from None
+
+    def _route(self, path: str) -> tuple[str | None, dict[str, str]]:
+        """The route of a path, if it has one, and the value of its parameter, the last part of the path."""
+        if path in self._handlers:
+            return path, {}
+        for route in self._handlers:
+            start, _, name = route.rstrip("}").partition("{")
+            value = path.removeprefix(start)
+            if name and value != path and (name.endswith(":path") or (value and "/" not in value)):
+                return route, {name.removesuffix(":path"): value}
+        return None, {}
 
     def _admit(self, scope: Scope) -> None:
         """Note whose request it is; refuse it if that client has too many under way."""
@@ -164,16 +180,15 @@ class Edge:
     def _tell(
         self, scope: Scope, request_id: str, details: dict[str, Any], status: int, seconds: float
     ) -> None:
-        method, path = scope["method"], scope["path"]
-        route = path if (method, path) in self._direct else getattr(scope.get("route"), "path", "other")
+        route = scope["state"]["route"]
         self._catalog.metrics.request(route, status, seconds)
-        if self._catalog.log.access:
+        if self._catalog.settings.access_log:
             client = scope.get("client")
             self._catalog.log.event(
                 "request",
                 id=request_id,
                 client=client[0] if client else None,
-                method=method,
+                method=scope["method"],
                 route=route,
                 status=status,
                 ms=round(seconds * 1000, 2),
@@ -204,7 +219,7 @@ def problem_response(problem: Problem) -> Response:
     return Response(problem.document(), problem.status, headers=problem.headers, media_type=MEDIA_TYPE)
 
 
-def method_not_allowed(methods: list[str]) -> Problem:
+def method_not_allowed(methods: Iterable[str]) -> Problem:
     """405 with the methods that there are."""
     allowed = ", ".join(sorted(methods))
     return Problem(
@@ -215,10 +230,10 @@ def method_not_allowed(methods: list[str]) -> Problem:
     )
 
 
-def http_problem(error: HTTPException, path: str) -> Problem:
-    """An error of the router as a problem."""
-    if error.status_code == 405:  # only the routes with parameters and the page come here
-        return method_not_allowed(["DELETE", "PUT"] if path.startswith("/v1/aliases/") else ["GET"])
+def page_problem(error: HTTPException) -> Problem:
+    """Why there is no file of the page at a path."""
+    if error.status_code == 405:
+        return method_not_allowed(["GET"])
     kind = "not-found" if error.status_code == 404 else "internal"
     hint = "the OpenAPI document at /openapi.json lists what there is"
     return Problem(kind, str(error.detail), hint=hint, headers=error.headers)

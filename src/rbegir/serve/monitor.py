@@ -13,8 +13,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import sys
-import time
 import traceback
+from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -93,7 +93,6 @@ class Metrics:
         self._requests = Counter(
             "rbegir_requests", "Requests answered.", ["route", "status"], registry=self.registry
         )
-        self._known: dict[tuple[str, int], tuple[Histogram, Counter]] = {}
 
     def _histogram(
         self, name: str, text: str, *labels: str, buckets: tuple[float, ...] = SECONDS
@@ -102,12 +101,8 @@ class Metrics:
 
     def request(self, route: str, status: int, seconds: float) -> None:
         """Count an answered request. `route` is a template, never a path that a client made up."""
-        pair = self._known.get((route, status))
-        if pair is None:
-            pair = self._latency.labels(route), self._requests.labels(route, str(status))
-            self._known[route, status] = pair
-        pair[0].observe(seconds)
-        pair[1].inc()
+        self._latency.labels(route).observe(seconds)
+        self._requests.labels(route, str(status)).inc()
 
     def of(self, index: str = "default") -> IndexMetrics:
         return IndexMetrics(self, index)
@@ -124,24 +119,17 @@ def trim_memory() -> None:
 
 
 class RequestLog:
-    """Writes lines to a stream. Lines of requests can be switched off."""
+    """Writes lines to a stream."""
 
-    def __init__(self, stream: TextIO | None = None, *, access: bool = True, queries: bool = False) -> None:
+    def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
-        self._second, self._stamp = -1.0, ""
-        self.access = access
-        self.queries = queries
 
     def event(self, event: str, **fields: Any) -> None:
         """Write a line; fields that are not plain become texts."""
-        second, rest = divmod(time.time(), 1)
-        if second != self._second:  # a busy service writes a thousand lines in one
-            self._second, self._stamp = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
-        stamp = f"{self._stamp}.{int(rest * 1000):03d}Z"
+        stamp = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         line = to_json({"time": stamp, "event": event, **fields}, fallback=str)
-        with contextlib.suppress(
-            OSError, ValueError
-        ):  # the reader of the log has gone; the service continues
+        # the reader of the log may have gone; the service continues
+        with contextlib.suppress(OSError, ValueError):
             self._stream.write(line.decode() + "\n")
             self._stream.flush()
 

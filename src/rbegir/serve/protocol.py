@@ -16,14 +16,16 @@ uvicorn also writes the head and the body of a response separately. Each write i
 the client, which took a quarter of the interpreter's time with a hundred small responses in a batch.
 `Coalescing` joins what is written in one turn of the event loop.
 
-The layer works on both parsers of uvicorn: httptools if it is installed, h11 otherwise. It relies on `cycle`,
-which both protocols set when the headers of a request are complete.
+It relies on two attributes of uvicorn's protocol: `cycle`, which is set when the headers of a request are
+complete, and `pipeline`, the requests that were parsed ahead.
 """
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from rbegir.wire.problems import Problem
 
@@ -127,31 +129,20 @@ class Unsent:
         client.abort()
 
 
-def fastest_protocol() -> type[Any]:
-    """uvicorn's protocol on the fastest parser that is installed."""
-    try:
-        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-    except ImportError:
-        from uvicorn.protocols.http.h11_impl import H11Protocol
-
-        return H11Protocol
-    return HttpToolsProtocol
-
-
-def bounded_protocol(
-    header_timeout_s: float, max_connections: int, unsent: Unsent, base: type[Any] | None = None
-) -> type[Any]:
+def bounded_protocol(header_timeout_s: float, max_connections: int, unsent: Unsent) -> type[Any]:
     """A protocol class for uvicorn with the limits above."""
 
-    class BoundedProtocol(base or fastest_protocol()):  # type: ignore[misc]
+    class BoundedProtocol(HttpToolsProtocol):
+        transport: Any  # a Coalescing
         _timer: asyncio.TimerHandle | None = None
         _unread = b""  # received, and not parsed while too many requests wait
         _body = 0  # bytes of the body of the last request
         _pending = 0  # other bytes since its headers were complete
         _last: Any = None  # the request whose headers were complete last
 
-        def connection_made(self, transport: asyncio.Transport) -> None:
-            super().connection_made(Coalescing(transport, self.loop, unsent))
+        def connection_made(self, transport: Any) -> None:
+            wrapped: Any = Coalescing(transport, self.loop, unsent)
+            super().connection_made(wrapped)
             if len(self.connections) > max_connections:
                 transport.write(BUSY % (len(BUSY_BODY), BUSY_BODY))
                 transport.close()
@@ -163,10 +154,9 @@ def bounded_protocol(
             super().connection_lost(error)
 
         def data_received(self, data: bytes) -> None:
-            """Parse piece by piece, and stop when enough requests wait: h11 does so, httptools does not."""
+            """Parse piece by piece, and stop when enough requests wait."""
             self._unread, data, at = b"", self._unread + data, 0
-            waiting = getattr(self, "pipeline", ())
-            while at < len(data) and len(waiting) < MAX_PIPELINED and not self.transport.is_closing():
+            while at < len(data) and len(self.pipeline) < MAX_PIPELINED and not self.transport.is_closing():
                 self._parse(data[at : at + PIECE])
                 at += PIECE
             self._unread = data[at:]
@@ -185,7 +175,7 @@ def bounded_protocol(
                 self._last = cycle
                 self._body = self._pending = 0
                 self._disarm()
-            elif headers or hasattr(self, "pipeline"):  # h11 itself bounds what is around a body
+            else:
                 self._pending += len(data) - (self._body - before)
                 if self._pending > HEADER_BYTES + (0 if headers else self._body):
                     self.transport.close()

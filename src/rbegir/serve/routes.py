@@ -25,12 +25,14 @@ from starlette.responses import Response, StreamingResponse
 from rbegir.base.arguments import tenant_named
 from rbegir.errors import InputError
 from rbegir.index.filter import while_wanted
-from rbegir.serve.batcher import BatchSlice, Search
+from rbegir.index.store import Index
+from rbegir.search.hits import Hits
+from rbegir.serve.batcher import Search
 from rbegir.serve.body import at_most, attributes_of, received, rows_of, search_of, unless_client_leaves
 from rbegir.serve.committer import Change
 from rbegir.serve.middleware import header
 from rbegir.serve.openapi import BINARY, ID, LIMIT, MAX_LIMIT, NDJSON, TEXT, WHERE, operation
-from rbegir.serve.served import Exporting, explain
+from rbegir.serve.served import explain
 from rbegir.serve.settings import Settings
 from rbegir.wire import schema
 from rbegir.wire.problems import Problem
@@ -58,40 +60,39 @@ class Handlers:
     @operation("read", "POST /v1/search", schema.SearchBody, schema.SearchResponse, 501, 503, media=HITS)
     async def search(self, request: Request) -> Response:
         """Search: every keyword is scored, the best k of each query come back."""
-        service, began = self._service, time.perf_counter()
+        began = time.perf_counter()
         body = await received(schema.SearchBody, request, self._settings)
         search = search_of(body, self._settings, self._index)
         if search.values is None:
             self._check_encodes("vectors" if search.texts is None else "texts", "search by codes")
             at_most(
                 "queries times candidates",
-                service.batcher.candidates(search),
+                self._service.batcher.candidates(search),
                 self._settings.max_hits,
                 "candidates",
                 "send fewer queries, or set rerank to false",
             )
         request.scope["state"]["log"].update(queries=search.count, k=search.request.k)
-        if service.log.queries:
+        if self._settings.log_queries:
             request.scope["state"]["log"]["texts"] = search.texts
-        slices = await self._slices(request, search)
+        parts = await self._hits(request, search)
         explained: list[dict[str, Any]] = []
         if body.explain:
-            slices, explained = await self._explained(request, search, slices)
+            parts, explained = await self._explained(request, search, parts)
         if search.count * (search.request.k or 1) <= LARGE_HITS:
-            return self._found(request, search, slices, explained, began)
+            return self._found(request, search, parts, explained, began)
         request.scope["state"]["large"] = True
-        return await asyncio.to_thread(self._found, request, search, slices, explained, began)
+        return await asyncio.to_thread(self._found, request, search, parts, explained, began)
 
     def _found(
         self,
         request: Request,
         search: Search,
-        slices: list[BatchSlice],
+        parts: list[Hits],
         explained: list[dict[str, Any]],
         began: float,
     ) -> Response:
-        parts, service = [slice_.hits for slice_ in slices], self._service
-        with service.metrics.search_stage["serialise"].time():
+        with self._service.metrics.search_stage["serialise"].time():
             if wants_arrow(request):
                 stream = write_hits(parts, self._index.info(), attributes=search.request.attributes)
                 return Response(stream, media_type=ARROW)
@@ -182,8 +183,8 @@ class Handlers:
         info = self._index.info()
         return answer({"keywords": info["keywords"], "segments": info["segments"]})
 
-    def _listed(self) -> Exporting:
-        if isinstance(self._index, Exporting):
+    def _listed(self) -> Index:
+        if isinstance(self._index, Index):
             return self._index
         raise Problem("not-supported", "a cluster cannot list its keywords", hint="open the index itself")
 
@@ -204,7 +205,7 @@ class Handlers:
         work = asyncio.ensure_future(self._service.committer.commit(change, client))
         return await unless_client_leaves(request, work)
 
-    async def _slices(self, request: Request, search: Search) -> list[BatchSlice]:
+    async def _hits(self, request: Request, search: Search) -> list[Hits]:
         """The hits, unless the client leaves first."""
         job = self._service.batcher.submit(search, request.scope["state"]["client"])
         try:
@@ -213,23 +214,31 @@ class Handlers:
             self._service.batcher.forget(job)
 
     async def _explained(
-        self, request: Request, search: Search, slices: list[BatchSlice]
-    ) -> tuple[list[BatchSlice], list[dict[str, Any]]]:
+        self, request: Request, search: Search, parts: list[Hits]
+    ) -> tuple[list[Hits], list[dict[str, Any]]]:
         """The hits with their codes and ranks; searched again if one of them is deleted meanwhile."""
-        index = self._index
         for _ in range(EXPLAIN_TRIES):
             try:
-                parts = [await asyncio.to_thread(explain, index, s.hits, s.values, s.request) for s in slices]
+                return parts, await asyncio.to_thread(self._explain, search, parts)
             except InputError:
-                slices = await self._slices(request, search)
-            else:
-                return slices, [result for part in parts for result in part]
+                parts = await self._hits(request, search)
         raise Problem(
             "overloaded",
             "the hits changed faster than they could be explained",
             hint="try again",
             headers={"Retry-After": "1"},
         )
+
+    def _explain(self, search: Search, parts: list[Hits]) -> list[dict[str, Any]]:
+        values = search.values
+        if values is None:
+            values = self._index.model.encode_queries(search.queries).values()
+        explained, start = [], 0
+        for hits in parts:
+            request = search.request.part(start, len(hits))
+            explained += explain(self._index, hits, values[start : start + len(hits)], request)
+            start += len(hits)
+        return explained
 
 
 def wants_arrow(request: Request) -> bool:

@@ -19,7 +19,7 @@ from starlette.applications import Starlette
 from rbegir.errors import FileError, InputError
 from rbegir.serve.catalog import Catalog
 from rbegir.serve.monitor import RequestLog
-from rbegir.serve.protocol import HEADER_BYTES, Unsent, bounded_protocol
+from rbegir.serve.protocol import Unsent, bounded_protocol
 from rbegir.serve.settings import Settings, is_loopback
 
 # How long a thread may keep the interpreter from another. A scan leaves it and comes back several times; by
@@ -84,7 +84,6 @@ class Server(uvicorn.Server):
             proxy_headers=False,
             timeout_keep_alive=round(settings.keep_alive_s),
             timeout_graceful_shutdown=round(settings.drain_s),
-            h11_max_incomplete_event_size=HEADER_BYTES,
         )
         super().__init__(config)
 
