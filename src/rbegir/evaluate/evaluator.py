@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -121,55 +122,35 @@ def evaluate_model(
         raise InputError("a corpus alone cannot be evaluated", hint="give pairs too")
     if not cutoffs or min(cutoffs) < 1:
         raise InputError(f"recall needs cutoffs of at least 1, got {list(cutoffs)}")
-    if not callable(progress):
-        with reported(progress, "evaluating") as show:
-            return evaluate_model(
-                model,
-                pairs,
-                corpus=corpus,
-                labels=labels,
-                cutoffs=cutoffs,
-                negatives=negatives,
-                gamma=gamma,
-                bootstrap=bootstrap,
-                seed=seed,
-                progress=lambda what, done: show(done, 1.0, what),
+    with reported(False if callable(progress) else progress, "evaluating") as show:
+
+        def stage(what: str) -> Progress:
+            return partial(progress, what) if callable(progress) else lambda done: show(done, 1.0, what)
+
+        scorer = model if isinstance(model, Scorer) else ModelScorer(model)
+        report: dict[str, Any] = {"seed": seed}
+        if pairs is not None:
+            table = pairs if isinstance(pairs, pa.Table) else pairs.read_all()
+            groups = sample_groups(table, negatives=negatives, seed=seed)
+            scores = scorer.score(groups, stage("pairs"))  # [G, 1 + negatives]
+            gamma = metrics.fit_gamma(scores) if gamma is None else gamma
+            report |= metrics.measure_groups(scores, groups.query, gamma, count=bootstrap, seed=seed)
+            report |= {"gamma": gamma, "negatives": negatives}
+            report |= {"pairs": len(groups), "queries": len(groups.queries)}
+            if corpus is not None:
+                texts = corpus_texts(corpus)
+                targets = Targets(table, texts)
+                found = scorer.search(targets.queries, texts, max(cutoffs), stage("corpus"))
+                report["recall"] = {
+                    k: measure_mean(values, count=bootstrap, seed=seed)
+                    for k, values in targets.recall(found, sorted(set(cutoffs))).items()
+                }
+                report |= {"corpus": len(texts), "missing": targets.missing}
+        if labels is not None:
+            judged = labels if isinstance(labels, pa.Table) else labels.read_all()
+            report["labels"] = evaluate_labels(
+                scorer, judged, bootstrap=bootstrap, seed=seed, progress=stage("labels")
             )
-    stage = progress
-    scorer = model if isinstance(model, Scorer) else ModelScorer(model)
-    report: dict[str, Any] = {"seed": seed}
-    if pairs is not None:
-        table = pairs if isinstance(pairs, pa.Table) else pairs.read_all()
-        groups = sample_groups(table, negatives=negatives, seed=seed)
-        scores = scorer.score(groups, lambda done: stage("pairs", done))  # [G, 1 + negatives]
-        gamma = metrics.fit_gamma(scores) if gamma is None else gamma
-        losses = metrics.group_losses(scores, gamma)
-        queries = len(groups.queries)
-        owner = np.repeat(groups.query, scores.shape[1])
-        auc = weighted_auc(metrics.positives_first(scores).ravel(), scores.ravel(), owner)
-        mean = metrics.weighted_mean(losses, groups.query)
-        report |= {
-            "log_loss": measure(float(losses.mean()), mean, queries, count=bootstrap, seed=seed),
-            "roc_auc": measure(metrics.group_auc(scores), auc, queries, count=bootstrap, seed=seed),
-            "gamma": gamma,
-            "negatives": negatives,
-            "pairs": len(groups),
-            "queries": queries,
-        }
-        if corpus is not None:
-            texts = corpus_texts(corpus)
-            targets = Targets(table, texts)
-            found = scorer.search(targets.queries, texts, max(cutoffs), lambda done: stage("corpus", done))
-            report["recall"] = {
-                k: measure_mean(values, count=bootstrap, seed=seed)
-                for k, values in targets.recall(found, sorted(set(cutoffs))).items()
-            }
-            report |= {"corpus": len(texts), "missing": targets.missing}
-    if labels is not None:
-        judged = labels if isinstance(labels, pa.Table) else labels.read_all()
-        report["labels"] = evaluate_labels(
-            scorer, judged, bootstrap=bootstrap, seed=seed, progress=lambda done: stage("labels", done)
-        )
     return Evaluation(**report)
 
 
@@ -189,8 +170,7 @@ def evaluate_labels(
     scores = scorer.judge(pairs, progress)[:, 0]  # [pairs]
 
     def auc(bar: npt.NDArray[np.bool_]) -> Measure:
-        statistic = weighted_auc(bar, scores, query)
-        return measure(metrics.roc_auc(bar, scores), statistic, len(queries), count=bootstrap, seed=seed)
+        return measure(weighted_auc(bar, scores, query), len(queries), count=bootstrap, seed=seed)
 
     levels = [float(grade) for grade in np.unique(grades[grades > 0])]
     higher = levels[1:] if len(levels) <= _MOST_GRADES else []

@@ -94,16 +94,16 @@ def roc_auc(positive: npt.NDArray[np.bool_], scores: Scores) -> float:
     return weighted_auc(positive, scores, np.zeros(len(scores), dtype=np.int64))(np.ones(1))
 
 
-def positives_first(scores: Scores) -> npt.NDArray[np.bool_]:
-    """Which of the scores [G, 1 + negatives] of groups are positives: the first of each."""
-    positive = np.zeros(scores.shape, dtype=np.bool_)
-    positive[:, 0] = True
-    return positive
-
-
 def group_auc(scores: Scores) -> float:
     """ROC AUC of all positives against all negatives of groups [G, 1 + negatives]."""
-    return roc_auc(positives_first(scores).ravel(), scores.ravel())
+    return weighted_group_auc(scores, np.zeros(len(scores), dtype=np.int64))(np.ones(1))
+
+
+def weighted_group_auc(scores: Scores, query: npt.NDArray[np.int64]) -> Callable[[Weights], float]:
+    """AUC(w) of groups [G, 1 + negatives], the positive first, that belong to queries [G]."""
+    positive = np.zeros(scores.shape, dtype=np.bool_)
+    positive[:, 0] = True
+    return weighted_auc(positive.ravel(), scores.ravel(), np.repeat(query, scores.shape[1]))
 
 
 def auc_lift(auc: float, low: float, high: float) -> float:
@@ -133,10 +133,9 @@ def replicates(queries: int, count: int, seed: int) -> Iterator[Weights]:
         yield np.bincount(drawn, minlength=queries).astype(np.float64)
 
 
-def measure(
-    value: float, statistic: Callable[[Weights], float], queries: int, *, count: int, seed: int
-) -> Measure:
-    """A value with its interval. One query, or no replicates, gives no interval."""
+def measure(statistic: Callable[[Weights], float], queries: int, *, count: int, seed: int) -> Measure:
+    """A statistic with its interval. One query, or no replicates, gives no interval."""
+    value = statistic(np.ones(queries))
     if queries < 2 or count < 2:
         return Measure(value)
     values = np.array([statistic(weights) for weights in replicates(queries, count, seed)])
@@ -156,5 +155,16 @@ def weighted_mean(
 
 def measure_mean(values: npt.NDArray[np.float64], *, count: int, seed: int) -> Measure:
     """The mean of one value per query, with its interval."""
-    statistic = weighted_mean(values, np.arange(len(values)))
-    return measure(float(values.mean()), statistic, len(values), count=count, seed=seed)
+    return measure(weighted_mean(values, np.arange(len(values))), len(values), count=count, seed=seed)
+
+
+def measure_groups(
+    scores: Scores, query: npt.NDArray[np.int64], gamma: float, *, count: int, seed: int
+) -> dict[str, Measure]:
+    """Log loss and ROC AUC of groups [G, 1 + negatives] that belong to queries [G], numbered from 0."""
+    queries = int(query.max()) + 1
+    mean = weighted_mean(group_losses(scores, gamma), query)
+    return {
+        "log_loss": measure(mean, queries, count=count, seed=seed),
+        "roc_auc": measure(weighted_group_auc(scores, query), queries, count=count, seed=seed),
+    }

@@ -39,15 +39,12 @@ from rbegir.encode.clsm.presets import FLOAT, Side
 from rbegir.encode.clsm.twotower import TwoTower, unit
 from rbegir.evaluate.groups import NEGATIVES, SampleGroups, distinct, sample_groups
 from rbegir.evaluate.metrics import (
+    Measure,
     fit_gamma,
-    group_auc,
-    group_losses,
     measure,
+    measure_groups,
     measure_mean,
-    positives_first,
-    roc_auc,
     weighted_auc,
-    weighted_mean,
 )
 from rbegir.evaluate.retrieval import CUTOFFS, Targets, ranks, recalls
 from rbegir.evaluate.scorers import Scorer
@@ -159,16 +156,9 @@ class Testbed:
 
     def on_groups(self, queries: Floats, keywords: Floats) -> Json:
         """Log loss and ROC AUC from the embeddings of the groups' distinct texts."""
-        groups = self.groups
-        scores = groups.scores(queries, keywords)  # [G, 11]
-        losses = group_losses(scores, fit_gamma(scores))
-        owner = np.repeat(groups.query, scores.shape[1])
-        auc = weighted_auc(positives_first(scores).ravel(), scores.ravel(), owner)
-        mean, count = weighted_mean(losses, groups.query), len(groups.queries)
-        return {
-            "log_loss": _figure(float(losses.mean()), mean, count),
-            "roc_auc": _figure(group_auc(scores), auc, count),
-        }
+        scores = self.groups.scores(queries, keywords)  # [G, 11]
+        found = measure_groups(scores, self.groups.query, fit_gamma(scores), count=REPLICATES, seed=0)
+        return {name: _figure(measured) for name, measured in found.items()}
 
     def group_texts(self) -> tuple[tuple[Side, GramBatch], tuple[Side, GramBatch]]:
         """The distinct texts of the sample groups, by side."""
@@ -200,8 +190,8 @@ class Testbed:
         for name, bar in (("roc_auc", 1), ("roc_auc>=2", 2)):
             good = judged.grade >= bar
             if good.any() and not good.all():
-                statistic = weighted_auc(good, scores, judged.pairs.query)
-                figures[name] = _figure(roc_auc(good, scores), statistic, len(judged.pairs.queries))
+                auc = weighted_auc(good, scores, judged.pairs.query)
+                figures[name] = _figure(measure(auc, len(judged.pairs.queries), count=REPLICATES, seed=0))
         return figures
 
 
@@ -214,7 +204,7 @@ def judged_pairs(labels: pa.Table) -> SampleGroups:
 def recall_figures(by_cutoff: dict[int, npt.NDArray[np.float64]]) -> Json:
     """Mean recall with its interval at each cutoff, from the recall of each query."""
     means = {k: measure_mean(each, count=REPLICATES, seed=0) for k, each in by_cutoff.items()}
-    return {f"recall@{k}": {"value": found.value, "interval": found.interval} for k, found in means.items()}
+    return {f"recall@{k}": _figure(found) for k, found in means.items()}
 
 
 def scorer_recall(scorer: Scorer, targets: Targets, titles: pa.Array) -> dict[str, float]:
@@ -223,8 +213,7 @@ def scorer_recall(scorer: Scorer, targets: Targets, titles: pa.Array) -> dict[st
     return {f"recall@{k}": float(each.mean()) for k, each in targets.recall(found, CUTOFFS).items()}
 
 
-def _figure(value: float, statistic: Any, queries: int) -> Json:
-    found = measure(value, statistic, queries, count=REPLICATES, seed=0)
+def _figure(found: Measure) -> Json:
     return {"value": found.value, "interval": found.interval}
 
 
