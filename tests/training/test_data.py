@@ -15,9 +15,7 @@ from rbegir.training.data import TrainingData
 
 
 def of(path: Path, buffer_pairs: int = 10_000, *, hold_out: bool = True) -> TrainingData:
-    return TrainingData(
-        read_pairs(path), hash_buckets=64, buffer_pairs=buffer_pairs, threads=1, hold_out=hold_out
-    )
+    return TrainingData(read_pairs(path), hash_buckets=64, buffer_pairs=buffer_pairs, hold_out=hold_out)
 
 
 def read(path: Path) -> list[tuple[str, str]]:

@@ -162,7 +162,6 @@ def opened(
         read_pairs(path, strict=strict),
         hash_buckets=64,
         buffer_pairs=buffer_pairs,
-        threads=1,
         hold_out=hold_out,
         exchange=exchange,
     )

@@ -257,9 +257,6 @@ class RowRMS:
         scaled = parts / unbiased.sqrt_().add_(self.eps)[:, :, None]
         self.table.index_add_(0, rows, scaled.view_as(values), alpha=-lr)
 
-    def state(self) -> dict[str, Tensor]:
-        return {"second": self.second, "steps": self.steps}
-
 
 def resolve_device(name: str) -> torch.device:
     """The device called auto, cpu, cuda or cuda:N; under torchrun cuda is the process's own GPU."""

@@ -1,8 +1,9 @@
 """Training from a file of clicked pairs to a checkpoint: the options, the checks of the data, the result."""
 
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Literal, ParamSpec
@@ -10,8 +11,7 @@ from typing import Any, Literal, ParamSpec
 import pyarrow as pa
 import torch
 
-from rbegir.base.devices import cpu_count
-from rbegir.base.progress import wanted
+from rbegir.base.progress import Report, reported, wanted
 from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.model import Model
 from rbegir.encode.clsm.presets import FLOAT, ModelConfig
@@ -25,11 +25,13 @@ from rbegir.training.config import Precision, TrainConfig, change
 from rbegir.training.corpus import ENOUGH, corpus_pairs, wanted_pairs
 from rbegir.training.data import MAX_VALIDATION, TrainingData
 from rbegir.training.distributed import Exchange, Rank, join_processes
-from rbegir.training.loop import Folder, Run, Validation, train_all
-from rbegir.training.progress import Bar
+from rbegir.training.loop import Run, Validation, train_all
 from rbegir.training.rerank import compare, divide, fit_reranker, searched_texts
 from rbegir.training.step import Learner, resolve_device
 from rbegir.training.teacher import Teacher
+
+# the settings that are arguments of `run`; its `teacher` is a model, that of the settings a weight
+SETTINGS = {setting.name for setting in fields(TrainConfig)} - {"teacher"}
 
 
 @dataclass(frozen=True)
@@ -100,22 +102,8 @@ def run(
     sees them, in a terminal or a notebook.
     Settings from `epochs` to `seed` replace those of `settings`; see `TrainConfig` for what they mean.
     """
-    settings = change(
-        settings or TrainConfig(),
-        epochs=epochs,
-        batch_size=batch_size,
-        lr=lr,
-        negatives=negatives,
-        gamma=gamma,
-        word_dropout=word_dropout,
-        gram_dropout=gram_dropout,
-        feature_dropout=feature_dropout,
-        rerank=rerank,
-        share_towers=share_towers,
-        patience=patience,
-        precision=precision,
-        seed=seed,
-    )
+    given = {name: value for name, value in locals().items() if name in SETTINGS}
+    settings = change(settings or TrainConfig(), **given)
     shape = config or replace(named_preset(preset), share_towers=settings.share_towers)
     settings = change(settings, share_towers=shape.share_towers)
     chosen = resolve_device(device)
@@ -132,8 +120,15 @@ def run(
     if teacher is not None and not (settings.guide and settings.teacher):
         raise InputError("a teacher needs a guide, which this recipe lacks", hint="use the default recipe")
     rank = join_processes(chosen)
-    with Bar(enabled=rank.number == 0 and wanted(progress)) as bar, ExitStack() as stack:
-        bar.begin("reading", 1.0)
+    shown = False if rank.number else progress
+    spoken = wanted(shown)
+
+    def say(line: str) -> None:
+        """Print a line that stays, above the bar if there is one."""
+        if spoken:
+            print(line, file=sys.stderr)
+
+    with reported(shown, "reading") as report, ExitStack() as stack:
         stream = pairs if pairs is None or isinstance(pairs, PairStream) else reader(pairs)
         if corpus is not None and not isinstance(corpus, TextStream):
             corpus = read_texts(corpus, text_column=text_column)
@@ -141,24 +136,23 @@ def run(
         rows, clicked = _rows(stream, texts, settings.seed)
         asked = None
         if teacher is not None:
-            asked = Teacher(teacher, settings.guide_dims, device=str(chosen), notify=bar.show)
-            bar.begin("reading, and asking the teacher", 1.0)
+            asked = Teacher(teacher, settings.guide_dims, device=str(chosen), report=report)
         data = TrainingData(
             rows,
             hash_buckets=shape.hash_buckets,
             buffer_pairs=settings.buffer_pairs,
-            threads=cpu_count(),
             hold_out=valid is None,
-            notify=bar.show,
+            report=report,
             exchange=Exchange(rank),
             clicked=clicked,
             teacher=asked,
         )
-        if stream is not None and stream.skipped:
-            bar.say(str(stream.skipped))
+        skipped = stream.skipped if stream is not None and clicked else data.skipped
+        if skipped:
+            say(str(skipped))
         _check_trainable(data)
         held = data.held_out if valid is None or valid is False else reader(valid).head(MAX_VALIDATION)
-        validation = None if held is None else _validation(held, shape, valid, bar)
+        validation = None if held is None else _validation(held, valid, report)
         settings = settings.for_pairs(data.pairs)
         valid_pairs = len(validation) if validation else 0
         identity = {
@@ -168,26 +162,36 @@ def run(
             "valid_pairs": valid_pairs,
             **({} if teacher is None else {"teacher": Path(teacher).name}),
         }
-        folder = stack.enter_context(
-            Folder.at(directory, identity, save_seconds=save_seconds, resume=resume, log=True)
+        run = stack.enter_context(
+            Run(
+                partial(_learner, shape, settings, chosen, rank),
+                settings,
+                data,
+                validation=validation,
+                out=directory,
+                identity=identity,
+                save_seconds=save_seconds,
+                resume=resume,
+                log=True,
+                report=report,
+                say=say,
+            )
         )
-        learner = partial(_learner, shape, settings, chosen, rank)
-        run = stack.enter_context(Run(learner, settings, data, validation=validation, folder=folder, bar=bar))
         train_all([run])
         about = {"pairs": data.pairs, "history": run.history, "best_epoch": run.best_epoch}
         guide = run.finish({"training": {**settings.to_dict(), **about}})
         recall: dict[str, dict[str, float]] = {}
         if settings.rerank and guide and held is not None and _searchable(shape) and rank.number == 0:
-            bar.begin("fitting the reranker", 1.0)
+            report(0.0, 1.0, "fitting the reranker")
             to_fit, to_measure = divide(held)
             searched = searched_texts(stream, texts, held)
-            made = Model.load(folder.path)
-            fit_reranker(made, guide, searched, to_fit, settings.seed).write(folder.path, made.fingerprint)
+            made = Model.load(run.home)
+            fit_reranker(made, guide, searched, to_fit, settings.seed).write(run.home, made.fingerprint)
             if to_measure.num_rows:
-                recall = compare(Model.load(folder.path), searched, to_measure)
-                _tell(recall, to_measure.num_rows, bar)
-        run.close()
-        model = Model.load(folder.path)
+                recall = compare(Model.load(run.home), searched, to_measure)
+                _tell(recall, to_measure.num_rows, say)
+        run.remove_state()
+        model = Model.load(run.home)
         _ = model.reranker  # is read before a temporary folder goes
     return TrainResult(
         model=model,
@@ -197,7 +201,7 @@ def run(
         valid_pairs=valid_pairs,
         pairs_per_s=run.pairs_per_s,
         gamma=run.gamma,
-        skipped=data.skipped.to_dict(),
+        skipped=skipped.to_dict(),
         recall=recall,
     )
 
@@ -208,14 +212,14 @@ def _searchable(shape: ModelConfig) -> bool:
     return shape.keyword_planes != FLOAT and (shape.residual_weights or planes == 1)
 
 
-def _tell(recall: dict[str, dict[str, float]], pairs: int, bar: Bar) -> None:
+def _tell(recall: dict[str, dict[str, float]], pairs: int, say: Callable[[str], None]) -> None:
     """Print how the model compares with methods that need no training, and a way out if it is behind."""
-    bar.say(f"{pairs:,} held-out pairs that nothing was fitted on:")
+    say(f"{pairs:,} held-out pairs that nothing was fitted on:")
     for method, figures in recall.items():
-        bar.say(f"  {method:18}" + "".join(f"  {name} {value:.3f}" for name, value in figures.items()))
+        say(f"  {method:18}" + "".join(f"  {name} {value:.3f}" for name, value in figures.items()))
     best, ours = max(figures["recall@10"] for figures in recall.values()), recall["reranked"]["recall@10"]
     if ours < best:
-        bar.say(
+        say(
             "warning: the model finds less than a method that needs no training; "
             "give more pairs, or the texts that will be searched (--corpus)"
         )
@@ -270,9 +274,7 @@ def _returning_the_model(function: Callable[P, TrainResult]) -> Callable[P, Mode
 train = _returning_the_model(run)
 
 
-def _rows(
-    stream: PairStream | None, texts: pa.Array | None, seed: int
-) -> tuple[PairStream | list[pa.RecordBatch], int | None]:
+def _rows(stream: PairStream | None, texts: pa.Array | None, seed: int) -> tuple[PairStream, int | None]:
     """What to train on: the stream, or its pairs and those made of the corpus, and how many are clicked."""
     if texts is None:
         if stream is None:
@@ -283,7 +285,7 @@ def _rows(
     if stream is not None and not wanted:
         return stream, None
     made = corpus_pairs(texts, wanted, seed)
-    return [*clicked.to_batches(), *made.to_batches()], clicked.num_rows
+    return read_pairs(pa.concat_tables([clicked, made])), clicked.num_rows
 
 
 def _check_trainable(data: TrainingData) -> None:
@@ -296,7 +298,7 @@ def _check_trainable(data: TrainingData) -> None:
         raise InputError("training needs at least 2 different keywords, got 1", hint="give more pairs")
 
 
-def _validation(pairs: pa.Table, shape: ModelConfig, valid: Any, bar: Bar) -> Validation:
+def _validation(pairs: pa.Table, valid: Any, report: Report) -> Validation:
     """The validation on pairs that were held out, or that `valid` gave."""
     distinct = len(pairs["keyword"].unique())
     if distinct < 2:
@@ -307,7 +309,7 @@ def _validation(pairs: pa.Table, shape: ModelConfig, valid: Any, bar: Bar) -> Va
             f"validation needs at least 2 different keywords, {what} have {distinct}",
             hint="give more pairs, a file of validation pairs, or train without validation (--no-valid)",
         )
-    return Validation(pairs, hash_buckets=shape.hash_buckets, threads=cpu_count(), notify=bar.show)
+    return Validation(pairs, report)
 
 
 def _already_done(out: Path) -> TrainResult:

@@ -38,8 +38,7 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from rbegir.base.devices import cpu_count
-from rbegir.base.progress import wanted
+from rbegir.base.progress import Report, reported
 from rbegir.codes.planes import Codes
 from rbegir.encode.clsm.clsm import TowerBatch
 from rbegir.encode.clsm.model import Model
@@ -57,13 +56,13 @@ from rbegir.training import state
 from rbegir.training.batches import StepBatch
 from rbegir.training.config import TrainConfig, change
 from rbegir.training.data import TrainingData, hold_out_below
-from rbegir.training.loop import Folder, Progress, Run, train_all
+from rbegir.training.loop import Run, train_all
 from rbegir.training.loss import group_loss
-from rbegir.training.progress import Bar
 from rbegir.training.step import Learner, Output
 
 KEPT = ("keyword_planes", "conv", "hidden", "hash_buckets", "time_varying", "residual_weights", "bias")
 KeywordSide = Literal["new", "keep"]
+Progress = Callable[[float, str], None]  # the share of all steps that is done, and a line about it
 
 
 @dataclass(frozen=True)
@@ -82,12 +81,12 @@ class Upgrade:
 
 def upgrade(
     old: str | os.PathLike[str] | Encoder,
-    pairs: str | Path | pa.Table,
+    pairs: Any,
     *,
     out: str | Path | None = None,
     keywords: KeywordSide = "new",
     config: ModelConfig | None = None,
-    valid: str | Path | pa.Table | None = None,
+    valid: Any = None,
     corpus: pa.Array | Sequence[str] | None = None,
     settings: TrainConfig | None = None,
     epochs: int | None = None,
@@ -99,13 +98,14 @@ def upgrade(
 ) -> Upgrade:
     """Train a model whose queries search the codes that `old` has stored.
 
-    `old` is a model, an index or the directory of one, or any encoder whose codes are stored. `config` is
-    the shape of the new model (by default the old one's, and n must be the same); with keywords="keep" only
-    its query side may differ. `valid` are the pairs that `kept` is measured on (2 % of the keywords are held
-    out if not given), `corpus` the texts that recall is measured in (by default all keywords of the pairs).
-    With `out`, the run saves its state there every `save_seconds`, and `resume` continues a run that was
-    stopped, with the result of an uninterrupted one. `progress` is called with the share done and a
-    line about it; True shows a bar, and None does in a terminal or a notebook.
+    `old` is a model, an index or the directory of one, or any encoder whose codes are stored. `pairs` are
+    given as for `rbegir.train`. `config` is the shape of the new model (by default the old one's, and n must
+    be the same); with keywords="keep" only its query side may differ. `valid` are the pairs that `kept` is
+    measured on (2 % of the keywords are held out if not given), `corpus` the texts that recall is measured in
+    (by default all keywords of the pairs). With `out`, the run saves its state there every `save_seconds`,
+    and `resume` continues a run that was stopped, with the result of an uninterrupted one. `progress` is
+    called with the share done and a line about it; True shows a bar, and None does in a terminal or a
+    notebook.
     """
     if keywords not in ("new", "keep"):
         raise InputError(f"keywords must be 'new' or 'keep', got {keywords!r}")
@@ -118,7 +118,8 @@ def upgrade(
     finished = path is not None and state.finished(path, settings, resume=resume)
     if settings.negatives != "in_batch":
         raise InputError("an upgrade is trained with in-batch negatives", hint="leave negatives out")
-    table, held_out = _split(_table(pairs), None if valid is None else _table(valid))
+    table = read_pairs(pairs).read_all()
+    table, held_out = _split(table, None if valid is None else read_pairs(valid).read_all())
     settings = settings.for_pairs(table.num_rows)
     names = list(getattr(before, "same_keywords", (before.fingerprint,)))  # of the codes that are stored
     training = {**settings.to_dict(), "pairs": table.num_rows}
@@ -128,12 +129,11 @@ def upgrade(
     if path is not None and finished:
         model = Model.load(path)
     else:
-        data = TrainingData.of_table(table, hash_buckets=shape.hash_buckets, threads=cpu_count())
+        data = TrainingData(read_pairs(table), hash_buckets=shape.hash_buckets)
         # the numbers of keyword texts in the data's one chunk are those of this dictionary
         codes = encode_keywords(before, distinct(table["keyword"])[0])
         stored = torch.from_numpy(codes.values().astype(np.float32))  # [texts, n]
         plain = replace(settings, gamma="learned", guide=0.0, gram_dropout=0.0, precision="float32")
-        identity = {"model": shape.to_dict(), "keywords": keywords, **extra}
 
         def learner() -> Learner:
             new = TwoTower(shape)
@@ -141,18 +141,24 @@ def upgrade(
             new.keyword.requires_grad_(keywords == "new")
             return StoredCodesLearner(new, plain, stored, renew=keywords == "new")
 
-        shown = not callable(progress) and wanted(progress)
+        identity = {"model": shape.to_dict(), "keywords": keywords, **extra}
         with (
-            Folder.at(path, identity, save_seconds=save_seconds, resume=resume) as folder,
-            Bar(enabled=shown) as bar,
+            reported(progress, "upgrading") as shown,
+            Run(
+                learner,
+                plain,
+                data,
+                out=path,
+                identity=identity,
+                save_seconds=save_seconds,
+                resume=resume,
+                report=_share(progress) if callable(progress) else shown,
+            ) as run,
         ):
-            bar.begin("upgrading", 1.0)
-            report = bar.show if shown else progress if callable(progress) else None
-            with Run(learner, plain, data, folder=folder, progress=report) as run:
-                train_all([run])
-                run.finish(extra)
-                run.close()
-            model = Model.load(folder.path)
+            train_all([run])
+            run.finish(extra)
+            run.remove_state()
+            model = Model.load(run.home)
     if corpus is None:
         corpus = pa.concat_arrays([part["keyword"].unique() for part in (table, held_out)])
     return Upgrade(model, keywords, measure(before, model, held_out, corpus))
@@ -184,6 +190,11 @@ def adopt(index: str | os.PathLike[str], model: Model) -> None:
         model.save(directory / MODEL)
     finally:
         lock.release()
+
+
+def _share(progress: Progress) -> Report:
+    """Call a function with the share done, instead of (done, total)."""
+    return lambda done, total, line: progress(done / total, line)
 
 
 class Sides:
@@ -340,14 +351,8 @@ def _shape(old: Encoder, config: ModelConfig | None, keywords: KeywordSide) -> M
     return kept
 
 
-def _table(pairs: str | Path | pa.Table) -> pa.Table:
-    return pairs if isinstance(pairs, pa.Table) else read_pairs(pairs).read_all()
-
-
 def _split(pairs: pa.Table, valid: pa.Table | None) -> tuple[pa.Table, pa.Table]:
     """Training and validation pairs; without the latter, keywords are held out as in any training."""
-    if "weight" not in pairs.column_names:
-        pairs = pairs.append_column("weight", pa.array(np.ones(pairs.num_rows, np.float32)))
     if valid is None:
         distinct = pairs["keyword"].unique()
         places = positions(distinct.to_pylist())

@@ -179,7 +179,7 @@ class Model:
             if side not in self._encoders and self._device == "cpu":
                 self._encoders[side] = self._native(self.config, side, partial(stored.stored, guarded=True))
             elif side not in self._encoders:
-                made = TorchSide(self.config, side, stored.tensor, self._device, threads=self._threads)
+                made = TorchSide.load(self.config, side, stored.tensor, self._device, self._threads)
                 self._encoders[side] = made
             return self._encoders[side]
 

@@ -20,7 +20,6 @@ import pyarrow as pa
 import torch
 
 from rbegir.base import disk
-from rbegir.base.devices import cpu_count
 from rbegir.errors import CorruptError, FileError
 from rbegir.evaluate.scorers import BM25, TriletterCosine
 from rbegir.lab.figures import Json
@@ -28,6 +27,7 @@ from rbegir.lab.reproduce import equal_bytes, testbed
 from rbegir.lab.reproduce.dataset import Dataset, load, sample_rows
 from rbegir.lab.reproduce.rows import ModelRow, Scale
 from rbegir.lab.reproduce.testbed import Testbed
+from rbegir.read.pairs import read_pairs
 from rbegir.training.config import change
 from rbegir.training.data import TrainingData
 from rbegir.training.loop import Run, Validation
@@ -44,8 +44,8 @@ class Laboratory:
     def __init__(self, data: Dataset, scale: Scale, device: str) -> None:
         self.data, self.scale = data, scale
         self.device = resolve_device(device)
-        self.train = TrainingData.of_table(data.train, hash_buckets=scale.hash_buckets, threads=cpu_count())
-        self.validation = Validation(data.select, hash_buckets=scale.hash_buckets, threads=cpu_count())
+        self.train = TrainingData(read_pairs(data.train), hash_buckets=scale.hash_buckets)
+        self.validation = Validation(data.select)
         self.bed = Testbed(data, self.device, hash_buckets=scale.hash_buckets)
 
     def make(self, rows: Sequence[ModelRow], seed: int, out: Path) -> list[Json]:
