@@ -46,7 +46,7 @@ from rbegir.evaluate.metrics import (
     measure_mean,
     weighted_auc,
 )
-from rbegir.evaluate.retrieval import CUTOFFS, Targets, ranks, recalls
+from rbegir.evaluate.retrieval import CUTOFFS, Targets, ranks
 from rbegir.evaluate.scorers import Scorer
 from rbegir.lab.bench.host import milliseconds
 from rbegir.lab.bench.quantizers import Floats, Ids, top
@@ -167,7 +167,7 @@ class Testbed:
     def in_corpus(self, queries: Tensor, corpus: Tensor, *, exact: bool, cosine: bool = True) -> Json:
         """Recall of the test pairs' titles among all."""
         rank = ranks(queries, corpus, self.query, self.target, exact=exact, cosine=cosine)
-        return recall_figures(recalls(rank, self.query, len(self.queries), CUTOFFS))
+        return recall_figures(self.targets.recall_of_ranks(rank.cpu().numpy(), CUTOFFS))
 
     def part(self, size: int) -> tuple[Tensor, Tensor]:
         """A random part of the corpus with every target: (titles kept, positions of the targets among them).
@@ -224,7 +224,7 @@ def sizes(bed: Testbed, vectors: Vectors, network: TwoTower) -> Json:
         if len(bed.target) < size <= len(vectors.corpus):
             kept, place = bed.part(size)
             rank = ranks(vectors.queries, vectors.corpus[kept], bed.query, place, exact=vectors.codes)
-            found[str(size)] = float(recalls(rank, bed.query, len(bed.queries), [10])[10].mean())
+            found[str(size)] = float(bed.targets.recall_of_ranks(rank.cpu().numpy(), [10])[10].mean())
     return found
 
 
