@@ -112,7 +112,8 @@ def build(
     pin: bool = False,
 ) -> StepBatch:
     """The batch of the given pairs of a chunk, or this process's share; `key` seeds what is random in it."""
-    rng, negatives = np.random.default_rng(key), settings.drawn_negatives
+    rng = np.random.default_rng(key)
+    negatives = 0 if settings.negatives == "in_batch" else settings.negatives  # drawn; 0: all other keywords
     keys = rng.integers(0, 2**63, size=2)  # of the dropout on either side
     weight = chunk.weight[pairs] / chunk.weight[pairs].sum()
     if chunk.own is None:

@@ -74,11 +74,6 @@ class TrainConfig:
         epochs = self.epochs or max(5, min(40, round(STEPS * batch / pairs)))
         return replace(self, batch_size=batch, epochs=epochs)
 
-    @property
-    def drawn_negatives(self) -> int:
-        """The negatives drawn for each pair; 0: all other keywords of the batch."""
-        return 0 if self.negatives == "in_batch" else self.negatives
-
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 

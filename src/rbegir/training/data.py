@@ -82,10 +82,6 @@ class TrainingData:
     def pairs(self) -> int:
         return sum(self.sizes)
 
-    @property
-    def in_memory(self) -> bool:
-        return self._only is not None
-
     def chunks(self) -> Iterator[Chunk]:
         """The chunks of one epoch."""
         if self._only is not None:
