@@ -14,6 +14,7 @@ import pytest
 
 from rbegir.codes import score
 from rbegir.codes.planes import Codes
+from rbegir.encode import encoder
 from rbegir.errors import InputError, MismatchError
 from rbegir.evaluate import evaluator, scorers
 from rbegir.evaluate.evaluator import Evaluation, corpus_texts, evaluate_model, report_table
@@ -55,11 +56,11 @@ class FakeCodes(Fake):
         wide = np.tile(vectors, (1, 4))  # [count, 64]
         return Codes.from_signs(np.stack([wide > 0, np.abs(wide) > 0.7]))
 
-    def encode_queries(self, texts: pa.Array) -> Codes:
-        return self._codes(super().embed_queries(texts))
+    def encode_queries(self, texts: list[str]) -> Codes:
+        return self._codes(super().embed_queries(pa.array(texts)))
 
-    def encode_keywords(self, texts: pa.Array) -> Codes:
-        return self._codes(super().embed_keywords(texts))
+    def encode_keywords(self, texts: list[str]) -> Codes:
+        return self._codes(super().embed_keywords(pa.array(texts)))
 
 
 def pairs(count: int = 200) -> pa.Table:
@@ -104,10 +105,10 @@ def test_a_noisy_model_against_plain_python() -> None:
 
 
 def test_codes_are_searched_as_the_reference_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scorers, "BATCH", 70)  # several batches of the corpus, the last one shorter
+    monkeypatch.setattr(encoder, "ENCODE_ROWS", 70)  # several batches of the corpus, the last one shorter
     model = FakeCodes(1.0)
     queries, corpus = pairs()["query"].combine_chunks(), pa.array(CORPUS)
-    keys = score.keys(model.encode_queries(queries).values(), model.encode_keywords(corpus))
+    keys = score.keys(model.encode_queries(queries.to_pylist()).values(), model.encode_keywords(CORPUS))
     expected = np.argsort(-keys, axis=1, kind="stable")
     done: list[float] = []
     for k in (1, 100, 1000):

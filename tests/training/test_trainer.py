@@ -15,9 +15,10 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import rbegir
-from rbegir.encode.clsm import checkpoint, sides
+from rbegir.encode.clsm import checkpoint
 from rbegir.encode.clsm.presets import ESTIMATORS, PRESETS, Estimator
 from rbegir.errors import DeviceError, FileError, InputError
+from rbegir.evaluate import scorers
 from rbegir.read.pairs import read_pairs
 from rbegir.training import trainer
 from rbegir.training.config import TrainConfig
@@ -194,7 +195,7 @@ def test_validation_shows_its_progress(pairs_file: Path, monkeypatch: pytest.Mon
         yield lambda done, total, what: shares.append(done / total) if what == "validation" else None
 
     monkeypatch.setattr(trainer, "reported", reported)
-    monkeypatch.setattr(sides, "TORCH_BLOCK", 10)
+    monkeypatch.setattr(scorers, "BATCH", 10)
     run(pairs_file, **QUICK, epochs=1)
     assert len(shares) > 5
     assert shares == sorted(shares)

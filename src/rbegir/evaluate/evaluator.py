@@ -18,12 +18,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rbegir.base.progress import reported
+from rbegir.encode.encoder import Encoder
 from rbegir.errors import InputError
 from rbegir.evaluate import metrics
 from rbegir.evaluate.groups import NEGATIVES, SampleGroups, distinct, sample_groups
 from rbegir.evaluate.metrics import REPLICATES, Measure, measure, measure_mean, weighted_auc
 from rbegir.evaluate.retrieval import CUTOFFS, Targets
-from rbegir.evaluate.scorers import Embedder, ModelScorer, Progress, Scorer
+from rbegir.evaluate.scorers import ModelScorer, Progress, Scorer
 from rbegir.read.pairs import LabelStream, PairStream, TextStream
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class Evaluation:
 
 
 def evaluate_model(
-    model: Embedder | Scorer,
+    model: Encoder | Scorer,
     pairs: PairStream | pa.Table | None = None,
     *,
     corpus: TextStream | pa.Array | Sequence[str] | None = None,
@@ -111,10 +112,11 @@ def evaluate_model(
 ) -> Evaluation:
     """Log loss and ROC AUC on pairs, recall in a corpus, ROC AUC and nDCG on labels: whatever is given.
 
-    `model` may be anything that scores, such as a baseline. Weights of pairs are not used: each distinct pair
-    is one group with `negatives` negatives. `gamma` None is fitted to the groups (see `metrics`), `cutoffs`
-    are those of recall, `bootstrap` is the number of replicates for the intervals. `progress` is called with
-    what is being done and its share done; True shows a bar, and None does in a terminal or a notebook.
+    `model` is an encoder of texts, or anything that scores, such as a baseline. Weights of pairs are not
+    used: each distinct pair is one group with `negatives` negatives. `gamma` None is fitted to the groups
+    (see `metrics`), `cutoffs` are those of recall, `bootstrap` is the number of replicates for the intervals.
+    `progress` is called with what is being done and its share done; True shows a bar, and None does in a
+    terminal or a notebook.
     """
     if pairs is None and labels is None:
         raise InputError("there is nothing to evaluate on", hint="give pairs, labels, or both")

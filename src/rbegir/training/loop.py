@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,12 +31,12 @@ from torch import Tensor
 from rbegir.base import disk
 from rbegir.base.progress import Report
 from rbegir.encode.clsm import checkpoint
-from rbegir.encode.clsm.presets import Side
 from rbegir.encode.clsm.sides import TorchSide
 from rbegir.encode.clsm.twotower import TwoTower
 from rbegir.errors import InputError
 from rbegir.evaluate.groups import NEGATIVES, sample_groups
 from rbegir.evaluate.metrics import fit_gamma, group_auc, log_loss
+from rbegir.evaluate.scorers import ModelScorer
 from rbegir.training import state
 from rbegir.training.batches import StepBatch, epoch_batches, steps_in
 from rbegir.training.config import TrainConfig
@@ -61,19 +62,14 @@ class Validation:
 
     def __call__(self, model: TwoTower, device: torch.device) -> tuple[float, float]:
         """Log loss and ROC AUC."""
-        sides: dict[Side, pa.Array] = {"query": self._groups.queries, "keyword": self._groups.keywords}
-        total, done, vectors = sum(map(len, sides.values())), 0, []
         was_training = model.training
         model.eval()
-        for side, texts in sides.items():
-            parts = []
-            for embedding in TorchSide(model, side, device).embeddings(texts):
-                parts.append(embedding.vector.float().cpu().numpy())
-                done += len(parts[-1])
-                self._report(done / total, 1.0, "validation")
-            vectors.append(np.concatenate(parts))
+        network: Any = SimpleNamespace(
+            embed_queries=TorchSide(model, "query", device).vectors,
+            embed_keywords=TorchSide(model, "keyword", device).vectors,
+        )
+        scores = ModelScorer(network).score(self._groups, lambda done: self._report(done, 1.0, "validation"))
         model.train(was_training)
-        scores = self._groups.scores(*vectors)
         return log_loss(scores, fit_gamma(scores)), group_auc(scores)
 
 

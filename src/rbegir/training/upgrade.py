@@ -32,7 +32,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
@@ -48,6 +47,7 @@ from rbegir.encode.encoder import Encoder, encode_keywords
 from rbegir.errors import InputError, MismatchError
 from rbegir.evaluate.evaluator import evaluate_model
 from rbegir.evaluate.groups import distinct
+from rbegir.evaluate.scorers import ModelScorer
 from rbegir.index.manifest import MODEL, read_manifest
 from rbegir.index.writer import WriterLock
 from rbegir.read.pairs import read_pairs
@@ -197,25 +197,6 @@ def _share(progress: Progress) -> Report:
     return lambda done, total, line: progress(done / total, line)
 
 
-class Sides:
-    """The queries of one encoder and the keywords of another, as one model to evaluate."""
-
-    def __init__(self, queries: Encoder, keywords: Callable[[list[str]], Codes]) -> None:
-        self._queries, self._keywords = queries, keywords
-
-    def encode_queries(self, texts: pa.StringArray) -> Codes:
-        return self._queries.encode_queries(texts.to_pylist())
-
-    def encode_keywords(self, texts: pa.StringArray) -> Codes:
-        return self._keywords(texts.to_pylist())
-
-    def embed_queries(self, texts: pa.StringArray) -> npt.NDArray[np.float32]:
-        return self.encode_queries(texts).values().astype(np.float32)
-
-    def embed_keywords(self, texts: pa.StringArray) -> npt.NDArray[np.float32]:
-        return self.encode_keywords(texts).values().astype(np.float32)
-
-
 def measure(
     old: Encoder, new: Encoder, pairs: pa.Table, corpus: pa.Array | Sequence[str]
 ) -> dict[str, dict[str, float]]:
@@ -225,21 +206,19 @@ def measure(
     generations have codes of the same shape.
     """
 
-    def both(texts: list[str]) -> Codes:
-        newer = (positions(texts) * 1024 % 1 < 0.5)[None, :, None]  # [1, texts, 1]
-        planes = np.where(newer, new.encode_keywords(texts).planes, old.encode_keywords(texts).planes)
-        return Codes(planes, new.n)
+    class Both:
+        def encode_keywords(self, texts: list[str]) -> Codes:
+            newer = (positions(texts) * 1024 % 1 < 0.5)[None, :, None]  # [1, texts, 1]
+            planes = np.where(newer, new.encode_keywords(texts).planes, old.encode_keywords(texts).planes)
+            return Codes(planes, new.n)
 
-    cases = {
-        "old/old": Sides(old, old.encode_keywords),
-        "new/old": Sides(new, old.encode_keywords),
-        "new/new": Sides(new, new.encode_keywords),
-    }
+    cases: dict[str, Any] = {"old/old": (old,), "new/old": (new, old), "new/new": (new,)}
     if old.keyword_planes == new.keyword_planes:
-        cases["new/both"] = Sides(new, both)
+        cases["new/both"] = (new, Both())
     kept = {}
     for name, sides in cases.items():
-        report = evaluate_model(sides, pairs, corpus=corpus, bootstrap=0, progress=False).to_dict()
+        scorer = ModelScorer(*sides)
+        report = evaluate_model(scorer, pairs, corpus=corpus, bootstrap=0, progress=False).to_dict()
         kept[name] = {key: float(report[key]) for key in ("roc_auc", "recall@1", "recall@10", "recall@100")}  # type: ignore[arg-type]
     return kept
 

@@ -153,7 +153,7 @@ class TorchSide:
     def planes(self, texts: TextInput) -> npt.NDArray[np.uint64]:
         config = self._network.config
         words = config.n // 64
-        parts = [_pack(embedding.planes, words) for embedding in self.embeddings(texts)]
+        parts = [_pack(embedding.planes, words) for embedding in self._embeddings(texts)]
         if not parts:
             return np.zeros((planes_of(config, self._side), 0, words), dtype=np.uint64)
         import torch
@@ -162,11 +162,10 @@ class TorchSide:
         return packed.view(np.uint64)
 
     def vectors(self, texts: TextInput) -> npt.NDArray[np.float32]:
-        parts = [embedding.vector.float().cpu().numpy() for embedding in self.embeddings(texts)]
+        parts = [embedding.vector.float().cpu().numpy() for embedding in self._embeddings(texts)]
         return np.concatenate([np.zeros((0, self._network.config.n), dtype=np.float32), *parts])
 
-    def embeddings(self, texts: TextInput) -> Iterator[Embedding]:
-        """What the network makes of the texts, a block of them at a time."""
+    def _embeddings(self, texts: TextInput) -> Iterator[Embedding]:
         import torch
 
         from rbegir.encode.clsm.clsm import TowerBatch, tower_batch
