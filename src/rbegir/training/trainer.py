@@ -42,10 +42,10 @@ class TrainResult:
     history: list[dict[str, float]]  # epoch, loss, gamma and, with validation, log_loss and roc_auc
     best_epoch: int
     pairs: int  # in an epoch
-    valid_pairs: int
-    pairs_per_s: float  # of the training steps alone, without validation and saving
     gamma: float
-    skipped: dict[str, int]  # rows of the file that were left out, by reason
+    valid_pairs: int = 0
+    pairs_per_s: float = 0.0  # of the training steps alone, without validation and saving
+    skipped: dict[str, int] = field(default_factory=dict)  # rows of the file that were left out, by reason
     # recall of held-out pairs by method: the model reranked and by codes, and what needs no training
     recall: dict[str, dict[str, float]] = field(default_factory=dict)
 
@@ -116,7 +116,7 @@ def run(
         strict=strict,
     )
     if directory is not None and state.finished(directory, settings, resume=resume):
-        return _already_done(directory)
+        return _result(directory)
     if teacher is not None and not (settings.guide and settings.teacher):
         raise InputError("a teacher needs a guide, which this recipe lacks", hint="use the default recipe")
     rank = join_processes(chosen)
@@ -191,19 +191,13 @@ def run(
                 recall = compare(Model.load(run.home), searched, to_measure)
                 _tell(recall, to_measure.num_rows, say)
         run.remove_state()
-        model = Model.load(run.home)
-        _ = model.reranker  # is read before a temporary folder goes
-    return TrainResult(
-        model=model,
-        history=run.history,
-        best_epoch=run.best_epoch,
-        pairs=data.pairs,
-        valid_pairs=valid_pairs,
-        pairs_per_s=run.pairs_per_s,
-        gamma=run.gamma,
-        skipped=skipped.to_dict(),
-        recall=recall,
-    )
+        return _result(
+            run.home,
+            valid_pairs=valid_pairs,
+            pairs_per_s=run.pairs_per_s,
+            skipped=skipped.to_dict(),
+            recall=recall,
+        )
 
 
 def _searchable(shape: ModelConfig) -> bool:
@@ -312,16 +306,16 @@ def _validation(pairs: pa.Table, valid: Any, report: Report) -> Validation:
     return Validation(pairs, report)
 
 
-def _already_done(out: Path) -> TrainResult:
-    _, _, extra = checkpoint.read(out)
+def _result(home: Path, **measured: Any) -> TrainResult:
+    """The model in a directory, with the figures stored in it and what was measured besides."""
+    model, extra = Model.load(home), checkpoint.Checkpoint(home).extra
+    _ = model.reranker  # is read before a temporary folder goes
     training = extra.get("training", {})
     return TrainResult(
-        model=Model.load(out),
+        model=model,
         history=training.get("history", []),
         best_epoch=training.get("best_epoch") or 0,
         pairs=training.get("pairs", 0),
-        valid_pairs=0,
-        pairs_per_s=0.0,
         gamma=extra.get("gamma", 0.0),
-        skipped={},
+        **measured,
     )
