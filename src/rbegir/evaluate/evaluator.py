@@ -172,7 +172,7 @@ def evaluate_labels(
     scores = scorer.judge(pairs, progress)[:, 0]  # [pairs]
 
     def auc(bar: npt.NDArray[np.bool_]) -> Measure:
-        return measure(weighted_auc(bar, scores, query), len(queries), count=bootstrap, seed=seed)
+        return measure(weighted_auc(bar, scores), query, count=bootstrap, seed=seed)
 
     levels = [float(grade) for grade in np.unique(grades[grades > 0])]
     higher = levels[1:] if len(levels) <= _MOST_GRADES else []

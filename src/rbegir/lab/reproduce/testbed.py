@@ -190,8 +190,8 @@ class Testbed:
         for name, bar in (("roc_auc", 1), ("roc_auc>=2", 2)):
             good = judged.grade >= bar
             if good.any() and not good.all():
-                auc = weighted_auc(good, scores, judged.pairs.query)
-                figures[name] = _figure(measure(auc, len(judged.pairs.queries), count=REPLICATES, seed=0))
+                auc = weighted_auc(good, scores)
+                figures[name] = _figure(measure(auc, judged.pairs.query, count=REPLICATES, seed=0))
         return figures
 
 
