@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from rbegir._native import _core
 from rbegir.base.devices import cpu_count, gpu_number, split_name
 from rbegir.encode.clsm.binarize import Draw, slope_at
-from rbegir.encode.clsm.clsm import TowerBatch, without_sparse_checks
+from rbegir.encode.clsm.clsm import Conv, TowerBatch, without_sparse_checks
 from rbegir.encode.clsm.presets import Side
 from rbegir.encode.clsm.twotower import FeatureDropout, TwoTower
 from rbegir.training.batches import StepBatch
@@ -83,7 +83,8 @@ class Learner:
         self.gamma = Gamma(config.gamma).to(device)
         self.guide = Guide(model.config, config.guide_dims).to(device) if config.guide else None
         distinct = self.rank.world > 1 or not model.config.share_towers
-        self.tables = [RowRMS(t, distinct=distinct) for t in model.table_parameters() if t.requires_grad]
+        tables = [part.weight for part in model.modules() if isinstance(part, Conv)]
+        self.tables = [RowRMS(table, distinct=distinct) for table in tables if table.requires_grad]
         in_tables = {id(table.table) for table in self.tables}
         self.dense = [p for p in model.parameters() if p.requires_grad and id(p) not in in_tables]
         self.dense += [p for p in self.gamma.parameters() if p.requires_grad]
