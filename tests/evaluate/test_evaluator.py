@@ -207,6 +207,8 @@ def test_nothing_to_do() -> None:
             evaluate_model(Fake(0), pairs(), corpus=CORPUS, cutoffs=cutoffs)
     with pytest.raises(InputError, match="one keyword only"):
         evaluate_model(Fake(0), pairs(1))
+    with pytest.raises(InputError, match="seed must be a whole number of at least 0, got -1"):
+        evaluate_model(Fake(0), pairs(), seed=-1)
 
 
 def test_table_for_people() -> None:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from rbegir.base.progress import reported
 from rbegir.encode.encoder import Encoder
-from rbegir.errors import InputError
+from rbegir.errors import InputError, whole_number
 from rbegir.evaluate import metrics
 from rbegir.evaluate.groups import NEGATIVES, SampleGroups, distinct, sample_groups
 from rbegir.evaluate.metrics import REPLICATES, Measure, measure, measure_mean, weighted_auc
@@ -124,6 +124,7 @@ def evaluate_model(
         raise InputError("a corpus alone cannot be evaluated", hint="give pairs too")
     if not cutoffs or min(cutoffs) < 1:
         raise InputError(f"recall needs cutoffs of at least 1, got {list(cutoffs)}")
+    whole_number("seed", seed, 0)
     with reported(False if callable(progress) else progress, "evaluating") as show:
 
         def stage(what: str) -> Progress:

@@ -19,6 +19,7 @@ from rbegir.errors import InputError, whole_number
 from rbegir.training.loss import MAX_GAMMA
 
 STEPS = 1200
+MOST_SEED = 2**63 - 1  # that torch takes
 
 Precision = Literal["auto", "float32", "bfloat16"]
 
@@ -50,7 +51,8 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name, low in LEAST.items():
             if getattr(self, name) is not None or name not in OPTIONAL:
-                object.__setattr__(self, name, whole_number(name, getattr(self, name), low))
+                most = MOST_SEED if name == "seed" else None
+                object.__setattr__(self, name, whole_number(name, getattr(self, name), low, most))
         for names, is_valid, expected in RANGES:
             for name in names:
                 value = getattr(self, name)
