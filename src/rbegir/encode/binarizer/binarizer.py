@@ -180,7 +180,7 @@ class Binarizer:
         parts, done = [], 0
         for form, start in ahead(self._prepared(rows)):
             found = learn.search(form, gram, planes, moves, start)
-            parts.append(learn.packed(found, planes))
+            parts.append(Codes.from_values(found.astype(np.int16), planes))
             done += len(found)
             if notify is not None:
                 notify(done, len(rows))
