@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from rbegir.base.disk import read_small, refuse_link
 from rbegir.codes.planes import Codes
-from rbegir.encode.binarizer.binarizer import Binarizer
+from rbegir.encode.binarizer.binarizer import MIN_ROWS, Binarizer
 from rbegir.encode.encoder import BINARIZER, NEEDED, read_reference, write_reference
 from rbegir.errors import FileError, InputError, MismatchError, needing
 
@@ -108,12 +108,14 @@ class SentenceEncoder:
             raise InputError(
                 "the model ends in an RBE head, which is trained, not fitted", hint="use it as it is"
             )
+        if len(texts) < MIN_ROWS:
+            raise InputError(f"fitting needs at least {MIN_ROWS} texts, got {len(texts)}")
         some = list(texts[:: max(1, len(texts) // FIT_TEXTS)])
         parts = []
         for start in range(0, len(some), BLOCK):
             parts.append(self.vectors(some[start : start + BLOCK], "document"))
             notify(ENCODING * min(start + BLOCK, len(some)) / len(some))
-        vectors = np.concatenate(parts) if parts else self.vectors([], "document")
+        vectors = np.concatenate(parts)
         binarizer = Binarizer(vectors.shape[1], n, query_planes, keyword_planes)
         self.binarizer = binarizer.fit(vectors, notify=lambda done: notify(ENCODING + (1 - ENCODING) * done))
         return self
