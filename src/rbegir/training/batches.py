@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ from torch import Tensor
 
 from rbegir._native import _core
 from rbegir.base.devices import ahead
-from rbegir.encode.clsm.clsm import TowerBatch, transpose
+from rbegir.encode.clsm.clsm import TowerBatch, tower_batch
 from rbegir.read.tokenizer import GramBatch
 from rbegir.training.config import TrainConfig
 from rbegir.training.distributed import OwnRows
@@ -71,15 +71,19 @@ class StepBatch(NamedTuple):
     pairs: int  # in the batch, all processes together
     owned: tuple[int, ...]  # distinct keywords of each process
 
+    def each(self, change: Callable[[Tensor], Tensor]) -> StepBatch:
+        """With every tensor changed in the same way."""
+
+        def changed(part: Any) -> Any:
+            if isinstance(part, TowerBatch):
+                return TowerBatch(*map(change, part))
+            return change(part) if isinstance(part, Tensor) else part
+
+        return StepBatch(*map(changed, self))
+
     def to(self, device: torch.device) -> StepBatch:
         """Copied to the device, asynchronously from pinned memory."""
-
-        def there(part: Any) -> Any:
-            if isinstance(part, TowerBatch):
-                return TowerBatch(*map(there, part))
-            return part.to(device, non_blocking=True) if isinstance(part, Tensor) else part
-
-        return StepBatch(*map(there, self))
+        return self.each(lambda tensor: tensor.to(device, non_blocking=True))
 
 
 def cut(
@@ -129,24 +133,21 @@ def build(
         of_query, of_keyword = own.local(pairs[rows]), own.local(pairs[groups.first])
         weight, query_rows = weight[rows], rows.astype(np.int32)
 
-    def tensor(array: npt.NDArray[Any]) -> Tensor:
-        made = torch.from_numpy(array)
-        return made.pin_memory() if pin else made
-
     def side(texts: GramBatch, items: Ints, places: npt.NDArray[np.int64], key: int) -> TowerBatch:
         dropout, gram_dropout = settings.word_dropout, settings.gram_dropout
         grams = cut(texts, items, dropout=dropout, gram_dropout=gram_dropout, key=key, places=places)
-        return TowerBatch(*map(tensor, (*grams, *transpose(grams))))
+        return tower_batch(grams, gradient=True)
 
     query_texts, keyword_texts = chunk.query[of_query], chunk.keyword[of_keyword]
-    return StepBatch(
+    rest = (*groups[1:], weight, query_rows, keyword_rows, query_texts, keyword_texts)  # from `target` on
+    batch = StepBatch(
         side(chunk.query_texts, query_texts, rows, int(keys[0])),
         side(chunk.keyword_texts, keyword_texts, groups.first.astype(np.int64), int(keys[1])),
-        *map(tensor, groups[1:]),  # from `target` to `negatives`
-        *map(tensor, (weight, query_rows, keyword_rows, query_texts, keyword_texts)),
+        *map(torch.from_numpy, rest),
         pairs=len(pairs),
         owned=owned,
     )
+    return batch.each(Tensor.pin_memory) if pin else batch
 
 
 def steps_in(pairs: int, batch_size: int) -> int:
