@@ -128,7 +128,7 @@ def run(
         if spoken:
             print(line, file=sys.stderr)
 
-    with reported(shown, "reading") as report, ExitStack() as stack:
+    with reported(shown, "reading") as report:
         stream = pairs if pairs is None or isinstance(pairs, PairStream) else reader(pairs)
         if corpus is not None and not isinstance(corpus, TextStream):
             corpus = read_texts(corpus, text_column=text_column)
@@ -162,42 +162,41 @@ def run(
             "valid_pairs": valid_pairs,
             **({} if teacher is None else {"teacher": Path(teacher).name}),
         }
-        run = stack.enter_context(
-            Run(
-                partial(_learner, shape, settings, chosen, rank),
-                settings,
-                data,
-                validation=validation,
-                out=directory,
-                identity=identity,
-                save_seconds=save_seconds,
-                resume=resume,
-                log=True,
-                report=report,
-                say=say,
+        with Run(
+            partial(_learner, shape, settings, chosen, rank),
+            settings,
+            data,
+            validation=validation,
+            out=directory,
+            identity=identity,
+            save_seconds=save_seconds,
+            resume=resume,
+            log=True,
+            report=report,
+            say=say,
+        ) as run:
+            train_all([run])
+            about = {"pairs": data.pairs, "history": run.history, "best_epoch": run.best_epoch}
+            guide = run.finish({"training": {**settings.to_dict(), **about}})
+            recall: dict[str, dict[str, float]] = {}
+            if settings.rerank and guide and held is not None and _searchable(shape) and rank.number == 0:
+                report(0.0, 1.0, "fitting the reranker")
+                to_fit, to_measure = divide(held)
+                searched = searched_texts(stream, texts, held)
+                made = Model.load(run.home)
+                fit_reranker(made, guide, searched, to_fit, settings.seed).write(run.home, made.fingerprint)
+                if to_measure.num_rows:
+                    recall = compare(Model.load(run.home), searched, to_measure)
+                    _tell(recall, to_measure.num_rows, say)
+            run.remove_state()
+            result = _result(
+                run.home,
+                valid_pairs=valid_pairs,
+                pairs_per_s=run.pairs_per_s,
+                skipped=skipped.to_dict(),
+                recall=recall,
             )
-        )
-        train_all([run])
-        about = {"pairs": data.pairs, "history": run.history, "best_epoch": run.best_epoch}
-        guide = run.finish({"training": {**settings.to_dict(), **about}})
-        recall: dict[str, dict[str, float]] = {}
-        if settings.rerank and guide and held is not None and _searchable(shape) and rank.number == 0:
-            report(0.0, 1.0, "fitting the reranker")
-            to_fit, to_measure = divide(held)
-            searched = searched_texts(stream, texts, held)
-            made = Model.load(run.home)
-            fit_reranker(made, guide, searched, to_fit, settings.seed).write(run.home, made.fingerprint)
-            if to_measure.num_rows:
-                recall = compare(Model.load(run.home), searched, to_measure)
-                _tell(recall, to_measure.num_rows, say)
-        run.remove_state()
-        return _result(
-            run.home,
-            valid_pairs=valid_pairs,
-            pairs_per_s=run.pairs_per_s,
-            skipped=skipped.to_dict(),
-            recall=recall,
-        )
+    return result
 
 
 def _searchable(shape: ModelConfig) -> bool:
