@@ -111,10 +111,10 @@ class Run:
     ) -> None:
         """At its beginning, or where the run to resume was; `learner` is called under the settings' seed.
 
-        The state is saved in `out`, if that is given, with `identity`: what a resumed run must have in common
-        with this one. `log` writes figures for TensorBoard there. Without it, the model is written to a
-        folder that is gone when the run is closed. `report` is called with the steps done, all steps, and a
-        line about them; `say` prints a line that stays.
+        State and model are written to `out`, or, if it is None, the model alone to a folder that is removed
+        when the run is closed. `identity` is what a resumed run must have in common with this one; `log`
+        writes figures for TensorBoard, too. `report` is called with the steps done, all steps, and a line
+        about them; `say` prints a line that stays.
         """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
