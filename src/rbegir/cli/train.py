@@ -156,27 +156,24 @@ def upgrade(
         )
     _need_torch()
     from rbegir.read.pairs import read_texts
-    from rbegir.training.progress import Bar
     from rbegir.training.upgrade import KeywordSide
     from rbegir.training.upgrade import adopt as put_into
     from rbegir.training.upgrade import upgrade as train
 
     texts = None if corpus is None else take_texts(read_texts(corpus))
-    with Bar(enabled=True) as shown:
-        shown.begin("upgrading", 1.0)
-        result = train(
-            old,
-            pairs,
-            out=out,
-            keywords=cast(KeywordSide, keywords),
-            valid=valid,
-            corpus=texts,
-            epochs=epochs,
-            batch_size=batch_size,
-            seed=seed,
-            progress=shown.show,
-            resume=resume,
-        )
+    result = train(
+        old,
+        pairs,
+        out=out,
+        keywords=cast(KeywordSide, keywords),
+        valid=valid,
+        corpus=texts,
+        epochs=epochs,
+        batch_size=batch_size,
+        seed=seed,
+        progress=True,
+        resume=resume,
+    )
     if adopt:
         put_into(old, result.model)
     if as_json:
