@@ -105,7 +105,7 @@ def group_auc(scores: Scores) -> float:
 
 def _positives(scores: Scores) -> npt.NDArray[np.bool_]:
     """Which of the scores [G, 1 + negatives] of groups, laid end to end, are positives: the first of each."""
-    return np.arange(scores.size) % scores.shape[1] == 0
+    return np.asarray(np.arange(scores.size) % scores.shape[1] == 0)
 
 
 def auc_lift(auc: float, low: float, high: float) -> float:

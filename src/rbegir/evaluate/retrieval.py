@@ -176,8 +176,9 @@ def _ranks(
         blocks = [slice(start, min(start + width, count)) for start in range(0, count, width)]
         # the target's score comes from the product of its own block, so that it equals itself to the bit
         right = torch.empty(len(place), device=device)
-        for number in place.div(width, rounding_mode="floor").unique().tolist():
-            rows = (place.div(width, rounding_mode="floor") == number).nonzero()[:, 0]
+        owner = place // width  # [block] number of the block
+        for number in sorted(set(owner.tolist())):
+            rows = (owner == number).nonzero()[:, 0]
             right[rows] = scores(blocks[number])[rows, place[rows] - number * width]
         for block in blocks:
             s, bar = scores(block), right[:, None]

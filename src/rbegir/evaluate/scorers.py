@@ -147,7 +147,8 @@ def _embed(
     encoder: Any, side: str, texts: pa.StringArray, done: Callable[[int], None] = lambda count: None
 ) -> npt.NDArray[np.float32]:
     """The embeddings [texts, n] of queries or keywords, one batch at a time, or their codes as vectors."""
-    embed, encode = (getattr(encoder, f"{how}_{side}", None) for how in ("embed", "encode"))
+    embed: Any = getattr(encoder, f"embed_{side}", None)
+    encode: Any = getattr(encoder, f"encode_{side}", None)
     parts = []
     for start in range(0, len(texts), BATCH):
         block = texts.slice(start, BATCH)

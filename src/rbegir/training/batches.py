@@ -140,13 +140,14 @@ def build(
 
     query_texts, keyword_texts = chunk.query[of_query], chunk.keyword[of_keyword]
     rest = (*groups[1:], weight, query_rows, keyword_rows, query_texts, keyword_texts)  # from `target` on
-    batch = StepBatch(
+    fields = (
         side(chunk.query_texts, query_texts, rows, int(keys[0])),
         side(chunk.keyword_texts, keyword_texts, groups.first.astype(np.int64), int(keys[1])),
         *map(torch.from_numpy, rest),
-        pairs=len(pairs),
-        owned=owned,
+        len(pairs),
+        owned,
     )
+    batch = StepBatch._make(fields)
     return batch.each(Tensor.pin_memory) if pin else batch
 
 
